@@ -1,0 +1,1 @@
+"""Recognizers, one a file; each implements `audio.stream.RecognizerModel`."""

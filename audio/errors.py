@@ -1,0 +1,26 @@
+"""Errors of the audio room: what came from outside (wire, file, package) and was not usable.
+
+Each message is one sentence "expected X, found Y"; the gateway turns them into wire errors.
+"""
+
+
+class AudioError(Exception):
+    """Audio data, an audio option or an audio stream is not what was expected."""
+
+
+class MissingExtra(AudioError):
+    """A package of the `embedded` extra is not installed; the message names the remedy."""
+
+    def __init__(self, package: str, purpose: str) -> None:
+        super().__init__(
+            f"expected the package {package!r} for {purpose}, found none; "
+            "remedy: pip install 'voiceloop[embedded]'"
+        )
+        self.package = package
+
+
+class UnknownStream(AudioError):
+    """A stream id that was never opened, or is closed already."""
+
+    def __init__(self, stream_id: str) -> None:
+        super().__init__(f"expected the id of an open stream, found {stream_id!r}")

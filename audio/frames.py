@@ -1,0 +1,62 @@
+"""Rates, durations and the frame: the units all rooms of the house share.
+
+Positions are sample counts from the start of a session; a duration is a position difference
+over a rate, so it never drifts.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RECOGNIZER_HZ = 16_000  # acoustic models of pocketsphinx, Whisper and Silero are trained at 16 kHz
+VOICE_HZ = 24_000  # the native rate of the GA Realtime protocol's audio/pcm
+BYTES_PER_SAMPLE = 2  # int16
+
+FRAME_MS = 20  # a common divisor of every codec's packet; 480 samples at 24 kHz
+VAD_WINDOW = 512  # samples at 16 kHz that Silero v6 reads at a time: 32 ms
+VAD_WINDOW_MS = 1000 * VAD_WINDOW / RECOGNIZER_HZ
+
+Samples = NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFrame:
+    """A run of mono int16 samples and where it stands in its stream.
+
+    samples: int16 [n]; rate_hz: samples a second; position: index of the first sample.
+    """
+
+    samples: Samples
+    rate_hz: int
+    position: int
+
+    @property
+    def duration_ms(self) -> float:
+        return duration_ms(len(self.samples), self.rate_hz)
+
+    @property
+    def start_ms(self) -> float:
+        return duration_ms(self.position, self.rate_hz)
+
+    @property
+    def end_ms(self) -> float:
+        return duration_ms(self.position + len(self.samples), self.rate_hz)
+
+
+def duration_ms(n_samples: int, rate_hz: int) -> float:
+    """Milliseconds that n_samples last at rate_hz."""
+    return 1000.0 * n_samples / rate_hz
+
+
+def samples_in(ms: float, rate_hz: int) -> int:
+    """Whole samples in ms, rounded to the nearest."""
+    return round(ms * rate_hz / 1000.0)
+
+
+def rms_dbfs(samples: Samples) -> float:
+    """Root mean square level in dB of full scale; -120.0 for silence or no samples."""
+    if len(samples) == 0:
+        return -120.0
+    level = float(np.sqrt(np.mean(np.square(samples.astype(np.float64))))) / 32768.0
+    return max(-120.0, 20.0 * float(np.log10(level))) if level > 0 else -120.0

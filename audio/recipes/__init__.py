@@ -1,0 +1,1 @@
+"""How the embedded recognizer models are made, as commands."""

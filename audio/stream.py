@@ -1,0 +1,168 @@
+"""The one shape of a streaming speech model: messages out, and the two Protocols that give them.
+
+`open / feed / flush / finalize / finish / close` enqueue and return at once; `step()` advances
+every stream that is due by a bounded amount of work and returns immutable events. A model is
+driven by one thread. An unknown stream id raises `audio.errors.UnknownStream`, except in
+`close`, which is idempotent. A fault inside one stream becomes `StreamFailed` for that stream.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from .frames import Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A recognized word; times in ms from the first sample fed to the stream."""
+
+    text: str
+    start_ms: float
+    end_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The hypothesis so far of one segment; flushed: this answers a `flush()`.
+
+    stable_words only grow within a segment unless the recognizer revises itself; the unstable
+    ones may change with the next update. The hypothesis is stable_words + unstable_words.
+    """
+
+    stream_id: str
+    segment: int
+    stable_words: tuple[str, ...]
+    unstable_words: tuple[str, ...]
+    flushed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The final words of one segment; answers `finalize()`. No words: nothing was said."""
+
+    stream_id: str
+    segment: int
+    words: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.text for word in self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """A word the voice says; times in ms from the start of the stream's audio.
+
+    text_end: number of characters of the fed text that are spoken once this word has ended.
+    """
+
+    text: str
+    start_ms: float
+    end_ms: float
+    text_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """The next samples (mono int16 at rate_hz) and the words that start in them."""
+
+    stream_id: str
+    samples: Samples
+    rate_hz: int
+    words: tuple[SpokenWord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechEnd:
+    """All text fed before `finish()` was spoken; n_samples in the whole stream."""
+
+    stream_id: str
+    n_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFailed:
+    """This stream is over, others are not; retryable: a new stream may well succeed."""
+
+    stream_id: str
+    message: str
+    retryable: bool
+
+
+Event: TypeAlias = Partial | Transcript | Speech | SpeechEnd | StreamFailed
+
+
+@dataclass(frozen=True, slots=True)
+class RecognizerOptions:
+    """What a recognizer may know of the call.
+
+    hotwords: words or phrases to expect. context: system prompt, for its names and menu items.
+    grammar: "digits" while the agent waits for a number, else None.
+    """
+
+    language: str = "en"
+    hotwords: tuple[str, ...] = ()
+    context: str = ""
+    grammar: Literal["digits"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceOptions:
+    """voice: an id of the model's `voices`, or "" for its default; speed: 1.0 is normal."""
+
+    voice: str = ""
+    speed: float = 1.0
+
+
+class RecognizerModel(Protocol):
+    """Speech to words; mono int16 at 16 kHz in."""
+
+    def open(self, stream_id: str, options: RecognizerOptions) -> None: ...
+
+    def feed(self, stream_id: str, samples: Samples) -> None: ...
+
+    def flush(self, stream_id: str) -> None:
+        """The caller paused: report the fullest hypothesis now. Not destructive."""
+
+    def finalize(self, stream_id: str) -> None:
+        """Close the segment: a `Transcript` follows, and the stream goes on with the next one."""
+
+    def set_options(self, stream_id: str, options: RecognizerOptions) -> None:
+        """Takes effect at the next segment."""
+
+    def close(self, stream_id: str) -> None: ...
+
+    def step(self) -> Sequence[Event]: ...
+
+    def has_work(self) -> bool:
+        """Whether step() would do something now."""
+
+
+class VoiceModel(Protocol):
+    """Text deltas to speech; mono int16 at `rate_hz` out."""
+
+    @property
+    def rate_hz(self) -> int: ...
+
+    @property
+    def voices(self) -> tuple[str, ...]: ...
+
+    def open(self, stream_id: str, options: VoiceOptions) -> None: ...
+
+    def feed(self, stream_id: str, text: str) -> None:
+        """The next characters of the reply; the model cuts clauses itself."""
+
+    def flush(self, stream_id: str) -> None:
+        """Speak what is held back now, though the clause is not complete."""
+
+    def finish(self, stream_id: str) -> None:
+        """No more text comes: `SpeechEnd` follows the last `Speech`."""
+
+    def close(self, stream_id: str) -> None:
+        """Cancel: nothing more comes from this stream."""
+
+    def step(self) -> Sequence[Event]: ...
+
+    def has_work(self) -> bool:
+        """Whether step() would do something now."""

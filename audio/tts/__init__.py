@@ -1,0 +1,1 @@
+"""Voices, one a file; each implements `audio.stream.VoiceModel`."""
