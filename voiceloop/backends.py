@@ -1,0 +1,268 @@
+"""What the gateway asks of a recognizer, a language model and a voice.
+
+Three protocols, message level, each implemented three times: by a proxy to a worker process
+(``worker_client.py``), by a remote OpenAI-compatible service (``remote.py``) and by a scripted fake
+(``tests/fakes.py``). Messages are immutable; a stream is used by one task at a time, and closing
+it is idempotent and valid in every state.
+
+Sending methods (``feed``, ``flush``, ``stage`` ...) enqueue and return at once. They raise
+``Overloaded`` when the bounded queue behind them is full. Results come from ``events()``, an async
+iterator that ends when the stream is closed and raises ``BackendError`` when the stream failed.
+
+Times in ``Word`` and ``SpokenWord`` are milliseconds; ``received_at``-like stamps are not here:
+whoever consumes an event stamps it with its own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+# --- recognizer ---------------------------------------------------------------------------------
+
+
+class Word(msgspec.Struct, frozen=True):
+    """One recognized word; times count from the first sample fed into its segment."""
+
+    text: str
+    start_ms: float
+    end_ms: float
+
+
+class RecognizerOptions(msgspec.Struct, frozen=True):
+    """How one stream recognizes.
+
+    ``context`` is free text whose words are likely (the agent's instructions); ``grammar`` narrows
+    what can be heard (``"digits"`` after the agent asked for digits).
+    """
+
+    language: str = "en"
+    hotwords: tuple[str, ...] = ()
+    context: str = ""
+    grammar: Literal["digits"] | None = None
+
+
+class Partial(msgspec.Struct, frozen=True, tag="partial"):
+    """The hypothesis so far: ``stable_words`` will not change, ``unstable_words`` may.
+
+    ``flushed`` marks the answer to ``flush()``: everything fed before it has been considered.
+    """
+
+    segment: int
+    stable_words: tuple[str, ...]
+    unstable_words: tuple[str, ...]
+    flushed: bool = False
+
+
+class Transcript(msgspec.Struct, frozen=True, tag="transcript"):
+    """The final words of one segment, in answer to ``finalize()``; may be empty."""
+
+    segment: int
+    words: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.text for word in self.words)
+
+
+RecognizerEvent = Partial | Transcript
+
+
+class RecognizerStream(Protocol):
+    """One caller's recognition. Segments count from 0 and advance at each ``finalize``."""
+
+    def feed(self, samples: bytes) -> None:
+        """Add PCM16 mono 16 kHz little-endian audio."""
+
+    def flush(self) -> None:
+        """The caller paused: answer with the fullest hypothesis now. The segment stays open."""
+
+    def finalize(self) -> None:
+        """Close the segment: one ``Transcript`` follows. What is fed next opens another."""
+
+    def set_options(self, options: RecognizerOptions) -> None:
+        """Takes effect at the next segment."""
+
+    def events(self) -> AsyncIterator[RecognizerEvent]: ...
+
+    async def close(self) -> None: ...
+
+
+class Recognizer(Protocol):
+    async def open(self, stream_id: str, options: RecognizerOptions) -> RecognizerStream: ...
+
+
+# --- language model -----------------------------------------------------------------------------
+
+
+class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+    """A complete call the model made; ``arguments`` is a JSON object as text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message of the conversation as the language model sees it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A function the model may call; ``parameters`` is a JSON schema.
+
+    ``side_effect_free`` comes from the agent file: such a tool may be called before the turn ends.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    side_effect_free: bool = False
+
+
+class GenerateParams(msgspec.Struct, frozen=True):
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    tool_choice: str = "auto"
+
+
+class Staged(msgspec.Struct, frozen=True, tag="staged"):
+    """Answer to ``stage``: tokens of this prompt now in the cache, and P(end of turn) after them.
+
+    ``stage_id`` echoes the call. ``p_end_of_turn`` is None where the model cannot tell.
+    """
+
+    stage_id: int
+    n_resident: int
+    n_prefilled: int
+    p_end_of_turn: float | None
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag="text_delta"):
+    text: str
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one reply and where its time went, in milliseconds."""
+
+    n_prompt_tokens: int = 0
+    n_cached_tokens: int = 0
+    n_reply_tokens: int = 0
+    n_discarded_tokens: int = 0
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    ttft_ms: float = 0.0
+
+
+class Generated(msgspec.Struct, frozen=True, tag="generated"):
+    """The reply is complete; nothing follows it until the next ``commit``."""
+
+    finish_reason: Literal["stop", "length", "tool_calls", "cancelled"]
+    usage: Usage
+
+
+LanguageEvent = Staged | TextDelta | ToolCall | Generated
+
+
+class Branch(Protocol):
+    """A private continuation of one conversation: stage while the caller speaks, then commit."""
+
+    def stage(self, stage_id: int, user_text: str) -> None:
+        """Prefill the history and the open user turn so far; revises what was staged before."""
+
+    def speculate(self, user_text: str, params: GenerateParams) -> None:
+        """Draft the reply to this user turn, preemptible; nothing is emitted before ``commit``."""
+
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        """Append ``tail`` to the history and reply: TextDelta / ToolCall ..., then Generated.
+
+        After Generated a further ``commit`` continues (tool results): its tail follows the reply.
+        """
+
+    def events(self) -> AsyncIterator[LanguageEvent]: ...
+
+    async def close(self) -> None: ...
+
+
+class LanguageModel(Protocol):
+    async def branch(
+        self, branch_id: str, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...] = ()
+    ) -> Branch: ...
+
+
+# --- voice --------------------------------------------------------------------------------------
+
+
+class VoiceOptions(msgspec.Struct, frozen=True):
+    voice: str = "default"
+    speed: float = 1.0
+
+
+class SpokenWord(msgspec.Struct, frozen=True):
+    """A word of the reply in the voice's audio.
+
+    Times count from the stream's first sample; ``text_end`` is the number of characters of the
+    text fed so far that have been spoken once this word ends.
+    """
+
+    text: str
+    start_ms: float
+    end_ms: float
+    text_end: int
+
+
+class Speech(msgspec.Struct, frozen=True, tag="speech"):
+    """PCM16 mono little-endian audio with the words that lie in it."""
+
+    samples: bytes
+    rate_hz: int
+    words: tuple[SpokenWord, ...] = ()
+
+
+class SpeechEnd(msgspec.Struct, frozen=True, tag="speech_end"):
+    """Everything fed before ``finish()`` was spoken."""
+
+    n_samples: int
+
+
+VoiceEvent = Speech | SpeechEnd
+
+
+class VoiceStream(Protocol):
+    """One utterance of the agent."""
+
+    def feed(self, text: str) -> None:
+        """Add a piece of the reply; clauses are cut behind this call."""
+
+    def finish(self) -> None:
+        """No more text: what is left is spoken, then SpeechEnd."""
+
+    def events(self) -> AsyncIterator[VoiceEvent]: ...
+
+    async def close(self) -> None: ...
+
+
+class Voice(Protocol):
+    rate_hz: int
+
+    async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The three models of a running server."""
+
+    recognizer: Recognizer
+    language_model: LanguageModel
+    voice: Voice

@@ -1,0 +1,111 @@
+"""The one error tree of VoiceLoop.
+
+Every error a person or a client can meet carries what the wire needs: an error ``type`` and
+``code`` for the ``error`` event, the WebSocket ``close_code`` when the connection cannot go on
+(else None), and whether trying again can help (``retryable``). Messages are one sentence that
+names what was expected and what was found; they never contain keys, prompts or transcripts.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class VoiceLoopError(Exception):
+    """Root of the tree; never raised itself."""
+
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str] = "server_error"
+    close_code: ClassVar[int | None] = None
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.wire_code = code if code is not None else self.code
+
+
+class InvalidRequest(VoiceLoopError):
+    """The client sent something that is not in the protocol; the session goes on."""
+
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class FrameTooLarge(InvalidRequest):
+    """One WebSocket frame was over the limit."""
+
+    code = "frame_too_large"
+    close_code = 1009
+
+
+class RateLimited(VoiceLoopError):
+    """The client sent more than its share; try again later."""
+
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    retryable = True
+
+
+class Unauthorized(VoiceLoopError):
+    """No key, a wrong key or an expired one."""
+
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+    close_code = 1008
+
+
+class Overloaded(VoiceLoopError):
+    """No slot or no room in a bounded queue."""
+
+    code = "server_overloaded"
+    close_code = 1013
+    retryable = True
+
+
+class SessionExpired(VoiceLoopError):
+    """The session reached its time limit."""
+
+    type = "invalid_request_error"
+    code = "session_expired"
+    close_code = 1001
+
+
+class ConfigError(VoiceLoopError):
+    """A configuration file, environment variable or flag is wrong; the process does not start."""
+
+    type = "invalid_request_error"
+    code = "invalid_config"
+
+
+class AudioFileError(VoiceLoopError):
+    """An audio file given on the command line cannot be used."""
+
+    type = "invalid_request_error"
+    code = "invalid_audio_file"
+
+
+class MissingExtra(VoiceLoopError):
+    """An optional dependency or model is absent; the message names the command that brings it."""
+
+    code = "missing_extra"
+
+
+class BackendError(VoiceLoopError):
+    """A recognizer, language model or voice failed; the turn ends as failed, the call goes on."""
+
+    code = "backend_error"
+    retryable = True
+
+
+class WorkerLost(BackendError):
+    """The worker process that held the model died or hung; the supervisor is restarting it."""
+
+    code = "worker_lost"
+
+
+class BackendTimeout(BackendError):
+    """A backend did not answer within its deadline."""
+
+    code = "backend_timeout"
