@@ -1,0 +1,262 @@
+"""Owns what crosses the engine's border: configuration, sampling parameters, events and errors.
+
+Everything here is immutable and free of torch, so that a worker can build and match on it cheaply.
+Errors are plain sentences of the form "expected X, found Y".
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a turn's prefix
+
+DTYPES = ("bf16", "fp32", "fp64")
+QUANTS = (None, "int8", "int4")
+
+
+class EngineError(Exception):
+    """Root of everything the engine raises on purpose."""
+
+
+class ConfigError(EngineError):
+    """An engine setting is unknown or out of range."""
+
+
+class CheckpointError(EngineError):
+    """A model folder misses a file, or a file is not what it should be."""
+
+
+class UnsupportedArchitecture(CheckpointError):
+    """The checkpoint is of a model family or variant this engine does not know."""
+
+
+class UnsupportedQuantization(CheckpointError):
+    """The checkpoint's quantization format is not one the engine reads."""
+
+
+class MissingTensor(CheckpointError):
+    """A tensor the architecture needs is not in the checkpoint."""
+
+
+class WrongShape(CheckpointError):
+    """A tensor of the checkpoint has not the shape its config implies."""
+
+
+class TemplateError(EngineError):
+    """The chat template is absent, does not compile, or refused the messages."""
+
+
+class RequestError(EngineError):
+    """One request is at fault; no other request is hurt by it."""
+
+
+class PromptTooLong(RequestError):
+    """Prompt and reply together exceed the context length."""
+
+
+class OutOfMemory(RequestError):
+    """The KV pool can never hold this request, even with everything else gone."""
+
+
+class InvalidRequest(RequestError):
+    """A parameter of the request is out of range, or the branch is in no state to take it."""
+
+
+class GrammarError(RequestError):
+    """A grammar or JSON schema cannot be compiled."""
+
+
+class DeadlineExceeded(RequestError):
+    """The reply was not finished within its deadline."""
+
+
+class IntegrityError(EngineError):
+    """The KV bookkeeping contradicts itself: a bug in the engine, never the caller's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How to load and run one model.
+
+    dtype: what activations and KV are computed in; "fp32" and "fp64" are for tests.
+    quant: weight quantization on load; None keeps the weights in `dtype`.
+    kv_tokens: size of the KV pool; one conversation of 4k tokens needs 4096 of them.
+    context_length: upper bound on prompt + reply; None takes the checkpoint's.
+    threads: torch's intra-op threads; 1 is steadiest beside other processes.
+    step_tokens: most tokens one step extends, the bound on a committed prefill chunk.
+    background_tokens: the same for staged and speculative prefill, which a commit must not
+        wait for long.
+    step_budget_ms: chunks shrink below those bounds so that a step is predicted to end in time.
+    share_steps: let speculative rows ride in steps that also serve committed turns
+        (nearly free on a GPU, costly on a CPU).
+    draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
+    ngram_draft: draft from the conversation itself.
+    max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
+    """
+
+    dtype: str = "bf16"
+    quant: str | None = None
+    device: str = "cpu"
+    kv_tokens: int = 32768
+    context_length: int | None = None
+    max_branches: int = 64
+    threads: int = 1
+    seed: int = 0
+    step_tokens: int = 512
+    background_tokens: int = 128
+    step_budget_ms: float = 10.0
+    share_steps: bool = False
+    draft_dir: Path | None = None
+    ngram_draft: bool = False
+    max_draft_tokens: int = 4
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if self.quant not in QUANTS:
+            known = ", ".join(str(quant) for quant in QUANTS)
+            raise ConfigError(f"quant: expected one of {known}, found {self.quant!r}")
+        if self.kv_tokens < 2 * BLOCK_TOKENS:
+            raise ConfigError(
+                f"kv_tokens: expected at least {2 * BLOCK_TOKENS}, found {self.kv_tokens}"
+            )
+        for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if self.max_draft_tokens < 0:
+            raise ConfigError(f"max_draft_tokens: expected 0 or more, found {self.max_draft_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one reply is drawn.
+
+    temperature 0 is greedy. seed None takes the engine's own seed; the same seed, prompt and
+    parameters give the same text whatever runs beside it or drafts for it.
+    top_k 0, top_p 1 and min_p 0 switch the filters off.
+    stop: strings that end the reply and are not part of it.
+    json_schema: the reply must be a JSON text valid under this schema (given as JSON text).
+    deadline_ms: the reply ends with an error when it is not done this long after `commit`.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    json_schema: str | None = None
+    deadline_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("max_tokens", self.max_tokens >= 1, "at least 1", self.max_tokens),
+            ("temperature", self.temperature >= 0, "0 or more", self.temperature),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1", self.top_p),
+            ("top_k", self.top_k >= 0, "0 or more", self.top_k),
+            ("min_p", 0 <= self.min_p < 1, "from 0 to below 1", self.min_p),
+            ("repetition_penalty", self.repetition_penalty > 0, "above 0", self.repetition_penalty),
+            ("stop", all(self.stop), "no empty string", self.stop),
+        )
+        for name, holds, expected, found in checks:
+            if not holds:
+                raise InvalidRequest(f"{name}: expected {expected}, found {found!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one reply took, in tokens."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt: resident at `commit` (staged before, or shared)
+    prefilled_tokens: int = 0  # of the prompt: computed after `commit`
+    output_tokens: int = 0
+    drafted_tokens: int = 0  # proposed by a drafter and verified for this reply
+    accepted_tokens: int = 0  # of those: kept
+    adopted_tokens: int = 0  # taken over from a speculated reply
+    discarded_tokens: int = 0  # speculated on this branch and thrown away
+    kv_blocks: int = 0  # held by the branch at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """When things happened to one reply, in milliseconds after `commit`."""
+
+    queue_ms: float = 0.0  # until the first of its tokens was in a step
+    ttft_ms: float = 0.0  # until the first token was sampled
+    total_ms: float = 0.0
+    token_gaps_ms: tuple[float, ...] = ()  # between successive steps that gave tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The newest staged turn is resident.
+
+    n_prefilled: tokens computed for it since the staging before (the rest was already there).
+    p_end_of_turn: probability that the caller's turn ends after the last staged token.
+    """
+
+    branch_id: str
+    n_resident: int
+    n_prefilled: int
+    p_end_of_turn: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftDelta:
+    """Text of a speculated reply; it stands only if the branch is committed with its draft."""
+
+    branch_id: str
+    draft_id: str
+    text: str
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftDone:
+    """A speculated reply came to its end (or was given up: `finish_reason` "cancelled")."""
+
+    branch_id: str
+    draft_id: str
+    finish_reason: str
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text of the committed reply, never retracted. A reply adopted from a draft is sent anew."""
+
+    branch_id: str
+    text: str
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The committed reply calls a tool; `arguments_json` is a JSON object as text."""
+
+    branch_id: str
+    call_id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The committed reply ended: "stop", "length", "cancelled" or "error" (then `error` says why).
+
+    Nothing about this reply comes after it.
+    """
+
+    branch_id: str
+    finish_reason: str
+    usage: Usage = field(default_factory=Usage)
+    timings: Timings = field(default_factory=Timings)
+    error: str | None = None
+
+
+Event = Staged | DraftDelta | DraftDone | TextDelta | ToolCall | Done
