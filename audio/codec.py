@@ -1,0 +1,150 @@
+"""What audio looks like on the wire: base64, PCM16 and G.711, to and from int16 samples.
+
+Decoding is strict: anything that is not exactly the named encoding raises `AudioError`, so that
+noise never reaches a recognizer in the guise of speech.
+"""
+
+import base64
+import binascii
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import AudioError
+from .frames import BYTES_PER_SAMPLE, Samples
+
+Encoding: TypeAlias = Literal["pcm16", "pcmu", "pcma"]
+
+_ULAW_BIAS = 132  # G.711 adds 33 to the 14-bit magnitude so that each segment doubles: 33 << 2
+_ULAW_CLIP = 32_635  # 32767 - _ULAW_BIAS: the largest magnitude that still fits segment 7
+
+
+def decode_base64_audio(text: str) -> bytes:
+    """The bytes of strict base64 (standard alphabet, padded, no white space).
+
+    Raises: AudioError.
+    """
+    try:
+        if text.endswith("==="):  # the standard library takes a quartet of padding alone
+            raise binascii.Error("Excess padding")
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (UnicodeEncodeError, binascii.Error) as error:
+        shown = text if len(text) <= 24 else text[:24] + "..."
+        raise AudioError(f"expected base64 audio, found {shown!r} ({error})") from None
+
+
+def encode_base64_audio(data: bytes) -> str:
+    """data as padded base64 of the standard alphabet."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def decode(data: bytes, encoding: Encoding) -> Samples:
+    """Samples [n] int16 of data in the encoding.
+
+    Raises: AudioError on an odd byte count of pcm16 or an unknown encoding.
+    """
+    match encoding:
+        case "pcm16":
+            return pcm16_decode(data)
+        case "pcmu":
+            return pcmu_decode(data)
+        case "pcma":
+            return pcma_decode(data)
+    raise AudioError(f"expected the encoding pcm16, pcmu or pcma, found {encoding!r}")
+
+
+def encode(samples: Samples, encoding: Encoding) -> bytes:
+    """Bytes of samples [n] int16 in the encoding. Raises: AudioError on an unknown encoding."""
+    match encoding:
+        case "pcm16":
+            return pcm16_encode(samples)
+        case "pcmu":
+            return pcmu_encode(samples)
+        case "pcma":
+            return pcma_encode(samples)
+    raise AudioError(f"expected the encoding pcm16, pcmu or pcma, found {encoding!r}")
+
+
+def pcm16_decode(data: bytes) -> Samples:
+    """Little-endian int16 samples. Raises: AudioError on an odd byte count."""
+    if len(data) % BYTES_PER_SAMPLE:
+        raise AudioError(
+            f"expected 16-bit samples (an even number of bytes), found {len(data)} bytes"
+        )
+    return np.frombuffer(data, dtype="<i2").astype(np.int16, copy=False)
+
+
+def pcm16_encode(samples: Samples) -> bytes:
+    """Little-endian int16 bytes."""
+    return samples.astype("<i2", copy=False).tobytes()
+
+
+def pcmu_decode(data: bytes) -> Samples:
+    """int16 samples of G.711 u-law bytes."""
+    return _ULAW_TO_LINEAR[np.frombuffer(data, dtype=np.uint8)]
+
+
+def pcmu_encode(samples: Samples) -> bytes:
+    """G.711 u-law bytes, one a sample."""
+    return _LINEAR_TO_ULAW[samples.view(np.uint16)].tobytes()
+
+
+def pcma_decode(data: bytes) -> Samples:
+    """int16 samples of G.711 A-law bytes."""
+    return _ALAW_TO_LINEAR[np.frombuffer(data, dtype=np.uint8)]
+
+
+def pcma_encode(samples: Samples) -> bytes:
+    """G.711 A-law bytes, one a sample."""
+    return _LINEAR_TO_ALAW[samples.view(np.uint16)].tobytes()
+
+
+def _ulaw_to_linear() -> Samples:
+    code = ~np.arange(256, dtype=np.uint8)  # the line carries the complement
+    segment = (code >> 4 & 7).astype(np.int32)
+    step = (code & 15).astype(np.int32)
+    magnitude = ((step << 3) + _ULAW_BIAS << segment) - _ULAW_BIAS
+    return np.where(code & 128, -magnitude, magnitude).astype(np.int16)
+
+
+def _alaw_to_linear() -> Samples:
+    code = np.arange(256, dtype=np.uint8) ^ 0x55  # the line inverts every other bit
+    segment = (code >> 4 & 7).astype(np.int32)
+    step = (code & 15).astype(np.int32)
+    # Segments 0 and 1 share a step of 16; 8 is half a step, so a value decodes to its middle.
+    magnitude = np.where(
+        segment == 0, (step << 4) + 8, (step << 4) + 264 << np.maximum(segment - 1, 0)
+    )
+    return np.where(code & 128, magnitude, -magnitude).astype(np.int16)
+
+
+def _every_sample() -> NDArray[np.int32]:
+    """All 65536 samples, in the order of their bits read as uint16."""
+    return np.arange(1 << 16, dtype=np.uint16).view(np.int16).astype(np.int32)
+
+
+def _linear_to_ulaw() -> NDArray[np.uint8]:
+    samples = _every_sample()
+    magnitude = np.minimum(np.abs(samples), _ULAW_CLIP) + _ULAW_BIAS
+    segment = np.floor(np.log2(magnitude)).astype(np.int32) - 7
+    step = magnitude >> segment + 3 & 15
+    sign = np.where(samples < 0, 128, 0)
+    code: NDArray[np.uint8] = (~(sign | segment << 4 | step)).astype(np.uint8)
+    return code
+
+
+def _linear_to_alaw() -> NDArray[np.uint8]:
+    samples = _every_sample()
+    magnitude = np.where(samples < 0, ~samples, samples) >> 3  # 12 bits
+    segment = np.maximum(np.floor(np.log2(np.maximum(magnitude, 1))).astype(np.int32) - 4, 0)
+    step = magnitude >> np.maximum(segment, 1) & 15
+    sign = np.where(samples < 0, 0, 128)
+    code: NDArray[np.uint8] = ((sign | segment << 4 | step) ^ 0x55).astype(np.uint8)
+    return code
+
+
+_ULAW_TO_LINEAR = _ulaw_to_linear()
+_ALAW_TO_LINEAR = _alaw_to_linear()
+_LINEAR_TO_ULAW = _linear_to_ulaw()
+_LINEAR_TO_ALAW = _linear_to_alaw()

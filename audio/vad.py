@@ -1,0 +1,100 @@
+"""Voice activity: the probability that each 32 ms window holds speech (Silero VAD v6).
+
+The model file comes with the faster-whisper wheel; only the file is used, the package is never
+imported (that would pull in a decoder and take seconds). Unlike the wheel's own class, the
+recurrent state and the 64 samples of context are carried from window to window: a stream.
+
+Source: Silero VAD v6, MIT, https://github.com/snakers4/silero-vad.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import MissingExtra
+from .frames import VAD_WINDOW, Samples
+
+_CONTEXT = 64  # samples of the previous window that the graph's first convolution reads
+_STATE_SHAPE = (1, 1, 128)  # of h and of c
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechProbability:
+    """end_position: samples fed up to the end of the window (16 kHz); probability: 0..1."""
+
+    end_position: int
+    probability: float
+
+
+class Vad:
+    """The detector of one stream of int16 samples at 16 kHz; about 0.1 ms a window.
+
+    Raises: MissingExtra if faster-whisper's model file or onnxruntime is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._session = _load_session()
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new stream at position 0."""
+        self._h: NDArray[np.float32] = np.zeros(_STATE_SHAPE, np.float32)
+        self._c: NDArray[np.float32] = np.zeros(_STATE_SHAPE, np.float32)
+        self._window: NDArray[np.float32] = np.zeros((1, _CONTEXT + VAD_WINDOW), np.float32)
+        self._filled = 0  # samples of the current window that are there
+        self._position = 0
+
+    def feed(self, samples: Samples) -> list[SpeechProbability]:
+        """One probability for each window that samples [n] complete."""
+        probabilities = []
+        taken = 0
+        while taken < len(samples):
+            count = min(VAD_WINDOW - self._filled, len(samples) - taken)
+            start = _CONTEXT + self._filled
+            self._window[0, start : start + count] = samples[taken : taken + count] / 32768.0
+            self._filled += count
+            taken += count
+            if self._filled == VAD_WINDOW:
+                probabilities.append(self._finish_window())
+        return probabilities
+
+    def _finish_window(self) -> SpeechProbability:
+        inputs = {"input": self._window, "h": self._h, "c": self._c}
+        output, self._h, self._c = self._session.run(None, inputs)
+        self._window[0, :_CONTEXT] = self._window[0, -_CONTEXT:]
+        self._filled = 0
+        self._position += VAD_WINDOW
+        return SpeechProbability(self._position, float(output[0]))
+
+
+def model_path() -> Path:
+    """Where the model file is. Raises: MissingExtra."""
+    spec = find_spec("faster_whisper")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / "assets" / "silero_vad_v6.onnx"
+        if path.is_file():
+            return path
+    raise MissingExtra("faster-whisper", "the voice activity model (silero_vad_v6.onnx)")
+
+
+@lru_cache(maxsize=1)
+def _load_session() -> Any:
+    """The onnxruntime session all streams share; its run() is stateless and thread-safe."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtra("onnxruntime", "voice activity detection") from None
+    options = onnxruntime.SessionOptions()
+    # One window is 0.1 ms of work: threads would cost more than they give.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(
+        str(model_path()), sess_options=options, providers=["CPUExecutionProvider"]
+    )

@@ -1,0 +1,52 @@
+"""Voice activity as a stream: state is carried, positions are exact, missing parts are named."""
+
+import numpy as np
+import pytest
+
+from audio import vad
+from audio.errors import MissingExtra
+from audio.vad import Vad
+
+
+@pytest.fixture
+def clip(manifest, read_clip):
+    file = next(record["file"] for record in manifest if record["source"] == "jfk")
+    return read_clip(file)[: 16_000 * 3]
+
+
+def test_any_chunking_gives_the_same_probabilities(clip):
+    whole = Vad().feed(clip)
+    detector = Vad()
+    chunked = [p for part in np.array_split(clip, 71) for p in detector.feed(part)]
+    assert chunked == whole
+    assert [p.end_position for p in whole] == [512 * (i + 1) for i in range(len(clip) // 512)]
+
+
+def test_state_is_carried_as_in_the_model_run_over_all_windows_at_once(clip):
+    windows = clip[: len(clip) // 512 * 512].reshape(-1, 512).astype(np.float32) / 32768
+    context = np.vstack([np.zeros((1, 64), np.float32), windows[:-1, -64:]])
+    zeros = np.zeros((1, 1, 128), np.float32)
+    inputs = {"input": np.hstack([context, windows]), "h": zeros, "c": zeros}
+    expected = vad._load_session().run(None, inputs)[0]
+    streamed = [p.probability for p in Vad().feed(clip)]
+    np.testing.assert_allclose(streamed, expected, atol=1e-4)
+
+
+def test_speech_is_told_from_noise(clip):
+    speech = [p.probability for p in Vad().feed(clip)]
+    noise = np.random.default_rng(0).normal(0, 300, 16_000).astype(np.int16)
+    assert max(speech) > 0.7
+    assert max(p.probability for p in Vad().feed(noise)) < 0.3
+
+
+def test_reset_starts_a_new_stream(clip):
+    detector = Vad()
+    first = detector.feed(clip)
+    detector.reset()
+    assert detector.feed(clip) == first
+
+
+def test_a_missing_package_names_its_remedy(monkeypatch):
+    monkeypatch.setattr(vad, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'voiceloop\[embedded\]'"):
+        vad.model_path()
