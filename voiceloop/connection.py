@@ -1,0 +1,45 @@
+"""One accepted client connection, as the session sees it.
+
+Owns the boundary between the socket (``server.py``) and the session: the transport protocol, what
+the client said in its URL and headers, and the exception that says it has gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+class Disconnected(Exception):
+    """The peer is gone or the connection was closed; nothing more can be read or sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What the client asked for when it connected.
+
+    ``model`` is any string, echoed in the session object. ``beta`` is set by the header
+    ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline`` and
+    ``partials`` switch VoiceLoop's opt-in extra events on from the start.
+    """
+
+    model: str = "voiceloop"
+    intent: Literal["realtime", "transcription"] = "realtime"
+    beta: bool = False
+    timeline: bool = False
+    partials: bool = False
+
+
+class Transport(Protocol):
+    """An accepted WebSocket. ``receive`` and ``send`` are each used by one task at a time."""
+
+    hello: Hello
+
+    async def receive(self) -> str | bytes:
+        """Wait for the next frame. Raises Disconnected."""
+
+    async def send(self, data: str) -> None:
+        """Send one text frame; waits while the client does not read. Raises Disconnected."""
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Close the connection; idempotent, never raises Disconnected."""
