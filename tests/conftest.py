@@ -1,0 +1,82 @@
+"""Owns how tests run: the virtual clock, and the check that no test leaves a task behind.
+
+A test (or module) marked `virtual_time` runs on a loop whose clock jumps to the next timer as soon
+as nothing is ready: an hour of call takes milliseconds, in the same order on every machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+DEADLOCK_S = 10.0  # real seconds: nothing is ready, no timer runs, no thread answers
+
+
+class VirtualClockSelector:
+    """Polls real I/O; where the loop would sleep, moves its clock instead."""
+
+    def __init__(self) -> None:
+        self._real = selectors.DefaultSelector()
+        self.now_s = 1000.0  # not 0: an absolute time mistaken for a duration must show
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = self._real.select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            ready = self._real.select(DEADLOCK_S)
+            if not ready:
+                raise RuntimeError("deadlock: tasks wait, no timer runs and no thread answers")
+            return ready
+        self.now_s += max(timeout, 1e-9)
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class VirtualClockLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.virtual_selector = VirtualClockSelector()
+        super().__init__(self.virtual_selector)  # type: ignore[arg-type]
+
+    def time(self) -> float:
+        return self.virtual_selector.now_s
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "virtual_time: run on a clock that jumps to the next timer")
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualClockLoop}
+    return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def no_task_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "_function_scoped_runner" not in request.fixturenames:
+        yield
+        return
+    runner: asyncio.Runner = request.getfixturevalue("_function_scoped_runner")
+    yield
+    left = [task for task in asyncio.all_tasks(runner.get_loop()) if not task.done()]
+    if left:
+        # One turn of the loop: a transport may have closed in the test's last line.
+        runner.run(asyncio.sleep(0))
+        left = [task for task in asyncio.all_tasks(runner.get_loop()) if not task.done()]
+    assert not left, f"the test left {len(left)} tasks behind: {left}"
+
+
+@pytest.fixture
+def clock(request: pytest.FixtureRequest) -> Callable[[], float]:
+    """Seconds of the test's own loop."""
+    runner: asyncio.Runner = request.getfixturevalue("_function_scoped_runner")
+    return runner.get_loop().time
