@@ -1,0 +1,120 @@
+"""Recordings: mono PCM16 in memory, read from WAV or FLAC and written as WAV.
+
+What a person hands to ``--wav`` passes through ``read_wav``, which accepts exactly one shape (mono,
+16-bit, not empty) and says what it found otherwise: silently mixing channels down or padding bits
+would make the figures measured on that file mean something else.
+"""
+
+from __future__ import annotations
+
+import wave
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.errors import RecordingError
+
+Samples = NDArray[np.int16]
+
+RATES_HZ = (8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Mono audio: ``samples`` int16 of shape (n,), at ``rate_hz``."""
+
+    samples: Samples
+    rate_hz: int
+
+    @property
+    def duration_ms(self) -> float:
+        return 1000.0 * len(self.samples) / self.rate_hz
+
+    def at_rate(self, rate_hz: int) -> Recording:
+        """The same audio at another rate (polyphase filter, the whole recording at once)."""
+        if rate_hz == self.rate_hz:
+            return self
+        # Imported here: scipy.signal takes a quarter of a second, and most commands never resample.
+        from scipy.signal import resample_poly
+
+        common = gcd(rate_hz, self.rate_hz)
+        wave_f = resample_poly(
+            self.samples.astype(np.float32), rate_hz // common, self.rate_hz // common
+        )
+        return Recording(to_int16(wave_f), rate_hz)
+
+
+def to_int16(samples: NDArray[np.floating]) -> Samples:
+    """Round to int16, clipping what lies outside."""
+    return np.clip(np.rint(samples), -32768, 32767).astype(np.int16)
+
+
+def read_wav(path: Path) -> Recording:
+    """Read a mono 16-bit WAV.
+
+    Raises:
+        RecordingError: the file is absent, no WAV, stereo, not 16-bit PCM, of an unusual sample
+            rate, or empty.
+    """
+    expected = "expected a mono 16-bit PCM WAV file"
+    if not path.exists():
+        raise RecordingError(f"{expected}, found no file at {path}")
+    if path.is_dir():
+        raise RecordingError(f"{expected}, found a folder at {path}")
+    try:
+        with wave.open(str(path), "rb") as file:
+            n_channels, width, rate_hz, n_frames, *_ = file.getparams()
+            data = file.readframes(n_frames)
+    except (wave.Error, EOFError, OSError) as error:
+        raise RecordingError(f"{expected}, found no readable WAV in {path}: {error}") from error
+    if n_channels != 1:
+        kind = "stereo" if n_channels == 2 else f"{n_channels} channels"
+        raise RecordingError(f"{expected}, found {kind} in {path}")
+    if width != 2:
+        raise RecordingError(f"{expected}, found {8 * width}-bit samples in {path}")
+    if rate_hz not in RATES_HZ:
+        rates = ", ".join(str(rate) for rate in RATES_HZ)
+        raise RecordingError(f"{expected} at one of {rates} Hz, found {rate_hz} Hz in {path}")
+    samples = np.frombuffer(data[: len(data) // 2 * 2], dtype="<i2").astype(np.int16)
+    if len(samples) == 0:
+        raise RecordingError(f"{expected}, found one without samples: {path} is empty")
+    return Recording(samples, rate_hz)
+
+
+def read_flac(path: Path) -> Recording:
+    """Read a mono FLAC of the bundled call.
+
+    Raises:
+        RecordingError: the file is absent, not FLAC, or not mono.
+    """
+    import soundfile
+
+    try:
+        samples, rate_hz = soundfile.read(path, dtype="int16")
+    except (soundfile.LibsndfileError, OSError) as error:
+        raise RecordingError(f"expected a FLAC file at {path}, found none: {error}") from error
+    if samples.ndim != 1:
+        raise RecordingError(f"expected mono FLAC, found {samples.shape[1]} channels in {path}")
+    return Recording(samples, int(rate_hz))
+
+
+def write_flac(path: Path, recording: Recording) -> None:
+    import soundfile
+
+    soundfile.write(path, recording.samples, recording.rate_hz, format="FLAC", subtype="PCM_16")
+
+
+def write_wav(path: Path, channels: tuple[Samples, ...], rate_hz: int) -> None:
+    """Write one WAV with the given channels; shorter ones are padded with silence."""
+    n_frames = max((len(channel) for channel in channels), default=0)
+    frames = np.zeros((n_frames, len(channels)), dtype="<i2")
+    for index, channel in enumerate(channels):
+        frames[: len(channel), index] = channel
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(len(channels))
+        file.setsampwidth(2)
+        file.setframerate(rate_hz)
+        file.writeframes(frames.tobytes())
