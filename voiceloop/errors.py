@@ -99,6 +99,13 @@ class BackendError(VoiceLoopError):
     retryable = True
 
 
+class BackendRefused(BackendError):
+    """A backend will not do this, however often it is asked (bad option, key or model)."""
+
+    code = "backend_refused"
+    retryable = False
+
+
 class WorkerLost(BackendError):
     """The worker process that held the model died or hung; the supervisor is restarting it."""
 
