@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from voiceloop.backends import ChatMessage, SpokenWord
-from voiceloop.events import Item
+from voiceloop.items import Item
 
 ROOT = "root"
 

@@ -1,69 +1,416 @@
 """The events of the Realtime protocol as typed messages (GA names).
 
-Owns the items of a conversation, the client's events and their strict decoding, and the
-shapes of the server's events. Pure.
+Owns the client's eleven events with their strict decoding, and the server's events. Pure. A server
+event is made once, given its ``event_id`` where it is queued, and encoded; unset fields stay out
+of the frame, documented nullables are sent as null.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import difflib
+import json
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
+from voiceloop.errors import InvalidRequest
+from voiceloop.items import Item
+
+MAX_DEPTH = 64  # a JSON schema of a tool nests some 20 deep; recursion in C ends near 1000
+
+Json = dict[str, Any]
+
+# --- client events -------------------------------------------------------------------------------
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A piece of a message. ``transcript`` belongs to audio, ``text`` to text.
+class ClientEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Unknown fields are ignored: clients are newer or older than this server."""
 
-    ``transcript`` None is sent as null (a user's audio whose words are not known yet); unset
-    fields are left out.
+    event_id: str | None = None
+
+
+class SessionUpdate(ClientEvent, frozen=True, kw_only=True, tag="session.update"):
+    session: Json
+
+
+class AudioAppend(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.append"):
+    audio: str
+
+
+class AudioCommit(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.commit"):
+    pass
+
+
+class AudioClear(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.clear"):
+    pass
+
+
+class OutputClear(ClientEvent, frozen=True, kw_only=True, tag="output_audio_buffer.clear"):
+    """Meant for WebRTC, where the server holds the audio; a WebSocket client has its own."""
+
+
+class ItemCreate(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.create"):
+    item: Json
+    previous_item_id: str | None = None
+
+
+class ItemRetrieve(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.retrieve"):
+    item_id: str
+
+
+class ItemDelete(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.delete"):
+    item_id: str
+
+
+class ItemTruncate(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.truncate"):
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+
+
+class ResponseCreate(ClientEvent, frozen=True, kw_only=True, tag="response.create"):
+    response: Json | None = None
+
+
+class ResponseCancel(ClientEvent, frozen=True, kw_only=True, tag="response.cancel"):
+    response_id: str | None = None
+
+
+CLIENT_EVENTS: dict[str, type[ClientEvent]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (
+        SessionUpdate,
+        AudioAppend,
+        AudioCommit,
+        AudioClear,
+        OutputClear,
+        ItemCreate,
+        ItemRetrieve,
+        ItemDelete,
+        ItemTruncate,
+        ResponseCreate,
+        ResponseCancel,
+    )
+}
+
+
+def parse_frame(frame: str | bytes) -> Json:
+    """Read one frame as a JSON object, strictly: no NaN, no duplicate keys, bounded depth.
+
+    Raises:
+        InvalidRequest: with what was expected and what was found.
     """
+    if isinstance(frame, bytes):
+        raise InvalidRequest("expected a text frame with a JSON event, found a binary frame")
+    try:
+        raw = msgspec.json.decode(frame)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidRequest(f"expected a JSON event, found text that is not JSON ({error})") from None
+    except RecursionError:
+        raise InvalidRequest(_too_deep()) from None
+    if not isinstance(raw, dict):
+        found = "a list" if isinstance(raw, list) else "a bare value"
+        raise InvalidRequest(f"expected a JSON object, found {found}")
+    if raw.get("type") != "input_audio_buffer.append":  # the hot path carries one flat string
+        _check_depth(raw)
+        _check_duplicates(frame)
+    return raw
 
-    type: Literal["input_text", "input_audio", "input_image", "output_text", "output_audio"]
+
+def parse_event(raw: Json) -> ClientEvent:
+    """Read a JSON object as a client event.
+
+    Raises:
+        InvalidRequest: unknown type (the nearest is named), or a field missing or of a wrong type.
+    """
+    kind = raw.get("type")
+    if not isinstance(kind, str):
+        found = "nothing" if kind is None else "another type"
+        raise InvalidRequest(f"expected type to be a string, found {found}", param="type")
+    event = CLIENT_EVENTS.get(kind)
+    if event is None:
+        near = difflib.get_close_matches(kind[:80], CLIENT_EVENTS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidRequest(
+            f"expected type to be a client event, found {kind[:80]!r}{hint}", param="type"
+        )
+    try:
+        return msgspec.convert(raw, event)
+    except msgspec.ValidationError as error:
+        raise from_validation(error, "", kind) from None
+
+
+def from_validation(error: msgspec.ValidationError, prefix: str, owner: str) -> InvalidRequest:
+    """Turn msgspec's "Expected `int`, got `str` - at `$.a`" into our error with its ``param``."""
+    reason, _, path = str(error).partition(" - at `$")
+    param = f"{prefix}{path.rstrip('`')}".lstrip(".")
+    missing = "missing required field" in reason
+    if missing:
+        name = reason.rsplit("`", 2)[1]
+        param = f"{param}.{name}".lstrip(".")
+        return InvalidRequest(
+            f"expected {param} in {owner}, found nothing",
+            param=param,
+            code="missing_required_parameter",
+        )
+    words = reason.replace("`", "").replace("Expected", "expected").replace(", got", ", found")
+    return InvalidRequest(f"{param or owner}: {words}", param=param or None)
+
+
+def _check_depth(raw: Any) -> None:
+    """Bound the nesting without recursion."""
+    level = [raw]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if isinstance(value, dict) else value)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise InvalidRequest(_too_deep())
+
+
+def _too_deep() -> str:
+    return f"expected JSON nested at most {MAX_DEPTH} deep, found more"
+
+
+def _check_duplicates(frame: str) -> None:
+    """Two values for one key have no meaning that both sides share."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> Json:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            double = next(name for name in names if names.count(name) > 1)
+            raise InvalidRequest(f"expected each key once, found {double[:80]!r} twice")
+        return found
+
+    try:
+        json.loads(frame, object_pairs_hook=unique)
+    except (ValueError, RecursionError):  # an integer of thousands of digits
+        raise InvalidRequest("expected a JSON event, found an oversized number") from None
+
+
+# --- server events -------------------------------------------------------------------------------
+
+
+class ServerEvent(msgspec.Struct, kw_only=True, tag_field="type"):
+    """Not frozen for one reason: the protocol numbers the event as it queues it."""
+
+    event_id: str = ""
+
+
+class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
+    session: Json
+
+
+class SessionUpdated(ServerEvent, kw_only=True, tag="session.updated"):
+    session: Json
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    code: str
+    message: str
+    param: str | None = None
+    event_id: str | None = None
+
+
+class ErrorEvent(ServerEvent, kw_only=True, tag="error"):
+    error: ErrorBody
+
+
+class ItemAdded(ServerEvent, kw_only=True, tag="conversation.item.added"):
+    previous_item_id: str | None
+    item: Item
+
+
+class ItemDone(ServerEvent, kw_only=True, tag="conversation.item.done"):
+    previous_item_id: str | None
+    item: Item
+
+
+class ItemRetrieved(ServerEvent, kw_only=True, tag="conversation.item.retrieved"):
+    item: Item
+
+
+class ItemDeleted(ServerEvent, kw_only=True, tag="conversation.item.deleted"):
+    item_id: str
+
+
+class ItemTruncated(ServerEvent, kw_only=True, tag="conversation.item.truncated"):
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+
+
+class TranscriptionDelta(
+    ServerEvent, kw_only=True, tag="conversation.item.input_audio_transcription.delta"
+):
+    item_id: str
+    content_index: int = 0
+    delta: str
+
+
+class DurationUsage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="duration"):
+    seconds: float
+
+
+class TranscriptionCompleted(
+    ServerEvent, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
+):
+    item_id: str
+    content_index: int = 0
+    transcript: str
+    usage: DurationUsage
+
+
+class TranscriptionFailed(
+    ServerEvent, kw_only=True, tag="conversation.item.input_audio_transcription.failed"
+):
+    item_id: str
+    content_index: int = 0
+    error: ErrorBody
+
+
+class SpeechStarted(ServerEvent, kw_only=True, tag="input_audio_buffer.speech_started"):
+    audio_start_ms: int
+    item_id: str
+
+
+class SpeechStopped(ServerEvent, kw_only=True, tag="input_audio_buffer.speech_stopped"):
+    audio_end_ms: int
+    item_id: str
+
+
+class Committed(ServerEvent, kw_only=True, tag="input_audio_buffer.committed"):
+    previous_item_id: str | None
+    item_id: str
+
+
+class Cleared(ServerEvent, kw_only=True, tag="input_audio_buffer.cleared"):
+    pass
+
+
+class TimeoutTriggered(ServerEvent, kw_only=True, tag="input_audio_buffer.timeout_triggered"):
+    audio_start_ms: int
+    audio_end_ms: int
+    item_id: str
+
+
+class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The response object of ``response.created`` and ``response.done``."""
+
+    id: str
+    object: Literal["realtime.response"] = "realtime.response"
+    status: Literal["in_progress", "completed", "cancelled", "failed", "incomplete"]
+    status_details: Json | None
+    output: tuple[Item, ...]
+    conversation_id: str | None
+    output_modalities: tuple[str, ...]
+    max_output_tokens: int | Literal["inf"]
+    audio: Json
+    usage: Json | None
+    metadata: dict[str, str] | None
+
+
+class ResponseCreated(ServerEvent, kw_only=True, tag="response.created"):
+    response: ResponseBody
+
+
+class ResponseDone(ServerEvent, kw_only=True, tag="response.done"):
+    response: ResponseBody
+
+
+class OutputItemAdded(ServerEvent, kw_only=True, tag="response.output_item.added"):
+    response_id: str
+    output_index: int
+    item: Item
+
+
+class OutputItemDone(ServerEvent, kw_only=True, tag="response.output_item.done"):
+    response_id: str
+    output_index: int
+    item: Item
+
+
+class PartEvent(ServerEvent, kw_only=True):
+    """Where in a response something is."""
+
+    response_id: str
+    item_id: str
+    output_index: int
+    content_index: int = 0
+
+
+class WirePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A content part's own names are ``text`` and ``audio``, unlike those inside items."""
+
+    type: Literal["text", "audio"]
     text: str | UnsetType = UNSET
-    transcript: str | UnsetType | None = UNSET
+    transcript: str | UnsetType = UNSET
 
 
-class Message(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message", omit_defaults=True
-):
-    """Words of the system, the user or the assistant."""
-
-    id: str
-    role: Literal["system", "user", "assistant"]
-    status: ItemStatus = "completed"
-    content: tuple[Part, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """All words known of it."""
-        pieces = (part.text or part.transcript for part in self.content)
-        return " ".join(piece for piece in pieces if piece)
+class PartAdded(PartEvent, kw_only=True, tag="response.content_part.added"):
+    part: WirePart
 
 
-class FunctionCall(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"
-):
-    """The model calls a tool; ``arguments`` is JSON text."""
+class PartDone(PartEvent, kw_only=True, tag="response.content_part.done"):
+    part: WirePart
 
-    id: str
+
+class TextDelta(PartEvent, kw_only=True, tag="response.output_text.delta"):
+    delta: str
+
+
+class TextDone(PartEvent, kw_only=True, tag="response.output_text.done"):
+    text: str
+
+
+class TranscriptDelta(PartEvent, kw_only=True, tag="response.output_audio_transcript.delta"):
+    delta: str
+
+
+class TranscriptDone(PartEvent, kw_only=True, tag="response.output_audio_transcript.done"):
+    transcript: str
+
+
+class AudioDelta(PartEvent, kw_only=True, tag="response.output_audio.delta"):
+    delta: bytes  # msgspec writes bytes as base64
+
+
+class AudioDone(PartEvent, kw_only=True, tag="response.output_audio.done"):
+    pass
+
+
+class ArgumentsDelta(ServerEvent, kw_only=True, tag="response.function_call_arguments.delta"):
+    response_id: str
+    item_id: str
+    output_index: int
+    call_id: str
+    delta: str
+
+
+class ArgumentsDone(ServerEvent, kw_only=True, tag="response.function_call_arguments.done"):
+    response_id: str
+    item_id: str
+    output_index: int
     call_id: str
     name: str
-    arguments: str = ""
-    status: ItemStatus = "completed"
+    arguments: str
 
 
-class FunctionCallOutput(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"
-):
-    """The result of a tool."""
-
-    id: str
-    call_id: str
-    output: str
-    status: ItemStatus = "completed"
+# --- VoiceLoop's own, sent only when asked for ---------------------------------------------------
 
 
-Item = Message | FunctionCall | FunctionCallOutput
+class Timeline(ServerEvent, kw_only=True, tag="voiceloop.timeline"):
+    timeline: Json
+
+
+class PartialHeard(ServerEvent, kw_only=True, tag="voiceloop.partial"):
+    item_id: str
+    stable: str
+    unstable: str

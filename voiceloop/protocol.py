@@ -12,7 +12,7 @@ from typing import Any
 
 from voiceloop.conversation import Conversation
 from voiceloop.errors import VoiceLoopError
-from voiceloop.events import Item
+from voiceloop.items import Item
 from voiceloop.response import ResponseHandle, ResponseRequest
 from voiceloop.settings import SessionSettings
 

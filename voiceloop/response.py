@@ -12,7 +12,7 @@ import msgspec
 
 from voiceloop.backends import ChatMessage, SpokenWord, Tool, Usage
 from voiceloop.errors import VoiceLoopError
-from voiceloop.events import Item
+from voiceloop.items import Item
 from voiceloop.settings import AudioFormat, Modality
 
 ResponseStatus = Literal["completed", "cancelled", "failed", "incomplete"]

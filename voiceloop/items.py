@@ -1,0 +1,186 @@
+"""The items of a conversation as they stand on the wire, and the strict reading of a client's item.
+
+Owns the frozen item messages (words, a tool call, a tool's result). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from voiceloop.errors import InvalidRequest
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Role = Literal["system", "user", "assistant"]
+
+MAX_ID_CHARS = 128
+
+_TEXT_TYPES = ("input_text", "output_text", "text")
+_AUDIO_TYPES = ("input_audio", "output_audio", "audio")
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a message. ``transcript`` belongs to audio, ``text`` to text.
+
+    ``transcript`` None is sent as null (a user's audio whose words are not known yet); unset
+    fields are left out.
+    """
+
+    type: Literal["input_text", "input_audio", "input_image", "output_text", "output_audio"]
+    text: str | UnsetType = UNSET
+    transcript: str | UnsetType | None = UNSET
+
+    @property
+    def words(self) -> str:
+        """The text or the transcript, empty where neither is known."""
+        return self.text or self.transcript or ""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """Words of the system, the user or the assistant."""
+
+    id: str
+    role: Role
+    object: Literal["realtime.item"] = "realtime.item"
+    status: ItemStatus = "completed"
+    content: tuple[Part, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All words known of it."""
+        return " ".join(part.words for part in self.content if part.words)
+
+
+class FunctionCall(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"
+):
+    """The model calls a tool; ``arguments`` is JSON text."""
+
+    id: str
+    call_id: str
+    name: str
+    object: Literal["realtime.item"] = "realtime.item"
+    status: ItemStatus = "completed"
+    arguments: str = ""
+
+
+class FunctionCallOutput(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"
+):
+    """The result of a tool."""
+
+    id: str
+    call_id: str
+    output: str
+    object: Literal["realtime.item"] = "realtime.item"
+    status: ItemStatus = "completed"
+
+
+Item = Message | FunctionCall | FunctionCallOutput
+
+
+def parse_item(raw: Any, new_id: Callable[[str], str]) -> Item:
+    """Read an item a client sent; explicit nulls count as absent, ids are made where missing.
+
+    Raises:
+        InvalidRequest: with the path of the field that is wrong as ``param``.
+    """
+    if not isinstance(raw, dict):
+        raise InvalidRequest(f"expected item to be an object, found {_kind(raw)}", param="item")
+    present = {key: value for key, value in raw.items() if value is not None}
+    item_id = _text(present, "id", default="") or new_id("item")
+    if len(item_id) > MAX_ID_CHARS:
+        raise InvalidRequest(
+            f"expected an item id of at most {MAX_ID_CHARS} characters, found {len(item_id)}",
+            param="item.id",
+        )
+    match present.get("type"):
+        case "message":
+            return _parse_message(present, item_id)
+        case "function_call":
+            return FunctionCall(
+                id=item_id,
+                call_id=_text(present, "call_id", default="") or new_id("call"),
+                name=_text(present, "name"),
+                arguments=_text(present, "arguments"),
+            )
+        case "function_call_output":
+            return FunctionCallOutput(
+                id=item_id, call_id=_text(present, "call_id"), output=_text(present, "output")
+            )
+        case other:
+            raise InvalidRequest(
+                "expected item.type to be message, function_call or function_call_output, "
+                f"found {_shown(other)}",
+                param="item.type",
+            )
+
+
+def _parse_message(raw: dict[str, Any], item_id: str) -> Message:
+    role = raw.get("role")
+    if role not in ("system", "user", "assistant"):
+        raise InvalidRequest(
+            f"expected item.role to be system, user or assistant, found {_shown(role)}",
+            param="item.role",
+        )
+    content = raw.get("content", [])
+    if not isinstance(content, list):
+        raise InvalidRequest(
+            f"expected item.content to be a list, found {_kind(content)}", param="item.content"
+        )
+    parts = tuple(_parse_part(part, role, index) for index, part in enumerate(content))
+    return Message(id=item_id, role=role, content=parts)
+
+
+def _parse_part(raw: Any, role: Role, index: int) -> Part:
+    """Read a content part; the type follows the role (clients send assistants' input_text)."""
+    path = f"item.content[{index}]"
+    if not isinstance(raw, dict):
+        raise InvalidRequest(f"expected {path} to be an object, found {_kind(raw)}", param=path)
+    present = {key: value for key, value in raw.items() if value is not None}
+    kind = present.get("type")
+    if kind in _TEXT_TYPES:
+        text = _text(present, "text", path=path)
+        return Part(type="output_text" if role == "assistant" else "input_text", text=text)
+    if kind in _AUDIO_TYPES and role != "system":
+        transcript = _text(present, "transcript", path=path, default="")
+        return Part(
+            type="output_audio" if role == "assistant" else "input_audio",
+            transcript=transcript or None,
+        )
+    if kind == "input_image" and role == "user":  # accepted; no model here sees it
+        return Part(type="input_image")
+    raise InvalidRequest(
+        f"expected {path}.type to be a content type of a {role} message, found {_shown(kind)}",
+        param=f"{path}.type",
+    )
+
+
+def _text(
+    raw: dict[str, Any], key: str, *, path: str = "item", default: str | None = None
+) -> str:
+    value = raw.get(key, default)
+    if not isinstance(value, str):
+        found = "nothing" if value is None else _kind(value)
+        raise InvalidRequest(
+            f"expected {path}.{key} to be a string, found {found}", param=f"{path}.{key}"
+        )
+    return value
+
+
+def _kind(value: Any) -> str:
+    """The JSON name of a value's type."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+    if value is None:
+        return "null"
+    return names.get(type(value), "a number")
+
+
+def _shown(value: Any) -> str:
+    """A short value for an error message."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:40] + "...")
+    return "nothing" if value is None else _kind(value)
