@@ -1,0 +1,91 @@
+"""Tiny random checkpoints of the real architectures, made once a session."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+# The models must not take a shared test machine's cores from one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _byte_symbols():
+    """The 256 printable characters that byte-level BPE uses for bytes, in byte order."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    return sorted(ByteLevel.alphabet())
+
+
+@pytest.fixture(scope="session")
+def tiny_whisper_dir(tmp_path_factory):
+    """A Hugging Face folder of a random multilingual Whisper with the real token ids."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from faster_whisper.tokenizer import _LANGUAGE_CODES
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("tiny_whisper")
+    torch.manual_seed(7)
+    config = transformers.WhisperConfig(
+        vocab_size=51865,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        init_std=0.5,  # wide enough that the next token depends on audio and text
+    )
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    # 50259 is the first language's token; CTranslate2 knows a multilingual model by this table.
+    model.generation_config.lang_to_id = {
+        f"<|{code}|>": 50259 + i for i, code in enumerate(_LANGUAGE_CODES[:99])
+    }
+    model.save_pretrained(folder)
+
+    symbols = _byte_symbols()
+    vocab = {symbol: i for i, symbol in enumerate(symbols)}
+    # What the random model says is a row of words "w300 w41177".
+    vocab |= {f"\u0120w{i}": i for i in range(len(symbols), 50257)}
+    tokenizer = Tokenizer(models.BPE(vocab, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = ["<|endoftext|>", "<|startoftranscript|>"]
+    specials += [f"<|{code}|>" for code in _LANGUAGE_CODES[:99]]
+    specials += ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>"]
+    specials += ["<|nospeech|>", "<|notimestamps|>"]
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in specials])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"feature_size": 80, "sampling_rate": 16_000, "chunk_length": 30})
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_ct2_dir(tiny_whisper_dir, tmp_path_factory):
+    """The same checkpoint, converted by CTranslate2's own converter."""
+    converters = pytest.importorskip("ctranslate2.converters")
+    folder = tmp_path_factory.mktemp("converted") / "tiny"
+    converters.TransformersConverter(
+        str(tiny_whisper_dir), copy_files=["tokenizer.json", "preprocessor_config.json"]
+    ).convert(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def noisy_speech():
+    """noisy_speech(seconds, seed) -> int16 [n] at 16 kHz: bursts of noise with short gaps."""
+
+    def make(seconds, seed=0):
+        rng = np.random.default_rng(seed)
+        n = round(16_000 * seconds)
+        loud = np.sin(np.arange(n) * (2 * np.pi * 3 / 16_000)) > -0.8
+        return (rng.normal(0.0, 3_000.0, n) * loud).clip(-32_000, 32_000).astype(np.int16)
+
+    return make
