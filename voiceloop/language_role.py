@@ -1,0 +1,302 @@
+"""The language model in a worker: chat messages and revised partials to branches of the engine.
+
+The gateway speaks of messages and of the caller's words so far; the engine of tokens. Each reply
+is one engine branch: the history so far is its committed prefix, the caller's open turn is staged
+on it, and the whole turn is committed to it. What follows a reply (tool results, a next turn)
+opens another engine branch, which shares the blocks of the first through the prefix tree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import engine.types as engine_types
+from engine.engine import Engine
+from engine.types import EngineConfig, EngineError, RequestError, SamplingParams, TemplateError
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    Staged,
+    TextDelta,
+    Tool,
+    ToolCall,
+    Usage,
+)
+from voiceloop.role import RoleError, StreamError
+from voiceloop.worker_messages import (
+    Commit,
+    OpenBranch,
+    Speculate,
+    Stage,
+    StreamEvent,
+    StreamFailed,
+    ToRole,
+)
+
+WARM_UP_BRANCH = "warm_up"
+WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
+WARM_UP_HISTORY = (ChatMessage("system", "You are a helpful assistant."),)
+
+
+class Conversation:
+    """One stream: its messages so far and the engine branch of the reply in the making."""
+
+    def __init__(
+        self, stream_id: str, model: Engine, history: Sequence[ChatMessage], tools: Sequence[Tool]
+    ) -> None:
+        self.stream_id = stream_id
+        self.stage_id = 0
+        self._model = model
+        self._messages = [_chat_dict(message) for message in history]
+        self._tools = [_tool_dict(tool) for tool in tools]
+        self._n_branches = 0
+        self._draft: str | None = None
+        self._to_stage: str | None = None
+        self._reply_text: list[str] = []
+        self._reply_calls: list[ToolCall] = []
+        self._committed = False
+        self._open_branch()
+
+    @property
+    def has_work(self) -> bool:
+        return self._to_stage is not None
+
+    def stage(self, stage_id: int, user_text: str) -> None:
+        """Keep the newest words; ``advance`` stages them, so that a burst costs one encoding."""
+        self.stage_id = stage_id
+        self._to_stage = user_text
+
+    def advance(self) -> None:
+        """Stage the newest words. Raises: RequestError, TemplateError."""
+        if self._to_stage is None or self._committed:
+            self._to_stage = None
+            return
+        user_text, self._to_stage = self._to_stage, None
+        self._branch.stage(self._turn_tokens(self._encode(open_user=user_text)))
+
+    def speculate(self, user_text: str, params: GenerateParams) -> None:
+        """Raises: RequestError, TemplateError."""
+        if self._committed:
+            return
+        self._to_stage = None
+        staged = self._turn_tokens(self._encode(open_user=user_text))
+        turn = {"role": "user", "content": user_text}
+        whole = self._turn_tokens(self._encode([turn], add_generation_prompt=True))
+        self._branch.stage(staged)
+        if whole[: len(staged)] == staged:
+            self._draft = self._branch.speculate(whole[len(staged) :], _sampling(params))
+
+    def commit(self, tail: Sequence[ChatMessage], params: GenerateParams) -> None:
+        """Raises: RequestError, TemplateError."""
+        if self._committed:
+            self._branch.close()
+            self._messages.append(self._reply())
+            self._open_branch()
+        self._to_stage = None
+        turn = [_chat_dict(message) for message in tail]
+        whole = self._turn_tokens(self._encode(turn, add_generation_prompt=True))
+        draft, self._draft = self._draft, None
+        self._branch.commit(whole, _sampling(params), draft=draft)
+        self._messages += turn
+        self._committed = True
+
+    def event(self, event: engine_types.Event) -> StreamEvent | StreamFailed | None:
+        """What the gateway is told of an engine event; None for what stays in the worker."""
+        match event:
+            case engine_types.Staged():
+                staged = Staged(
+                    self.stage_id, event.n_resident, event.n_prefilled, event.p_end_of_turn
+                )
+                return StreamEvent(self.stream_id, staged)
+            case engine_types.TextDelta():
+                self._reply_text.append(event.text)
+                return StreamEvent(self.stream_id, TextDelta(event.text))
+            case engine_types.ToolCall():
+                call = ToolCall(event.call_id, event.name, event.arguments_json)
+                self._reply_calls.append(call)
+                return StreamEvent(self.stream_id, call)
+            case engine_types.Done(finish_reason="error"):
+                return StreamFailed(self.stream_id, event.error or "the reply failed", True)
+            case engine_types.Done():
+                return StreamEvent(self.stream_id, self._generated(event))
+            case _:
+                return None
+
+    def close(self) -> None:
+        self._branch.close()
+
+    def _open_branch(self) -> None:
+        self._history_tokens = self._encode()
+        self._committed = False
+        self._reply_text = []
+        self._reply_calls = []
+        self._start_branch()
+
+    def _start_branch(self) -> None:
+        self._n_branches += 1
+        branch_id = f"{self.stream_id}#{self._n_branches}"
+        self._branch = self._model.branch(branch_id, self._history_tokens)
+        self._draft = None
+
+    def _encode(self, tail: Sequence[dict[str, Any]] = (), **options: Any) -> list[int]:
+        return self._model.text.encode_chat([*self._messages, *tail], self._tools, **options)
+
+    def _turn_tokens(self, tokens: list[int]) -> list[int]:
+        """What follows the history in ``tokens``.
+
+        A template may write the history differently once something follows it (a last line feed,
+        thoughts left out); the branch then starts anew from what both have in common.
+        """
+        n_history = len(self._history_tokens)
+        if tokens[:n_history] != self._history_tokens:
+            pairs = enumerate(zip(self._history_tokens, tokens, strict=False))
+            n_history = next(
+                (i for i, (old, new) in pairs if old != new), min(n_history, len(tokens))
+            )
+            self._history_tokens = tokens[:n_history]
+            self._branch.close()
+            self._start_branch()
+        return tokens[n_history:]
+
+    def _reply(self) -> dict[str, Any]:
+        text = "".join(self._reply_text)
+        return _chat_dict(ChatMessage("assistant", text, tuple(self._reply_calls)))
+
+    def _generated(self, done: engine_types.Done) -> Generated:
+        reason: Any = done.finish_reason
+        if self._reply_calls and reason == "stop":
+            reason = "tool_calls"
+        usage = Usage(
+            n_prompt_tokens=done.usage.prompt_tokens,
+            n_cached_tokens=done.usage.cached_tokens,
+            n_reply_tokens=done.usage.output_tokens,
+            n_discarded_tokens=done.usage.discarded_tokens,
+            queue_ms=done.timings.queue_ms,
+            prefill_ms=max(0.0, done.timings.ttft_ms - done.timings.queue_ms),
+            ttft_ms=done.timings.ttft_ms,
+        )
+        return Generated(reason, usage)
+
+
+class LanguageRole:
+    """One engine for every conversation of this worker."""
+
+    rate_hz = 0
+
+    def __init__(self, model: Engine, detail: str) -> None:
+        self.detail = detail
+        self._model = model
+        self._streams: dict[str, Conversation] = {}
+
+    def warm_up(self) -> None:
+        """Stage and answer one short turn: each kernel and buffer is touched once."""
+        params = GenerateParams(max_tokens=2)
+        self.receive(OpenBranch(WARM_UP_BRANCH, WARM_UP_HISTORY))
+        self.receive(Stage(WARM_UP_BRANCH, 0, "Hello"))
+        for _ in range(WARM_UP_STEPS):
+            for event in self.step():
+                if isinstance(event, StreamFailed):
+                    raise RoleError(f"the engine failed its first turn: {event.message}")
+                if isinstance(event.event, Staged):
+                    tail = (ChatMessage("user", "Hello there."),)
+                    self.receive(Commit(WARM_UP_BRANCH, tail, params))
+                if isinstance(event.event, Generated):
+                    self.close(WARM_UP_BRANCH)
+                    return
+        raise RoleError("expected a reply to the first turn, found none")
+
+    def receive(self, message: ToRole) -> None:
+        try:
+            match message:
+                case OpenBranch():
+                    self._streams[message.stream_id] = Conversation(
+                        message.stream_id, self._model, message.history, message.tools
+                    )
+                case Stage():
+                    self._streams[message.stream_id].stage(message.stage_id, message.user_text)
+                case Speculate():
+                    self._streams[message.stream_id].speculate(message.user_text, message.params)
+                case Commit():
+                    self._streams[message.stream_id].commit(message.tail, message.params)
+                case _:
+                    raise StreamError(f"expected a language message, found {message}")
+        except (RequestError, TemplateError) as error:
+            raise StreamError(str(error)) from error
+
+    def close(self, stream_id: str) -> None:
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            stream.close()
+
+    def has_work(self) -> bool:
+        return self._model.has_work() or any(s.has_work for s in self._streams.values())
+
+    def step(self) -> Sequence[StreamEvent | StreamFailed]:
+        messages: list[StreamEvent | StreamFailed] = []
+        for stream in self._streams.values():
+            try:
+                stream.advance()
+            except (RequestError, TemplateError) as error:
+                messages.append(StreamFailed(stream.stream_id, str(error), retryable=False))
+        for event in self._model.step():
+            stream_id = event.branch_id.rpartition("#")[0]
+            owner = self._streams.get(stream_id)
+            message = owner.event(event) if owner is not None else None
+            if message is not None:
+                messages.append(message)
+        return messages
+
+
+def _chat_dict(message: ChatMessage) -> dict[str, Any]:
+    """A message as chat templates read it."""
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        chat["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        chat["tool_call_id"] = message.tool_call_id
+    return chat
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise StreamError(f"expected a tool call's arguments as JSON, found {error}") from error
+
+
+def _tool_dict(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _sampling(params: GenerateParams) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        seed=params.seed,
+        stop=params.stop,
+    )
+
+
+def load(model_dir: str, **options: Any) -> LanguageRole:
+    """Load a Hugging Face folder; ``options`` are EngineConfig's fields. Raises: RoleError."""
+    if options.get("draft_dir") is not None:
+        options["draft_dir"] = Path(options["draft_dir"])
+    try:
+        engine = Engine.load(Path(model_dir), EngineConfig(**options))
+    except EngineError as error:
+        raise RoleError(f"the language model cannot be loaded: {error}") from error
+    return LanguageRole(engine, Path(model_dir).name)

@@ -1,0 +1,323 @@
+"""Owns the worker processes: starts them side by side, watches their heartbeats, restarts them.
+
+    async with Supervisor(specs) as supervisor:      # every worker is ready, or it raises
+        recognizer = supervisor.recognizer()
+
+A worker says Ready once its models are loaded and warm. From then on its step loop must be heard
+from: one that is silent for two seconds hangs and is killed. A worker that dies is started anew
+with a growing pause; its streams have raised ``WorkerLost``, and new ones go to its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from time import monotonic
+from types import TracebackType
+
+import msgspec
+
+from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
+from voiceloop.worker_client import (
+    WorkerClient,
+    WorkerConnection,
+    WorkerLanguageModel,
+    WorkerRecognizer,
+    WorkerVoice,
+)
+from voiceloop.worker_messages import RoleName, WorkerSpec
+
+log = logging.getLogger(__name__)
+
+HUNG_AFTER_S = 2.0
+WATCH_EVERY_S = 0.25
+# A gateway that was itself held up has not listened: one look counts for at most this much silence.
+MAX_SILENCE_PER_LOOK_S = 2 * WATCH_EVERY_S
+LOAD_DEADLINE_S = 300.0  # an 8B model from a cold disk; progress is shown meanwhile
+CLOSE_DEADLINE_S = 2.0
+RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEADY_AFTER_S = 30.0  # a worker up for this long has recovered: the next pause is short again
+
+
+class RoleState(msgspec.Struct, frozen=True):
+    """One role as /readyz and ``doctor`` tell it."""
+
+    role: RoleName
+    worker: str
+    ready: bool
+    state: str  # "starting", "loading", "ready", "restarting", "stopped"
+    n_restarts: int
+    load_ms: float = 0.0
+    detail: str = ""
+
+
+Progress = Callable[[RoleState], None]
+
+
+class WorkerProcess:
+    """One worker across its restarts. ``run`` lasts until it is cancelled."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        clock: Callable[[], float] = monotonic,
+        on_progress: Progress | None = None,
+        environ: dict[str, str] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.client = WorkerClient(spec.name)
+        self.pid: int | None = None
+        self.state = "starting"
+        self.n_restarts = 0
+        self.connection: WorkerConnection | None = None
+        self._clock = clock
+        self._on_progress = on_progress
+        self._environ = environ
+
+    async def start(self) -> asyncio.subprocess.Process:
+        """Spawn the process and wait until it is ready.
+
+        Raises:
+            BackendRefused: a role cannot be loaded; the message is the worker's own.
+            WorkerLost: the process ended, or was not ready by the deadline.
+        """
+        self._set_state("loading")
+        process, connection = await self._spawn()
+        try:
+            async with asyncio.timeout(LOAD_DEADLINE_S):
+                await self._wait_ready(connection, process)
+        except TimeoutError:
+            await self._end(process, connection)
+            raise WorkerLost(
+                f"expected the worker {self.spec.name} ready within {LOAD_DEADLINE_S:.0f} s, "
+                f"found it still loading {connection.loading or 'nothing'}"
+            ) from None
+        except BaseException:
+            await self._end(process, connection)
+            raise
+        self.client.attach(connection)
+        self._set_state("ready")
+        return process
+
+    async def run(self, process: asyncio.subprocess.Process) -> None:
+        """Watch a started process and replace it whenever it ends."""
+        n_failures = 0
+        current: asyncio.subprocess.Process | None = process
+        try:
+            while True:
+                if current is not None:
+                    started = self._clock()
+                    await self._watch(current)
+                    steady = self._clock() - started > STEADY_AFTER_S
+                    n_failures = 0 if steady else n_failures
+                self._set_state("restarting")
+                self.n_restarts += 1
+                await asyncio.sleep(RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)])
+                n_failures += 1
+                try:
+                    current = await self.start()
+                except (BackendRefused, WorkerLost) as error:
+                    current = None
+                    log.error("worker %s did not come back: %s", self.spec.name, error)
+        finally:
+            self.client.detach()
+            if current is not None and self.connection is not None:
+                await self._end(current, self.connection)
+            self._set_state("stopped")
+
+    def states(self) -> list[RoleState]:
+        ready = self.connection.ready if self.connection is not None else None
+        loaded = {role.role: role for role in ready.roles} if ready is not None else {}
+        return [
+            RoleState(
+                role=spec.role,
+                worker=self.spec.name,
+                ready=self.client.alive,
+                state=self.state,
+                n_restarts=self.n_restarts,
+                load_ms=loaded[spec.role].load_ms if spec.role in loaded else 0.0,
+                detail=loaded[spec.role].detail if spec.role in loaded else "",
+            )
+            for spec in self.spec.roles
+        ]
+
+    async def _spawn(self) -> tuple[asyncio.subprocess.Process, WorkerConnection]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = WorkerConnection(self.spec.name, self._clock)
+        with theirs:
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # a folder called engine/ or audio/ where the user stands must not win
+                "-m",
+                "voiceloop.worker",
+                f"--fd={theirs.fileno()}",
+                f"--spec-json={msgspec.json.encode(self.spec).decode()}",
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                env=None if self._environ is None else {**os.environ, **self._environ},
+            )
+        self.pid = process.pid
+        self.connection = connection
+        return process, connection
+
+    async def _wait_ready(
+        self, connection: WorkerConnection, process: asyncio.subprocess.Process
+    ) -> None:
+        while connection.ready is None:
+            await connection.changed.wait()
+            connection.changed.clear()
+            if connection.load_failure is not None:
+                raise BackendRefused(connection.load_failure.message)
+            if connection.lost.is_set():
+                code = await process.wait()
+                raise WorkerLost(
+                    f"the worker {self.spec.name} ended with exit code {code} while loading "
+                    f"{connection.loading or 'itself'}; its own words are above"
+                )
+            self._set_state(self.state)
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Return once the process has ended, by itself or because it was silent too long."""
+        connection = self.connection
+        assert connection is not None
+        silent_s, n_heard, looked = 0.0, connection.n_heartbeats, self._clock()
+        while not connection.lost.is_set():
+            try:
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await connection.lost.wait()
+            except TimeoutError:
+                pass
+            now = self._clock()
+            silent_s += min(now - looked, MAX_SILENCE_PER_LOOK_S)
+            looked = now
+            if connection.n_heartbeats != n_heard:
+                silent_s, n_heard = 0.0, connection.n_heartbeats
+            if silent_s >= HUNG_AFTER_S:
+                log.error("worker %s was silent for %.1f s", self.spec.name, silent_s)
+                break
+        self.client.detach()
+        await self._end(process, connection, at_once=True)
+        log.error(
+            "worker %s (pid %d) ended with code %s", self.spec.name, process.pid, process.returncode
+        )
+
+    async def _end(
+        self,
+        process: asyncio.subprocess.Process,
+        connection: WorkerConnection,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Close the socket, upon which a healthy worker ends; kill it if it does not."""
+        connection.close()
+        if at_once and process.returncode is None:
+            _kill(process)
+        try:
+            async with asyncio.timeout(CLOSE_DEADLINE_S):
+                await process.wait()
+        except TimeoutError:
+            _kill(process)
+            await process.wait()
+
+    def _set_state(self, state: str) -> None:
+        self.state = state
+        if self._on_progress is not None:
+            for role in self.states():
+                self._on_progress(role)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    try:
+        process.kill()
+    except ProcessLookupError:
+        pass  # it ended between the look and the blow
+
+
+class Supervisor:
+    """The workers of one server; enter it to start them, leave it to end them."""
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        *,
+        clock: Callable[[], float] = monotonic,
+        on_progress: Progress | None = None,
+        environ: dict[str, str] | None = None,
+    ) -> None:
+        self.workers = tuple(
+            WorkerProcess(spec, clock=clock, on_progress=on_progress, environ=environ)
+            for spec in specs
+        )
+        self._of_role: dict[RoleName, WorkerProcess] = {}
+        for worker in self.workers:
+            for role in worker.spec.roles:
+                if role.role in self._of_role:
+                    raise ConfigError(f"expected one worker with the role {role.role}, found two")
+                self._of_role[role.role] = worker
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Supervisor:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start every worker, side by side. Raises: BackendRefused or WorkerLost of the first."""
+        starting = [asyncio.create_task(worker.start()) for worker in self.workers]
+        try:
+            processes = await asyncio.gather(*starting)
+        except BaseException:
+            for task in starting:
+                task.cancel()
+            started = await asyncio.gather(*starting, return_exceptions=True)
+            for worker, process in zip(self.workers, started, strict=True):
+                if isinstance(process, asyncio.subprocess.Process) and worker.connection:
+                    await worker._end(process, worker.connection)
+            raise
+        for worker, process in zip(self.workers, processes, strict=True):
+            name = f"worker {worker.spec.name}"
+            self._tasks.append(asyncio.create_task(worker.run(process), name=name))
+
+    async def close(self) -> None:
+        """End every worker; idempotent."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("a worker's watch ended badly", exc_info=outcome)
+
+    def ready(self) -> bool:
+        """Whether every role can take a new stream now."""
+        return all(worker.client.alive for worker in self.workers)
+
+    def states(self) -> list[RoleState]:
+        return [state for worker in self.workers for state in worker.states()]
+
+    def recognizer(self) -> WorkerRecognizer:
+        return WorkerRecognizer(self._client("recognizer"))
+
+    def language_model(self) -> WorkerLanguageModel:
+        return WorkerLanguageModel(self._client("engine"))
+
+    def voice(self) -> WorkerVoice:
+        return WorkerVoice(self._client("voice"))
+
+    def _client(self, role: RoleName) -> WorkerClient:
+        worker = self._of_role.get(role)
+        if worker is None:
+            raise ConfigError(f"expected a worker with the role {role}, found none")
+        return worker.client
