@@ -1,0 +1,138 @@
+"""The embedded voice: audio at once, exact words, clean edges, streams that do not meet."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
+
+from audio.errors import AudioError, UnknownStream
+from audio.stream import Speech, SpeechEnd, VoiceOptions
+from audio.tts.espeak import EspeakVoice
+
+REPLY = "Sure, one large latte. That comes to $7.50, is that right? We open at 8:30 a.m. today!"
+
+
+@pytest.fixture
+def voice():
+    return EspeakVoice()
+
+
+def run(voice):
+    events = []
+    while voice.has_work():
+        events += voice.step()
+    return events
+
+
+def speak(voice, *deltas, stream_id="s", **options):
+    """(samples, words, end) of one stream that is fed the deltas."""
+    voice.open(stream_id, VoiceOptions(**options))
+    for delta in deltas:
+        voice.feed(stream_id, delta)
+    voice.finish(stream_id)
+    *speech, end = run(voice)
+    samples = np.concatenate([e.samples for e in speech] or [np.zeros(0, np.int16)])
+    return samples, [w for e in speech for w in e.words], end
+
+
+def test_the_first_clause_is_heard_before_the_text_has_ended(voice):
+    voice.open("s", VoiceOptions())
+    voice.feed("s", "Sure, one la")
+    events = voice.step()
+    assert isinstance(events[0], Speech)
+    assert [w.text for e in events for w in e.words] == ["Sure"]
+    assert not voice.has_work()
+
+
+def test_words_come_in_order_and_tell_how_much_of_the_text_is_spoken(voice):
+    samples, words, end = speak(voice, *REPLY)
+    assert end == SpeechEnd("s", len(samples))
+    assert [w.start_ms for w in words] == sorted(w.start_ms for w in words)
+    assert all(w.start_ms < w.end_ms for w in words)
+    spoken = {w.text: REPLY[: w.text_end] for w in words}
+    assert spoken["latte"].endswith("large latte.")
+    assert spoken["seven"] == spoken["fifty"] == "Sure, one large latte. That comes to "
+    assert spoken["cents"].endswith("$7.50,")
+    assert words[-1].text_end == len(REPLY)
+    assert words[-1].end_ms == pytest.approx(1000 * len(samples) / 24_000, abs=2)
+
+
+def test_word_times_point_at_sound(voice):
+    samples, words, _ = speak(voice, "Yes. No.")
+    pause = samples[round(words[0].end_ms * 24) + 100 : round(words[1].start_ms * 24) - 100]
+    assert len(pause) > 2_400
+    assert np.abs(pause).max() < 100
+    for word in words:
+        assert np.abs(samples[round(word.start_ms * 24) : round(word.end_ms * 24)]).max() > 3_000
+
+
+def test_deltas_do_not_change_what_is_said(voice):
+    whole, words, _ = speak(voice, REPLY)
+    cut, cut_words, _ = speak(voice, *REPLY)
+    # espeak's flutter runs on from clause to clause: the same words, not the same samples.
+    assert len(cut) == pytest.approx(len(whole), rel=0.01)
+    assert [(w.text, w.text_end) for w in cut_words] == [(w.text, w.text_end) for w in words]
+
+
+def test_leading_silence_is_at_most_10_ms_and_no_silence_trails(voice):
+    for text in ("Sure.", "Would you like more?", "A latte, please."):
+        samples, _, _ = speak(voice, text)
+        audible = np.flatnonzero(np.abs(samples) > 184)  # -45 dBFS
+        assert audible[0] <= 240
+        assert len(samples) - audible[-1] <= 480
+
+
+def test_streams_are_served_in_turn_and_do_not_mix(voice):
+    _, words, _ = speak(voice, REPLY, stream_id="alone")
+    for stream_id in ("a", "b"):
+        voice.open(stream_id, VoiceOptions(voice="en-us" if stream_id == "b" else ""))
+        voice.feed(stream_id, REPLY)
+        voice.finish(stream_id)
+    first = voice.step()
+    assert {e.stream_id for e in first} == {"a", "b"}
+    voice.close("b")
+    rest = run(voice)
+    assert {e.stream_id for e in rest} == {"a"}
+    of_a = [e for e in first + rest if e.stream_id == "a"]
+    assert [w.text for e in of_a[:-1] for w in e.words] == [w.text for w in words]
+    assert of_a[-1] == SpeechEnd("a", sum(len(e.samples) for e in of_a[:-1]))
+
+
+def test_close_ends_a_stream_in_any_state(voice):
+    voice.close("never opened")
+    voice.open("s", VoiceOptions())
+    voice.feed("s", REPLY)
+    voice.step()
+    voice.close("s")
+    voice.close("s")
+    assert voice.step() == []
+    with pytest.raises(UnknownStream):
+        voice.feed("s", "more")
+
+
+def test_flush_speaks_what_is_held_back(voice):
+    voice.open("s", VoiceOptions())
+    voice.feed("s", "We have some fresh ")
+    assert voice.step() == []
+    voice.flush("s")
+    assert [w.text for e in voice.step() for w in e.words] == ["We", "have", "some", "fresh"]
+
+
+def test_text_without_anything_to_say_gives_an_end_and_no_audio(voice):
+    samples, words, end = speak(voice, "...  \U0001f600 ")
+    assert (len(samples), words, end.n_samples) == (0, [], 0)
+    assert speak(voice)[2].n_samples == 0
+
+
+def test_speed_shortens_speech_and_voices_differ(voice):
+    normal, _, _ = speak(voice, REPLY)
+    fast, _, _ = speak(voice, REPLY, speed=1.5)
+    other, _, _ = speak(voice, REPLY, voice="en-us")
+    assert 0.55 < len(fast) / len(normal) < 0.8
+    assert normal[:4_000].tolist() != other[:4_000].tolist()
+
+
+@pytest.mark.parametrize("options", [{"voice": "nobody"}, {"speed": 0.1}, {"speed": 9.0}])
+def test_impossible_options_are_refused(voice, options):
+    with pytest.raises(AudioError, match="expected a"):
+        voice.open("s", VoiceOptions(**options))
