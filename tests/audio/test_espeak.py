@@ -24,13 +24,13 @@ def run(voice):
     return events
 
 
-def speak(voice, *deltas, stream_id="s", **options):
+def speak(model, *deltas, stream_id="s", **options):
     """(samples, words, end) of one stream that is fed the deltas."""
-    voice.open(stream_id, VoiceOptions(**options))
+    model.open(stream_id, VoiceOptions(**options))
     for delta in deltas:
-        voice.feed(stream_id, delta)
-    voice.finish(stream_id)
-    *speech, end = run(voice)
+        model.feed(stream_id, delta)
+    model.finish(stream_id)
+    *speech, end = run(model)
     samples = np.concatenate([e.samples for e in speech] or [np.zeros(0, np.int16)])
     return samples, [w for e in speech for w in e.words], end
 
