@@ -1,0 +1,276 @@
+"""The agent's mouth: audio of one reply, paced to the client, and what of it was heard.
+
+Owns the samples between the voice and the wire. `Pacer` is pure (time is passed in) and decides
+what leaves when: at most `lead_ms` ahead of what the client can have played, quieter while ducked,
+nothing while held, a short fade and then nothing ever again after a stop. `Playout` runs a pacer on
+the event loop. Nobody else knows what the caller has heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voiceloop.backends import SpokenWord
+
+Samples = NDArray[np.int16]
+
+CHUNK_MS = 20  # one write: small enough that a stop leaves little behind, large enough to be cheap
+LEAD_MS = 160.0  # audio the client holds beyond what it plays; DESIGN.md's bound is 200
+DUCK_GAIN = 0.3  # -10 dB: plainly quieter, still intelligible
+FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
+FADE_IN_MS = 5
+MAX_BUFFERED_MS = 20_000.0  # the voice waits beyond this
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Samples int16 [n] for the wire, and the words that begin in them."""
+
+    samples: Samples
+    duration_ms: float
+    words: tuple[SpokenWord, ...]
+
+
+class Pacer:
+    """What leaves when. Positions count samples of the reply at `rate_hz`.
+
+    Invariants: every sample leaves at most once and in order; after `stop` and its fade none does;
+    `heard_ms` never exceeds what was sent and never decreases.
+    """
+
+    def __init__(self, rate_hz: int, lead_ms: float = LEAD_MS, not_before_s: float = 0.0) -> None:
+        self.rate_hz = rate_hz
+        self._lead_ms = lead_ms
+        self._pieces: deque[Samples] = deque()
+        self._n_buffered = 0
+        self._n_sent = 0
+        self._words: deque[SpokenWord] = deque()
+        self._gain = 1.0
+        self._target_gain = 1.0
+        self._fade_in = False
+        self._held = False
+        self._stopped = False
+        self._finished = False
+        self._play_end_s = not_before_s  # when the client has played all that was sent
+
+    # --- input ---
+
+    def push(self, samples: Samples, words: tuple[SpokenWord, ...] = ()) -> None:
+        """Add audio [n] int16 after what is there; nothing once stopped or finished."""
+        if self._stopped or self._finished:
+            return
+        if len(samples):
+            self._pieces.append(samples)
+            self._n_buffered += len(samples)
+        self._words.extend(words)
+
+    def finish(self) -> None:
+        """No more audio comes."""
+        self._finished = True
+
+    def duck(self) -> None:
+        self._target_gain = DUCK_GAIN
+
+    def hold(self) -> Chunk | None:
+        """Stop sending; the chunk to send now fades out. Nothing is lost: `resume` goes on."""
+        if self._held or self._stopped:
+            return None
+        self._held = True
+        chunk = self._fade_out() if self._n_sent else None
+        return chunk
+
+    def resume(self) -> None:
+        """Full loudness, and go on at the sample after the last one sent."""
+        if self._held:
+            self._fade_in = self._n_sent > 0
+            self._gain = 1.0
+        self._held = False
+        self._target_gain = 1.0
+
+    def stop(self) -> Chunk | None:
+        """Never send again; the chunk to send now, if any, fades out. Idempotent."""
+        if self._stopped:
+            return None
+        chunk = self._fade_out() if self._n_sent and not self._held else None
+        self._stopped = True
+        self._pieces.clear()
+        self._n_buffered = 0
+        self._words.clear()
+        return chunk
+
+    # --- output ---
+
+    def next_chunk(self, now_s: float) -> Chunk | None:
+        """The chunk due now, already counted as sent, or None."""
+        if self._held or self._stopped or not self._n_buffered:
+            return None
+        chunk_samples = self.rate_hz * CHUNK_MS // 1000
+        if self._n_buffered < chunk_samples and not self._finished:
+            return None
+        if self.wait_s(now_s) > 0:
+            return None
+        samples = self._take(min(chunk_samples, self._n_buffered))
+        return self._sent(self._shape(samples), now_s)
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the lead allows another chunk."""
+        room_ms = self._lead_ms - CHUNK_MS - 1000.0 * (self._play_end_s - now_s)
+        # A microsecond of slack: rounding must not make a loop that waits for nothing.
+        return 0.0 if room_ms >= -1e-3 else -room_ms / 1000.0
+
+    def _take(self, count: int) -> Samples:
+        parts: list[Samples] = []
+        while count:
+            piece = self._pieces[0]
+            if len(piece) <= count:
+                parts.append(self._pieces.popleft())
+            else:
+                parts.append(piece[:count])
+                self._pieces[0] = piece[count:]
+            count -= len(parts[-1])
+            self._n_buffered -= len(parts[-1])
+        return np.concatenate(parts) if parts else np.zeros(0, np.int16)
+
+    def _shape(self, samples: Samples) -> Samples:
+        """Apply the gain, moving to its target within this chunk."""
+        if self._gain == self._target_gain == 1.0 and not self._fade_in:
+            return samples
+        gain = np.linspace(self._gain, self._target_gain, len(samples), dtype=np.float32)
+        self._gain = self._target_gain
+        if self._fade_in:
+            n = min(len(samples), self.rate_hz * FADE_IN_MS // 1000)
+            gain[:n] *= 0.5 - 0.5 * np.cos(np.pi * np.arange(n) / max(n, 1))
+            self._fade_in = False
+        shaped: Samples = np.rint(samples * gain).astype(np.int16)
+        return shaped
+
+    def _fade_out(self) -> Chunk | None:
+        count = min(self.rate_hz * FADE_OUT_MS // 1000, self._n_buffered)
+        if not count:
+            return None
+        samples = self._take(count)
+        curve = self._gain * (0.5 + 0.5 * np.cos(np.pi * np.arange(count) / count))
+        return self._sent(np.rint(samples * curve).astype(np.int16), self._play_end_s)
+
+    def _sent(self, samples: Samples, now_s: float) -> Chunk:
+        self._n_sent += len(samples)
+        duration_ms = 1000.0 * len(samples) / self.rate_hz
+        # If the client ran dry it plays this the moment it comes; else after what it still has.
+        self._play_end_s = max(self._play_end_s, now_s) + duration_ms / 1000.0
+        words: list[SpokenWord] = []
+        while self._words and self._words[0].start_ms < self.sent_ms:
+            words.append(self._words.popleft())
+        return Chunk(samples, duration_ms, tuple(words))
+
+    # --- what is known ---
+
+    @property
+    def sent_ms(self) -> float:
+        return 1000.0 * self._n_sent / self.rate_hz
+
+    @property
+    def buffered_ms(self) -> float:
+        return 1000.0 * self._n_buffered / self.rate_hz
+
+    @property
+    def play_end_s(self) -> float:
+        """When the client will have played all that was sent."""
+        return self._play_end_s
+
+    @property
+    def is_held(self) -> bool:
+        return self._held
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped
+
+    @property
+    def is_drained(self) -> bool:
+        """Everything that will ever be sent has been sent."""
+        return self._stopped or (self._finished and not self._n_buffered)
+
+    def heard_ms(self, now_s: float) -> float:
+        """Of the reply, what a client that plays without a buffer of its own has played."""
+        ahead_ms = max(0.0, 1000.0 * (self._play_end_s - now_s))
+        return max(0.0, self.sent_ms - ahead_ms)
+
+    def is_audible(self, now_s: float) -> bool:
+        """The client is playing, or will without any further decision."""
+        return self._n_sent > 0 and (now_s < self._play_end_s or not self.is_drained)
+
+
+class Playout:
+    """A pacer on the event loop; `emit(chunk)` must not block."""
+
+    def __init__(
+        self, pacer: Pacer, emit: Callable[[Chunk], None], clock: Callable[[], float]
+    ) -> None:
+        self.pacer = pacer
+        self._emit = emit
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def push(self, samples: Samples, words: tuple[SpokenWord, ...] = ()) -> None:
+        """Add audio; waits while MAX_BUFFERED_MS are there already."""
+        while self.pacer.buffered_ms > MAX_BUFFERED_MS and not self.pacer.is_stopped:
+            self._room.clear()
+            await self._room.wait()
+        self.pacer.push(samples, words)
+        self._changed.set()
+
+    def finish(self) -> None:
+        self.pacer.finish()
+        self._changed.set()
+
+    def duck(self) -> None:
+        self.pacer.duck()
+
+    def hold(self) -> None:
+        self._emit_if(self.pacer.hold())
+
+    def resume(self) -> None:
+        self.pacer.resume()
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Silence, for good. What was sent stays counted."""
+        self._emit_if(self.pacer.stop())
+        self._changed.set()
+        self._room.set()
+
+    def heard_ms(self) -> float:
+        return self.pacer.heard_ms(self._clock())
+
+    def _emit_if(self, chunk: Chunk | None) -> None:
+        if chunk is not None:
+            self._emit(chunk)
+
+    async def run(self) -> None:
+        """Send until everything that was pushed before `finish` (or `stop`) has left."""
+        while not self.pacer.is_drained:
+            self._changed.clear()
+            while (chunk := self.pacer.next_chunk(self._clock())) is not None:
+                self._emit(chunk)
+            if self.pacer.is_drained:
+                return
+            self._room.set()
+            wait_s = self.pacer.wait_s(self._clock())
+            try:
+                # Woken early by new audio, a resume or a stop.
+                async with asyncio.timeout(wait_s if wait_s > 0 else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def played_out(self) -> None:
+        """Wait until the client has played the last sample that was sent."""
+        await asyncio.sleep(max(0.0, self.pacer.play_end_s - self._clock()))

@@ -1,0 +1,245 @@
+"""The recognizer stream of one call, kept alive.
+
+Owns the stream: opening it, feeding it without ever waiting, and replacing it when its worker died.
+The audio of every segment that has no transcript yet is kept and replayed once into the new stream,
+so a crash costs time and not words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from voiceloop.backends import (
+    Partial,
+    Recognizer,
+    RecognizerOptions,
+    RecognizerStream,
+    Transcript,
+)
+from voiceloop.errors import BackendError, BackendTimeout, Overloaded
+
+FINAL_DEADLINE_S = 6.0  # a transcript later than this is no use to a caller
+KEPT_BYTES = 60 * 32_000  # a minute of one segment is kept for a replay
+BACKLOG_BYTES = 11 * 60 * 32_000  # over the protocol's bound on uncommitted audio, 10 minutes
+RETRY_S = (0.0, 0.2, 0.5, 1.0, 2.0)
+OVERLOAD_RETRY_S = 0.02
+
+
+Action = bytes | Literal["flush", "finalize"] | RecognizerOptions
+
+
+def _apply(action: Action, stream: RecognizerStream) -> None:
+    match action:
+        case bytes():
+            stream.feed(action)
+        case "flush":
+            stream.flush()
+        case "finalize":
+            stream.finalize()
+        case RecognizerOptions():
+            stream.set_options(action)
+
+
+class RecognitionListener(Protocol):
+    """Who hears what was recognized. Segments count over the whole call."""
+
+    def on_partial(self, segment: int, partial: Partial) -> None: ...
+
+    def on_transcript(self, segment: int, transcript: Transcript) -> None: ...
+
+    def on_recognition_failed(self, segment: int, error: BackendError) -> None: ...
+
+
+@dataclass(slots=True)
+class _Segment:
+    number: int
+    audio: list[bytes] = field(default_factory=list)
+    n_bytes: int = 0
+    finalized: bool = False
+    discarded: bool = False
+    n_replays: int = 0
+    deadline: asyncio.TimerHandle | None = None
+
+
+class Recognition:
+    """Segments of speech to words, over as many streams as it takes."""
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        stream_id: str,
+        options: RecognizerOptions,
+        listener: RecognitionListener,
+    ) -> None:
+        self._recognizer = recognizer
+        self._stream_id = stream_id
+        self._options = options
+        self._listener = listener
+        self._stream: RecognizerStream | None = None
+        self._numbers: list[int] = [0]  # our number of each of the stream's segments
+        self._segments: dict[int, _Segment] = {0: _Segment(0)}
+        self._current = self._segments[0]
+        self._backlog: list[Action] = []
+        self._backlog_bytes = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._n_streams = 0
+
+    @property
+    def segment(self) -> int:
+        """Number of the segment that is fed now."""
+        return self._current.number
+
+    def feed(self, audio: bytes) -> None:
+        """PCM16 mono 16 kHz of the current segment."""
+        segment = self._current
+        if segment.n_bytes + len(audio) <= KEPT_BYTES:
+            segment.audio.append(audio)
+        else:
+            segment.audio.clear()  # too long to replay: half of it would be worse than none
+        segment.n_bytes += len(audio)
+        if self._backlog_bytes + len(audio) > BACKLOG_BYTES:
+            return
+        self._send(audio)
+
+    def flush(self) -> None:
+        """Ask for the fullest hypothesis of the current segment."""
+        self._send("flush")
+
+    def finalize(self) -> int:
+        """Close the current segment: its transcript or failure follows. Returns its number."""
+        number = self._close_segment()
+        loop = asyncio.get_running_loop()
+        segment = self._segments[number]
+        segment.deadline = loop.call_later(FINAL_DEADLINE_S, self._too_late, number)
+        return number
+
+    def discard(self) -> None:
+        """Close the current segment; nobody wants its words."""
+        if self._current.n_bytes:
+            self._current.discarded = True
+            self._close_segment()
+
+    def set_options(self, options: RecognizerOptions) -> None:
+        self._options = options
+        self._send(options)
+
+    def _close_segment(self) -> int:
+        segment = self._current
+        segment.finalized = True
+        self._send("finalize")
+        self._current = _Segment(segment.number + 1)
+        self._segments[self._current.number] = self._current
+        self._numbers.append(self._current.number)
+        return segment.number
+
+    def _send(self, action: Action) -> None:
+        if self._stream is None:
+            return  # everything is replayed from the segments when the stream stands
+        self._backlog.append(action)
+        if isinstance(action, bytes):
+            self._backlog_bytes += len(action)
+        if self._retry is None:
+            self._drain()
+
+    def _drain(self) -> None:
+        self._retry = None
+        stream = self._stream
+        if stream is None:
+            return
+        done = 0
+        try:
+            for action in self._backlog:
+                _apply(action, stream)
+                done += 1
+        except Overloaded:
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(OVERLOAD_RETRY_S, self._drain)
+        except BackendError:
+            done = len(self._backlog)  # events() raises the same; `run` opens another stream
+        del self._backlog[:done]
+        if not self._backlog:
+            self._backlog_bytes = 0
+
+    def _too_late(self, number: int) -> None:
+        self._fail(number, BackendTimeout(f"expected a transcript in {FINAL_DEADLINE_S:.0f} s"))
+
+    def _fail(self, number: int, error: BackendError) -> None:
+        if (segment := self._forget(number)) is not None and not segment.discarded:
+            self._listener.on_recognition_failed(number, error)
+
+    def _forget(self, number: int) -> _Segment | None:
+        segment = self._segments.pop(number, None)
+        if segment is not None and segment.deadline is not None:
+            segment.deadline.cancel()
+        return segment
+
+    async def run(self) -> None:
+        """Keep a stream open until cancelled."""
+        n_failures = 0
+        try:
+            while True:
+                try:
+                    async for event in (await self._open()).events():
+                        n_failures = 0
+                        self._dispatch(event)
+                    error = BackendError("expected recognizer events, found the stream closed")
+                except BackendError as failure:
+                    error = failure
+                await self._lose_stream(error)
+                await asyncio.sleep(RETRY_S[min(n_failures, len(RETRY_S) - 1)])
+                n_failures += 1
+        finally:
+            for number in list(self._segments):
+                self._forget(number)
+            if self._retry is not None:
+                self._retry.cancel()
+            if self._stream is not None:
+                await self._stream.close()
+
+    async def _open(self) -> RecognizerStream:
+        stream_id = f"{self._stream_id}.{self._n_streams}"
+        self._n_streams += 1
+        stream = await self._recognizer.open(stream_id, self._options)
+        self._stream = stream
+        self._numbers = sorted(self._segments)
+        for segment in [self._segments[number] for number in self._numbers]:
+            for audio in segment.audio:
+                self._send(audio)
+            if segment.finalized:
+                self._send("finalize")
+        return stream
+
+    async def _lose_stream(self, error: BackendError) -> None:
+        stream, self._stream = self._stream, None
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if stream is None:
+            return
+        await stream.close()
+        for segment in list(self._segments.values()):
+            if not segment.n_bytes and not segment.finalized:
+                continue
+            segment.n_replays += 1
+            # Audio that broke two streams may be what breaks them.
+            if segment.n_replays > 1 or not segment.audio:
+                if segment.finalized:
+                    self._fail(segment.number, error)
+                else:
+                    segment.audio.clear()
+
+    def _dispatch(self, event: Partial | Transcript) -> None:
+        number = self._numbers[event.segment]
+        segment = self._segments.get(number)
+        if segment is None:
+            return  # it came too late and was reported as failed
+        if isinstance(event, Transcript):
+            self._forget(number)
+            if not segment.discarded:
+                self._listener.on_transcript(number, event)
+        elif not segment.finalized:
+            self._listener.on_partial(number, event)
