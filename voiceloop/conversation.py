@@ -7,15 +7,48 @@ with its word times, so that a reply can be cut to what the caller heard. Pure: 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from voiceloop.backends import ChatMessage, SpokenWord
-from voiceloop.items import Item
+from msgspec.structs import replace
+
+from voiceloop.backends import ChatMessage, SpokenWord, ToolCall
+from voiceloop.errors import InvalidRequest, expected
+from voiceloop.items import FunctionCall, FunctionCallOutput, Item, Message, Part
 
 ROOT = "root"
 
 
+@dataclass(slots=True)
+class _Reply:
+    """What the agent said in one item: all its text, when each word sounds, what was heard."""
+
+    text: str = ""
+    words: list[SpokenWord] = field(default_factory=list)
+    audio_ms: float = 0.0
+    heard_ms: float | None = None  # None: not cut
+
+    def heard_text(self) -> str:
+        if self.heard_ms is None:
+            return self.text
+        if self.words:
+            heard = [w for w in self.words if (w.start_ms + w.end_ms) / 2 <= self.heard_ms]
+            return self.text[: heard[-1].text_end].rstrip() if heard else ""
+        if self.audio_ms <= 0 or self.heard_ms >= self.audio_ms:
+            return self.text if self.heard_ms > 0 else ""
+        # A voice without word times: the share of the audio, down to a whole word.
+        n_chars = int(len(self.text) * self.heard_ms / self.audio_ms)
+        return self.text[:n_chars].rpartition(" ")[0]
+
+
 class Conversation:
     """Ordered items. Invariant: item ids are unique."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._replies: dict[str, _Reply] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
 
     def insert(self, item: Item, previous_item_id: str | None = None) -> str | None:
         """Put the item after ``previous_item_id`` (``"root"``: at the front; None: at the end).
@@ -26,30 +59,79 @@ class Conversation:
             InvalidRequest: the id is taken (code ``item_create_duplicate_item_id``) or the
                 previous item is unknown.
         """
-        raise NotImplementedError
+        if self._find(item.id) is not None:
+            raise InvalidRequest(
+                f"expected an item id that is new, found {item.id!r}, which exists",
+                param="item.id",
+                code="item_create_duplicate_item_id",
+            )
+        if previous_item_id is None:
+            index = len(self._items)
+        elif previous_item_id == ROOT:
+            index = 0
+        else:
+            before = self._find(previous_item_id)
+            if before is None:
+                raise expected("previous_item_id", "the id of an item", previous_item_id)
+            index = before + 1
+        self._items.insert(index, item)
+        return self._items[index - 1].id if index else None
 
     def get(self, item_id: str) -> Item | None:
-        raise NotImplementedError
+        index = self._find(item_id)
+        return None if index is None else self._items[index]
+
+    def previous_id(self, item_id: str) -> str | None:
+        """The id of the item before this one; None at the front or when it is unknown."""
+        index = self._find(item_id)
+        return self._items[index - 1].id if index else None
+
+    @property
+    def last_id(self) -> str | None:
+        return self._items[-1].id if self._items else None
 
     def replace(self, item: Item) -> None:
         """Put a newer version in the place of the item with the same id; ignored when deleted."""
-        raise NotImplementedError
+        index = self._find(item.id)
+        if index is not None:
+            self._items[index] = item
 
     def delete(self, item_id: str) -> bool:
         """Remove the item; False when there is none."""
-        raise NotImplementedError
+        index = self._find(item_id)
+        if index is None:
+            return False
+        del self._items[index]
+        self._replies.pop(item_id, None)
+        return True
+
+    def items(self) -> tuple[Item, ...]:
+        return tuple(self._items)
 
     def set_transcript(self, item_id: str, text: str) -> None:
         """The words of a user's audio item are known."""
-        raise NotImplementedError
+        item = self.get(item_id)
+        if isinstance(item, Message):
+            self.replace(replace(item, content=(Part(type="input_audio", transcript=text),)))
+
+    # --- what the agent said and what was heard of it ---
 
     def append_text(self, item_id: str, text: str) -> None:
         """The agent's reply grew by ``text`` (generated; not yet known to be heard)."""
-        raise NotImplementedError
+        self._reply(item_id).text += text
 
     def add_words(self, item_id: str, words: Iterable[SpokenWord]) -> None:
         """Word times of the agent's reply; times count from the first sample of the item."""
-        raise NotImplementedError
+        self._reply(item_id).words.extend(words)
+
+    def add_audio(self, item_id: str, duration_ms: float) -> None:
+        """So much more audio of the reply was sent."""
+        self._reply(item_id).audio_ms += duration_ms
+
+    def audio_ms(self, item_id: str) -> float:
+        """Audio sent of this reply; 0 for an item that is none."""
+        reply = self._replies.get(item_id)
+        return reply.audio_ms if reply else 0.0
 
     def cut(self, item_id: str, heard_ms: float) -> str:
         """Keep of the reply what was heard; returns the text kept.
@@ -57,17 +139,72 @@ class Conversation:
         A word counts as heard once half of it was played. May be called again with another time:
         it always cuts the full reply (a client's ``truncate`` is more exact than our estimate).
         """
-        raise NotImplementedError
+        reply = self._replies.get(item_id)
+        item = self.get(item_id)
+        if reply is None or not isinstance(item, Message):
+            return ""
+        reply.heard_ms = max(0.0, heard_ms)
+        text = reply.heard_text()
+        if item.content:
+            self.replace(replace(item, content=(replace(item.content[0], transcript=text),)))
+        return text
+
+    # --- the language model's view ---
 
     def messages(
         self, instructions: str = "", *, before: str | None = None
     ) -> tuple[ChatMessage, ...]:
         """The conversation for the language model, instructions first.
 
-        Items in progress, replies of which nothing was heard and user audio without words are
-        left out. ``before`` stops in front of that item (the open user turn).
+        Items in progress, replies of which nothing was heard, broken tool calls and user audio
+        without words are left out. ``before`` stops in front of that item (the open user turn).
         """
-        raise NotImplementedError
+        end = None if before is None else self._find(before)
+        messages = [ChatMessage(role="system", content=instructions)] if instructions else []
+        for item in self._items[:end]:
+            _append_message(messages, item, self._text(item))
+        return tuple(messages)
 
-    def items(self) -> tuple[Item, ...]:
-        raise NotImplementedError
+    def _text(self, item: Item) -> str:
+        reply = self._replies.get(item.id)
+        if reply is not None:
+            return reply.heard_text()
+        return item.text if isinstance(item, Message) else ""
+
+    def _find(self, item_id: str) -> int | None:
+        # From the end: what is asked for is nearly always recent.
+        for index in range(len(self._items) - 1, -1, -1):
+            if self._items[index].id == item_id:
+                return index
+        return None
+
+    def _reply(self, item_id: str) -> _Reply:
+        return self._replies.setdefault(item_id, _Reply())
+
+
+def chat_messages(instructions: str, items: Iterable[Item]) -> tuple[ChatMessage, ...]:
+    """Items that are no conversation (a response's own input) for the language model."""
+    messages = [ChatMessage(role="system", content=instructions)] if instructions else []
+    for item in items:
+        _append_message(messages, item, item.text if isinstance(item, Message) else "")
+    return tuple(messages)
+
+
+def _append_message(messages: list[ChatMessage], item: Item, text: str) -> None:
+    match item:
+        case Message(status="in_progress"):
+            return
+        case Message():
+            if text:
+                messages.append(ChatMessage(role=item.role, content=text))
+        case FunctionCall(status="completed"):
+            call = ToolCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
+            last = messages[-1] if messages else None
+            if last is not None and last.role == "assistant":  # one turn of the model
+                messages[-1] = replace(last, tool_calls=(*last.tool_calls, call))
+            else:
+                messages.append(ChatMessage(role="assistant", content="", tool_calls=(call,)))
+        case FunctionCallOutput():
+            messages.append(
+                ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)
+            )

@@ -116,3 +116,15 @@ class BackendTimeout(BackendError):
     """A backend did not answer within its deadline."""
 
     code = "backend_timeout"
+
+
+def expected(where: str, what: str, found: object) -> InvalidRequest:
+    """The one form of "expected X, found Y" for a value a client sent; ``where`` is its path."""
+    if found is None:
+        shown = "nothing"
+    elif isinstance(found, dict | list):
+        shown = "an object" if isinstance(found, dict) else f"a list of {len(found)}"
+    else:
+        shown = repr(found)
+        shown = shown if len(shown) <= 60 else shown[:60] + "..."
+    return InvalidRequest(f"{where}: expected {what}, found {shown}", param=where)

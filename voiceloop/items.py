@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from voiceloop.errors import InvalidRequest
+from voiceloop.errors import expected
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["system", "user", "assistant"]
@@ -89,14 +89,11 @@ def parse_item(raw: Any, new_id: Callable[[str], str]) -> Item:
         InvalidRequest: with the path of the field that is wrong as ``param``.
     """
     if not isinstance(raw, dict):
-        raise InvalidRequest(f"expected item to be an object, found {_kind(raw)}", param="item")
+        raise expected("item", "an object", raw)
     present = {key: value for key, value in raw.items() if value is not None}
     item_id = _text(present, "id", default="") or new_id("item")
     if len(item_id) > MAX_ID_CHARS:
-        raise InvalidRequest(
-            f"expected an item id of at most {MAX_ID_CHARS} characters, found {len(item_id)}",
-            param="item.id",
-        )
+        raise expected("item.id", f"at most {MAX_ID_CHARS} characters", len(item_id))
     match present.get("type"):
         case "message":
             return _parse_message(present, item_id)
@@ -112,25 +109,16 @@ def parse_item(raw: Any, new_id: Callable[[str], str]) -> Item:
                 id=item_id, call_id=_text(present, "call_id"), output=_text(present, "output")
             )
         case other:
-            raise InvalidRequest(
-                "expected item.type to be message, function_call or function_call_output, "
-                f"found {_shown(other)}",
-                param="item.type",
-            )
+            raise expected("item.type", "message, function_call or function_call_output", other)
 
 
 def _parse_message(raw: dict[str, Any], item_id: str) -> Message:
     role = raw.get("role")
     if role not in ("system", "user", "assistant"):
-        raise InvalidRequest(
-            f"expected item.role to be system, user or assistant, found {_shown(role)}",
-            param="item.role",
-        )
+        raise expected("item.role", "system, user or assistant", role)
     content = raw.get("content", [])
     if not isinstance(content, list):
-        raise InvalidRequest(
-            f"expected item.content to be a list, found {_kind(content)}", param="item.content"
-        )
+        raise expected("item.content", "a list", content)
     parts = tuple(_parse_part(part, role, index) for index, part in enumerate(content))
     return Message(id=item_id, role=role, content=parts)
 
@@ -139,7 +127,7 @@ def _parse_part(raw: Any, role: Role, index: int) -> Part:
     """Read a content part; the type follows the role (clients send assistants' input_text)."""
     path = f"item.content[{index}]"
     if not isinstance(raw, dict):
-        raise InvalidRequest(f"expected {path} to be an object, found {_kind(raw)}", param=path)
+        raise expected(path, "an object", raw)
     present = {key: value for key, value in raw.items() if value is not None}
     kind = present.get("type")
     if kind in _TEXT_TYPES:
@@ -153,34 +141,11 @@ def _parse_part(raw: Any, role: Role, index: int) -> Part:
         )
     if kind == "input_image" and role == "user":  # accepted; no model here sees it
         return Part(type="input_image")
-    raise InvalidRequest(
-        f"expected {path}.type to be a content type of a {role} message, found {_shown(kind)}",
-        param=f"{path}.type",
-    )
+    raise expected(f"{path}.type", f"a content type of a {role} message", kind)
 
 
-def _text(
-    raw: dict[str, Any], key: str, *, path: str = "item", default: str | None = None
-) -> str:
+def _text(raw: dict[str, Any], key: str, *, path: str = "item", default: str | None = None) -> str:
     value = raw.get(key, default)
     if not isinstance(value, str):
-        found = "nothing" if value is None else _kind(value)
-        raise InvalidRequest(
-            f"expected {path}.{key} to be a string, found {found}", param=f"{path}.{key}"
-        )
+        raise expected(f"{path}.{key}", "a string", value)
     return value
-
-
-def _kind(value: Any) -> str:
-    """The JSON name of a value's type."""
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
-    if value is None:
-        return "null"
-    return names.get(type(value), "a number")
-
-
-def _shown(value: Any) -> str:
-    """A short value for an error message."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= 40 else value[:40] + "...")
-    return "nothing" if value is None else _kind(value)

@@ -13,7 +13,8 @@ from typing import Any
 from voiceloop.conversation import Conversation
 from voiceloop.errors import VoiceLoopError
 from voiceloop.items import Item
-from voiceloop.response import ResponseHandle, ResponseRequest
+from voiceloop.request import ResponseRequest
+from voiceloop.response import ResponseHandle
 from voiceloop.settings import SessionSettings
 
 # --- commands: what the client asked of the session ----------------------------------------------

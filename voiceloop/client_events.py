@@ -1,0 +1,191 @@
+"""The client's events of the Realtime protocol (GA names) and their strict decoding.
+
+Owns the reading of frames: strict JSON with bounded depth and no duplicate keys, then one typed
+message per event. Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any
+
+import msgspec
+
+from voiceloop.errors import InvalidRequest
+
+MAX_DEPTH = 64  # a JSON schema of a tool nests some 20 deep; recursion in C ends near 1000
+
+Json = dict[str, Any]
+
+
+class ClientEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Unknown fields are ignored: clients are newer or older than this server."""
+
+    event_id: str | None = None
+
+
+class SessionUpdate(ClientEvent, frozen=True, kw_only=True, tag="session.update"):
+    session: Json
+
+
+class AudioAppend(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.append"):
+    audio: str
+
+
+class AudioCommit(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.commit"):
+    pass
+
+
+class AudioClear(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.clear"):
+    pass
+
+
+class OutputClear(ClientEvent, frozen=True, kw_only=True, tag="output_audio_buffer.clear"):
+    """Meant for WebRTC, where the server holds the audio; a WebSocket client has its own."""
+
+
+class ItemCreate(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.create"):
+    item: Json
+    previous_item_id: str | None = None
+
+
+class ItemRetrieve(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.retrieve"):
+    item_id: str
+
+
+class ItemDelete(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.delete"):
+    item_id: str
+
+
+class ItemTruncate(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.truncate"):
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+
+
+class ResponseCreate(ClientEvent, frozen=True, kw_only=True, tag="response.create"):
+    response: Json | None = None
+
+
+class ResponseCancel(ClientEvent, frozen=True, kw_only=True, tag="response.cancel"):
+    response_id: str | None = None
+
+
+CLIENT_EVENTS: dict[str, type[ClientEvent]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (
+        SessionUpdate,
+        AudioAppend,
+        AudioCommit,
+        AudioClear,
+        OutputClear,
+        ItemCreate,
+        ItemRetrieve,
+        ItemDelete,
+        ItemTruncate,
+        ResponseCreate,
+        ResponseCancel,
+    )
+}
+
+
+def parse_frame(frame: str | bytes) -> Json:
+    """Read one frame as a JSON object, strictly: no NaN, no duplicate keys, bounded depth.
+
+    Raises:
+        InvalidRequest: with what was expected and what was found.
+    """
+    if isinstance(frame, bytes):
+        raise InvalidRequest("expected a text frame with a JSON event, found a binary frame")
+    try:
+        raw = msgspec.json.decode(frame)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidRequest(
+            f"expected a JSON event, found text that is not JSON ({error})"
+        ) from None
+    except RecursionError:
+        raise InvalidRequest(_too_deep()) from None
+    if not isinstance(raw, dict):
+        found = "a list" if isinstance(raw, list) else "a bare value"
+        raise InvalidRequest(f"expected a JSON object, found {found}")
+    if raw.get("type") != "input_audio_buffer.append":  # the hot path carries one flat string
+        _check_depth(raw)
+        _check_duplicates(frame)
+    return raw
+
+
+def parse_event(raw: Json) -> ClientEvent:
+    """Read a JSON object as a client event.
+
+    Raises:
+        InvalidRequest: unknown type (the nearest is named), or a field missing or of a wrong type.
+    """
+    kind = raw.get("type")
+    if not isinstance(kind, str):
+        found = "nothing" if kind is None else "another type"
+        raise InvalidRequest(f"expected type to be a string, found {found}", param="type")
+    event = CLIENT_EVENTS.get(kind)
+    if event is None:
+        near = difflib.get_close_matches(kind[:80], CLIENT_EVENTS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidRequest(
+            f"expected type to be a client event, found {kind[:80]!r}{hint}", param="type"
+        )
+    try:
+        return msgspec.convert(raw, event)
+    except msgspec.ValidationError as error:
+        raise from_validation(error, "", kind) from None
+
+
+def from_validation(error: msgspec.ValidationError, prefix: str, owner: str) -> InvalidRequest:
+    """Turn msgspec's "Expected `int`, got `str` - at `$.a`" into our error with its ``param``."""
+    reason, _, path = str(error).partition(" - at `$")
+    param = f"{prefix}{path.rstrip('`')}".lstrip(".")
+    missing = "missing required field" in reason
+    if missing:
+        name = reason.rsplit("`", 2)[1]
+        param = f"{param}.{name}".lstrip(".")
+        return InvalidRequest(
+            f"expected {param} in {owner}, found nothing",
+            param=param,
+            code="missing_required_parameter",
+        )
+    words = reason.replace("`", "").replace("Expected", "expected").replace(", got", ", found")
+    return InvalidRequest(f"{param or owner}: {words}", param=param or None)
+
+
+def _check_depth(raw: Any) -> None:
+    """Bound the nesting without recursion."""
+    level = [raw]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if isinstance(value, dict) else value)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise InvalidRequest(_too_deep())
+
+
+def _too_deep() -> str:
+    return f"expected JSON nested at most {MAX_DEPTH} deep, found more"
+
+
+def _check_duplicates(frame: str) -> None:
+    """Two values for one key have no meaning that both sides share."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> Json:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            double = next(name for name in names if names.count(name) > 1)
+            raise InvalidRequest(f"expected each key once, found {double[:80]!r} twice")
+        return found
+
+    try:
+        json.loads(frame, object_pairs_hook=unique)
+    except (ValueError, RecursionError):  # an integer of thousands of digits
+        raise InvalidRequest("expected a JSON event, found an oversized number") from None
