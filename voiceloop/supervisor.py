@@ -71,7 +71,7 @@ class WorkerProcess:
     ) -> None:
         self.spec = spec
         self.client = WorkerClient(spec.name)
-        self.pid: int | None = None
+        self.process: asyncio.subprocess.Process | None = None
         self.state = "starting"
         self.n_restarts = 0
         self.connection: WorkerConnection | None = None
@@ -79,7 +79,11 @@ class WorkerProcess:
         self._on_progress = on_progress
         self._environ = environ
 
-    async def start(self) -> asyncio.subprocess.Process:
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process is not None else None
+
+    async def start(self) -> None:
         """Spawn the process and wait until it is ready.
 
         Raises:
@@ -87,48 +91,59 @@ class WorkerProcess:
             WorkerLost: the process ended, or was not ready by the deadline.
         """
         self._set_state("loading")
-        process, connection = await self._spawn()
+        connection = await self._spawn()
         try:
             async with asyncio.timeout(LOAD_DEADLINE_S):
-                await self._wait_ready(connection, process)
+                await self._wait_ready(connection)
         except TimeoutError:
-            await self._end(process, connection)
+            await self.end(at_once=True)
             raise WorkerLost(
                 f"expected the worker {self.spec.name} ready within {LOAD_DEADLINE_S:.0f} s, "
                 f"found it still loading {connection.loading or 'nothing'}"
             ) from None
         except BaseException:
-            await self._end(process, connection)
+            await self.end(at_once=True)
             raise
         self.client.attach(connection)
         self._set_state("ready")
-        return process
 
-    async def run(self, process: asyncio.subprocess.Process) -> None:
-        """Watch a started process and replace it whenever it ends."""
+    async def run(self) -> None:
+        """Watch the started process and replace it whenever it ends, until cancelled."""
         n_failures = 0
-        current: asyncio.subprocess.Process | None = process
-        try:
+        while True:
+            started = self._clock()
+            await self._watch()
+            if self._clock() - started > STEADY_AFTER_S:
+                n_failures = 0
             while True:
-                if current is not None:
-                    started = self._clock()
-                    await self._watch(current)
-                    steady = self._clock() - started > STEADY_AFTER_S
-                    n_failures = 0 if steady else n_failures
                 self._set_state("restarting")
                 self.n_restarts += 1
                 await asyncio.sleep(RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)])
                 n_failures += 1
                 try:
-                    current = await self.start()
+                    await self.start()
                 except (BackendRefused, WorkerLost) as error:
-                    current = None
                     log.error("worker %s did not come back: %s", self.spec.name, error)
-        finally:
-            self.client.detach()
-            if current is not None and self.connection is not None:
-                await self._end(current, self.connection)
-            self._set_state("stopped")
+                    continue
+                break
+
+    async def end(self, *, at_once: bool = False) -> None:
+        """Close the socket, upon which a healthy worker ends; kill it if it does not."""
+        self.client.detach()
+        if self.connection is not None:
+            self.connection.close()
+        process = self.process
+        if process is None:
+            return
+        if at_once:
+            _kill(process)
+        try:
+            async with asyncio.timeout(CLOSE_DEADLINE_S):
+                await process.wait()
+        except TimeoutError:
+            _kill(process)
+            await process.wait()
+        self._set_state("stopped")
 
     def states(self) -> list[RoleState]:
         ready = self.connection.ready if self.connection is not None else None
@@ -146,12 +161,13 @@ class WorkerProcess:
             for spec in self.spec.roles
         ]
 
-    async def _spawn(self) -> tuple[asyncio.subprocess.Process, WorkerConnection]:
+    async def _spawn(self) -> WorkerConnection:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         connection = WorkerConnection(self.spec.name, self._clock)
         with theirs:
             await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)
-            process = await asyncio.create_subprocess_exec(
+            self.connection = connection
+            self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",  # a folder called engine/ or audio/ where the user stands must not win
                 "-m",
@@ -162,32 +178,29 @@ class WorkerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 env=None if self._environ is None else {**os.environ, **self._environ},
             )
-        self.pid = process.pid
-        self.connection = connection
-        return process, connection
+        return connection
 
-    async def _wait_ready(
-        self, connection: WorkerConnection, process: asyncio.subprocess.Process
-    ) -> None:
+    async def _wait_ready(self, connection: WorkerConnection) -> None:
+        assert self.process is not None
         while connection.ready is None:
             await connection.changed.wait()
             connection.changed.clear()
             if connection.load_failure is not None:
                 raise BackendRefused(connection.load_failure.message)
             if connection.lost.is_set():
-                code = await process.wait()
+                code = await self.process.wait()
                 raise WorkerLost(
                     f"the worker {self.spec.name} ended with exit code {code} while loading "
                     f"{connection.loading or 'itself'}; its own words are above"
                 )
             self._set_state(self.state)
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self) -> None:
         """Return once the process has ended, by itself or because it was silent too long."""
-        connection = self.connection
-        assert connection is not None
+        connection, process = self.connection, self.process
+        assert connection is not None and process is not None
         silent_s, n_heard, looked = 0.0, connection.n_heartbeats, self._clock()
-        while not connection.lost.is_set():
+        while not connection.lost.is_set() and silent_s < HUNG_AFTER_S:
             try:
                 async with asyncio.timeout(WATCH_EVERY_S):
                     await connection.lost.wait()
@@ -198,32 +211,11 @@ class WorkerProcess:
             looked = now
             if connection.n_heartbeats != n_heard:
                 silent_s, n_heard = 0.0, connection.n_heartbeats
-            if silent_s >= HUNG_AFTER_S:
-                log.error("worker %s was silent for %.1f s", self.spec.name, silent_s)
-                break
-        self.client.detach()
-        await self._end(process, connection, at_once=True)
-        log.error(
-            "worker %s (pid %d) ended with code %s", self.spec.name, process.pid, process.returncode
-        )
-
-    async def _end(
-        self,
-        process: asyncio.subprocess.Process,
-        connection: WorkerConnection,
-        *,
-        at_once: bool = False,
-    ) -> None:
-        """Close the socket, upon which a healthy worker ends; kill it if it does not."""
-        connection.close()
-        if at_once and process.returncode is None:
-            _kill(process)
-        try:
-            async with asyncio.timeout(CLOSE_DEADLINE_S):
-                await process.wait()
-        except TimeoutError:
-            _kill(process)
-            await process.wait()
+        if not connection.lost.is_set():
+            log.error("worker %s was silent for %.1f s and is killed", self.spec.name, silent_s)
+        await self.end(at_once=True)
+        code = process.returncode
+        log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)
 
     def _set_state(self, state: str) -> None:
         self.state = state
@@ -236,7 +228,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
     try:
         process.kill()
     except ProcessLookupError:
-        pass  # it ended between the look and the blow
+        pass  # it has ended by itself
 
 
 class Supervisor:
@@ -260,7 +252,7 @@ class Supervisor:
                 if role.role in self._of_role:
                     raise ConfigError(f"expected one worker with the role {role.role}, found two")
                 self._of_role[role.role] = worker
-        self._tasks: list[asyncio.Task[None]] = []
+        self._watches: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Supervisor:
         await self.start()
@@ -276,29 +268,29 @@ class Supervisor:
 
     async def start(self) -> None:
         """Start every worker, side by side. Raises: BackendRefused or WorkerLost of the first."""
-        starting = [asyncio.create_task(worker.start()) for worker in self.workers]
         try:
-            processes = await asyncio.gather(*starting)
-        except BaseException:
-            for task in starting:
-                task.cancel()
-            started = await asyncio.gather(*starting, return_exceptions=True)
-            for worker, process in zip(self.workers, started, strict=True):
-                if isinstance(process, asyncio.subprocess.Process) and worker.connection:
-                    await worker._end(process, worker.connection)
+            async with asyncio.TaskGroup() as group:
+                for worker in self.workers:
+                    group.create_task(worker.start())
+        except BaseExceptionGroup as errors:
+            await self.close()
+            raise errors.exceptions[0] from None
+        except asyncio.CancelledError:
+            await self.close()
             raise
-        for worker, process in zip(self.workers, processes, strict=True):
+        for worker in self.workers:
             name = f"worker {worker.spec.name}"
-            self._tasks.append(asyncio.create_task(worker.run(process), name=name))
+            self._watches.append(asyncio.create_task(worker.run(), name=name))
 
     async def close(self) -> None:
         """End every worker; idempotent."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.cancel()
+        for outcome in await asyncio.gather(*watches, return_exceptions=True):
             if isinstance(outcome, Exception):
-                log.error("a worker's watch ended badly", exc_info=outcome)
+                log.error("the watch of a worker ended badly", exc_info=outcome)
+        await asyncio.gather(*(worker.end() for worker in self.workers))
 
     def ready(self) -> bool:
         """Whether every role can take a new stream now."""

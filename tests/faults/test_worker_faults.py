@@ -1,0 +1,165 @@
+"""Real worker processes, with a role that has no model, killed, stopped and made to fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from voiceloop import supervisor as supervisor_module
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    RecognizerOptions,
+    Speech,
+    TextDelta,
+    Transcript,
+    VoiceOptions,
+)
+from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
+from voiceloop.supervisor import Supervisor
+from voiceloop.worker_messages import RoleSpec, WorkerSpec
+
+ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
+
+
+def spec(name: str = "all", factory: str = "load", **options: object) -> WorkerSpec:
+    roles = ("engine", "recognizer", "voice")
+    place = f"scripted_roles:{factory}"
+    return WorkerSpec(name, tuple(RoleSpec(role, dict(options), place) for role in roles))
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    async with Supervisor([spec()], environ=ENVIRON) as running:
+        yield running
+
+
+async def say(supervisor: Supervisor, text: str, stream_id: str = "sess_1/turn_1") -> bytes:
+    """One utterance through the voice: the echoed bytes of its first event."""
+    stream = await supervisor.voice().open(stream_id, VoiceOptions())
+    try:
+        stream.feed(text)
+        async for event in stream.events():
+            assert isinstance(event, Speech)
+            return event.samples
+    finally:
+        await stream.close()
+    raise AssertionError("the stream ended without speech")
+
+
+async def test_all_three_models_answer_through_one_worker(supervisor: Supervisor) -> None:
+    assert supervisor.ready()
+    assert supervisor.voice().rate_hz == 24_000
+    assert await say(supervisor, "hello") == b"hello"
+
+    recognizer = await supervisor.recognizer().open("sess_1", RecognizerOptions())
+    recognizer.feed(b"\0\0" * 320)
+    recognizer.finalize()
+    transcript = await anext(aiter(recognizer.events()))
+    assert isinstance(transcript, Transcript) and transcript.text == "320"
+    await recognizer.close()
+
+    branch = await supervisor.language_model().branch("sess_1/turn_1", ())
+    branch.commit((ChatMessage("user", "good morning"),), GenerateParams())
+    events = branch.events()
+    assert await anext(events) == TextDelta("good morning")
+    assert isinstance(await anext(events), Generated)
+    await branch.close()
+
+
+async def test_a_killed_worker_fails_its_streams_and_the_next_stream_works(
+    supervisor: Supervisor,
+) -> None:
+    worker = supervisor.workers[0]
+    killed = worker.pid
+    stream = await supervisor.voice().open("sess_1/turn_1", VoiceOptions())
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(WorkerLost):
+        await anext(stream.events())
+    assert not supervisor.ready()
+    assert await say(supervisor, "again") == b"again"
+    assert worker.pid != killed
+    assert worker.n_restarts == 1
+    assert supervisor.ready()
+
+
+async def test_a_worker_that_hangs_is_killed_and_replaced(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "HUNG_AFTER_S", 0.6)
+    stopped = supervisor.workers[0].pid
+    stream = await supervisor.voice().open("sess_1/turn_1", VoiceOptions())
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    with pytest.raises(WorkerLost):
+        await anext(stream.events())
+    assert await say(supervisor, "again") == b"again"
+
+
+async def test_a_model_that_never_returns_is_killed_and_replaced(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "HUNG_AFTER_S", 0.6)
+    with pytest.raises(WorkerLost):
+        await say(supervisor, "hang")
+    assert await say(supervisor, "again") == b"again"
+
+
+async def test_a_model_that_raises_ends_its_worker_and_not_the_call() -> None:
+    async with Supervisor([spec(raise_at_step=10)], environ=ENVIRON) as supervisor:
+        for _ in range(9):
+            assert await say(supervisor, "fine") == b"fine"
+        with pytest.raises(WorkerLost):
+            await say(supervisor, "the tenth")
+        assert await say(supervisor, "again") == b"again"
+
+
+async def test_one_failed_stream_leaves_its_neighbours_alone(supervisor: Supervisor) -> None:
+    neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
+    with pytest.raises(BackendError, match="this stream only"):
+        await say(supervisor, "fail in step")
+    with pytest.raises(BackendRefused, match="speakable"):
+        await say(supervisor, "refuse")
+    with pytest.raises(Overloaded):
+        stream = await supervisor.voice().open("sess_1/turn_2", VoiceOptions())
+        stream.feed("flood")
+        neighbour.feed("here")
+        await anext(aiter(neighbour.events()))  # behind the flood: nobody took that meanwhile
+        async for _ in stream.events():
+            pass
+    neighbour.feed("still here")
+    event = await anext(aiter(neighbour.events()))
+    assert isinstance(event, Speech) and event.samples == b"still here"
+    await neighbour.close()
+    assert supervisor.workers[0].n_restarts == 0
+
+
+async def test_a_role_that_cannot_be_loaded_says_why() -> None:
+    voice = WorkerSpec("voice", (RoleSpec("voice", {}, "scripted_roles:load"),))
+    engine = WorkerSpec("engine", (RoleSpec("engine", {}, "scripted_roles:unloadable"),))
+    with pytest.raises(BackendRefused, match="found nothing at /nowhere"):
+        await Supervisor([voice, engine], environ=ENVIRON).start()
+
+
+async def test_a_worker_that_dies_while_loading_is_reported() -> None:
+    engine = WorkerSpec("engine", (RoleSpec("engine", {}, "scripted_roles:broken"),))
+    with pytest.raises(WorkerLost, match="exit code 1 while loading engine"):
+        await Supervisor([engine], environ=ENVIRON).start()
+
+
+async def test_workers_end_with_their_supervisor() -> None:
+    async with Supervisor([spec()], environ=ENVIRON) as supervisor:
+        pid = supervisor.workers[0].pid
+        stream = await supervisor.voice().open("sess_1/turn_1", VoiceOptions())
+    assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(WorkerLost):
+        await anext(stream.events())
+    assert [state.state for state in supervisor.states()] == ["stopped"] * 3
