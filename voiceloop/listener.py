@@ -1,0 +1,378 @@
+"""The agent's ear: the caller's audio in, speech onsets, words and ended turns out.
+
+Owns the audio clock (samples received since the session began, at 16 kHz), the voice activity
+hysteresis, the pre-roll that saves a word's first sound, and the timing of flush and finalize. When
+a turn is over is `Endpointing`'s decision; what follows from it is the session's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from audio.codec import Encoding, decode
+from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
+from audio.resample import Resampler
+from voiceloop.backends import Partial, Recognizer, RecognizerOptions, Transcript
+from voiceloop.endpointing import End, Endpointing
+from voiceloop.errors import BackendError
+from voiceloop.recognition import Recognition
+from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
+from voiceloop.telemetry import TurnTimeline
+
+SPEECH_THRESHOLD = 0.5  # Silero's own default
+HYSTERESIS = 0.15  # speech ends only below threshold - this: a weak syllable is no pause
+ONSET_WINDOWS = 2  # 64 ms of speech: one window alone is often a click
+PRE_ROLL_MS = 300.0  # a soft first consonant lies up to 200 ms before the detector's onset
+STALL_MS = 300.0  # no audio for this long: the client has stopped sending, wall clock takes over
+WATCH_S = 0.05
+ARRIVALS = 512  # chunks whose arrival is remembered: ten seconds of 20 ms chunks
+
+
+class VoiceActivity(Protocol):
+    """audio.vad.Vad or a fake."""
+
+    def feed(self, samples: Samples) -> Sequence[Any]: ...
+
+    def reset(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One stretch of the caller's speech, in ms of the audio clock.
+
+    speech_ms: first to last sound so far; silence_ms: since the last sound, 0 while it lasts.
+    onset_arrival_s: when the onset's sample came in.
+    """
+
+    onset_ms: float
+    speech_ms: float
+    silence_ms: float
+    onset_arrival_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInput:
+    """What the caller said in one turn. `segment` names it in all callbacks."""
+
+    segment: int
+    words: tuple[str, ...]
+    onset_ms: float
+    end_ms: float
+    timeline: TurnTimeline
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+class Ear(Protocol):
+    """Who acts on what was heard (the session). No callback may block."""
+
+    def on_speech_onset(self, activity: Activity) -> None: ...
+
+    def on_activity(self, activity: Activity) -> None:
+        """After each window of an open stretch of speech, and while the client stalls."""
+
+    def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
+        """The open turn's hypothesis; `full`: it covers all that was said before this pause."""
+
+    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
+        """The turn is over; its final words follow in `on_turn` or `on_turn_failed`."""
+
+    def on_turn(self, turn: TurnInput) -> None: ...
+
+    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None: ...
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """The open turn of the caller."""
+
+    onset_ms: float
+    onset_arrival_s: float
+    last_sound_ms: float
+    paused: bool = False
+    first_low_s: float = 0.0
+    hypothesis: tuple[str, ...] = ()
+
+
+class Listener:
+    """One caller's audio, turn by turn. `feed` is called from the event loop and never waits."""
+
+    def __init__(
+        self,
+        *,
+        recognizer: Recognizer,
+        options: RecognizerOptions,
+        settings: SessionSettings,
+        ear: Ear,
+        vad: VoiceActivity,
+        clock: Callable[[], float],
+        stream_id: str,
+    ) -> None:
+        self._ear = ear
+        self._vad = vad
+        self._clock = clock
+        self._recognition = Recognition(recognizer, stream_id, options, self)
+        self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
+        self._position = 0
+        self._arrivals: deque[tuple[int, float]] = deque(maxlen=ARRIVALS)
+        self._pre_roll: deque[Samples] = deque()
+        self._pre_roll_samples = 0
+        self._n_onset_windows = 0
+        self._stretch: _Stretch | None = None
+        self._stretch_open = asyncio.Event()
+        self._ended: dict[int, TurnInput] = {}
+        self.configure(settings)
+
+    # --- settings ---
+
+    def configure(self, settings: SessionSettings) -> None:
+        """Take up the session's settings; audio fed from now on is in its input format."""
+        self._set_format(settings.input_format)
+        detection = settings.turn_detection
+        self._listens = detection is not None
+        self._threshold, self._pre_roll_ms = SPEECH_THRESHOLD, PRE_ROLL_MS
+        if detection is not None:
+            self._endpointing.configure(detection)
+        elif self._stretch is not None:
+            self.discard()
+        if isinstance(detection, ServerVad):
+            self._threshold = detection.threshold
+            self._pre_roll_ms = float(max(detection.prefix_padding_ms, 100))
+
+    def _set_format(self, audio_format: AudioFormat) -> None:
+        encodings: dict[str, tuple[Encoding, int]] = {
+            "audio/pcm": ("pcm16", audio_format.rate),
+            "audio/pcmu": ("pcmu", 8000),
+            "audio/pcma": ("pcma", 8000),
+        }
+        encoding, rate_hz = encodings[audio_format.type]
+        current = getattr(self, "_resampler", None)
+        self._encoding: Encoding = encoding
+        if current is None or current.in_hz != rate_hz:
+            self._resampler = Resampler(rate_hz, RECOGNIZER_HZ)
+
+    def set_options(self, options: RecognizerOptions) -> None:
+        self._recognition.set_options(options)
+
+    # --- audio in ---
+
+    @property
+    def now_ms(self) -> float:
+        """The audio clock."""
+        return 1000.0 * self._position / RECOGNIZER_HZ
+
+    @property
+    def in_speech(self) -> bool:
+        """A turn of the caller is open."""
+        return self._stretch is not None
+
+    def feed(self, data: bytes) -> None:
+        """The next audio of the caller, whole samples in the session's input format."""
+        samples = self._resampler.push(decode(data, self._encoding))
+        self._position += len(samples)
+        self._arrivals.append((self._position, self._clock()))
+        if not self._listens:
+            self._recognition.feed(samples.tobytes())
+            return
+        if self._stretch is None:
+            self._keep(samples)
+        else:
+            self._recognition.feed(samples.tobytes())
+        for window in self._vad.feed(samples):
+            end_ms = 1000.0 * window.end_position / RECOGNIZER_HZ
+            self._observe(end_ms, window.probability)
+        self._decide(self.now_ms)
+
+    def _keep(self, samples: Samples) -> None:
+        self._pre_roll.append(samples)
+        self._pre_roll_samples += len(samples)
+        onset_ms = self._pre_roll_ms + ONSET_WINDOWS * VAD_WINDOW_MS
+        longest = int(onset_ms * RECOGNIZER_HZ / 1000.0)
+        while self._pre_roll_samples - len(self._pre_roll[0]) >= longest:
+            self._pre_roll_samples -= len(self._pre_roll.popleft())
+
+    def _take_pre_roll(self) -> None:
+        for samples in self._pre_roll:
+            self._recognition.feed(samples.tobytes())
+        self._pre_roll.clear()
+        self._pre_roll_samples = 0
+
+    # --- voice activity ---
+
+    def _observe(self, end_ms: float, probability: float) -> None:
+        """One window of the voice detector."""
+        if self._stretch is None:
+            loud = probability >= self._threshold
+            self._n_onset_windows = self._n_onset_windows + 1 if loud else 0
+            if self._n_onset_windows >= ONSET_WINDOWS:
+                self._begin(end_ms)
+            return
+        stretch = self._stretch
+        low = self._threshold - (0.0 if stretch.paused else HYSTERESIS)
+        if probability >= low:
+            stretch.last_sound_ms = end_ms
+            if stretch.paused:
+                stretch.paused = False
+                self._endpointing.observe_speech(end_ms - VAD_WINDOW_MS)
+        elif not stretch.paused:
+            self._pause(stretch)
+        self._ear.on_activity(self._activity(end_ms))
+
+    def _begin(self, end_ms: float) -> None:
+        self._n_onset_windows = 0
+        onset_ms = end_ms - ONSET_WINDOWS * VAD_WINDOW_MS
+        self._stretch = _Stretch(onset_ms, self._arrival_s(onset_ms), end_ms)
+        self._stretch_open.set()
+        self._endpointing.reset()
+        self._endpointing.observe_speech(onset_ms)
+        self._take_pre_roll()
+        self._ear.on_speech_onset(self._activity(end_ms))
+
+    def _pause(self, stretch: _Stretch) -> None:
+        """First low window: ask for the fullest hypothesis while the silence is still young."""
+        stretch.paused = True
+        stretch.first_low_s = self._clock()
+        self._endpointing.observe_silence(stretch.last_sound_ms)
+        self._recognition.flush()
+
+    def _activity(self, now_ms: float) -> Activity:
+        stretch = self._stretch
+        assert stretch is not None
+        silence_ms = max(0.0, now_ms - stretch.last_sound_ms) if stretch.paused else 0.0
+        speech_ms = stretch.last_sound_ms - stretch.onset_ms
+        return Activity(stretch.onset_ms, speech_ms, silence_ms, stretch.onset_arrival_s)
+
+    def _arrival_s(self, at_ms: float) -> float:
+        """When the sample at this point of the audio clock came in."""
+        position = at_ms * RECOGNIZER_HZ / 1000.0
+        found = self._clock()
+        for end, arrival_s in reversed(self._arrivals):
+            if end < position:
+                break
+            found = arrival_s
+        return found
+
+    # --- the end of a turn ---
+
+    def observe_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
+        """P(end of turn) after these words of the open turn, from the language model."""
+        stretch = self._stretch
+        if stretch is not None and stretch.paused and words == stretch.hypothesis:
+            self._endpointing.observe_p_end(p_end)
+            self._decide(self.now_ms)
+
+    def _decide(self, now_ms: float) -> None:
+        stretch = self._stretch
+        if stretch is None or not stretch.paused:
+            return
+        decision = self._endpointing.decide(now_ms)
+        if isinstance(decision, End):
+            evidence = self._endpointing.evidence
+            facts = {
+                "reason": decision.reason,
+                "needed_ms": round(self._endpointing.needed_ms(), 1),
+                "silence_ms": round(decision.silence_ms, 1),
+                "p_end": evidence.p_end,
+                "words_are_full": evidence.words_are_full,
+            }
+            self._end_turn(stretch, facts)
+
+    def _end_turn(self, stretch: _Stretch, facts: dict[str, Any]) -> None:
+        timeline = TurnTimeline("", stretch.last_sound_ms)
+        timeline.mark("speech_end", self._arrival_s(stretch.last_sound_ms))
+        timeline.mark("first_low_frame", stretch.first_low_s)
+        timeline.mark("endpoint_decision", self._clock())
+        timeline.facts["endpoint"] = facts
+        segment = self._finalize(stretch, timeline)
+        self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis)
+
+    def _finalize(self, stretch: _Stretch, timeline: TurnTimeline) -> int:
+        segment = self._recognition.finalize()
+        self._ended[segment] = TurnInput(
+            segment, stretch.hypothesis, stretch.onset_ms, stretch.last_sound_ms, timeline
+        )
+        self._idle()
+        return segment
+
+    def _idle(self) -> None:
+        self._stretch = None
+        self._stretch_open.clear()
+        self._n_onset_windows = 0
+        self._endpointing.reset()
+
+    def commit(self) -> int:
+        """End the turn now, whatever the audio says; its words follow. Returns its segment."""
+        now_ms = self.now_ms
+        if self._stretch is None:
+            self._take_pre_roll()
+        stretch = self._stretch or _Stretch(now_ms, self._clock(), now_ms)
+        timeline = TurnTimeline("", stretch.last_sound_ms)
+        timeline.mark("speech_end", self._arrival_s(stretch.last_sound_ms))
+        timeline.mark("endpoint_decision", self._clock())
+        timeline.facts["endpoint"] = {"reason": "commit"}
+        return self._finalize(stretch, timeline)
+
+    def discard(self) -> None:
+        """Forget the open turn: noise, a backchannel, or the client cleared its buffer."""
+        self._recognition.discard()
+        self._pre_roll.clear()
+        self._pre_roll_samples = 0
+        self._idle()
+
+    # --- recognition's callbacks ---
+
+    def on_partial(self, segment: int, partial: Partial) -> None:
+        if segment != self._recognition.segment:
+            return
+        words = partial.stable_words + partial.unstable_words
+        stretch = self._stretch
+        full = partial.flushed and (stretch is None or stretch.paused)
+        if stretch is not None:
+            stretch.hypothesis = words
+            self._endpointing.observe_words(words, full=full)
+        self._ear.on_words(partial.stable_words, partial.unstable_words, full=full)
+        self._decide(self.now_ms)
+
+    def on_transcript(self, segment: int, transcript: Transcript) -> None:
+        ended = self._ended.pop(segment, None)
+        if ended is None:
+            return
+        ended.timeline.mark("transcript_final", self._clock())
+        # A final pass that lost everything is worse than the hypothesis that decided the end.
+        words = tuple(word.text for word in transcript.words) or ended.words
+        self._ear.on_turn(TurnInput(segment, words, ended.onset_ms, ended.end_ms, ended.timeline))
+
+    def on_recognition_failed(self, segment: int, error: BackendError) -> None:
+        if (ended := self._ended.pop(segment, None)) is not None:
+            self._ear.on_turn_failed(ended, error)
+
+    # --- tasks ---
+
+    async def run(self) -> None:
+        """Recognize, and watch for a client that stops sending, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._recognition.run(), name="recognition")
+            tasks.create_task(self._watch_for_stall(), name="stall watch")
+
+    async def _watch_for_stall(self) -> None:
+        while True:
+            await self._stretch_open.wait()
+            await asyncio.sleep(WATCH_S)
+            stretch = self._stretch
+            if stretch is None or not self._arrivals:
+                continue
+            stalled_ms = 1000.0 * (self._clock() - self._arrivals[-1][1])
+            if stalled_ms < STALL_MS:
+                continue
+            now_ms = self.now_ms + stalled_ms
+            if not stretch.paused:
+                self._pause(stretch)
+            self._ear.on_activity(self._activity(now_ms))
+            if self._stretch is stretch:
+                self._decide(now_ms)
