@@ -1,112 +1,66 @@
 """The sans-I/O session state machine of the OpenAI Realtime protocol (GA names).
 
-Owns the session's settings, ids, the items on the wire and the order of events. Bytes in, commands
+Owns the session's settings, ids, the items on the wire and the order of events. Frames in, commands
 out; events wait in a queue until the writer takes them. Pure: no asyncio, no sockets, no clock.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from voiceloop.conversation import Conversation
-from voiceloop.errors import VoiceLoopError
-from voiceloop.items import Item
-from voiceloop.request import ResponseRequest
-from voiceloop.response import ResponseHandle
-from voiceloop.settings import SessionSettings
+import msgspec
 
-# --- commands: what the client asked of the session ----------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AppendAudio:
-    """Audio of the caller in the session's input format (whole samples, decoded from base64)."""
-
-    samples: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CommitAudio:
-    """The client ended its turn. Already acknowledged: ``committed`` and the user item are queued.
-
-    The session finalizes the recognizer and reports with ``transcription_completed(item_id, ..)``.
-    No response follows until the client asks.
-    """
-
-    item_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClearAudio:
-    """Forget audio that is not committed. Already acknowledged."""
-
-
-@dataclass(frozen=True, slots=True)
-class CreateResponse:
-    """The client wants a response: ``response`` is open (``response.created`` is queued)."""
-
-    response: ResponseHandle
-
-
-@dataclass(frozen=True, slots=True)
-class CancelResponse:
-    """Stop this response's work. Its handle is closed already (``response.done`` is queued)."""
-
-    response_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class TruncateItem:
-    """The client played only so much of a reply. Already cut in the conversation and acknowledged.
-
-    ``audio_end_ms`` is clamped to what was sent. The playout stops this item if it still plays.
-    """
-
-    item_id: str
-    content_index: int
-    audio_end_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsChanged:
-    """``session.updated`` is queued; the listener and the next turn take up ``current``."""
-
-    previous: SessionSettings
-    current: SessionSettings
-
-
-@dataclass(frozen=True, slots=True)
-class ItemCreated:
-    """The client added an item; it is in the conversation and acknowledged."""
-
-    item: Item
-
-
-@dataclass(frozen=True, slots=True)
-class ItemDeleted:
-    """The client removed an item; done and acknowledged."""
-
-    item_id: str
-
-
-Command = (
-    AppendAudio
-    | CommitAudio
-    | ClearAudio
-    | CreateResponse
-    | CancelResponse
-    | TruncateItem
-    | SettingsChanged
-    | ItemCreated
-    | ItemDeleted
+from voiceloop import client_events as asked
+from voiceloop import events
+from voiceloop.commands import (
+    AppendAudio,
+    CancelResponse,
+    ClearAudio,
+    Command,
+    CommitAudio,
+    CreateResponse,
+    ItemCreated,
+    ItemDeleted,
+    SettingsChanged,
+    TruncateItem,
 )
+from voiceloop.conversation import Conversation
+from voiceloop.errors import FrameTooLarge, InvalidRequest, VoiceLoopError, expected
+from voiceloop.input_buffer import InputBuffer
+from voiceloop.items import Item, Message, Part, parse_item
+from voiceloop.request import ResponseRequest, parse_request
+from voiceloop.response import ResponseHandle
+from voiceloop.session_update import merge
+from voiceloop.settings import Json, SessionSettings
+
+__all__ = [
+    "AppendAudio",
+    "CancelResponse",
+    "ClearAudio",
+    "Command",
+    "CommitAudio",
+    "CreateResponse",
+    "ItemCreated",
+    "ItemDeleted",
+    "Outgoing",
+    "Protocol",
+    "ProtocolLimits",
+    "SettingsChanged",
+    "TruncateItem",
+]
+
+MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
+MAX_ITEMS = 4096
+MAX_EVENT_ID_CHARS = 512
+N_REMEMBERED_CANCELLED = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One frame for the writer, which may drop a delta whose response has been closed since."""
+    """One frame for the writer, which may drop a delta whose response was cut short since."""
 
     data: str
     response_id: str | None = None
@@ -119,7 +73,7 @@ class ProtocolLimits:
 
     frame_bytes: int = 2 * 1024 * 1024
     uncommitted_audio_ms: float = 10 * 60_000.0
-    out_of_band_responses: int = 4
+    n_out_of_band: int = 4
 
 
 class Protocol:
@@ -127,9 +81,6 @@ class Protocol:
 
     ``new_id(prefix)`` makes ids (tests pass a counter). ``expires_at`` is epoch seconds.
     """
-
-    settings: SessionSettings
-    conversation: Conversation
 
     def __init__(
         self,
@@ -139,24 +90,143 @@ class Protocol:
         new_id: Callable[[str], str] | None = None,
         expires_at: int = 0,
     ) -> None:
-        raise NotImplementedError
+        self.settings = settings
+        self.conversation = Conversation()
+        self.new_id = new_id or _random_id
+        self.session_id = self.new_id("sess")
+        self.conversation_id = self.new_id("conv")
+        self._limits = limits or ProtocolLimits()
+        self._expires_at = expires_at
+        self._queue: list[Outgoing] = []
+        self._n_events = 0
+        self._active: ResponseHandle | None = None
+        self._out_of_band: dict[str, ResponseHandle] = {}
+        self._cancelled: dict[str, None] = {}  # ordered; the oldest are forgotten
+        self._input = InputBuffer(self.new_id, self._limits.uncommitted_audio_ms)
 
     # --- the client's side ---
 
     def connect(self) -> None:
         """Queue ``session.created``."""
+        self.send(events.SessionCreated(session=self._session_object(self.settings)))
 
     def receive(self, frame: str | bytes) -> list[Command]:
         """Take one frame. Never raises: a bad frame becomes an ``error`` event in the queue."""
-        raise NotImplementedError
+        event_id: str | None = None
+        try:
+            if len(frame) > self._limits.frame_bytes:
+                raise FrameTooLarge(
+                    f"expected a frame of at most {self._limits.frame_bytes} bytes, "
+                    f"found {len(frame)}"
+                )
+            raw = asked.parse_frame(frame)
+            given = raw.get("event_id")
+            if isinstance(given, str) and len(given) <= MAX_EVENT_ID_CHARS:
+                event_id = given
+            return self._handle(asked.parse_event(raw))
+        except InvalidRequest as error:
+            self.error(error, event_id)
+            return []
 
     def take_outgoing(self) -> list[Outgoing]:
         """All frames queued since the last call, in order."""
-        raise NotImplementedError
+        taken, self._queue = self._queue, []
+        return taken
 
     def is_stale(self, frame: Outgoing) -> bool:
-        """True for a delta of a response that has been closed since it was queued."""
-        raise NotImplementedError
+        """True for a delta of a response that was cut short since it was queued."""
+        return frame.is_delta and frame.response_id in self._cancelled
+
+    def _handle(self, event: asked.ClientEvent) -> list[Command]:
+        match event:
+            case asked.AudioAppend(audio=audio):
+                return self._append_audio(audio)
+            case asked.AudioCommit():
+                return self._commit_audio()
+            case asked.AudioClear():
+                self._input.reset()
+                self.send(events.Cleared())
+                return [ClearAudio()]
+            case asked.SessionUpdate(session=patch):
+                return self._update(patch)
+            case asked.ItemCreate(item=raw, previous_item_id=previous):
+                return self._create_item(raw, previous)
+            case asked.ItemRetrieve(item_id=item_id):
+                item = self._known(item_id, "item_retrieve_invalid_item_id")
+                self.send(events.ItemRetrieved(item=item))
+            case asked.ItemDelete(item_id=item_id):
+                self._known(item_id, "item_delete_invalid_item_id")
+                self.conversation.delete(item_id)
+                self.send(events.ItemDeleted(item_id=item_id))
+                return [ItemDeleted(item_id)]
+            case asked.ItemTruncate():
+                return self._truncate(event)
+            case asked.ResponseCreate(response=raw_request):
+                return self._create_response(raw_request)
+            case asked.ResponseCancel(response_id=response_id):
+                return self._cancel(response_id)
+        return []  # output_audio_buffer.clear: a WebSocket client holds its own audio
+
+    def _append_audio(self, audio: str) -> list[Command]:
+        settings = self.settings
+        is_bounded = settings.turn_detection is None
+        data = self._input.append(audio, settings.input_format, is_bounded=is_bounded)
+        return [AppendAudio(data)] if data else []
+
+    def _commit_audio(self) -> list[Command]:
+        self._input.check_commit()
+        return [CommitAudio(self.commit_input())]
+
+    def _update(self, patch: Json) -> list[Command]:
+        previous = self.settings
+        current = merge(previous, patch)
+        session = self._session_object(current)
+        _check_echo(session, "session")
+        self.settings = current
+        self.send(events.SessionUpdated(session=session))
+        return [SettingsChanged(previous, current)]
+
+    def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
+        item = parse_item(raw, self.new_id)
+        _check_echo(item, "item")
+        if len(self.conversation) >= MAX_ITEMS:
+            raise InvalidRequest(
+                f"expected at most {MAX_ITEMS} items in a conversation, found one more",
+                code="conversation_full",
+            )
+        self.add_item(item, previous_item_id)
+        return [ItemCreated(item)]
+
+    def _truncate(self, event: asked.ItemTruncate) -> list[Command]:
+        item = self._known(event.item_id, "item_truncate_invalid_item_id")
+        if not isinstance(item, Message) or item.role != "assistant":
+            raise expected("item_id", "the item of a spoken reply", event.item_id)
+        if event.content_index != 0:
+            raise expected("content_index", "0", event.content_index)
+        sent_ms = int(self.conversation.audio_ms(event.item_id))
+        # Clients count in their own clock and overshoot: refusing that is a known field bug.
+        end_ms = max(0, min(event.audio_end_ms, sent_ms))
+        self.conversation.cut(event.item_id, end_ms)
+        self.send(events.ItemTruncated(item_id=event.item_id, content_index=0, audio_end_ms=end_ms))
+        return [TruncateItem(event.item_id, 0, end_ms)]
+
+    def _create_response(self, raw: Json | None) -> list[Command]:
+        if self.settings.type == "transcription":
+            raise InvalidRequest("expected a realtime session, found a transcription session")
+        request = parse_request(raw, new_id=self.new_id, find=self.conversation.get)
+        return [CreateResponse(self.open_response(request))]
+
+    def _cancel(self, response_id: str | None) -> list[Command]:
+        handle = self._active
+        if response_id is not None and (handle is None or handle.id != response_id):
+            handle = self._out_of_band.get(response_id)
+        if handle is None:
+            raise InvalidRequest(
+                "Cancellation failed: no active response found",
+                code="response_cancel_not_active",
+            )
+        handle.close("cancelled", "client_cancelled")
+        return [CancelResponse(handle.id)]
 
     # --- the listener's side ---
 
@@ -166,38 +236,70 @@ class Protocol:
         Queues ``speech_started`` first; then, where the settings allow interruption, closes the
         active default response as cancelled/turn_detected. The caller of this cancels the turn.
         """
-        raise NotImplementedError
+        item_id = self._input.item_id()
+        if not self._input.is_speaking:
+            self._input.is_speaking = True
+            self.send(events.SpeechStarted(audio_start_ms=int(audio_start_ms), item_id=item_id))
+        detection = self.settings.turn_detection
+        if self._active is not None and detection is not None and detection.interrupt_response:
+            self._active.close("cancelled", "turn_detected")
+        return item_id
 
     def speech_stopped(self, audio_end_ms: float) -> None:
-        """The turn of the caller ended there; ``commit_input`` follows."""
+        """The caller's speech ended there; ``commit_input`` or more speech follows."""
+        if self._input.is_speaking:
+            self._input.is_speaking = False
+            self.send(
+                events.SpeechStopped(audio_end_ms=int(audio_end_ms), item_id=self._input.item_id())
+            )
 
     def commit_input(self) -> str:
         """Queue ``committed`` and the user's item (transcript null). Returns its id.
 
         It is the id that ``speech_started`` gave, or a new one where there was none.
         """
-        raise NotImplementedError
+        item_id = self._input.item_id()
+        self.drop_input()
+        self.send(events.Committed(previous_item_id=self.conversation.last_id, item_id=item_id))
+        content = (Part(type="input_audio", transcript=None),)
+        self.add_item(Message(id=item_id, role="user", content=content))
+        return item_id
 
     def drop_input(self) -> None:
         """The speech turned out to hold no words: forget the open user item."""
+        self._input.reset()
 
     def transcription_delta(self, item_id: str, text: str) -> None:
         """Words that will not change any more (sent when the session asked for transcription)."""
+        if self.settings.transcription is not None and text:
+            self.send(events.TranscriptionDelta(item_id=item_id, delta=text))
 
     def transcription_completed(self, item_id: str, text: str, seconds: float) -> None:
         """The final words: into the conversation always, onto the wire when asked for."""
+        self.conversation.set_transcript(item_id, text)
+        if self.settings.transcription is not None:
+            usage = events.DurationUsage(seconds=round(seconds, 3))
+            self.send(events.TranscriptionCompleted(item_id=item_id, transcript=text, usage=usage))
 
-    def transcription_failed(self, item_id: str, message: str) -> None: ...
+    def transcription_failed(self, item_id: str, message: str) -> None:
+        """The recognizer failed on this item; it stays without words."""
+        if self.settings.transcription is not None:
+            body = events.ErrorBody(
+                type="server_error", code="transcription_failed", message=message
+            )
+            self.send(events.TranscriptionFailed(item_id=item_id, error=body))
 
     def partial(self, item_id: str, stable: str, unstable: str) -> None:
         """The hypothesis, for clients that switched on ``voiceloop.partial`` events."""
+        if self.settings.partials:
+            self.send(events.PartialHeard(item_id=item_id, stable=stable, unstable=unstable))
 
     # --- the turn's side ---
 
     @property
     def active_response(self) -> ResponseHandle | None:
         """The open response of the default conversation."""
-        raise NotImplementedError
+        return self._active
 
     def open_response(self, request: ResponseRequest | None = None) -> ResponseHandle:
         """Queue ``response.created`` at once and hand out the handle.
@@ -206,13 +308,93 @@ class Protocol:
             InvalidRequest: one is active (``conversation_already_has_active_response``) or too
                 many run out of band.
         """
-        raise NotImplementedError
+        request = request or ResponseRequest()
+        if request.conversation == "none":
+            if len(self._out_of_band) >= self._limits.n_out_of_band:
+                raise InvalidRequest(
+                    f"expected at most {self._limits.n_out_of_band} responses out of band, "
+                    "found one more",
+                    code="too_many_responses",
+                )
+        elif self._active is not None:
+            raise InvalidRequest(
+                f"Conversation already has an active response in progress: {self._active.id}",
+                code="conversation_already_has_active_response",
+            )
+        handle = ResponseHandle(self, request, self.settings, self._closed)
+        if handle.is_out_of_band:
+            self._out_of_band[handle.id] = handle
+        else:
+            self._active = handle
+        return handle
 
     def add_item(self, item: Item, previous_item_id: str | None = None) -> None:
-        """The server itself adds an item (a tool answered by the agent file): added and done."""
+        """Put a finished item into the conversation: added and done.
+
+        Raises:
+            InvalidRequest: as ``Conversation.insert``.
+        """
+        previous = self.conversation.insert(item, previous_item_id)
+        self.send(events.ItemAdded(previous_item_id=previous, item=item))
+        self.send(events.ItemDone(previous_item_id=previous, item=item))
 
     def timeline(self, payload: dict[str, Any]) -> None:
         """Send a turn's timeline as ``voiceloop.timeline`` when the client asked for it."""
+        if self.settings.timeline:
+            self.send(events.Timeline(timeline=payload))
 
     def error(self, error: VoiceLoopError, event_id: str | None = None) -> None:
         """Queue an ``error`` event; ``event_id`` is the client event that caused it."""
+        body = events.ErrorBody(
+            type=error.type,
+            code=error.wire_code,
+            message=error.message,
+            param=error.param,
+            event_id=event_id,
+        )
+        self.send(events.ErrorEvent(error=body))
+
+    # --- inside ---
+
+    def send(self, event: events.ServerEvent, delta_of: str | None = None) -> None:
+        """Number the event and queue it; ``delta_of`` names the response of a droppable delta."""
+        self._n_events += 1
+        event.event_id = f"event_{self.session_id[-12:]}_{self._n_events}"
+        data = msgspec.json.encode(event).decode()
+        self._queue.append(Outgoing(data, delta_of, delta_of is not None))
+
+    def _closed(self, handle: ResponseHandle) -> None:
+        if handle.is_out_of_band:
+            self._out_of_band.pop(handle.id, None)
+        elif self._active is handle:
+            self._active = None
+        if handle.status != "completed":
+            self._cancelled[handle.id] = None
+            if len(self._cancelled) > N_REMEMBERED_CANCELLED:
+                del self._cancelled[next(iter(self._cancelled))]
+
+    def _known(self, item_id: str, code: str) -> Item:
+        item = self.conversation.get(item_id)
+        if item is None:
+            raise InvalidRequest(
+                f"expected the id of an item of the conversation, found {item_id[:80]!r}",
+                param="item_id",
+                code=code,
+            )
+        return item
+
+    def _session_object(self, settings: SessionSettings) -> Json:
+        return settings.to_wire(self.session_id, self._expires_at)
+
+
+def _random_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(12)}"
+
+
+def _check_echo(value: Any, where: str) -> None:
+    n_bytes = len(msgspec.json.encode(value))
+    if n_bytes > MAX_ECHO_BYTES:
+        raise InvalidRequest(
+            f"expected {where} of at most {MAX_ECHO_BYTES} bytes of JSON, found {n_bytes}",
+            param=where,
+        )

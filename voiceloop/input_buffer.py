@@ -1,0 +1,83 @@
+"""The caller's audio that is not committed yet, as the protocol counts it.
+
+Owns the id of the open user item, whether the caller is speaking, and how much audio waits; the
+samples themselves go straight to the listener. Pure.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable
+
+from voiceloop.errors import InvalidRequest
+from voiceloop.settings import AudioFormat
+
+MIN_COMMIT_MS = 100.0  # OpenAI's own least; less holds no word
+
+
+class InputBuffer:
+    """Bookkeeping of ``input_audio_buffer.*``."""
+
+    def __init__(self, new_id: Callable[[str], str], limit_ms: float) -> None:
+        self._new_id = new_id
+        self._limit_ms = limit_ms
+        self._item_id: str | None = None
+        self._waiting_ms = 0.0
+        self.is_speaking = False
+
+    def item_id(self) -> str:
+        """The id the caller's next item will have; made on first use."""
+        if self._item_id is None:
+            self._item_id = self._new_id("item")
+        return self._item_id
+
+    def append(self, audio: str, audio_format: AudioFormat, *, is_bounded: bool) -> bytes:
+        """Decode a client's base64 audio and count it.
+
+        ``is_bounded``: nobody but the client commits, so what waits has a limit.
+
+        Raises:
+            InvalidRequest: not base64, a sample cut in half, or more than may wait.
+        """
+        data = _decode_base64(audio)
+        if len(data) % audio_format.n_sample_bytes:
+            raise InvalidRequest(
+                f"audio: expected 16-bit samples (an even byte count), found {len(data)} bytes",
+                param="audio",
+                code="invalid_audio",
+            )
+        waiting_ms = self._waiting_ms + audio_format.duration_ms(len(data))
+        if is_bounded and waiting_ms > self._limit_ms:
+            raise InvalidRequest(
+                f"audio: expected at most {self._limit_ms / 60_000:g} minutes uncommitted, "
+                "found more",
+                param="audio",
+                code="input_audio_buffer_full",
+            )
+        self._waiting_ms = waiting_ms
+        return data
+
+    def check_commit(self) -> None:
+        """Raises InvalidRequest (``input_audio_buffer_commit_empty``) when too little waits."""
+        if self._waiting_ms < MIN_COMMIT_MS:
+            raise InvalidRequest(
+                f"Error committing input audio buffer: expected at least {MIN_COMMIT_MS:.0f} ms "
+                f"of audio, found {self._waiting_ms:.2f} ms",
+                code="input_audio_buffer_commit_empty",
+            )
+
+    def reset(self) -> None:
+        """Committed, cleared or dropped."""
+        self._item_id, self._waiting_ms, self.is_speaking = None, 0.0, False
+
+
+def _decode_base64(text: str) -> bytes:
+    try:
+        if text.endswith("==="):  # the standard library takes a quartet of padding alone
+            raise binascii.Error("excess padding")
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (UnicodeEncodeError, binascii.Error):
+        shown = text if len(text) <= 24 else text[:24] + "..."
+        raise InvalidRequest(
+            f"audio: expected base64, found {shown!r}", param="audio", code="invalid_audio"
+        ) from None
