@@ -1,0 +1,191 @@
+"""The figures of one call, computed from its record.
+
+Definitions (DESIGN.md section 5): the gap runs from the caller's last speech sample *sent*
+(waveform truth) to the arrival of the first agent sample above -45 dBFS; ``audible_ms`` runs to
+when the 40 ms buffer lets it out of the loudspeaker. An agent that is audible before the caller has
+ended cut in: that turn has no gap, it counts as a failure. A reply belongs to the turn in which it
+was created, so the rest of an interrupted answer is never taken for the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clients.call_record import CallRecord, Reply, Spoken
+from clients.call_script import missing_words
+from clients.connection import RATE_HZ
+from clients.uplink import N_FRAME
+from clients.waterfall import Waterfall, waterfall_of
+from clients.waveform import first_audible
+
+
+@dataclass(frozen=True, slots=True)
+class BargeIn:
+    """From the caller's onset to silence; None where the agent had finished by itself."""
+
+    wire_ms: float
+    audible_ms: float
+    heard_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """One turn of the caller. Times in ms; ``*_at`` in seconds from the start of the call."""
+
+    name: str
+    said: str
+    heard: str
+    answer: str
+    missing: tuple[str, ...]
+    onset_at: float
+    end_at: float
+    answer_at: float | None
+    answer_end_at: float | None
+    gap_ms: float | None
+    audible_ms: float | None
+    cut_in: bool
+    hesitates: bool
+    hesitation_cut: bool
+    answered: bool
+    barge_in: BargeIn | None
+    waterfall: Waterfall | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """One call: the agent's greeting, the turns, and what the server complained about."""
+
+    voice: str
+    greeting: str
+    turns: tuple[TurnResult, ...]
+    errors: tuple[str, ...]
+    spurious_speech: int
+    underruns: int
+
+    @property
+    def unanswered(self) -> tuple[str, ...]:
+        return tuple(turn.name for turn in self.turns if not turn.answered)
+
+
+def call_result(record: CallRecord, voice: str) -> CallResult:
+    """Measure a finished call."""
+    begins = [_sent_at(record, spoken, spoken.utterance.onset) for spoken in record.spoken]
+    ends = [*begins[1:], float("inf")][: len(begins)]
+    turns = tuple(
+        _turn(record, spoken, begin, end)
+        for spoken, begin, end in zip(record.spoken, begins, ends, strict=True)
+    )
+    first = begins[0] if begins else float("inf")
+    greeting = " ".join(r.text.strip() for r in record.replies if r.created_at < first)
+    return CallResult(
+        voice,
+        greeting,
+        turns,
+        tuple(record.errors),
+        _spurious_speech(record),
+        record.playout.n_underruns,
+    )
+
+
+def _sent_at(record: CallRecord, spoken: Spoken, sample: int) -> float:
+    """When the frame with that sample of the utterance was sent."""
+    return record.sent_at[(spoken.position + sample) // N_FRAME]
+
+
+def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -> TurnResult:
+    utterance = spoken.utterance
+    end_at = _sent_at(record, spoken, utterance.end - 1)
+    replies = record.replies_between(onset_at, next_at)
+    audible = [
+        (at, reply) for reply in replies if (at := _first_audible_arrival(reply)) is not None
+    ]
+    early = [at for at, _ in audible if at < end_at]
+    answers = [(at, reply) for at, reply in audible if at >= end_at]
+    first_at, first_reply = answers[0] if answers else (None, None)
+    items = frozenset(reply.item_id for _, reply in audible if reply.item_id)
+    heard_at = record.playout.first_audible_at(end_at, items) if first_at is not None else None
+    gap_ms = 1000.0 * (first_at - end_at) if first_at is not None and not early else None
+    answer = " ".join(reply.text.strip() for _, reply in audible)
+    waterfall = None
+    if gap_ms is not None and first_reply is not None:
+        waterfall = waterfall_of(
+            first_reply.timeline, end_at, first_reply.audio[0].at, end_at + gap_ms / 1000.0
+        )
+    start = record.sent_at[0]
+    answer_end_at = record.playout.last_audible_at(items) if items else None
+    return TurnResult(
+        name=utterance.turn.name,
+        said=utterance.turn.text.replace(" |", " ..."),
+        heard=" ".join(text for at, text in record.transcripts if onset_at <= at < next_at),
+        answer=answer,
+        missing=tuple(missing_words(utterance.turn.expect, answer)),
+        onset_at=onset_at - start,
+        end_at=end_at - start,
+        answer_at=heard_at - start if heard_at is not None else None,
+        answer_end_at=answer_end_at - start if answer_end_at is not None else None,
+        gap_ms=gap_ms,
+        audible_ms=1000.0 * (heard_at - end_at) if heard_at is not None and not early else None,
+        cut_in=bool(early),
+        hesitates=bool(utterance.hesitations),
+        hesitation_cut=bool(early) and bool(utterance.hesitations),
+        answered=bool(audible),
+        barge_in=_barge_in(record, onset_at, next_at),
+        waterfall=waterfall,
+    )
+
+
+def _first_audible_arrival(reply: Reply) -> float | None:
+    """When the message with the reply's first sample above -45 dBFS arrived."""
+    for piece in reply.audio:
+        if first_audible(piece.samples) is not None:
+            return piece.at
+    return None
+
+
+def _barge_in(record: CallRecord, onset_at: float, next_at: float) -> BargeIn | None:
+    """How fast the agent fell silent, if the caller's speech interrupted it."""
+    older = [reply for reply in record.replies if reply.created_at < onset_at]
+    flushes = [f for f in record.flushes if onset_at <= f.at < next_at]
+    items = {reply.item_id for reply in older if reply.item_id}
+    interrupting = [f for f in flushes if f.interrupted.item_id in items]
+    if not interrupting:
+        return None
+    arrivals = [
+        piece.at
+        for reply in older
+        for piece in reply.audio
+        if first_audible(piece.samples) is not None
+    ]
+    heard_until = record.playout.last_audible_at(frozenset(items))
+    if not arrivals or heard_until is None:
+        return None
+    return BargeIn(
+        wire_ms=1000.0 * (max(arrivals) - onset_at),
+        audible_ms=1000.0 * (heard_until - onset_at),
+        heard_ms=interrupting[0].interrupted.played_ms,
+    )
+
+
+def _spurious_speech(record: CallRecord) -> int:
+    """How often the server reported speech while the caller was silent (and had been, 600 ms)."""
+    spans = [
+        (
+            _sent_at(record, spoken, spoken.utterance.onset),
+            _sent_at(record, spoken, spoken.utterance.end - 1) + 0.6,
+        )
+        for spoken in record.spoken
+    ]
+    return sum(
+        not any(begin <= at <= end for begin, end in spans) for at in record.speech_started_at
+    )
+
+
+def heard_by_caller_s(record: CallRecord) -> float:
+    """Length of the call in seconds, from the first frame sent to the last sample played."""
+    if not record.sent_at:
+        return 0.0
+    return max(record.sent_at[-1], record.playout.idle_at) - record.sent_at[0]
+
+
+def n_call_samples(record: CallRecord) -> int:
+    return round(heard_by_caller_s(record) * RATE_HZ)

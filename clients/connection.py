@@ -1,0 +1,117 @@
+"""A small client of the OpenAI Realtime protocol: JSON events over one WebSocket.
+
+Everything that arrives is stamped with the monotonic clock before it is parsed, so that the time
+spent on base64 and JSON here is never charged to the server. Names are the protocol's own (GA).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+from clients.errors import ConnectionFailed
+from clients.recording import Samples
+
+RATE_HZ = 24_000  # the protocol's PCM16 rate, in both directions
+DEFAULT_URL = "ws://127.0.0.1:8080/v1/realtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One server event and when it arrived (monotonic seconds)."""
+
+    event: dict[str, Any]
+    at: float
+
+    @property
+    def type(self) -> str:
+        return str(self.event.get("type", ""))
+
+    @property
+    def samples(self) -> Samples:
+        """The PCM16 audio of a ``response.output_audio.delta``."""
+        return np.frombuffer(base64.b64decode(self.event["delta"]), dtype="<i2").astype(np.int16)
+
+
+def realtime_url(url: str, extras: dict[str, str] | None = None) -> str:
+    """Complete a person's URL: http -> ws, the default path, and extra query parameters.
+
+    Raises:
+        ConnectionFailed: it is no ws, wss, http or https URL.
+    """
+    parts = urlsplit(url if "://" in url else f"ws://{url}")
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+    if scheme not in ("ws", "wss") or not parts.netloc:
+        raise ConnectionFailed(f"expected a ws:// or http:// address, found {url!r}")
+    path = parts.path if parts.path not in ("", "/") else "/v1/realtime"
+    query = urlencode([*parse_qsl(parts.query), *(extras or {}).items()])
+    return urlunsplit((scheme, parts.netloc, path, query, ""))
+
+
+class RealtimeConnection:
+    """One open session. ``send`` and ``events`` may be used by different tasks."""
+
+    def __init__(self, socket: ClientConnection, url: str) -> None:
+        self._socket = socket
+        self.url = url
+
+    @classmethod
+    async def open(
+        cls, url: str, *, key: str | None = None, extras: dict[str, str] | None = None
+    ) -> RealtimeConnection:
+        """Connect.
+
+        Raises:
+            ConnectionFailed: nobody listens there, or the server refused.
+        """
+        address = realtime_url(url, extras)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            # Base64 PCM hardly compresses and deflating it costs more than the bytes saved.
+            # max_size: a server may send frames up to its own limit; this one sends < 1 MiB.
+            socket = await connect(
+                address, additional_headers=headers, compression=None, max_size=4 * 1024 * 1024
+            )
+        except (OSError, InvalidHandshake, InvalidURI, TimeoutError) as error:
+            raise ConnectionFailed(
+                f"expected a Realtime server at {url}, found none: {error}"
+            ) from error
+        return cls(socket, address)
+
+    async def send(self, event: dict[str, Any]) -> None:
+        """Send one client event.
+
+        Raises:
+            ConnectionFailed: the server has gone.
+        """
+        try:
+            await self._socket.send(json.dumps(event))
+        except ConnectionClosed as error:
+            raise ConnectionFailed(f"the server hung up: {error}") from error
+
+    async def append_audio(self, samples: Samples) -> None:
+        """Send caller audio: mono int16 at 24 kHz."""
+        audio = base64.b64encode(samples.astype("<i2").tobytes()).decode("ascii")
+        await self.send({"type": "input_audio_buffer.append", "audio": audio})
+
+    async def events(self) -> AsyncIterator[Received]:
+        """Server events until the connection closes, each stamped on arrival."""
+        try:
+            while True:
+                frame = await self._socket.recv()
+                at = time.monotonic()
+                yield Received(json.loads(frame), at)
+        except ConnectionClosed:
+            return
+
+    async def close(self) -> None:
+        await self._socket.close()

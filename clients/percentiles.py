@@ -1,0 +1,47 @@
+"""Percentiles of measured values, by linear interpolation between the sorted values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which ``percent`` of ``values`` lie.
+
+    Raises:
+        ValueError: there are no values, or ``percent`` is outside 0..100.
+    """
+    if not values:
+        raise ValueError("expected at least one value, found none")
+    if not 0.0 <= percent <= 100.0:
+        raise ValueError(f"expected a percentage of 0 to 100, found {percent}")
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100.0
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A set of measurements in one unit; all figures are None where nothing was measured."""
+
+    n: int
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    least: float | None = None
+    most: float | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Distribution:
+        if not values:
+            return cls(0)
+        return cls(
+            len(values),
+            *(round(percentile(values, percent), 1) for percent in (50, 90, 95, 99)),
+            round(min(values), 1),
+            round(max(values), 1),
+        )
