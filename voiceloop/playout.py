@@ -192,6 +192,11 @@ class Pacer:
         return self._stopped
 
     @property
+    def is_finished(self) -> bool:
+        """All audio of the reply has been pushed."""
+        return self._finished
+
+    @property
     def is_drained(self) -> bool:
         """Everything that will ever be sent has been sent."""
         return self._stopped or (self._finished and not self._n_buffered)

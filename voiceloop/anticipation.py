@@ -1,0 +1,208 @@
+"""What is done for a reply while the caller still speaks.
+
+Owns the branch of the open user turn: opened at speech onset, fed with the words as they firm up
+(so their KV is resident before the turn ends), asked for P(end of turn) at the first pause, and
+handed to the turn that answers. `LiveBranch` keeps one reader on the branch's events for its whole
+life, so the branch can change hands while events are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from voiceloop.backends import (
+    Branch,
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    LanguageModel,
+    Staged,
+    TextDelta,
+    Tool,
+    ToolCall,
+)
+from voiceloop.errors import BackendError, Overloaded, VoiceLoopError
+
+ReplyEvent = TextDelta | ToolCall | Generated
+MAX_UNREAD_EVENTS = 512  # a reply's tokens; a reader that is later than this waits
+
+PEndCallback = Callable[[tuple[str, ...], float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a branch continues: it fits a prompt that begins with the same messages and tools."""
+
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...] = ()
+
+
+class LiveBranch:
+    """A branch that is being opened, staged, and at last committed by a turn."""
+
+    def __init__(
+        self,
+        language_model: LanguageModel,
+        branch_id: str,
+        context: Context,
+        on_p_end: PEndCallback | None = None,
+    ) -> None:
+        self.context = context
+        self._language_model = language_model
+        self._branch_id = branch_id
+        self._on_p_end = on_p_end
+        self._branch: Branch | None = None
+        self._opened = asyncio.Event()
+        self._events: asyncio.Queue[ReplyEvent | VoiceLoopError] = asyncio.Queue(MAX_UNREAD_EVENTS)
+        self._failure: VoiceLoopError | None = None
+        self._words: tuple[str, ...] = ()
+        self._n_staged = 0
+        self._staged_words: dict[int, tuple[str, ...]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.n_resident = 0
+
+    def start(self, tasks: asyncio.TaskGroup) -> LiveBranch:
+        self._task = tasks.create_task(self._read(), name=f"branch {self._branch_id}")
+        return self
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    async def _read(self) -> None:
+        try:
+            self._branch = await self._language_model.branch(
+                self._branch_id, self.context.messages, self.context.tools
+            )
+            self._opened.set()
+            self._stage_words()
+            async for event in self._branch.events():
+                if isinstance(event, Staged):
+                    self._observe(event)
+                else:
+                    await self._events.put(event)
+            raise BackendError("expected the reply's events, found the branch closed")
+        except VoiceLoopError as error:
+            self._failure = error
+            self._opened.set()
+            await self._events.put(error)
+        finally:
+            if self._branch is not None:
+                await self._branch.close()
+
+    def _observe(self, staged: Staged) -> None:
+        words = self._staged_words.pop(staged.stage_id, None)
+        self.n_resident = staged.n_resident
+        if words is not None and words == self._words and self._on_p_end is not None:
+            self._on_p_end(words, staged.p_end_of_turn)
+
+    def stage(self, words: tuple[str, ...]) -> None:
+        """Make the open user turn's words resident; a revision replaces what it changes."""
+        if words != self._words:
+            self._words = words
+            self._stage_words()
+
+    def _stage_words(self) -> None:
+        if self._branch is None or self.failed:
+            return
+        self._n_staged += 1
+        self._staged_words[self._n_staged] = self._words
+        try:
+            self._branch.stage(self._n_staged, " ".join(self._words))
+        except Overloaded:
+            self._n_staged -= 1  # the next revision stages these words too
+        except BackendError as error:
+            self._failure = error
+
+    async def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        """Ask for the reply to `tail`. Raises: BackendError, Overloaded."""
+        await self._opened.wait()
+        if self._failure is not None:
+            raise self._failure
+        assert self._branch is not None
+        self._branch.commit(tail, params)
+
+    async def events(self) -> AsyncIterator[ReplyEvent]:
+        """The reply, round after round. Raises: BackendError, Overloaded."""
+        while True:
+            event = await self._events.get()
+            if isinstance(event, VoiceLoopError):
+                raise event
+            yield event
+
+    def close(self) -> None:
+        """Idempotent; the branch itself is closed by the reader on its way out."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+class Anticipation:
+    """The open user turn's branch, if there is one."""
+
+    def __init__(
+        self,
+        language_model: LanguageModel,
+        session_id: str,
+        tasks: asyncio.TaskGroup,
+        on_p_end: PEndCallback,
+        *,
+        enabled: bool = True,
+    ) -> None:
+        self._language_model = language_model
+        self._session_id = session_id
+        self._tasks = tasks
+        self._on_p_end = on_p_end
+        self._enabled = enabled
+        self._live: LiveBranch | None = None
+        self._n_branches = 0
+
+    def new_branch(self, context: Context, on_p_end: PEndCallback | None = None) -> LiveBranch:
+        """A branch of this session that nobody anticipated."""
+        self._n_branches += 1
+        branch_id = f"{self._session_id}.b{self._n_branches}"
+        return LiveBranch(self._language_model, branch_id, context, on_p_end).start(self._tasks)
+
+    def open(self, context: Context) -> None:
+        """The caller began to speak: bring the conversation so far into the cache."""
+        if not self._enabled:
+            return
+        if self._live is not None and self._live.context == context and not self._live.failed:
+            return
+        self.abort()
+        self._live = self.new_branch(context, self._on_p_end)
+
+    def observe_words(
+        self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool
+    ) -> None:
+        """Stage what will stay; at a pause all there is, since it may be the whole turn."""
+        if self._live is not None:
+            self._live.stage(stable + unstable if full else stable)
+
+    def adopt(
+        self, prompt: tuple[ChatMessage, ...], tools: tuple[Tool, ...]
+    ) -> tuple[LiveBranch, tuple[ChatMessage, ...]]:
+        """The branch that answers `prompt`, and the messages it still has to be given.
+
+        It is the anticipated one where that continues the same conversation, else a new one.
+        """
+        live, self._live = self._live, None
+        if live is not None:
+            known = live.context
+            n = len(known.messages)
+            if (
+                not live.failed
+                and known.tools == tools
+                and len(prompt) > n
+                and prompt[:n] == known.messages
+            ):
+                return live, prompt[n:]
+            live.close()
+        return self.new_branch(Context(prompt[:-1], tools)), prompt[-1:]
+
+    def abort(self) -> None:
+        """The caller said nothing after all."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None

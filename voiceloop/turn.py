@@ -1,0 +1,357 @@
+"""One answer of the agent, from the prompt to the last sample the caller hears.
+
+Owns its tasks: generate -> feed the voice -> take its audio -> play. The pieces between them are
+bounded queues. A turn ends in exactly one way (completed, incomplete, failed, cancelled), catches
+every backend's error itself, and leaves nothing open. Tool calls that the agent file answers go on
+in the same turn with another response; others end it, and the client's result begins the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from audio.codec import Encoding, encode
+from audio.resample import Resampler
+from voiceloop.anticipation import Anticipation, LiveBranch
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    Speech,
+    SpeechEnd,
+    TextDelta,
+    ToolCall,
+    Usage,
+    Voice,
+    VoiceOptions,
+    VoiceStream,
+)
+from voiceloop.config import AgentConfig
+from voiceloop.errors import BackendError, BackendTimeout, Overloaded, VoiceLoopError
+from voiceloop.items import FunctionCallOutput
+from voiceloop.playout import Chunk, Pacer, Playout
+from voiceloop.protocol import Protocol
+from voiceloop.response import CloseReason, ResponseHandle
+from voiceloop.spoken_text import SpokenText
+from voiceloop.telemetry import TurnTimeline
+
+Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
+
+GENERATE_DEADLINE_S = 30.0  # prompt to last token
+VOICE_DEADLINE_S = 10.0  # between two pieces of audio once all text is there
+MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
+TEXT_QUEUE = 64  # deltas between the language model and the voice
+FEED_RETRY_S = 0.02
+
+_ENCODINGS: dict[str, tuple[Encoding, int | None]] = {
+    "audio/pcm": ("pcm16", None),
+    "audio/pcmu": ("pcmu", 8000),
+    "audio/pcma": ("pcma", 8000),
+}
+
+
+@dataclass(slots=True)
+class Services:
+    """What all turns of one session share."""
+
+    voice: Voice
+    anticipation: Anticipation
+    protocol: Protocol
+    agent: AgentConfig
+    clock: Callable[[], float]
+    on_output: Callable[[], None]  # frames wait in the protocol
+    lead_ms: float = 160.0
+
+
+@dataclass(slots=True)
+class _Round:
+    """One response: what the model said and called in it."""
+
+    calls: list[ToolCall] = field(default_factory=list)
+    finish_reason: str = "stop"
+    usage: Usage | None = None
+
+
+class Turn:
+    """Answers once. `start`, then `cancel` at any time; `done` when nothing more comes."""
+
+    def __init__(
+        self,
+        services: Services,
+        response: ResponseHandle,
+        timeline: TurnTimeline,
+        *,
+        fixed_text: str | None = None,
+        not_before_s: float = 0.0,
+    ) -> None:
+        self.response = response
+        self.timeline = timeline
+        self.outcome: Outcome | None = None
+        self.wasted_audio_ms = 0.0
+        self.usage: Usage | None = None
+        self._services = services
+        self._fixed_text = fixed_text
+        self._task: asyncio.Task[None] | None = None
+        self._new_playout(not_before_s)
+
+    def _new_playout(self, not_before_s: float) -> None:
+        services, audio_format = self._services, self.response.output_format
+        self._encoding, rate_hz = _ENCODINGS[audio_format.type]
+        self._rate_hz = rate_hz or audio_format.rate
+        pacer = Pacer(self._rate_hz, services.lead_ms, not_before_s)
+        self.playout = Playout(pacer, self._emit, services.clock)
+        self._spoken = SpokenText()
+        self._text: asyncio.Queue[str | None] = asyncio.Queue(TEXT_QUEUE)
+
+    # --- from outside ---
+
+    def start(self, tasks: asyncio.TaskGroup, on_done: Callable[[Turn], None]) -> Turn:
+        self._task = tasks.create_task(self._run(on_done), name=f"turn {self.response.id}")
+        return self
+
+    def cancel(self) -> None:
+        """Silence now, for good; idempotent. The response itself is closed by who cancels."""
+        if self.outcome is None:
+            self.outcome = "cancelled"
+        if not self.playout.pacer.is_stopped:
+            self.wasted_audio_ms = self.playout.pacer.buffered_ms
+            self.playout.stop()
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def is_audible(self) -> bool:
+        return self.playout.pacer.is_audible(self._services.clock())
+
+    @property
+    def remaining_ms(self) -> float | None:
+        """Audio the caller has still to hear; None while more may come."""
+        pacer = self.playout.pacer
+        if not pacer.is_finished:
+            return None
+        ahead_ms = 1000.0 * max(0.0, pacer.play_end_s - self._services.clock())
+        return pacer.buffered_ms + ahead_ms
+
+    # --- the turn's own task ---
+
+    async def _run(self, on_done: Callable[[Turn], None]) -> None:
+        live: LiveBranch | None = None
+        try:
+            prompt = () if self._fixed_text is not None else self.response.messages()
+            if self._fixed_text is None:
+                live, prompt = self._services.anticipation.adopt(prompt, self.response.tools)
+            await self._rounds(live, prompt)
+            await self.playout.played_out()
+        except asyncio.CancelledError:
+            self._close("cancelled")
+            raise
+        except BaseExceptionGroup as group:
+            self._fail(_first_error(group))
+        except VoiceLoopError as error:
+            self._fail(error)
+        finally:
+            if live is not None:
+                live.close()
+            self.timeline.mark("turn_end", self._services.clock())
+            on_done(self)
+
+    def _fail(self, error: VoiceLoopError) -> None:
+        self.playout.stop()
+        self._close("failed", error)
+
+    def _close(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
+        """End the response on the wire, unless whoever cancelled has done so."""
+        if self.outcome is None:
+            self.outcome = outcome
+        reason: CloseReason | None = "max_output_tokens" if outcome == "incomplete" else None
+        self.response.close(outcome, reason, error, self.usage)
+        self._services.on_output()
+
+    async def _rounds(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> None:
+        for n_more in reversed(range(MAX_ROUNDS)):
+            done = await self._one_round(live, tail)
+            self.usage = done.usage
+            results = self._results(done.calls)
+            if done.finish_reason == "cancelled":
+                raise BackendError("expected a whole reply, found it cancelled by the model")
+            self._close("incomplete" if done.finish_reason == "length" else "completed")
+            if results is None or not n_more:
+                return
+            tail = self._continue_with(results)
+
+    async def _one_round(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> _Round:
+        done = _Round()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._generate(live, tail, done))
+            if self.response.speaks:
+                tasks.create_task(self._synthesize())
+                tasks.create_task(self.playout.run())
+        if self.response.speaks:
+            self.response.transcript_delta(self._spoken.take_rest())
+        return done
+
+    # --- generate ---
+
+    async def _generate(
+        self, live: LiveBranch | None, tail: tuple[ChatMessage, ...], done: _Round
+    ) -> None:
+        if live is None:
+            await self._say(self._fixed_text or "")
+        else:
+            try:
+                async with asyncio.timeout(GENERATE_DEADLINE_S):
+                    await self._reply(live, tail, done)
+            except TimeoutError:
+                raise BackendTimeout(
+                    f"expected the whole reply in {GENERATE_DEADLINE_S:.0f} s"
+                ) from None
+        await self._text.put(None)
+
+    async def _reply(self, live: LiveBranch, tail: tuple[ChatMessage, ...], done: _Round) -> None:
+        clock = self._services.clock
+        await live.commit(tail, self._params())
+        self.timeline.mark("prompt_committed", clock())
+        async for event in live.events():
+            match event:
+                case TextDelta(text=text):
+                    self.timeline.mark("first_token", clock())
+                    await self._say(text)
+                case ToolCall():
+                    done.calls.append(event)
+                    self.response.function_call(event.call_id, event.name)
+                    self.response.arguments_done(event.call_id, event.arguments)
+                    self._services.on_output()
+                case Generated():
+                    done.finish_reason, done.usage = event.finish_reason, event.usage
+                    return
+
+    async def _say(self, text: str) -> None:
+        if self.response.speaks:
+            self._spoken.add(text, self._services.clock())
+            await self._text.put(text)
+        else:
+            self.response.text_delta(text)
+            self._services.on_output()
+
+    def _params(self) -> GenerateParams:
+        limits, response = self._services.agent.limits, self.response
+        asked = response.max_output_tokens
+        n_tokens = limits.max_reply_tokens
+        temperature = response.temperature
+        choice = response.tool_choice
+        return GenerateParams(
+            max_tokens=n_tokens if asked == "inf" else min(int(asked), n_tokens),
+            temperature=limits.temperature if temperature is None else temperature,
+            seed=limits.seed,
+            tool_choice=choice if isinstance(choice, str) else json.dumps(choice),
+        )
+
+    # --- speak ---
+
+    async def _synthesize(self) -> None:
+        options = VoiceOptions(self.response.voice, self.response.speed)
+        stream = await self._services.voice.open(self.response.id, options)
+        try:
+            async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._feed(stream, stall))
+                await self._take_audio(stream, stall)
+        except TimeoutError:
+            raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
+        finally:
+            await stream.close()
+
+    async def _feed(self, stream: VoiceStream, stall: asyncio.Timeout) -> None:
+        while (text := await self._text.get()) is not None:
+            while True:
+                try:
+                    stream.feed(text)
+                    break
+                except Overloaded:
+                    await asyncio.sleep(FEED_RETRY_S)
+        stream.finish()
+        stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+
+    async def _take_audio(self, stream: VoiceStream, stall: asyncio.Timeout) -> None:
+        resampler = Resampler(self._services.voice.rate_hz, self._rate_hz)
+        async for event in stream.events():
+            if isinstance(event, SpeechEnd):
+                await self.playout.push(resampler.flush())
+                self.playout.finish()
+                return
+            self._mark_audio(event)
+            due_s = stall.when()
+            stall.reschedule(None)  # a full playout is no fault of the voice
+            samples = np.frombuffer(event.samples, "<i2").astype(np.int16, copy=False)
+            await self.playout.push(resampler.push(samples), event.words)
+            if due_s is not None:
+                stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+        raise BackendError("expected the end of speech, found the voice closed")
+
+    def _mark_audio(self, speech: Speech) -> None:
+        if "first_audio_frame" in self.timeline.marks:
+            return
+        n_chars = max((word.text_end for word in speech.words), default=0)
+        self.timeline.mark("first_clause", self._spoken.fed_at_s(n_chars))
+        self.timeline.mark("first_audio_frame", self._services.clock())
+
+    def _emit(self, chunk: Chunk) -> None:
+        """One chunk to the wire; its words' text goes just before the sound."""
+        if chunk.words:
+            self.response.transcript_delta(self._spoken.take(chunk.words[-1].text_end))
+            self.response.add_words(chunk.words)
+        self.response.audio_delta(encode(chunk.samples, self._encoding), chunk.duration_ms)
+        self.timeline.mark("first_audio_queued", self._services.clock())
+        self._services.on_output()
+
+    # --- tools the agent file answers ---
+
+    def _results(self, calls: list[ToolCall]) -> list[tuple[ToolCall, str]] | None:
+        """An answer to every call, or None where there is none or a client must answer."""
+        tools = {tool.name: tool for tool in self._services.agent.tools}
+        results = []
+        for call in calls:
+            tool = tools.get(call.name)
+            answer = tool.answer(_arguments(call)) if tool is not None else None
+            if answer is None:
+                return None
+            results.append((call, answer))
+        return results or None
+
+    def _continue_with(self, results: list[tuple[ToolCall, str]]) -> tuple[ChatMessage, ...]:
+        """The next response of this turn, and what it adds to the prompt."""
+        protocol = self._services.protocol
+        request = self.response.request
+        for call, answer in results:
+            item_id = protocol.new_id("item")
+            protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
+        self.response = protocol.open_response(request)
+        self.outcome = None
+        self._new_playout(self.playout.pacer.play_end_s)
+        self._services.on_output()
+        return tuple(ChatMessage("tool", answer, (), call.call_id) for call, answer in results)
+
+
+def _arguments(call: ToolCall) -> dict[str, object]:
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _first_error(group: BaseExceptionGroup[BaseException]) -> VoiceLoopError:
+    """The backend's error within a task group's. Raises the group where a bug is among them."""
+    matched, bugs = group.split(VoiceLoopError)
+    if bugs is not None or matched is None:
+        raise group
+    error: BaseException = matched
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, VoiceLoopError)
+    return error
