@@ -1,15 +1,26 @@
-"""What a server is told at its start: ``Config`` (the server) and ``AgentConfig`` (the agent file).
+"""What a server is told at its start.
 
-Owns the frozen dataclasses, their defaults and where values come from: TOML < environment
-(``VOICELOOP_*``) < flag. An unknown key fails at the start and names the nearest valid one.
+Owns ``Config``, its defaults and where values come from: TOML < environment (``VOICELOOP_*``) <
+flag. ``table.py`` does the strict reading: an unknown key fails and names the nearest valid one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from voiceloop.agent import AgentConfig, BargeIn
+from voiceloop.errors import ConfigError
+from voiceloop.table import field_types, overlay, read_toml
+
+__all__ = ["AgentConfig", "BargeIn", "Config", "Limits", "config_keys", "load_config"]
+
+PREFIX = "VOICELOOP_"
+MIB = 1024 * 1024
+# Set by the test suite and by recipes; no settings of a server.
+FOREIGN = frozenset({"VOICELOOP_DATA", "VOICELOOP_FUZZ"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +28,7 @@ class Limits:
     """Bounds that keep one client from hurting the others."""
 
     max_sessions: int = 64
-    frame_bytes: int = 2 * 1024 * 1024
+    frame_bytes: int = 2 * MIB
     session_minutes: float = 60.0
     uncommitted_audio_minutes: float = 10.0
     slow_client_s: float = 6.0
@@ -26,7 +37,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One server. Every field may be set in TOML, as ``VOICELOOP_<FIELD>``, or by a flag."""
+    """One server. Every field may be set in TOML, as ``VOICELOOP_<FIELD>``, or by a flag.
+
+    Fields of ``limits`` stand in a table of that name, or as ``VOICELOOP_LIMITS_<FIELD>``.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -51,72 +65,6 @@ class Config:
     limits: Limits = field(default_factory=Limits)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentTool:
-    """A function the agent may call. ``result``: the server answers it itself with this text;
-
-    ``table``/``table_key``: with the entry whose key is the value of that argument.
-    """
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-    side_effect_free: bool = False
-    result: str | None = None
-    table_key: str | None = None
-    table: Mapping[str, str] = field(default_factory=dict)
-
-    def answer(self, arguments: Mapping[str, Any]) -> str | None:
-        """The server's own answer, or None where the client must answer."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class BargeIn:
-    """What happens when the caller speaks while the agent does."""
-
-    enabled: bool = True
-    duck_ms: int = 60
-    hold_ms: int = 160
-    stop_ms: int = 240
-    backchannels: tuple[str, ...] = ("uh huh", "mm hmm", "mhm", "yeah", "okay", "right", "i see")
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyLimits:
-    """How long and how freely the agent answers."""
-
-    max_reply_tokens: int = 160
-    temperature: float = 0.0
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Crisis:
-    """Words after which the agent gives a fixed answer instead of the model's."""
-
-    words: tuple[str, ...] = ()
-    answer: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """The agent: what ``agent.toml`` holds."""
-
-    name: str = "Agent"
-    instructions: str = "You are a helpful voice assistant. Answer in one or two short sentences."
-    greeting: str = ""
-    voice: str = "default"
-    speed: float = 1.0
-    language: str = "en"
-    tools: tuple[AgentTool, ...] = ()
-    hotwords: tuple[str, ...] = ()
-    eagerness: Literal["auto", "low", "medium", "high"] = "auto"
-    barge_in: BargeIn = field(default_factory=BargeIn)
-    limits: ReplyLimits = field(default_factory=ReplyLimits)
-    crisis: Crisis = field(default_factory=Crisis)
-
-
 def load_config(
     path: Path | None = None,
     *,
@@ -129,13 +77,70 @@ def load_config(
         ConfigError: the file is missing or not TOML, a key is unknown (the nearest valid name is
             in the message), or a value is of the wrong type or out of its range.
     """
-    raise NotImplementedError
+    config = Config()
+    if path is not None:
+        config = overlay(config, read_toml(path), str(path))
+    if environ is not None:
+        config = overlay(config, _from_environment(environ), "the environment", is_text=True)
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    config = _with_key_file(overlay(config, given, "the command line"))
+    _check(config)
+    return config
 
 
-def load_agent(path: Path) -> AgentConfig:
-    """Read an agent file.
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """``VOICELOOP_PORT`` -> port, ``VOICELOOP_LIMITS_MAX_SESSIONS`` -> limits.max_sessions."""
+    found: dict[str, Any] = {}
+    for name, text in environ.items():
+        if not name.startswith(PREFIX) or name in FOREIGN:
+            continue
+        key = name[len(PREFIX) :].lower()
+        table, _, inner = key.partition("limits_")
+        if not table and inner:
+            found.setdefault("limits", {})[inner] = text
+        else:
+            found[key] = text
+    return found
 
-    Raises:
-        ConfigError: as for ``load_config``.
-    """
-    raise NotImplementedError
+
+def _with_key_file(config: Config) -> Config:
+    """Add the keys of the key file: one a line, ``#`` comments."""
+    if config.keys_file is None:
+        return config
+    try:
+        lines = config.keys_file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"keys_file: expected a readable text file, found {config.keys_file} ({error})"
+        ) from None
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
+        raise ConfigError(f"keys_file: expected one key a line, found none in {config.keys_file}")
+    return replace(config, keys=(*config.keys, *keys))
+
+
+def _check(config: Config) -> None:
+    """Ranges; each failure names what was expected and what was found."""
+    limits = config.limits
+    ranges: list[tuple[str, float, float, float]] = [
+        ("port", config.port, 0, 65535),
+        ("pacing_lead_ms", config.pacing_lead_ms, 20, 5000),
+        ("limits.max_sessions", limits.max_sessions, 1, 100_000),
+        ("limits.frame_bytes", limits.frame_bytes, 4096, 21 * MIB),
+        ("limits.session_minutes", limits.session_minutes, 0.01, 24 * 60),
+        ("limits.uncommitted_audio_minutes", limits.uncommitted_audio_minutes, 0.01, 60),
+        ("limits.slow_client_s", limits.slow_client_s, 0.1, 8),
+        ("limits.drain_s", limits.drain_s, 0, 600),
+    ]
+    for name, value, low, high in ranges:
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: expected {low:g} to {high:g}, found {value:g}")
+    if any(len(key) < 8 for key in config.keys):
+        raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
+    if (config.certfile is None) != (config.keyfile is None):
+        raise ConfigError("expected certfile and keyfile together, found one of them")
+
+
+def config_keys() -> tuple[str, ...]:
+    """The names of all settings, for help texts."""
+    return tuple(field_types(Config))

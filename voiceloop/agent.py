@@ -1,0 +1,154 @@
+"""The agent: what ``agent.toml`` says of its character, voice, tools and manners.
+
+Owns ``AgentConfig`` and its strict reading. The session's own settings replace what they name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from voiceloop.backends import Tool
+from voiceloop.errors import ConfigError
+from voiceloop.settings import SemanticVad, SessionSettings
+from voiceloop.table import overlay, read_toml, read_toml_text
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTool:
+    """A function the agent may call.
+
+    ``result``: the server answers every call itself with this text. ``table``: it answers with the
+    entry named by the value of the argument ``table_key`` (an entry ``"*"`` stands for any other).
+    With neither, the client answers.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    side_effect_free: bool = False
+    result: str | None = None
+    table_key: str | None = None
+    table: Mapping[str, Any] = field(default_factory=dict)
+
+    def answer(self, arguments: str) -> str | None:
+        """The server's own answer to a call (JSON text), or None where the client must answer."""
+        if self.result is not None:
+            return self.result
+        if self.table_key is None:
+            return None
+        try:
+            value = json.loads(arguments).get(self.table_key)
+        except (ValueError, AttributeError):
+            value = None
+        found = self.table.get(str(value).strip().lower(), self.table.get("*"))
+        if found is None:
+            return json.dumps({"error": f"nothing known for {self.table_key} {value!r}"})
+        return found if isinstance(found, str) else json.dumps(found)
+
+
+@dataclass(frozen=True, slots=True)
+class BargeIn:
+    """What happens when the caller speaks while the agent does."""
+
+    enabled: bool = True
+    duck_ms: int = 60
+    hold_ms: int = 160
+    stop_ms: int = 240
+    backchannels: tuple[str, ...] = ("uh huh", "mm hmm", "mhm", "yeah", "okay", "right", "i see")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyLimits:
+    """How long and how freely the agent answers."""
+
+    max_reply_tokens: int = 160
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Crisis:
+    """Words after which the agent gives a fixed answer instead of the model's."""
+
+    words: tuple[str, ...] = ()
+    answer: str = ""
+
+    def answers(self, heard: str) -> bool:
+        """True when one of the phrases stands in what was heard, as whole words."""
+        padded = f" {' '.join(heard.lower().split())} "
+        return any(f" {phrase} " in padded for phrase in self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """The agent: what ``agent.toml`` holds."""
+
+    name: str = "Agent"
+    instructions: str = "You are a helpful voice assistant. Answer in one or two short sentences."
+    greeting: str = ""
+    voice: str = "default"
+    speed: float = 1.0
+    language: str = "en"
+    tools: tuple[AgentTool, ...] = ()
+    hotwords: tuple[str, ...] = ()
+    eagerness: Literal["auto", "low", "medium", "high"] = "auto"
+    barge_in: BargeIn = field(default_factory=BargeIn)
+    limits: ReplyLimits = field(default_factory=ReplyLimits)
+    crisis: Crisis = field(default_factory=Crisis)
+
+    def tool(self, name: str) -> AgentTool | None:
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def session_settings(self, model: str = "voiceloop") -> SessionSettings:
+        """The settings a session of this agent starts with."""
+        tools = tuple(
+            Tool(tool.name, tool.description, dict(tool.parameters), tool.side_effect_free)
+            for tool in self.tools
+        )
+        return SessionSettings(
+            model=model,
+            instructions=self.instructions,
+            voice=self.voice,
+            speed=self.speed,
+            tools=tools,
+            turn_detection=SemanticVad(eagerness=self.eagerness),
+        )
+
+
+def load_agent(path: Path) -> AgentConfig:
+    """Read an agent file.
+
+    Raises:
+        ConfigError: the file is missing or not TOML, a key is unknown (the nearest valid name is
+            in the message), or a value is of the wrong type or out of its range.
+    """
+    return _read(read_toml(path), str(path))
+
+
+def embedded_agent() -> AgentConfig:
+    """The agent that ships with the embedded preset."""
+    name = "cafe.toml"
+    text = resources.files("voiceloop").joinpath("agents", name).read_text(encoding="utf-8")
+    return _read(read_toml_text(text, name), name)
+
+
+def _read(values: dict[str, Any], source: str) -> AgentConfig:
+    agent = overlay(AgentConfig(), values, source)
+    if not agent.instructions.strip():
+        raise ConfigError(f"{source}: instructions: expected a text, found nothing")
+    if not 0.25 <= agent.speed <= 1.5:
+        raise ConfigError(f"{source}: speed: expected 0.25 to 1.5, found {agent.speed:g}")
+    names = [tool.name for tool in agent.tools]
+    for tool in agent.tools:
+        if names.count(tool.name) > 1:
+            raise ConfigError(
+                f"{source}: tools: expected each name once, found {tool.name!r} twice"
+            )
+        if tool.table and tool.table_key is None:
+            raise ConfigError(f"{source}: tools: expected table_key beside table in {tool.name!r}")
+    return agent
