@@ -4,74 +4,68 @@ Every call enqueues and returns at once; `step()` does a bounded amount of work 
 came of it. One thread drives an engine; nothing here blocks, sleeps or knows about asyncio.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Tokens
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
-from .types import EngineConfig, Event, SamplingParams
+import torch
+from torch import Tensor
 
-
-class Text:  # moves to text.py
-    """Tokenizer and chat template of one checkpoint."""
-
-    end_of_turn_id: int
-
-    def encode_chat(
-        self,
-        messages: Sequence[dict[str, Any]],
-        tools: Sequence[dict[str, Any]] = (),
-        *,
-        open_user: str | None = None,
-        add_generation_prompt: bool = False,
-    ) -> list[int]:
-        """Token ids of a conversation; `open_user` appends a user turn that has no end yet."""
-        raise NotImplementedError
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        raise NotImplementedError
-
-
-class Branch:  # moves to branch.py
-    """One turn in the making: private KV on top of the shared committed prefix."""
-
-    branch_id: str
-
-    def stage(self, tokens: Sequence[int]) -> None:
-        """Replace the open turn (role header first, no end of turn) -> `Staged`."""
-        raise NotImplementedError
-
-    def speculate(self, tail_tokens: Sequence[int], params: SamplingParams) -> str:
-        """Draft a reply to what is staged, when nothing else is due -> `DraftDelta`, `DraftDone`.
-
-        Returns the draft's id for `commit`. A new `stage` keeps the draft for salvage but stops
-        its generation; a new `speculate` replaces it.
-        """
-        raise NotImplementedError
-
-    def commit(
-        self, tokens: Sequence[int], params: SamplingParams, draft: str | None = None
-    ) -> None:
-        """Answer the finished turn, first in line -> `TextDelta`..., `ToolCall`..., `Done`.
-
-        After `Done` the turn and the reply are history: the branch can stage and commit again.
-        """
-        raise NotImplementedError
-
-    def cancel(self) -> None:
-        """End the reply under way with `Done("cancelled")`; the branch stays usable."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Give everything back. Idempotent in every state; no event follows."""
-        raise NotImplementedError
+from .branch import Branch
+from .kv_cache import KvPool
+from .loader import Checkpoint, read_config
+from .model import Decoder
+from .prefix_tree import PrefixTree
+from .reply import Reply
+from .runner import Runner
+from .sampler import choose, penalize
+from .scheduler import Scheduler, Service, Task
+from .sequence import Sequence, n_blocks_for
+from .text import Text
+from .tool_calls import MalformedToolCall, notation_of
+from .types import (
+    BLOCK_TOKENS,
+    CheckpointError,
+    DeadlineExceeded,
+    Done,
+    EngineConfig,
+    Event,
+    InvalidRequest,
+    OutOfMemory,
+    SamplingParams,
+    Staged,
+)
 
 
 class Engine:
-    """One model, one KV pool, many branches."""
+    """One model, one KV pool, many branches. Build it with `Engine.load`."""
 
-    text: Text
-    context_length: int
+    def __init__(
+        self, text: Text, decoder: Decoder, config: EngineConfig, clock: Callable[[], float]
+    ) -> None:
+        self.text, self.config, self.clock = text, config, clock
+        model = decoder.config
+        self.context_length = config.context_length or model.context_length
+        self.pool = KvPool(
+            n_layers=model.n_layers,
+            n_kv_heads=model.n_kv_heads,
+            head_dim=model.head_dim,
+            n_blocks=config.kv_tokens // BLOCK_TOKENS,
+            dtype=decoder.dtype,
+            device=config.device,
+            poison=config.poison,
+        )
+        self.tree = PrefixTree(self.pool)
+        self.runner = Runner(decoder, self.pool)
+        self.scheduler = Scheduler(self.pool, self.tree, config)
+        self.notation = notation_of(text.template_source)
+        self.outbox: list[Event] = []
+        self._branches: dict[str, Branch] = {}
+        self._n_ordered = 0
+        self._totals: Counter[str] = Counter()
 
     @classmethod
     def load(
@@ -81,24 +75,237 @@ class Engine:
         *,
         clock: Callable[[], float] = monotonic,
     ) -> "Engine":
-        """Read a Hugging Face folder. Raises: CheckpointError, ConfigError, TemplateError."""
-        raise NotImplementedError
+        """Read a Hugging Face folder: config.json, safetensors, tokenizer.json, chat template.
 
-    def branch(self, branch_id: str, history_tokens: Sequence[int] = (), salt: str = "") -> Branch:
-        """Fork the committed prefix `history_tokens`; branches of different salts share nothing."""
-        raise NotImplementedError
+        Raises: CheckpointError, ConfigError, TemplateError.
+        """
+        config = config or EngineConfig()
+        torch.set_num_threads(config.threads)
+        checkpoint = Checkpoint(model_dir)
+        model = read_config(model_dir)
+        text = Text(model_dir, model.eos_ids)
+        if text.vocab_size > model.vocab_size:
+            raise CheckpointError(
+                f"{model_dir}: expected a tokenizer of at most {model.vocab_size} tokens, "
+                f"found {text.vocab_size}"
+            )
+        decoder = Decoder(
+            checkpoint,
+            model,
+            dtype=config.dtype,
+            quant=config.quant,
+            device=config.device,
+            context_length=config.context_length or model.context_length,
+        )
+        return cls(text, decoder, config, clock)
+
+    # -- what a caller asks for ------------------------------------------------------------------
+
+    def branch(self, branch_id: str, history_tokens: Tokens[int] = (), salt: str = "") -> Branch:
+        """Fork the committed prefix `history_tokens`; what is not shared yet is prefilled.
+
+        Branches of different salts share nothing.
+        Raises: InvalidRequest, PromptTooLong, OutOfMemory.
+        """
+        if branch_id in self._branches:
+            raise InvalidRequest(f"expected a new branch id, found {branch_id} open")
+        if len(self._branches) >= self.config.max_branches:
+            raise InvalidRequest(
+                f"expected at most {self.config.max_branches} branches, found one more"
+            )
+        branch = Branch(self, branch_id, history_tokens, Sequence(self.pool, self.tree, salt))
+        self._branches[branch_id] = branch
+        return branch
+
+    def has_work(self) -> bool:
+        """Whether `step` would do or return anything."""
+        return bool(self.outbox) or any(
+            branch.reply is not None
+            or branch.sequence.n_pending
+            or (branch.draft is not None and branch.draft.active)
+            for branch in self._branches.values()
+        )
 
     def step(self) -> list[Event]:
         """Advance what is due, most urgent class first, and return what came of it."""
-        raise NotImplementedError
-
-    def has_work(self) -> bool:
-        raise NotImplementedError
+        self._expire()
+        tasks = self.scheduler.compose(self._branches.values())
+        if tasks:
+            started = self.clock()
+            for task in tasks:
+                if task.reply is not None and task.reply.clock.scheduled is None:
+                    task.reply.clock.scheduled = started
+            logits = self.runner.run([task.extension for task in tasks])
+            for task, rows in self._split(tasks, logits):
+                self._advance(task, rows)
+            n_rows = sum(task.extension.n_rows for task in tasks)
+            self.scheduler.observe(n_rows, (self.clock() - started) * 1e3)
+            self._totals.update(steps=1, rows=n_rows)
+        events, self.outbox = self.outbox, []
+        return events
 
     def check_integrity(self) -> None:
-        """Raises: IntegrityError."""
-        raise NotImplementedError
+        """Compare every reference there is with what the pool counts. Raises: IntegrityError."""
+        held = list(self.tree.held())
+        for branch in self._branches.values():
+            held += branch.sequence.table
+            if branch.draft is not None and branch.draft.sequence is not None:
+                held += branch.draft.sequence.table
+        self.pool.check_integrity(held)
+        self.tree.check_integrity()
 
     def metrics(self) -> dict[str, float]:
-        """Totals since the start, by metric name."""
-        raise NotImplementedError
+        """Totals since the start and the state of the KV pool, by metric name."""
+        return {
+            **self._totals,
+            "branches": len(self._branches),
+            "kv_blocks": self.pool.n_blocks,
+            "kv_blocks_free": self.pool.n_free,
+            "kv_blocks_shared": len(self.tree),
+        }
+
+    # -- what a branch needs of us ---------------------------------------------------------------
+
+    def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply:
+        n_most = min(params.max_tokens, self.context_length - n_prompt)
+        return Reply(
+            self.text,
+            replace(params, max_tokens=max(1, n_most)),
+            seed=self.config.seed,
+            n_prompt=n_prompt,
+            now=self.clock(),
+            notation=self.notation,
+        )
+
+    def require_room(self, n_tokens: int) -> None:
+        """Refuse what the pool could not hold even if it were empty. Raises: OutOfMemory."""
+        # One block more than the tokens need: a shared block may have to be copied.
+        if n_blocks_for(n_tokens) + 1 > self.pool.n_blocks:
+            raise OutOfMemory(
+                f"expected a request of at most {(self.pool.n_blocks - 1) * BLOCK_TOKENS} tokens "
+                f"(the KV pool), found {n_tokens}"
+            )
+
+    def order(self) -> int:
+        self._n_ordered += 1
+        return self._n_ordered
+
+    def finished(self, reply: Reply, done: Done) -> None:
+        self.outbox.append(replace(done, timings=reply.clock.timings(self.clock())))
+        usage = reply.usage
+        self._totals.update(
+            {
+                "replies": 1,
+                f"replies_{done.finish_reason}": 1,
+                "prompt_tokens": usage.prompt_tokens,
+                "cached_tokens": usage.cached_tokens,
+                "output_tokens": usage.output_tokens,
+                "drafted_tokens": usage.drafted_tokens,
+                "accepted_tokens": usage.accepted_tokens,
+                "adopted_tokens": usage.adopted_tokens,
+                "discarded_tokens": usage.discarded_tokens,
+            }
+        )
+
+    def forget(self, branch: Branch) -> None:
+        del self._branches[branch.branch_id]
+        self.outbox = [event for event in self.outbox if event.branch_id != branch.branch_id]
+
+    # -- the step --------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        for branch in self._branches.values():
+            reply = branch.reply
+            if reply is None or reply.params.deadline_ms is None:
+                continue
+            waited_ms = (self.clock() - reply.clock.asked) * 1e3
+            if waited_ms > reply.params.deadline_ms:
+                error = DeadlineExceeded(
+                    f"expected the reply within {reply.params.deadline_ms:.0f} ms, "
+                    f"found it unfinished after {waited_ms:.0f} ms"
+                )
+                branch.finish("error", str(error))
+
+    def _split(
+        self, tasks: list[Task], logits: Tensor | None
+    ) -> Iterator[tuple[Task, Tensor | None]]:
+        """Hand each task its rows of the logits."""
+        row = 0
+        for task in tasks:
+            n_logits = task.extension.n_logits
+            yield task, logits[row : row + n_logits] if logits is not None and n_logits else None
+            row += n_logits
+
+    def _advance(self, task: Task, logits: Tensor | None) -> None:
+        branch, extension = task.branch, task.extension
+        sequence = extension.sequence
+        sequence.n_resident += extension.n_known
+        if task.reply is None:
+            self._advance_staged(branch, extension.n_known, logits)
+            return
+        if not task.reply.tokens:
+            task.reply.count(prefilled_tokens=extension.n_known)
+        if logits is None:
+            return
+        sampled = self._verify(task.reply, sequence.tokens, extension.proposals, logits)
+        known = len(sequence.tokens)
+        sequence.n_resident = known + len(extension.proposals)
+        sequence.tokens += sampled
+        sequence.retreat(known + len(sampled) - 1)
+        self._deliver(task, sampled)
+
+    def _advance_staged(self, branch: Branch, n_known: int, logits: Tensor | None) -> None:
+        sequence = branch.sequence
+        branch.n_prefilled += n_known
+        self._totals["staged_tokens"] += n_known
+        if not branch.history_published and sequence.n_resident >= branch.n_history:
+            sequence.publish(branch.n_history)
+            branch.history_published = True
+        if logits is None:
+            return
+        end_of_turn = self.text.end_of_turn_id
+        probability = float(logits[0].softmax(-1)[end_of_turn]) if end_of_turn >= 0 else 0.0
+        n_prefilled, branch.n_prefilled, branch.staged_due = branch.n_prefilled, 0, False
+        self.outbox.append(Staged(branch.branch_id, sequence.n_resident, n_prefilled, probability))
+
+    def _verify(
+        self, reply: Reply, prompt: list[int], proposals: list[int], logits: Tensor
+    ) -> list[int]:
+        """Sample at every row while the choice before it agreed with what was proposed."""
+        sampled: list[int] = []
+        n_prompt, n_before = reply.n_prompt, len(reply.tokens)
+        for i, row in enumerate(logits):
+            penalized = penalize(row, reply.params, prompt[:n_prompt], [*reply.tokens, *sampled])
+            sampled.append(choose(penalized, reply.params, reply.seed, n_before + i))
+            if i < len(proposals) and sampled[-1] != proposals[i]:
+                break
+        n_accepted = len(sampled) - 1
+        reply.count(drafted_tokens=len(proposals), accepted_tokens=n_accepted)
+        reply.proposals = []
+        return sampled
+
+    def _deliver(self, task: Task, sampled: list[int]) -> None:
+        """Turn sampled tokens into events and drop those after the reply's end."""
+        branch, reply, sequence = task.branch, task.reply, task.extension.sequence
+        assert reply is not None
+        n_before = len(reply.tokens)
+        error = None
+        reply.clock.token(self.clock())
+        try:
+            output = reply.accept(sampled)
+        except MalformedToolCall as malformed:
+            output, error = [], str(malformed)
+        n_taken = len(reply.tokens) - n_before
+        sequence.truncate(len(sequence.tokens) - len(sampled) + n_taken)
+        if task.service is Service.SPECULATIVE:
+            self._totals["speculated_tokens"] += n_taken
+            if error is not None:
+                reply.finish_reason = "error"
+            branch.n_speculated += n_taken
+            branch.emit_draft(output)
+            return
+        branch.emit(output)
+        if error is not None:
+            branch.finish("error", error)
+        elif reply.finish_reason is not None:
+            branch.finish(reply.finish_reason)

@@ -88,9 +88,11 @@ class EngineConfig:
     step_budget_ms: chunks shrink below those bounds so that a step is predicted to end in time.
     share_steps: let speculative rows ride in steps that also serve committed turns
         (nearly free on a GPU, costly on a CPU).
+    speculation_tokens: most tokens one turn may spend on speculated replies.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
     max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
+    poison: fill freed KV with NaN, so that any use of it shows (tests).
     """
 
     dtype: str = "bf16"
@@ -105,9 +107,11 @@ class EngineConfig:
     background_tokens: int = 128
     step_budget_ms: float = 10.0
     share_steps: bool = False
+    speculation_tokens: int = 256
     draft_dir: Path | None = None
     ngram_draft: bool = False
     max_draft_tokens: int = 4
+    poison: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -123,7 +127,9 @@ class EngineConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
         if self.max_draft_tokens < 0:
-            raise ConfigError(f"max_draft_tokens: expected 0 or more, found {self.max_draft_tokens}")
+            raise ConfigError(
+                f"max_draft_tokens: expected 0 or more, found {self.max_draft_tokens}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""Owns attention over the paged KV: which tokens of which blocks each row of a step sees.
+
+A `Plan` is built once a step and used by every layer. `attend` is the torch reference; a GPU
+kernel of the same signature takes its place when the pool lies on a GPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from .kv_cache import KvPool
+from .types import BLOCK_TOKENS
+
+
+@dataclass(slots=True)
+class Span:
+    """The rows of one sequence in a step: positions first..first + n_rows of its tokens."""
+
+    row: int
+    n_rows: int
+    first: int
+    blocks: "Tensor | slice"
+    masks: dict[int, Tensor | None]  # by attention window
+
+    @property
+    def n_tokens(self) -> int:
+        return self.first + self.n_rows
+
+
+@dataclass(slots=True)
+class Plan:
+    """Where a step's rows read and write. slots: KV slot of every row."""
+
+    spans: list[Span]
+    slots: "Tensor | slice"
+
+
+def plan_step(
+    parts: Sequence[tuple[int, int, Sequence[int]]], windows: set[int], device: str
+) -> Plan:
+    """parts: per sequence (first position, number of rows, its block table)."""
+    spans: list[Span] = []
+    slots: list[int] = []
+    row = 0
+    for first, n_rows, table in parts:
+        n_blocks = -(-(first + n_rows) // BLOCK_TOKENS)
+        masks = {window: _mask(first, n_rows, window, device) for window in windows}
+        spans.append(Span(row, n_rows, first, _compact(table[:n_blocks], device), masks))
+        slots.extend(
+            table[p // BLOCK_TOKENS] * BLOCK_TOKENS + p % BLOCK_TOKENS
+            for p in range(first, first + n_rows)
+        )
+        row += n_rows
+    return Plan(spans, _compact(slots, device))
+
+
+def _compact(indices: Sequence[int], device: str) -> "Tensor | slice":
+    """A slice where the indices are neighbours: writing and reading through it copies nothing."""
+    start, n = indices[0], len(indices)
+    if indices[-1] - start == n - 1 and all(b == start + i for i, b in enumerate(indices)):
+        return slice(start, start + n)
+    return torch.tensor(indices, device=device)
+
+
+def _mask(first: int, n_rows: int, window: int, device: str) -> Tensor | None:
+    """True where a row may look: causal, and within the window. None where all may look."""
+    if n_rows == 1:
+        return None  # a window is cut off before attention instead
+    skip = _skip(first, window)
+    query = torch.arange(first, first + n_rows, device=device)[:, None]
+    key = torch.arange(skip, first + n_rows, device=device)[None]
+    seen = key <= query
+    return seen & (key > query - window) if window else seen
+
+
+def _skip(first: int, window: int) -> int:
+    """Leading tokens no row of the span sees."""
+    return max(0, first + 1 - window) if window else 0
+
+
+def attend(pool: KvPool, layer: int, plan: Plan, queries: Tensor, window: int) -> Tensor:
+    """queries: [rows, heads, head_dim] -> [rows, heads * head_dim]. KV is already written."""
+    outputs = []
+    for span in plan.spans:
+        skip = _skip(span.first, window)
+        keys, values = pool.read(layer, span.blocks, span.n_tokens, skip)
+        rows = queries[span.row : span.row + span.n_rows]
+        output = scaled_dot_product_attention(
+            rows.transpose(0, 1)[None],
+            keys.transpose(0, 1)[None],
+            values.transpose(0, 1)[None],
+            attn_mask=span.masks[window],
+            enable_gqa=True,
+        )
+        outputs.append(output[0].transpose(0, 1).reshape(span.n_rows, -1))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

@@ -1,0 +1,278 @@
+"""Owns one turn in the making: what is staged, the drafted reply, the committed reply.
+
+A branch holds private KV on top of the shared committed prefix. Its methods only change what is
+wanted; the scheduler looks at that and decides what the next step does.
+"""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .reply import Reply
+from .sequence import Sequence
+from .tool_calls import ParsedCall
+from .types import (
+    Done,
+    DraftDelta,
+    DraftDone,
+    Event,
+    InvalidRequest,
+    PromptTooLong,
+    SamplingParams,
+    TextDelta,
+    ToolCall,
+)
+
+
+class Home(Protocol):
+    """What a branch needs of its engine."""
+
+    context_length: int
+    outbox: list[Event]
+
+    def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply: ...
+    def require_room(self, n_tokens: int) -> None: ...
+    def order(self) -> int: ...
+    def finished(self, reply: Reply, done: Done) -> None: ...
+    def forget(self, branch: "Branch") -> None: ...
+
+
+@dataclass(slots=True)
+class Draft:
+    """A reply speculated on a fork. The fork is taken when the staged turn is resident."""
+
+    draft_id: str
+    tail: list[int]
+    reply: Reply
+    sequence: Sequence | None = None
+    prompt: list[int] = field(default_factory=list)
+    active: bool = True
+
+    def start(self, staged: Sequence) -> Sequence:
+        self.sequence = staged.fork()
+        self.sequence.tokens += self.tail
+        self.prompt = list(self.sequence.tokens)
+        return self.sequence
+
+    def release(self) -> None:
+        """Stop and give the KV back; the tokens stay for salvage."""
+        self.active = False
+        if self.sequence is not None:
+            self.sequence.release()
+
+
+class Branch:
+    """See `engine.Engine.branch`."""
+
+    def __init__(
+        self, home: Home, branch_id: str, history: Tokens[int], sequence: Sequence
+    ) -> None:
+        self.branch_id, self.sequence = branch_id, sequence
+        self.n_history = len(history)
+        self.history_published = not history
+        self.staged_due = False  # a Staged event is owed
+        self.n_prefilled = 0  # since the last Staged
+        self.order = home.order()  # position in its class; renewed when staged or committed
+        self.reply: Reply | None = None
+        self.admitted = False
+        self.draft: Draft | None = None
+        self.n_speculated = 0  # in this turn
+        self.closed = False
+        self._home = home
+        self._n_drafts = 0
+        self._n_calls = 0
+        home.require_room(len(history))
+        sequence.retarget(list(history))
+
+    # -- what a caller asks for ------------------------------------------------------------------
+
+    def stage(self, tokens: Tokens[int]) -> None:
+        """Replace the open turn (role header first, no end of turn) -> `Staged`.
+
+        Only what differs from the turn staged before is computed.
+        Raises: PromptTooLong, InvalidRequest.
+        """
+        target = self._target(tokens)
+        if not target:
+            raise InvalidRequest("expected at least one token to stage, found none")
+        self._aim(target)
+        self.staged_due = True
+        self.order = self._home.order()
+        draft = self.draft
+        if draft is not None and draft.active and draft.prompt[: -len(draft.tail)] != target:
+            self._stop_draft("cancelled")
+
+    def speculate(self, tail_tokens: Tokens[int], params: SamplingParams) -> str:
+        """Draft a reply to what is staged, when nothing else is due -> `DraftDelta`, `DraftDone`.
+
+        tail_tokens: end of turn and assistant header. Returns the draft's id for `commit`.
+        A changed `stage` stops the draft but keeps it for salvage; a new `speculate` replaces it.
+        Raises: PromptTooLong, InvalidRequest.
+        """
+        self._require_idle()
+        if not tail_tokens:
+            raise InvalidRequest("expected at least one tail token, found none")
+        n_prompt = len(self.sequence.tokens) + len(tail_tokens)
+        self._require_context(n_prompt)
+        self._drop_draft()
+        self._n_drafts += 1
+        self.draft = Draft(
+            f"{self.branch_id}/draft-{self._n_drafts}",
+            list(tail_tokens),
+            self._home.new_reply(n_prompt, params),
+        )
+        return self.draft.draft_id
+
+    def commit(self, tokens: Tokens[int], params: SamplingParams, draft: str | None = None) -> None:
+        """Answer the finished turn, first in line -> `TextDelta`..., `ToolCall`..., `Done`.
+
+        tokens: the whole turn with its end and the assistant header (or tool results).
+        draft: id from `speculate`. Drafted to the same words it is adopted as it is; else it is
+        verified against the new prompt in one pass, and what stands is kept.
+        After `Done` the turn and the reply are history: the branch can stage and commit again.
+        Raises: PromptTooLong, OutOfMemory, InvalidRequest.
+        """
+        target = self._target(tokens)
+        if not target:
+            raise InvalidRequest("expected at least one token to commit, found none")
+        reply = self._home.new_reply(len(target), params)
+        self._home.require_room(len(target) + reply.params.max_tokens)
+        usable = self.draft if self.draft is not None and self.draft.draft_id == draft else None
+        self.staged_due, self.admitted, self.n_speculated = False, False, 0
+        self.order = self._home.order()
+        if usable is not None and self._adopt(usable, reply, target):
+            return
+        if usable is not None:
+            reply.proposals = usable.reply.tokens[: reply.params.max_tokens - 1]
+        self.reply = reply
+        self._drop_draft()
+        self._aim(target)
+        reply.count(cached_tokens=self.sequence.n_resident)
+
+    def cancel(self) -> None:
+        """End the reply under way with `Done("cancelled")`; the branch stays usable."""
+        if self.reply is not None:
+            self.finish("cancelled")
+        self._drop_draft()
+
+    def close(self) -> None:
+        """Give everything back. Idempotent in every state; no event follows."""
+        if self.closed:
+            return
+        self.closed = True
+        self._home.forget(self)
+        if self.draft is not None:
+            self.draft.release()
+        self.sequence.publish(self.n_history if self.reply is None else self.reply.n_prompt)
+        self.sequence.release()
+
+    # -- what a step reports ---------------------------------------------------------------------
+
+    def emit(self, output: list[str | ParsedCall]) -> None:
+        """Send output of the committed reply."""
+        assert self.reply is not None
+        text = "".join(piece for piece in output if isinstance(piece, str))
+        if text:
+            delta = TextDelta(self.branch_id, text, self.reply.report())
+            self._home.outbox.append(delta)
+        for piece in output:
+            if isinstance(piece, ParsedCall):
+                self._n_calls += 1
+                call_id = f"call_{self.branch_id}_{self._n_calls}"
+                self._home.outbox.append(
+                    ToolCall(self.branch_id, call_id, piece.name, piece.arguments_json)
+                )
+
+    def emit_draft(self, output: list[str | ParsedCall]) -> None:
+        """Send output of the drafted reply; a tool call is kept back until it is committed."""
+        assert self.draft is not None
+        text = "".join(piece for piece in output if isinstance(piece, str))
+        if text:
+            n_tokens = self.draft.reply.report()
+            delta = DraftDelta(self.branch_id, self.draft.draft_id, text, n_tokens)
+            self._home.outbox.append(delta)
+        if self.draft.reply.finish_reason is not None:
+            self._stop_draft(self.draft.reply.finish_reason)
+
+    def finish(self, reason: str, error: str | None = None) -> None:
+        """End the committed reply; it becomes history that others may share."""
+        reply = self.reply
+        assert reply is not None
+        self.reply, self.admitted = None, False
+        self.n_history = len(self.sequence.tokens)
+        self.history_published = True
+        self.sequence.publish(self.n_history)
+        reply.count(kv_blocks=len(self.sequence.table))
+        done = Done(self.branch_id, reason, reply.usage, error=error)
+        self._home.finished(reply, done)
+
+    def preempt_draft(self) -> None:
+        """Make room for somebody more urgent."""
+        assert self.draft is not None
+        self._stop_draft("cancelled")
+        self.draft.release()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _target(self, tokens: Tokens[int]) -> list[int]:
+        self._require_idle()
+        target = self.sequence.tokens[: self.n_history] + list(tokens)
+        self._require_context(len(target))
+        return target
+
+    def _require_idle(self) -> None:
+        if self.closed:
+            raise InvalidRequest(f"expected branch {self.branch_id} open, found it closed")
+        if self.reply is not None:
+            raise InvalidRequest(
+                f"expected no reply under way on branch {self.branch_id}, found one"
+            )
+
+    def _require_context(self, n_tokens: int) -> None:
+        if n_tokens >= self._home.context_length:
+            raise PromptTooLong(
+                f"expected a prompt below {self._home.context_length} tokens, found {n_tokens}"
+            )
+
+    def _aim(self, target: list[int]) -> None:
+        """Make `target` the sequence, with at least its last token to compute: we need logits."""
+        self.sequence.retarget(target)
+        if self.sequence.n_pending == 0:
+            self.sequence.retreat(len(target) - 1)
+
+    def _adopt(self, draft: Draft, reply: Reply, target: list[int]) -> bool:
+        """Take over a draft made for exactly this prompt and these parameters."""
+        drafted = draft.reply
+        if (
+            draft.sequence is None
+            or not draft.sequence.table
+            or draft.prompt != target
+            or drafted.params != reply.params
+            or not drafted.tokens
+            or drafted.finish_reason == "error"
+        ):
+            return False
+        self.sequence.release()
+        self.sequence, self.draft, self.reply = draft.sequence, None, drafted
+        drafted.adopt(reply.clock)
+        self.emit(drafted.pieces)
+        if drafted.finish_reason is not None:
+            self.finish(drafted.finish_reason)
+        return True
+
+    def _stop_draft(self, reason: str) -> None:
+        assert self.draft is not None
+        if self.draft.active:
+            self.draft.active = False
+            n_tokens = len(self.draft.reply.tokens)
+            self._home.outbox.append(
+                DraftDone(self.branch_id, self.draft.draft_id, reason, n_tokens)
+            )
+
+    def _drop_draft(self) -> None:
+        if self.draft is not None:
+            if self.reply is not None:
+                self.reply.count(discarded_tokens=len(self.draft.reply.tokens))
+            self._stop_draft("cancelled")
+            self.draft.release()
+            self.draft = None

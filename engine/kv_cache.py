@@ -1,0 +1,112 @@
+"""Owns the paged KV memory: one tensor of blocks, their reference counts, and the free list.
+
+A block holds `BLOCK_TOKENS` consecutive tokens of every layer. Whoever keeps a block id holds one
+reference; a block is free when none is left. Sequences write only into blocks they own alone (I3).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .types import BLOCK_TOKENS, IntegrityError, OutOfMemory
+
+
+class KvPool:
+    """Blocks of [layer, block, token in block, key or value, kv head, head_dim]."""
+
+    def __init__(
+        self,
+        *,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        n_blocks: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        poison: bool = False,
+    ) -> None:
+        """poison: fill freed blocks with NaN, so that a read of one shows up (tests)."""
+        shape = (n_layers, n_blocks, BLOCK_TOKENS, 2, n_kv_heads, head_dim)
+        self.blocks = torch.empty(shape, dtype=dtype, device=device)
+        self.slots = self.blocks.view(n_layers, n_blocks * BLOCK_TOKENS, 2, n_kv_heads, head_dim)
+        self.n_blocks, self.poison = n_blocks, poison
+        self.refs = [0] * n_blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(n_blocks))
+        # Asked for blocks when none is free; set by the prefix tree, returns how many it gave back.
+        self.evict: Callable[[int], int] = lambda n_blocks: 0
+        if poison:
+            self.blocks.fill_(torch.nan)
+
+    @property
+    def n_free(self) -> int:
+        return len(self._free)
+
+    def allocate(self, after: int | None = None) -> int:
+        """One block, with one reference; the neighbour of `after` if it is free.
+
+        A sequence whose blocks are neighbours is read without a gather.
+        Raises: OutOfMemory.
+        """
+        if not self._free and not self.evict(1):
+            raise OutOfMemory(f"expected a free KV block, found all {self.n_blocks} in use")
+        if after is not None and after + 1 in self._free:
+            block = after + 1
+            del self._free[block]
+        else:
+            block, _ = self._free.popitem(last=False)
+        self.refs[block] = 1
+        return block
+
+    def share(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            if self.refs[block] == 0:
+                raise IntegrityError(f"expected KV block {block} in use, found it free")
+            self.refs[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            if self.refs[block] == 0:
+                raise IntegrityError(f"expected KV block {block} in use, found it free")
+            self.refs[block] -= 1
+            if self.refs[block] == 0:
+                self._free[block] = None
+                if self.poison:
+                    self.blocks[:, block] = torch.nan
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy the KV of one block in all layers."""
+        self.blocks[:, target] = self.blocks[:, source]
+
+    def write(self, layer: int, slots: "Tensor | slice", keys: Tensor, values: Tensor) -> None:
+        """Store [n, kv_heads, head_dim] keys and values at `slots` (block * BLOCK_TOKENS + i)."""
+        cache = self.slots[layer]
+        cache[slots, 0] = keys
+        cache[slots, 1] = values
+
+    def read(
+        self, layer: int, where: "Tensor | slice", n_tokens: int, skip: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of tokens skip..n_tokens of one sequence: [n, kv_heads, head_dim] each.
+
+        where: its blocks, as a slice where they are neighbours (a view), else as indices (a copy).
+        """
+        cache = self.blocks[layer][where].flatten(0, 1)[skip:n_tokens]
+        return cache[:, 0], cache[:, 1]
+
+    def check_integrity(self, held: Sequence[int]) -> None:
+        """`held`: every reference that exists, one entry each. Raises: IntegrityError."""
+        counts = [0] * self.n_blocks
+        for block in held:
+            counts[block] += 1
+        for block, (expected, found) in enumerate(zip(counts, self.refs, strict=True)):
+            if expected != found:
+                raise IntegrityError(
+                    f"KV block {block}: expected {expected} references, found {found}"
+                )
+            if (found == 0) != (block in self._free):
+                raise IntegrityError(
+                    f"KV block {block}: expected it on the free list only when unreferenced, "
+                    f"found {found} references"
+                )

@@ -1,0 +1,171 @@
+"""Owns the decoder: one forward pass, driven by `ModelConfig`, for every supported family.
+
+Llama, Mistral, Qwen2 and Qwen3 differ in biases, QK-norm, tied heads, windows and RoPE scaling
+only; each is a field of the config. The pass works on the rows of many sequences at once.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm, silu
+
+from .attention import Plan, attend
+from .kv_cache import KvPool
+from .linear import Linear, make_linear
+from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
+
+
+def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
+    """Angle per position of each rotated pair: fp64 [head_dim / 2].
+
+    Source: the Llama 3.1 release notes for "llama3"; linear is position interpolation
+    (arXiv:2306.15595).
+    """
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    frequency = 1.0 / rope.theta**exponent
+    if rope.kind == "linear":
+        return frequency / rope.factor
+    if rope.kind == "llama3":
+        turns = rope.original_context * frequency / (2 * math.pi)  # over the trained context
+        span = rope.high_freq_factor - rope.low_freq_factor
+        smooth = ((turns - rope.low_freq_factor) / span).clamp(0, 1)
+        return smooth * frequency + (1 - smooth) * frequency / rope.factor
+    return frequency
+
+
+class Rope:
+    """Tables of the rotary embedding for every position of the context."""
+
+    def __init__(
+        self, rope: RopeConfig, head_dim: int, n_positions: int, dtype: torch.dtype, device: str
+    ) -> None:
+        angles = torch.outer(
+            torch.arange(n_positions, dtype=torch.float64), rope_frequencies(rope, head_dim)
+        )
+        cos, sin = angles.cos(), angles.sin()
+        # The first half of a head takes -sin of its partner, the second half +sin.
+        self.cos = torch.cat((cos, cos), -1).to(device=device, dtype=dtype)[:, None]
+        self.sin = torch.cat((-sin, sin), -1).to(device=device, dtype=dtype)[:, None]
+
+    def at(self, positions: "Tensor | slice") -> tuple[Tensor, Tensor]:
+        return self.cos[positions], self.sin[positions]
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x: [rows, heads, head_dim] with halves as partners (the Hugging Face layout)."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+class Layer:
+    """The weights of one decoder layer, with q, k, v and gate, up merged."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: ModelConfig, index: int, quant: str | None,
+        dtype: torch.dtype, device: str,
+    ) -> None:  # fmt: skip
+        prefix = f"model.layers.{index}."
+        hidden, heads = config.hidden_size, config.n_heads * config.head_dim
+        kv_heads, inner = config.n_kv_heads * config.head_dim, config.intermediate_size
+
+        def linear(names: list[str], sizes: list[int], n_in: int, bias: bool) -> Linear:
+            weights = [
+                checkpoint.tensor(f"{prefix}{name}.weight", (size, n_in))
+                for name, size in zip(names, sizes, strict=True)
+            ]
+            biases = [
+                checkpoint.tensor(f"{prefix}{name}.bias", (size,))
+                for name, size in zip(names, sizes, strict=True)
+                if bias
+            ]
+            return make_linear(
+                torch.cat(weights), torch.cat(biases) if bias else None,
+                dtype=dtype, quant=quant, device=device,
+            )  # fmt: skip
+
+        def norm(name: str, size: int) -> Tensor:
+            weight = checkpoint.tensor(f"{prefix}{name}.weight", (size,))
+            return weight.to(device=device, dtype=dtype)
+
+        self.window = config.windows[index]
+        self.input_norm = norm("input_layernorm", hidden)
+        self.post_norm = norm("post_attention_layernorm", hidden)
+        attention = [f"self_attn.{name}_proj" for name in "qkv"]
+        self.qkv = linear(attention, [heads, kv_heads, kv_heads], hidden, config.qkv_bias)
+        self.output = linear(["self_attn.o_proj"], [hidden], heads, config.output_bias)
+        self.gate_up = linear(
+            ["mlp.gate_proj", "mlp.up_proj"], [inner, inner], hidden, config.mlp_bias
+        )
+        self.down = linear(["mlp.down_proj"], [hidden], inner, config.mlp_bias)
+        self.q_norm = norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None
+        self.k_norm = norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None
+
+
+class Decoder:
+    """The whole model: token ids in, logits out, KV into the pool on the way."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: ModelConfig, *, dtype: str, quant: str | None,
+        device: str, context_length: int,
+    ) -> None:  # fmt: skip
+        """Raises: CheckpointError."""
+        self.config, self.device = config, device
+        self.dtype = TORCH_DTYPES[dtype]
+        shape = (config.vocab_size, config.hidden_size)
+        embedding = checkpoint.tensor("model.embed_tokens.weight", shape)
+        self.embedding = embedding.to(device=device, dtype=self.dtype)
+        head = embedding if config.tied_head else checkpoint.tensor("lm_head.weight", shape)
+        self.head = make_linear(head, None, dtype=self.dtype, quant=quant, device=device)
+        norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
+        self.norm = norm.to(device=device, dtype=self.dtype)
+        self.layers = [
+            Layer(checkpoint, config, i, quant, self.dtype, device) for i in range(config.n_layers)
+        ]
+        self.rope = Rope(config.rope, config.head_dim, context_length, self.dtype, device)
+        self.windows = set(config.windows)
+
+    def forward(
+        self, tokens: Tensor, positions: "Tensor | slice", plan: Plan, pool: KvPool,
+        wanted: "Tensor | slice | None",
+    ) -> Tensor | None:  # fmt: skip
+        """Extend the sequences of `plan` by `tokens` [rows] at `positions` [rows].
+
+        Returns the logits [wanted rows, vocab] in fp32 (fp64 for an fp64 model), None for none.
+        """
+        config = self.config
+        cos, sin = self.rope.at(positions)
+        x = self.embedding[tokens]
+        for index, layer in enumerate(self.layers):
+            normed = rms_norm(x, (config.hidden_size,), layer.input_norm, config.norm_eps)
+            queries = self._project(layer, index, normed, cos, sin, plan, pool)
+            x = x + layer.output(attend(pool, index, plan, queries, layer.window))
+            normed = rms_norm(x, (config.hidden_size,), layer.post_norm, config.norm_eps)
+            gate, up = layer.gate_up(normed).chunk(2, -1)
+            x = x + layer.down(silu(gate).mul_(up))
+        if wanted is None:
+            return None
+        x = rms_norm(x[wanted], (config.hidden_size,), self.norm, config.norm_eps)
+        logits = self.head(x)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _project(
+        self, layer: Layer, index: int, x: Tensor, cos: Tensor, sin: Tensor, plan: Plan,
+        pool: KvPool,
+    ) -> Tensor:  # fmt: skip
+        """Queries [rows, heads, head_dim]; keys and values go into the pool."""
+        config = self.config
+        n_q, n_kv = config.n_heads, config.n_kv_heads
+        qkv = layer.qkv(x).view(x.shape[0], n_q + 2 * n_kv, config.head_dim)
+        qk = qkv[:, : n_q + n_kv]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            shape = (config.head_dim,)
+            qk = torch.cat(
+                (
+                    rms_norm(qkv[:, :n_q], shape, layer.q_norm, config.norm_eps),
+                    rms_norm(qkv[:, n_q : n_q + n_kv], shape, layer.k_norm, config.norm_eps),
+                ),
+                1,
+            )
+        qk = rotate(qk, cos, sin)
+        pool.write(index, plan.slots, qk[:, n_q:], qkv[:, n_q + n_kv :])
+        return qk[:, :n_q]

@@ -1,0 +1,121 @@
+"""Owns one reply while it is generated: its tokens, its text, its end, its clock.
+
+The same class serves a committed reply and a speculated one; a branch decides which events they
+become.
+"""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field, replace
+
+from .detokenizer import Detokenizer, StopStrings
+from .text import Text
+from .tool_calls import Notation, ParsedCall, ToolCallParser
+from .types import SamplingParams, Timings, Usage
+
+
+@dataclass(slots=True)
+class ReplyClock:
+    """Monotonic seconds of what happened to a reply."""
+
+    asked: float
+    scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+
+    def token(self, now: float) -> None:
+        """A step gave this reply tokens."""
+        if self.first_token is None:
+            self.first_token = now
+        else:
+            self.gaps.append(now - self.last_token)
+        self.last_token = now
+
+    def timings(self, now: float) -> Timings:
+        def after(moment: float | None) -> float:
+            return 0.0 if moment is None else (moment - self.asked) * 1e3
+
+        gaps_ms = tuple(gap * 1e3 for gap in self.gaps)
+        return Timings(after(self.scheduled), after(self.first_token), after(now), gaps_ms)
+
+
+class Reply:
+    """Tokens in, text and tool calls out, until a stop token, stop string or limit."""
+
+    def __init__(
+        self,
+        text: Text,
+        params: SamplingParams,
+        *,
+        seed: int,
+        n_prompt: int,
+        now: float,
+        notation: Notation | None = None,
+    ) -> None:
+        self.params, self.n_prompt = params, n_prompt
+        self.seed = seed if params.seed is None else params.seed
+        self.tokens: list[int] = []
+        self.pieces: list[str | ParsedCall] = []  # all output so far, for a draft's adoption
+        self.proposals: list[int] = []  # drafted continuation, to be verified by the next extend
+        self.finish_reason: str | None = None
+        self.usage = Usage(prompt_tokens=n_prompt)
+        self.clock = ReplyClock(now)
+        self._n_reported = 0
+        self._stop_ids = frozenset[int]() if params.ignore_eos else text.stop_ids
+        marks = {notation.open, notation.close} if notation else set[str]()
+        shown = frozenset(i for i, content in text.special.items() if content in marks)
+        self._detokenizer = Detokenizer(text, shown)
+        self._stops = StopStrings(params.stop)
+        self._parser = ToolCallParser(notation)
+
+    def count(self, **changes: int) -> None:
+        """Add to the usage counters by name."""
+        self.usage = replace(
+            self.usage, **{name: getattr(self.usage, name) + n for name, n in changes.items()}
+        )
+
+    def report(self) -> int:
+        """Tokens accepted since the last report."""
+        n_new, self._n_reported = len(self.tokens) - self._n_reported, len(self.tokens)
+        return n_new
+
+    def adopt(self, clock: ReplyClock) -> None:
+        """From a draft become the committed reply asked for at `clock.asked`."""
+        self.clock, self._n_reported = clock, 0
+        clock.scheduled = clock.asked
+        clock.token(clock.asked)
+        n_tokens = len(self.tokens)
+        self.usage = Usage(
+            prompt_tokens=self.n_prompt,
+            cached_tokens=self.n_prompt,
+            output_tokens=n_tokens,
+            adopted_tokens=n_tokens,
+        )
+
+    def accept(self, tokens: Tokens[int]) -> list[str | ParsedCall]:
+        """Append sampled tokens up to the reply's end; returns the output they complete.
+
+        Raises: MalformedToolCall.
+        """
+        output: list[str | ParsedCall] = []
+        for token in tokens:
+            self.tokens.append(token)
+            if token in self._stop_ids:
+                self.finish_reason = "stop"
+            else:
+                output += self._parser.feed(self._stops.feed(self._detokenizer.feed(token)))
+                if self._stops.stopped:
+                    self.finish_reason = "stop"
+                elif len(self.tokens) >= self.params.max_tokens:
+                    self.finish_reason = "length"
+            if self.finish_reason is not None:
+                output += self._flush()
+                break
+        self.count(output_tokens=len(self.tokens) - self.usage.output_tokens)
+        self.pieces += output
+        return output
+
+    def _flush(self) -> list[str | ParsedCall]:
+        output = self._parser.feed(self._stops.feed(self._detokenizer.flush()))
+        output += self._parser.feed(self._stops.flush())
+        return output + self._parser.finish()

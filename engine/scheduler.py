@@ -1,0 +1,197 @@
+"""Owns the order of service: what the next step does, and who must give memory back for it.
+
+Classes, most urgent first: committed decode, committed prefill, staged prefill, speculative. A
+lower class joins a step only where it cannot be felt by a higher one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from .branch import Branch
+from .kv_cache import KvPool
+from .prefix_tree import PrefixTree
+from .reply import Reply
+from .runner import Extension
+from .sequence import Sequence
+from .types import EngineConfig, OutOfMemory
+
+SMALLEST_CHUNK = 16  # tokens; below it the fixed cost of a step dominates
+
+
+class Service(IntEnum):
+    DECODE = 0
+    PREFILL = 1
+    STAGED = 2
+    SPECULATIVE = 3
+
+
+@dataclass(slots=True)
+class Task:
+    """One sequence's share of a step. reply: what the logits are for; None for staged words."""
+
+    service: Service
+    branch: Branch
+    extension: Extension
+    reply: Reply | None
+
+
+def worst_blocks(branch: Branch) -> int:
+    """Blocks an admitted branch may still ask for."""
+    reply, sequence = branch.reply, branch.sequence
+    if reply is None:
+        return 0
+    n_most = reply.n_prompt + reply.params.max_tokens
+    return sequence.n_blocks_to_reserve(n_most - sequence.n_resident)
+
+
+class Scheduler:
+    """Composes steps for the branches of one engine."""
+
+    def __init__(self, pool: KvPool, tree: PrefixTree, config: EngineConfig) -> None:
+        self.pool, self.tree, self.config = pool, tree, config
+        self._ms_per_row = 0.0  # running estimate for chunks; 0 until measured
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def observe(self, n_rows: int, elapsed_ms: float) -> None:
+        """Learn from a step what a row costs."""
+        if n_rows >= SMALLEST_CHUNK:
+            measured = elapsed_ms / n_rows
+            known = self._ms_per_row or measured
+            self._ms_per_row = 0.8 * known + 0.2 * measured
+
+    def _chunk(self, limit: int) -> int:
+        if not self._ms_per_row:
+            return limit
+        affordable = int(self.config.step_budget_ms / self._ms_per_row)
+        return min(limit, max(SMALLEST_CHUNK, affordable))
+
+    # -- the step --------------------------------------------------------------------------------
+
+    def compose(self, branches: Iterable[Branch]) -> list[Task]:
+        """The tasks of the next step, blocks reserved."""
+        branches = sorted(branches, key=lambda branch: branch.order)
+        self._admit(branches)
+        tasks = self._committed(branches)
+        urgent = any(task.service is Service.PREFILL for task in tasks)
+        sharing = self.config.share_steps
+        n_rows = sum(task.extension.n_rows for task in tasks)
+        if not urgent or sharing:
+            tasks += self._staged(branches, self._chunk(self.config.background_tokens) - n_rows)
+        if not tasks or sharing:
+            tasks += self._speculative(branches)
+        return tasks
+
+    def _committed(self, branches: list[Branch]) -> list[Task]:
+        tasks: list[Task] = []
+        budget = self._chunk(self.config.step_tokens)
+        running = [branch for branch in branches if branch.admitted and branch.reply is not None]
+        for decoding in (True, False):
+            for branch in running:
+                reply, sequence = branch.reply, branch.sequence
+                assert reply is not None
+                if bool(reply.tokens) is not decoding or (budget <= 0 and not decoding):
+                    continue
+                extension = _extension(branch.sequence, reply, budget)
+                self._make_room(sequence.n_blocks_to_reserve(extension.n_rows), branches)
+                sequence.reserve(extension.n_rows)
+                budget -= extension.n_rows
+                service = Service.DECODE if decoding else Service.PREFILL
+                tasks.append(Task(service, branch, extension, reply))
+        return tasks
+
+    def _staged(self, branches: list[Branch], budget: int) -> list[Task]:
+        tasks: list[Task] = []
+        for branch in branches:
+            sequence = branch.sequence
+            if budget <= 0:
+                break
+            if branch.reply is not None or not sequence.n_pending:
+                continue
+            sequence.attach()  # somebody may have committed our prefix meanwhile
+            n_known = min(sequence.n_pending, budget)
+            if not self._has_spare(sequence.n_blocks_to_reserve(n_known), branches):
+                continue
+            sequence.reserve(n_known)
+            n_logits = int(branch.staged_due and n_known == sequence.n_pending)
+            extension = Extension(sequence, n_known, n_logits=n_logits)
+            tasks.append(Task(Service.STAGED, branch, extension, None))
+            budget -= n_known
+        return tasks
+
+    def _speculative(self, branches: list[Branch]) -> list[Task]:
+        """Those who speculated least go first; each within its budget."""
+        tasks: list[Task] = []
+        budget = self._chunk(self.config.background_tokens)
+        for branch in sorted(branches, key=lambda branch: branch.n_speculated):
+            draft = branch.draft
+            if draft is None or not draft.active or branch.sequence.n_pending or budget <= 0:
+                continue
+            if branch.n_speculated >= self.config.speculation_tokens:
+                branch.preempt_draft()
+                continue
+            sequence = draft.sequence or draft.start(branch.sequence)
+            extension = _extension(sequence, draft.reply, budget)
+            if not self._has_spare(sequence.n_blocks_to_reserve(extension.n_rows), branches):
+                continue
+            sequence.reserve(extension.n_rows)
+            tasks.append(Task(Service.SPECULATIVE, branch, extension, draft.reply))
+            budget -= extension.n_rows
+        return tasks
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _promised(self, branches: Iterable[Branch]) -> int:
+        return sum(worst_blocks(branch) for branch in branches if branch.admitted)
+
+    def _has_spare(self, n_blocks: int, branches: Iterable[Branch]) -> bool:
+        """Whether a lower class may take blocks without touching what is promised."""
+        spare = self.pool.n_free - self._promised(branches)
+        return spare >= n_blocks or spare + self.tree.n_evictable() >= n_blocks
+
+    def _admit(self, branches: list[Branch]) -> None:
+        """In order of commit; nobody overtakes one that waits for memory."""
+        for branch in branches:
+            if branch.reply is None or branch.admitted:
+                continue
+            branch.sequence.attach()
+            while not self._has_spare(worst_blocks(branch), branches):
+                if not self._preempt(branches, branch):
+                    return
+            branch.admitted = True
+
+    def _make_room(self, n_blocks: int, branches: list[Branch]) -> None:
+        """For an admitted branch; promised, so it can only be preemptible work in the way."""
+        if self.pool.n_free >= n_blocks:
+            return
+        while self.pool.n_free + self.tree.n_evictable() < n_blocks:
+            if not self._preempt(branches, None):
+                raise OutOfMemory(
+                    f"expected {n_blocks} KV blocks for admitted replies, "
+                    f"found {self.pool.n_free} free"
+                )
+
+    def _preempt(self, branches: list[Branch], wanting: Branch | None) -> bool:
+        """Take back the KV of the least important holder: drafts, then staged, then waiting."""
+        for branch in reversed(branches):
+            draft = branch.draft
+            if draft is not None and draft.sequence is not None and draft.sequence.table:
+                branch.preempt_draft()
+                return True
+        for is_waiting in (False, True):
+            for branch in reversed(branches):
+                if branch is wanting or branch.admitted or not branch.sequence.table:
+                    continue
+                if (branch.reply is not None) is is_waiting:
+                    branch.sequence.release()
+                    return True
+        return False
+
+
+def _extension(sequence: Sequence, reply: Reply, budget: int) -> Extension:
+    """The next rows of a reply: all its pending tokens and its proposals, or a chunk of them."""
+    n_pending = sequence.n_pending
+    if n_pending > max(budget, 1):
+        return Extension(sequence, budget, n_logits=0)
+    return Extension(sequence, n_pending, reply.proposals, 1 + len(reply.proposals))
