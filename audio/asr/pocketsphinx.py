@@ -1,0 +1,221 @@
+"""The embedded recognizer: pocketsphinx, one pass, streaming; a fallback that needs no download.
+
+One decoder a stream (20 ms to make, some 10 MB). pocketsphinx holds the interpreter lock while
+it decodes, so `step` gives each stream a short piece of audio and returns. The cepstral mean is
+seeded, and carried from segment to segment and over a change of options.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..errors import AudioError, UnknownStream
+from ..frames import RECOGNIZER_HZ, Samples, duration_ms, samples_in
+from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
+from .pocketsphinx_decoder import Hypothesis, ModelFiles, SegmentDecoder, find_model
+
+STEP_MS = 80.0  # audio a stream decodes in one step: about 10 ms of work on a slow core
+MAX_BACKLOG_S = 600.0  # what a client may send uncommitted when turn detection is off
+# A word is stable once it has stood unchanged for so many updates, or ended so long ago; beam
+# search rarely reaches back further. The last word is never stable: its end is not decided.
+STABLE_UPDATES = 4
+STABLE_AGE_MS = 300.0
+
+
+class _Mark(Enum):
+    FLUSH = 1
+    FINALIZE = 2
+
+
+_Queued: TypeAlias = Samples | _Mark
+
+
+@dataclass(slots=True)
+class _Stream:
+    options: RecognizerOptions
+    decoder: SegmentDecoder
+    queue: deque[_Queued] = field(default_factory=deque)
+    n_queued: int = 0  # samples in queue
+    segment: int = 0
+    n_fed: int = 0  # samples given to the decoder in this stream
+    segment_start: int = 0  # of them before this segment
+    options_changed: bool = False
+    stability: "_Stability" = field(default_factory=lambda: _Stability())
+    reported: tuple[tuple[str, ...], int] = ((), 0)  # words of the last Partial, and stable ones
+
+
+class PocketsphinxRecognizer:
+    """`RecognizerModel` over pocketsphinx.
+
+    model: "domain" for the small language model of orders, bookings and small talk, "generic"
+    for the one in the pocketsphinx wheel.
+
+    Raises: MissingExtra if pocketsphinx is absent; AudioError if a model file is.
+    """
+
+    def __init__(self, model: str = "generic") -> None:
+        self._files: ModelFiles = find_model(model)
+        self._streams: dict[str, _Stream] = {}
+        self._spare: SegmentDecoder | None = SegmentDecoder(self._files, RecognizerOptions())
+
+    def open(self, stream_id: str, options: RecognizerOptions) -> None:
+        """Raises: AudioError on a language other than English, or an id in use."""
+        _check(options)
+        if stream_id in self._streams:
+            raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
+        self._streams[stream_id] = _Stream(options, self._decoder(options))
+
+    def feed(self, stream_id: str, samples: Samples) -> None:
+        stream = self._stream(stream_id)
+        if len(samples):
+            stream.queue.append(np.ascontiguousarray(samples, dtype=np.int16))
+            stream.n_queued += len(samples)
+
+    def flush(self, stream_id: str) -> None:
+        self._stream(stream_id).queue.append(_Mark.FLUSH)
+
+    def finalize(self, stream_id: str) -> None:
+        self._stream(stream_id).queue.append(_Mark.FINALIZE)
+
+    def set_options(self, stream_id: str, options: RecognizerOptions) -> None:
+        """Raises: AudioError on a language other than English."""
+        _check(options)
+        stream = self._stream(stream_id)
+        stream.options_changed = stream.options_changed or options != stream.options
+        stream.options = options
+        if stream.n_fed == stream.segment_start:
+            self._apply_options(stream)
+
+    def close(self, stream_id: str) -> None:
+        self._streams.pop(stream_id, None)
+
+    def has_work(self) -> bool:
+        return any(stream.queue for stream in self._streams.values())
+
+    def step(self) -> list[Event]:
+        """At most STEP_MS of audio and the marks after it, of each stream."""
+        events: list[Event] = []
+        for stream_id, stream in list(self._streams.items()):
+            if not stream.queue:
+                continue
+            try:
+                events += self._advance(stream_id, stream)
+            except (AudioError, RuntimeError) as error:  # the binding raises plain RuntimeErrors
+                self.close(stream_id)
+                events.append(StreamFailed(stream_id, f"pocketsphinx: {error}", retryable=True))
+        return events
+
+    def _stream(self, stream_id: str) -> _Stream:
+        if stream_id not in self._streams:
+            raise UnknownStream(stream_id)
+        return self._streams[stream_id]
+
+    def _decoder(self, options: RecognizerOptions) -> SegmentDecoder:
+        """A decoder for a new stream; one for plain options stands ready."""
+        if options == RecognizerOptions() and self._spare is not None:
+            decoder, self._spare = self._spare, None
+            return decoder
+        return SegmentDecoder(self._files, options)
+
+    def _apply_options(self, stream: _Stream) -> None:
+        if not stream.options_changed:
+            return
+        stream.options_changed = False
+        cepstral_mean = stream.decoder.cepstral_mean
+        stream.decoder = SegmentDecoder(self._files, stream.options)
+        stream.decoder.cepstral_mean = cepstral_mean
+
+    def _advance(self, stream_id: str, stream: _Stream) -> list[Event]:
+        if stream.n_queued > MAX_BACKLOG_S * RECOGNIZER_HZ:
+            raise AudioError(
+                f"expected at most {MAX_BACKLOG_S:.0f} s of audio waiting, "
+                f"found {stream.n_queued / RECOGNIZER_HZ:.0f} s"
+            )
+        events: list[Event] = []
+        samples = _take(stream, samples_in(STEP_MS, RECOGNIZER_HZ))
+        if len(samples):
+            stream.decoder.decode(samples)
+            stream.n_fed += len(samples)
+            stream.stability.observe(stream.decoder.hypothesis())
+            events += self._partial(stream_id, stream)
+        while stream.queue and isinstance(stream.queue[0], _Mark):
+            match stream.queue.popleft():
+                case _Mark.FLUSH:
+                    stream.stability.observe(stream.decoder.flushed_hypothesis())
+                    events += self._partial(stream_id, stream, flushed=True)
+                case _Mark.FINALIZE:
+                    events.append(self._finish_segment(stream_id, stream))
+        return events
+
+    def _partial(self, stream_id: str, stream: _Stream, flushed: bool = False) -> list[Event]:
+        words, n_stable = stream.stability.words, stream.stability.n_stable
+        if (words, n_stable) == stream.reported and not flushed:
+            return []
+        stream.reported = (words, n_stable)
+        return [Partial(stream_id, stream.segment, words[:n_stable], words[n_stable:], flushed)]
+
+    def _finish_segment(self, stream_id: str, stream: _Stream) -> Transcript:
+        offset_ms = duration_ms(stream.segment_start, RECOGNIZER_HZ)
+        words = tuple(
+            Word(word.text, offset_ms + word.start_ms, offset_ms + word.end_ms)
+            for word in stream.decoder.finish().words
+        )
+        transcript = Transcript(stream_id, stream.segment, words)
+        stream.segment += 1
+        stream.segment_start = stream.n_fed
+        stream.stability, stream.reported = _Stability(), ((), 0)
+        self._apply_options(stream)
+        return transcript
+
+
+class _Stability:
+    """Which words of a growing hypothesis will stand."""
+
+    def __init__(self) -> None:
+        self.words: tuple[str, ...] = ()
+        self.n_stable = 0
+        self._ages: list[int] = []  # updates that each word has stood for
+
+    def observe(self, hypothesis: Hypothesis) -> None:
+        words = tuple(word.text for word in hypothesis.words)
+        n_same = _common_prefix(words, self.words)
+        self._ages = [age + 1 for age in self._ages[:n_same]] + [1] * (len(words) - n_same)
+        n_stable = 0
+        for word, age in zip(hypothesis.words[:-1], self._ages, strict=False):
+            old = hypothesis.end_ms - word.end_ms >= STABLE_AGE_MS
+            if age < STABLE_UPDATES and not (old and age > 1):
+                break
+            n_stable += 1
+        # What was called stable stays so while it stands.
+        self.n_stable = max(n_stable, min(self.n_stable, n_same, max(0, len(words) - 1)))
+        self.words = words
+
+
+def _common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
+    for index, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return index
+    return min(len(a), len(b))
+
+
+def _check(options: RecognizerOptions) -> None:
+    if options.language.split("-")[0].lower() not in ("en", ""):
+        raise AudioError(f"expected the language 'en', found {options.language!r}")
+
+
+def _take(stream: _Stream, n_most: int) -> Samples:
+    """Samples from the front of the queue, up to a mark or n_most."""
+    taken: list[Samples] = []
+    while stream.queue and n_most > 0 and not isinstance(stream.queue[0], _Mark):
+        head = stream.queue.popleft()
+        assert isinstance(head, np.ndarray)
+        taken.append(head[:n_most])
+        if len(head) > n_most:
+            stream.queue.appendleft(head[n_most:])
+        n_most -= len(taken[-1])
+        stream.n_queued -= len(taken[-1])
+    return np.concatenate(taken) if taken else np.zeros(0, np.int16)
