@@ -1,0 +1,173 @@
+"""From a folder on disk to a Whisper decoder: which library, which device, and what is missing.
+
+CTranslate2 is the choice wherever it runs. It still links CUDA 12's cuBLAS while torch moves to
+CUDA 13, so its libraries are looked for before the first decode would crash on them.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import AudioError
+from .whisper_decoder import Ct2Decoder, WindowDecoder
+
+# What CTranslate2 4.x loads by name at the first CUDA operation, and the wheel that has it.
+CUDA_LIBRARIES = {
+    "libcublas.so.12": ("nvidia/cublas/lib", "nvidia-cublas-cu12"),
+    "libcudnn.so.9": ("nvidia/cudnn/lib", "nvidia-cudnn-cu12"),
+}
+COMPUTE_TYPES = {"cpu": "int8", "cuda": "int8_float16"}
+BACKENDS = ("auto", "ct2", "transformers")
+
+
+def open_decoder(
+    folder: Path,
+    device: str,
+    compute_type: str | None,
+    backend: str,
+    n_threads: int,
+    cache_dir: str | Path | None,
+) -> tuple[WindowDecoder, str]:
+    """The decoder for folder, and the device it runs on.
+
+    Raises: AudioError if nothing on this machine can run it; the message has the remedy.
+    """
+    if backend not in BACKENDS:
+        raise AudioError(f"expected a backend among {', '.join(BACKENDS)}, found {backend!r}")
+    if device not in ("auto", "cpu", "cuda"):
+        raise AudioError(f"expected the device auto, cpu or cuda, found {device!r}")
+    if not (folder / "config.json").is_file():
+        raise AudioError(
+            f"expected a Whisper model in {str(folder)!r} (config.json and its weights), found "
+            "none; remedy: voiceloop models pull, or name the folder you downloaded"
+        )
+    if backend != "transformers":
+        usable = choose_device(device, backend)
+        if usable is not None:
+            ct2_folder = folder if is_ct2(folder) else convert(folder, cache_dir)
+            chosen = compute_type or COMPUTE_TYPES[usable]
+            return Ct2Decoder(ct2_folder, usable, chosen, n_threads), usable
+    from .whisper_transformers import TransformersDecoder
+
+    if is_ct2(folder):
+        raise AudioError(
+            f"expected a Hugging Face Whisper for the transformers backend, found CTranslate2's "
+            f"format in {folder}; remedy: {_remedy(missing_cuda_libraries())}"
+        )
+    decoder = TransformersDecoder(folder, device)
+    return decoder, decoder.device
+
+
+def choose_device(device: str, backend: str) -> str | None:
+    """The device CTranslate2 shall use; None: transformers has a GPU that it cannot reach.
+
+    Raises: AudioError if CUDA was asked of CTranslate2 and does not work.
+    """
+    if device == "cpu" or (device == "auto" and not _n_cuda_devices()):
+        return "cpu"
+    missing = missing_cuda_libraries()
+    if _n_cuda_devices() and not missing:
+        return "cuda"
+    if backend == "ct2":
+        found = f"no {' and no '.join(missing)}" if missing else "no CUDA device"
+        raise AudioError(
+            f"expected a CUDA device and CUDA 12's libraries for faster-whisper, found {found}; "
+            f"remedy: {_remedy(missing)}"
+        )
+    return None
+
+
+def missing_cuda_libraries(
+    load: Callable[[str], object] | None = None,
+) -> tuple[str, ...]:
+    """Names of CUDA_LIBRARIES that cannot be loaded, the wheels' own folders included.
+
+    A library found in a wheel is loaded for the whole process, so that CTranslate2 finds it.
+    """
+    if load is None:
+        load = _load_globally
+    missing = []
+    for name, (wheel_folder, _) in CUDA_LIBRARIES.items():
+        places = [name, *(str(Path(root) / wheel_folder / name) for root in _site_folders())]
+        if not any(_loads(load, place) for place in places):
+            missing.append(name)
+    return tuple(missing)
+
+
+def is_ct2(folder: Path) -> bool:
+    has_vocabulary = any((folder / f"vocabulary.{end}").is_file() for end in ("json", "txt"))
+    return has_vocabulary and (folder / "model.bin").is_file()
+
+
+def convert(folder: Path, cache_dir: str | Path | None) -> Path:
+    """A CTranslate2 copy of a Hugging Face folder, made once and kept in cache_dir.
+
+    Raises: AudioError if transformers or torch is absent, or the checkpoint is no Whisper.
+    """
+    root = Path(cache_dir) if cache_dir is not None else _cache_root()
+    weights = sorted(folder.glob("*.safetensors")) + sorted(folder.glob("pytorch_model*.bin"))
+    if not weights:
+        raise AudioError(f"expected weights (*.safetensors or model.bin) in {folder}, found none")
+    stamp = max(path.stat().st_mtime_ns for path in weights)
+    target = root / f"{folder.resolve().name}-{stamp:x}"
+    if is_ct2(target):
+        return target
+    if find_spec("transformers") is None or find_spec("torch") is None:
+        raise AudioError(
+            f"expected transformers and torch to convert {folder} for faster-whisper, found none; "
+            "remedy: pip install 'voiceloop[gpu]', or name a CTranslate2 folder"
+        )
+    from ctranslate2.converters import TransformersConverter
+
+    kept = [n for n in ("tokenizer.json", "preprocessor_config.json") if (folder / n).is_file()]
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        TransformersConverter(str(folder), copy_files=kept).convert(
+            str(partial), quantization="float16", force=True
+        )
+        if not target.exists():
+            partial.rename(target)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise AudioError(f"expected a Whisper checkpoint in {folder}, found: {error}") from error
+    return target
+
+
+def _cache_root() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "voiceloop" / "whisper"
+
+
+def _n_cuda_devices() -> int:
+    import ctranslate2
+
+    n_devices: int = ctranslate2.get_cuda_device_count()
+    return n_devices
+
+
+def _site_folders() -> list[str]:
+    spec = find_spec("nvidia")
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    return [str(Path(place).parent) for place in spec.submodule_search_locations]
+
+
+def _load_globally(name: str) -> object:
+    return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+
+
+def _loads(load: Callable[[str], object], name: str) -> bool:
+    try:
+        load(name)
+    except OSError:
+        return False
+    return True
+
+
+def _remedy(missing: tuple[str, ...]) -> str:
+    if not missing:
+        return "use device cpu"
+    wheels = " ".join(CUDA_LIBRARIES[name][1] for name in missing)
+    return f"pip install {wheels}, or use a Hugging Face folder (transformers needs neither)"

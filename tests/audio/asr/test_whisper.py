@@ -1,0 +1,337 @@
+"""Whisper's streaming policy on a scripted decoder with a virtual clock."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audio.asr.local_agreement import HypothesisWord
+from audio.asr.whisper import WhisperRecognizer
+from audio.asr.whisper_decoder import DecodedWindow
+from audio.errors import AudioError, UnknownStream
+from audio.stream import Partial, RecognizerOptions, StreamFailed, Transcript
+
+HZ = 16_000
+SCRIPT = "I would like to book a table for four tomorrow at seven. My name is Smith please".split()
+WORD_SAMPLES = HZ // 2  # the scripted caller says two words a second
+
+
+class ScriptedDecoder:
+    """Hears the script's words as their samples fill the window; ids are in the samples.
+
+    Word i of the script is WORD_SAMPLES of the value 1000 + i, so the window itself says which
+    words are in it. The last word is misheard until all of it is there.
+    """
+
+    languages = ("en", "de")
+
+    def __init__(self, clock=None, cost_s=0.0):
+        self.batches = []
+        self.clock = clock
+        self.cost_s = cost_s
+        self.fail_on = None
+
+    def encode_text(self, text):
+        return tuple(text.encode())
+
+    def decode(self, requests):
+        self.batches.append(list(requests))
+        if self.clock is not None:
+            self.clock.now += self.cost_s
+        for request in requests:
+            if self.fail_on is not None and (request.samples == self.fail_on).any():
+                raise RuntimeError("CUDA error: out of memory")
+        return [self._decode(request) for request in requests]
+
+    def _decode(self, request):
+        ids, starts, counts = np.unique(request.samples, return_index=True, return_counts=True)
+        heard, spans = [], []
+        for value, start, n in sorted(zip(ids, starts, counts, strict=True), key=lambda x: x[1]):
+            if not 1000 <= value < 2000 or n < 1600:
+                continue
+            word = SCRIPT[(value - 1000) % len(SCRIPT)]
+            text = word if n >= WORD_SAMPLES * 0.9 else word[:1] + "?"
+            heard.append(HypothesisWord(text, (int(value),)))
+            spans.append((start / 16, (start + n) / 16))
+        forced = request.prefix
+        assert [w.text for w in heard[: len(forced)]] == [w.text for w in forced]
+        return DecodedWindow(
+            tuple(heard[len(forced) :]), tuple(spans) if request.with_times else ()
+        )
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def said(n_words, first=0):
+    return np.repeat(np.arange(1000 + first, 1000 + first + n_words), WORD_SAMPLES).astype(np.int16)
+
+
+def silence(seconds):
+    return np.zeros(round(seconds * HZ), np.int16)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def decoder():
+    return ScriptedDecoder()
+
+
+@pytest.fixture
+def recognizer(decoder, clock):
+    return WhisperRecognizer(decoder=decoder, clock=clock, update_ms=250.0)
+
+
+def run(recognizer, stream_id, samples, chunk=4_000):
+    events = []
+    for i in range(0, len(samples), chunk):
+        recognizer.feed(stream_id, samples[i : i + chunk])
+        events.extend(recognizer.step())
+    return events
+
+
+def drain(recognizer):
+    events = []
+    while recognizer.has_work():
+        events.extend(recognizer.step())
+    return events
+
+
+def test_partials_grow_and_never_retract_a_stable_word(recognizer):
+    recognizer.open("a", RecognizerOptions())
+    partials = run(recognizer, "a", said(12))
+    assert len(partials) > 10
+    stable = ()
+    for partial in partials:
+        assert partial.stable_words[: len(stable)] == stable
+        stable = partial.stable_words
+    assert list(stable) == SCRIPT[: len(stable)]
+    assert len(stable) >= 9
+    assert not any(word.endswith("?") for word in stable)
+
+
+def test_transcript_holds_every_word_with_its_time(recognizer):
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(6))
+    recognizer.finalize("a")
+    (transcript,) = drain(recognizer)
+    assert isinstance(transcript, Transcript)
+    assert transcript.text == " ".join(SCRIPT[:6])
+    assert [(w.start_ms, w.end_ms) for w in transcript.words] == [
+        (500.0 * i, 500.0 * (i + 1)) for i in range(6)
+    ]
+
+
+def test_committed_words_are_forced_as_prefix(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(8))
+    assert len(decoder.batches[-1][0].prefix) >= 5
+
+
+def test_flush_answers_with_the_fullest_hypothesis_and_leaves_the_segment_open(recognizer):
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(3))
+    recognizer.flush("a")
+    flushed = drain(recognizer)[-1]
+    assert isinstance(flushed, Partial) and flushed.flushed and flushed.segment == 0
+    assert [*flushed.stable_words, *flushed.unstable_words] == SCRIPT[:3]
+    run(recognizer, "a", said(2, first=3))
+    recognizer.finalize("a")
+    assert drain(recognizer)[-1].text == " ".join(SCRIPT[:5])
+
+
+def test_final_after_a_flush_and_silence_needs_no_decode(decoder, clock):
+    decoder.clock, decoder.cost_s = clock, 0.150
+    recognizer = WhisperRecognizer(decoder=decoder, clock=clock, update_ms=250.0)
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(4))
+    recognizer.flush("a")
+    drain(recognizer)
+    run(recognizer, "a", silence(0.4), chunk=320)
+    n_decodes, decided_at = len(decoder.batches), clock.now
+    recognizer.finalize("a")
+    (transcript,) = recognizer.step()
+    assert transcript.text == " ".join(SCRIPT[:4])
+    assert len(decoder.batches) == n_decodes
+    assert clock.now - decided_at <= 0.020  # the bound of the issue; a decode would cost 150 ms
+
+
+def test_final_after_a_flush_and_more_speech_is_decoded_again(recognizer):
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(4))
+    recognizer.flush("a")
+    drain(recognizer)
+    run(recognizer, "a", said(1, first=4), chunk=320)
+    recognizer.finalize("a")
+    assert drain(recognizer)[-1].text == " ".join(SCRIPT[:5])
+
+
+def test_second_flush_in_the_same_silence_needs_no_decode(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(2))
+    recognizer.flush("a")
+    drain(recognizer)
+    n_decodes = len(decoder.batches)
+    run(recognizer, "a", silence(1.0))
+    recognizer.flush("a")
+    (again,) = recognizer.step()
+    assert again.flushed
+    assert [*again.stable_words, *again.unstable_words] == SCRIPT[:2]
+    assert len(decoder.batches) == n_decodes
+
+
+def test_silence_alone_is_an_empty_transcript_and_never_decoded(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", silence(40.0), chunk=HZ)
+    recognizer.finalize("a")
+    (transcript,) = drain(recognizer)
+    assert transcript.words == ()
+    assert decoder.batches == []
+
+
+def test_what_is_fed_after_finalize_belongs_to_the_next_segment(recognizer):
+    recognizer.open("a", RecognizerOptions())
+    recognizer.feed("a", said(2))
+    recognizer.finalize("a")
+    recognizer.feed("a", said(2, first=2))
+    recognizer.finalize("a")
+    first, second = (e for e in drain(recognizer) if isinstance(e, Transcript))
+    assert (first.segment, first.text) == (0, " ".join(SCRIPT[:2]))
+    assert (second.segment, second.text) == (1, " ".join(SCRIPT[2:4]))
+    assert second.words[0].start_ms == 1000.0
+
+
+def test_options_take_effect_at_the_next_segment(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    recognizer.set_options("a", RecognizerOptions(language="de", hotwords=("Smith",)))
+    for _ in range(2):
+        recognizer.feed("a", said(2))
+        recognizer.finalize("a")
+        drain(recognizer)
+    requests = [batch[0] for batch in decoder.batches]
+    assert requests[0].language == "en" and requests[0].prompt == ()
+    assert requests[-1].language == "de" and bytes(requests[-1].prompt) == b" Smith"
+
+
+def test_long_segment_is_cut_at_sentence_ends_and_loses_no_word(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    script = [SCRIPT[i % len(SCRIPT)] for i in range(80)]
+    run(recognizer, "a", said(80))
+    recognizer.finalize("a")
+    transcript = drain(recognizer)[-1]
+    assert [word.text for word in transcript.words] == script
+    assert [word.start_ms for word in transcript.words] == [500.0 * i for i in range(80)]
+    longest = max(len(request.samples) for batch in decoder.batches for request in batch)
+    assert longest <= 16 * HZ
+    assert decoder.batches[-1][0].prompt, "what left the window is the decoder's prompt"
+
+
+def test_a_long_recording_fed_at_once_is_taken_window_by_window(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    recognizer.feed("a", said(100))
+    recognizer.finalize("a")
+    transcript = drain(recognizer)[-1]
+    assert [word.text for word in transcript.words] == [SCRIPT[i % 17] for i in range(100)]
+    assert all(len(r.samples) <= 25 * HZ for batch in decoder.batches for r in batch)
+
+
+def test_streams_due_within_five_milliseconds_share_a_batch(recognizer, decoder, clock):
+    for name in "abc":
+        recognizer.open(name, RecognizerOptions())
+    recognizer.feed("a", said(1))
+    assert recognizer.step() == [] and recognizer.has_work()
+    clock.now += 0.004
+    recognizer.feed("b", said(1))
+    assert recognizer.step() == []
+    clock.now += 0.0011
+    recognizer.step()
+    assert [len(batch) for batch in decoder.batches] == [2]
+
+
+def test_a_batch_does_not_wait_when_every_stream_is_due(recognizer, decoder):
+    for name in "ab":
+        recognizer.open(name, RecognizerOptions())
+        recognizer.feed(name, said(1))
+    recognizer.step()
+    assert [len(batch) for batch in decoder.batches] == [2]
+
+
+def test_a_failing_window_fails_its_stream_alone(recognizer, decoder):
+    decoder.fail_on = 1009
+    for name, first in (("a", 0), ("b", 9), ("c", 4)):
+        recognizer.open(name, RecognizerOptions())
+        recognizer.feed(name, said(1, first))
+        recognizer.finalize(name)
+    events = drain(recognizer)
+    failed = [e for e in events if isinstance(e, StreamFailed)]
+    assert [(e.stream_id, e.retryable) for e in failed] == [("b", True)]
+    finals = {e.stream_id: e.text for e in events if isinstance(e, Transcript)}
+    assert finals == {"a": SCRIPT[0], "c": SCRIPT[4]}
+
+
+def test_closing_one_stream_leaves_the_others_output_identical(clock):
+    def play(close_b):
+        recognizer = WhisperRecognizer(decoder=ScriptedDecoder(), clock=clock, update_ms=250.0)
+        recognizer.open("a", RecognizerOptions())
+        recognizer.open("b", RecognizerOptions())
+        events = []
+        for i in range(16):
+            recognizer.feed("a", said(8)[i * 4000 : (i + 1) * 4000])
+            if i < 5 or not close_b:
+                recognizer.feed("b", said(8, 3)[i * 4000 : (i + 1) * 4000])
+            elif i == 5:
+                recognizer.close("b")
+                recognizer.close("b")
+            events += recognizer.step()
+        return [e for e in events if e.stream_id == "a"]
+
+    assert play(close_b=True) == play(close_b=False)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_chunking_up_to_one_update_changes_no_event(data):
+    samples = said(9)
+
+    def play(cuts):
+        recognizer = WhisperRecognizer(decoder=ScriptedDecoder(), update_ms=250.0)
+        recognizer.open("a", RecognizerOptions())
+        events, start = [], 0
+        for end in [*cuts, len(samples)]:
+            recognizer.feed("a", samples[start:end])
+            events += drain(recognizer)
+            start = end
+        recognizer.finalize("a")
+        return events + drain(recognizer)
+
+    cuts, at = [], 0
+    while at < len(samples):
+        at += data.draw(st.integers(1_000, 4_000))
+        cuts.append(min(at, len(samples)))
+    events = play(cuts)
+    assert events == play(range(4_000, len(samples), 4_000))
+    assert events[-1].text == " ".join(SCRIPT[:9])
+
+
+def test_unknown_stream_and_unknown_language_are_refused(recognizer):
+    with pytest.raises(UnknownStream):
+        recognizer.feed("nobody", said(1))
+    with pytest.raises(AudioError, match="expected a language among en, de, found 'tlh'"):
+        recognizer.open("a", RecognizerOptions(language="tlh"))
+    recognizer.close("nobody")
+
+
+def test_more_than_ten_waiting_minutes_are_refused(recognizer):
+    recognizer.open("a", RecognizerOptions())
+    recognizer.feed("a", silence(600.0))
+    with pytest.raises(AudioError, match="waiting to be heard"):
+        recognizer.feed("a", silence(0.1))

@@ -1,0 +1,174 @@
+"""The real Whisper architecture on a tiny random checkpoint, through both libraries."""
+
+import numpy as np
+import pytest
+
+from audio.asr import whisper_folder
+from audio.asr.local_agreement import HypothesisWord
+from audio.asr.whisper import WhisperRecognizer
+from audio.asr.whisper_decoder import Ct2Decoder, DecodeRequest, WhisperText, padded_frames
+from audio.errors import AudioError
+from audio.stream import RecognizerOptions, Transcript
+
+pytest.importorskip("faster_whisper")
+
+
+@pytest.fixture(scope="module")
+def ct2(tiny_ct2_dir):
+    return Ct2Decoder(tiny_ct2_dir, "cpu", "float32", n_threads=1)
+
+
+def request(samples, prefix=(), prompt=(), with_times=False, language="en"):
+    return DecodeRequest(samples, language, tuple(prompt), tuple(prefix), with_times)
+
+
+def word(i):
+    return HypothesisWord(f"w{i}", (i,))
+
+
+def test_batched_windows_give_what_each_gives_alone(ct2, noisy_speech):
+    requests = [
+        request(noisy_speech(3.0, 1)),
+        request(noisy_speech(5.0, 2), prefix=(word(300), word(301)), with_times=True),
+        request(noisy_speech(12.0, 3), prompt=(400, 401)),
+        request(noisy_speech(2.0, 4), language="de"),
+        request(noisy_speech(4.0, 5), prefix=(word(777),)),
+    ]
+    alone = [ct2.decode([one])[0] for one in requests]
+    assert ct2.decode(requests) == alone
+    assert len({result.tail for result in alone}) == len(alone), "the model must depend on input"
+
+
+def test_words_of_prefix_and_tail_have_times_in_order(ct2, noisy_speech):
+    prefix = (word(300), word(301))
+    result = ct2.decode([request(noisy_speech(5.0), prefix, with_times=True)])[0]
+    assert len(result.spans_ms) == len(prefix) + len(result.tail)
+    edges = [edge for span in result.spans_ms for edge in span]
+    assert edges == sorted(edges)
+    assert 0.0 <= edges[0] and edges[-1] <= 5_000.0
+
+
+def test_tail_continues_the_forced_prefix(ct2, noisy_speech):
+    samples = noisy_speech(5.0)
+    whole = ct2.decode([request(samples)])[0].tail
+    assert len(whole) >= 4
+    rest = ct2.decode([request(samples, prefix=whole[:3])])[0].tail
+    assert rest[: len(whole) - 3] == whole[3:]
+
+
+def test_transformers_decodes_the_same_tokens(tiny_whisper_dir, tiny_ct2_dir, noisy_speech):
+    from audio.asr.whisper_transformers import TransformersDecoder
+
+    # Beyond 23 s both libraries encode the whole 30 s.
+    requests = [
+        request(noisy_speech(24.0, 3), prefix=(word(300),), with_times=True),
+        request(noisy_speech(25.0, 4), prompt=(500,)),
+    ]
+    ct2 = Ct2Decoder(tiny_ct2_dir, "cpu", "float32", n_threads=1)
+    fallback = TransformersDecoder(tiny_whisper_dir, "cpu")
+    expected, found = ct2.decode(requests), fallback.decode(requests)
+    assert [r.tail for r in found] == [r.tail for r in expected]
+    assert len(found[0].spans_ms) == 1 + len(found[0].tail)
+
+
+def test_final_of_the_real_architecture_keeps_what_was_stable(tiny_ct2_dir, noisy_speech):
+    samples = noisy_speech(6.0)
+    recognizer = WhisperRecognizer(
+        tiny_ct2_dir, device="cpu", compute_type="float32", update_ms=2_000.0, n_threads=1
+    )
+    recognizer.open("a", RecognizerOptions())
+    events = []
+    for i in range(0, len(samples), 8_000):
+        recognizer.feed("a", samples[i : i + 8_000])
+        events += recognizer.step()
+    recognizer.finalize("a")
+    events += recognizer.step()
+    transcript = events[-1]
+    assert isinstance(transcript, Transcript) and transcript.words
+    committed = events[-2].stable_words
+    assert tuple(word.text for word in transcript.words)[: len(committed)] == committed
+
+
+def test_int8_is_the_default_on_a_cpu(tiny_ct2_dir, noisy_speech):
+    recognizer = WhisperRecognizer(tiny_ct2_dir, device="cpu", n_threads=1)
+    recognizer.open("a", RecognizerOptions())
+    recognizer.feed("a", noisy_speech(1.0))
+    recognizer.finalize("a")
+    assert isinstance(recognizer.step()[-1], Transcript)
+
+
+def test_hugging_face_folder_is_converted_once(tiny_whisper_dir, tmp_path):
+    first = whisper_folder.convert(tiny_whisper_dir, tmp_path)
+    stamp = (first / "model.bin").stat().st_mtime_ns
+    assert whisper_folder.is_ct2(first)
+    assert whisper_folder.convert(tiny_whisper_dir, tmp_path) == first
+    assert (first / "model.bin").stat().st_mtime_ns == stamp
+
+
+def test_marks_stand_with_their_word(tiny_ct2_dir):
+    text = WhisperText(tiny_ct2_dir)
+    tokens = [300, *text.encode(","), 301, *text.encode("!"), *text.encode("?")]
+    words = text.words(tokens, "en")
+    assert [w.text for w in words] == ["w300,", "w301!?"]
+    assert [t for w in words for t in w.tokens] == tokens
+    assert text.words(text.encode("..."), "en") == ()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "frames"), [(0.1, 1_000), (8.0, 1_000), (8.1, 1_500), (13.1, 2_000), (30.0, 3_000)]
+)
+def test_padding_depends_on_the_window_alone(seconds, frames):
+    assert padded_frames(round(16_000 * seconds)) == frames
+
+
+def test_missing_folder_names_the_remedy(tmp_path):
+    with pytest.raises(AudioError, match="remedy: voiceloop models pull"):
+        WhisperRecognizer(tmp_path / "nothing")
+
+
+def test_folder_without_weights_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(AudioError, match="expected weights"):
+        WhisperRecognizer(tmp_path, device="cpu")
+
+
+def test_broken_weights_are_refused(tiny_ct2_dir, tmp_path):
+    for name in ("config.json", "vocabulary.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((tiny_ct2_dir / name).read_bytes())
+    (tmp_path / "model.bin").write_bytes(b"\x00" * 64)
+    with pytest.raises(AudioError, match="expected a CTranslate2 Whisper"):
+        WhisperRecognizer(tmp_path, device="cpu")
+
+
+def test_cuda_probe_names_the_libraries_that_are_missing():
+    def load(name):
+        if "cublas" in name:
+            raise OSError(name)
+        return object()
+
+    assert whisper_folder.missing_cuda_libraries(load) == ("libcublas.so.12",)
+
+
+def test_cuda_without_its_libraries_is_one_sentence_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(whisper_folder, "_n_cuda_devices", lambda: 1)
+    monkeypatch.setattr(whisper_folder, "missing_cuda_libraries", lambda: ("libcublas.so.12",))
+    with pytest.raises(AudioError, match="remedy: pip install nvidia-cublas-cu12"):
+        whisper_folder.choose_device("cuda", "ct2")
+    # Without the user's insisting on CTranslate2, transformers takes over.
+    assert whisper_folder.choose_device("auto", "auto") is None
+    monkeypatch.setattr(whisper_folder, "missing_cuda_libraries", lambda: ())
+    assert whisper_folder.choose_device("auto", "auto") == "cuda"
+    monkeypatch.setattr(whisper_folder, "_n_cuda_devices", lambda: 0)
+    assert whisper_folder.choose_device("auto", "auto") == "cpu"
+
+
+def test_level_of_noise_is_float_safe(noisy_speech):
+    from audio.asr.speech_level import SpeechLevel
+
+    level = SpeechLevel()
+    level.feed(noisy_speech(1.0))
+    level.feed(np.zeros(8_000, np.int16))
+    assert level.is_quiet_since(16_000) and level.is_silent_since(16_000)
+    assert not level.is_quiet_since(8_000)
+    level.feed(noisy_speech(0.1))
+    assert not level.is_quiet_since(16_000)
