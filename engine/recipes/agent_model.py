@@ -35,7 +35,9 @@ class AgentConfig:
 
 SIZES: dict[str, AgentConfig] = {
     "target": AgentConfig(),
-    "draft": AgentConfig(hidden_size=192, intermediate_size=512, n_layers=3, n_heads=3, n_kv_heads=1),
+    "draft": AgentConfig(
+        hidden_size=192, intermediate_size=512, n_layers=3, n_heads=3, n_kv_heads=1
+    ),
     "tiny": AgentConfig(hidden_size=64, intermediate_size=128, n_layers=2, n_heads=2, n_kv_heads=1),
 }
 
@@ -66,7 +68,11 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.n_heads * dim, hidden, bias=False)
 
     def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, cache: KeyValueCache | None,
+        self,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        mask: Tensor,
+        cache: KeyValueCache | None,
         layer: int,
     ) -> Tensor:
         n_rows, n_tokens, _ = x.shape
@@ -102,7 +108,11 @@ class Layer(nn.Module):
         self.mlp = MLP(config)
 
     def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, cache: KeyValueCache | None,
+        self,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        mask: Tensor,
+        cache: KeyValueCache | None,
         layer: int,
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, mask, cache, layer)
@@ -143,7 +153,11 @@ class AgentModel(nn.Module):
                 nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: KeyValueCache | None = None,
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Return the final hidden states [rows, tokens, hidden]; see `logits`.
 

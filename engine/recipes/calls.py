@@ -1,0 +1,238 @@
+"""Puts moves together into whole calls, seeded; the same code makes training and evaluation calls."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from . import skills_booking, skills_info, skills_order, skills_talk, skills_tools
+from .business import Business, random_business
+from .call import Call
+from .recognizer_noise import RecognizerNoise
+from .wording import expand, join
+
+# The caller of `voiceloop demo` is not in the training data: calls that hold one of these turns are
+# thrown away. One-word answers and bare thanks cannot be held out of any dialogue.
+HELD_OUT_TURNS = frozenset(
+    {
+        "hi what time do you close on saturday",
+        "what time do you close on saturday",
+        "what are your opening hours on saturday",
+        "are you open on sunday",
+        "i'd like a large latte and a blueberry muffin please",
+        "i'd like a large latte and a blueberry muffin",
+        "my number is five five five zero one four two",
+        "it's five five five zero one four two",
+        "five five five zero one four two",
+        "how much is the blueberry muffin",
+        "how much is a blueberry muffin",
+        "actually stop just a black coffee",
+        "actually stop just a black coffee please",
+        "actually just a black coffee please",
+        "what do you have on the menu",
+    }
+)
+_HELD_OUT_PLACE = "juniper"
+
+
+@dataclass(frozen=True, slots=True)
+class Chatter:
+    """Real questions and small talk from the shared data that calls are sprinkled with."""
+
+    small_talk: Sequence[tuple[str, str]] = ()
+    questions: Sequence[str] = ()
+
+
+Move = Callable[[Call], None]
+
+
+def generate_call(
+    seed: int | str,
+    noise: RecognizerNoise,
+    chatter: Chatter,
+    held_out: bool = False,
+    kind: str | None = None,
+) -> Call:
+    """Make one call. kind: "place", "tools" or "home"; drawn when not given."""
+    for attempt in range(100):
+        rng = random.Random(f"{seed}/{attempt}")
+        call = _draw_call(rng, noise, chatter, held_out, kind)
+        texts = [
+            re.sub(r"[^a-z' ]", "", str(m["content"]).lower())
+            for m in call.messages
+            if m["role"] == "user"
+        ]
+        if held_out or (
+            HELD_OUT_TURNS.isdisjoint(texts)
+            and _HELD_OUT_PLACE not in str(call.messages[0]["content"]).lower()
+        ):
+            return call
+    raise RuntimeError(f"expected a call without held-out turns, found none for seed {seed}")
+
+
+def _draw_call(
+    rng: random.Random,
+    noise: RecognizerNoise,
+    chatter: Chatter,
+    held_out: bool,
+    kind: str | None,
+) -> Call:
+    style = rng.choices(("written", "recognized", "noisy"), weights=(30, 35, 35))[0]
+    call = Call(rng, noise, None, style, held_out)
+    kind = kind or rng.choices(("place", "tools", "home"), weights=(66, 26, 8))[0]
+    if kind == "home":
+        _home_call(call, chatter)
+    elif kind == "tools":
+        _tool_call(call, chatter)
+    else:
+        _place_call(call, chatter)
+    return call
+
+
+def _greeting(call: Call, place: Business) -> None:
+    """The agent speaks first in many calls."""
+    if call.rng.random() < 0.5:
+        call.agent(
+            "(hello|hi|welcome|good day|thanks for calling|thank you for calling)(,|!) (this is "
+            "{a} (at|from) {n}|{n}, {a} speaking|you've reached {n}|welcome to {n}|I'm {a}).( "
+            "(How can I help( you|)|What can I (do for|get) you)( today|)?|)",
+            a=place.agent,
+            n=place.name,
+        )
+    elif call.rng.random() < 0.3:
+        skills_talk.greet(call)
+
+
+def _place_call(call: Call, chatter: Chatter) -> None:
+    rng = call.rng
+    place = call.place = random_business(rng, call.held_out)
+    call.messages.append({"role": "system", "content": place.prompt})
+    silent = "silent" in place.facts
+    _greeting(call, place)
+    moves: list[tuple[Move, float]] = [
+        (skills_info.hours_of_day, 0 if silent else 10),
+        (skills_info.hours_in_general, 0 if silent else 2),
+        (skills_info.price, 0 if silent else 7),
+        (skills_info.price_of_it, 0 if silent else 3),
+        (skills_info.is_there, 0 if silent else 4),
+        (skills_info.menu, 0 if silent else 5),
+        (skills_info.fact, 5),
+        (skills_info.unknown_fact, 3),
+        (skills_info.identity, 3),
+        (skills_order.digits, 6),
+        (skills_order.recall_number, 1),
+        (skills_talk.repeat, 2),
+        (skills_talk.half_turn, 2.5),
+        (skills_talk.interrupted, 4),
+        (skills_talk.thanks, 2),
+        (lambda c: skills_talk.refuse(c, chatter.questions), 6),
+        (lambda c: skills_talk.small_talk(c, chatter.small_talk), 2.5),
+    ]
+    if place.sells_food and not silent:
+        moves += [
+            (skills_order.order, 12),
+            (skills_order.correct, 7),
+            (skills_order.confirm, 7),
+            (skills_order.unavailable, 3),
+            (skills_order.cost_of_order, 2),
+        ]
+    if place.films:
+        moves.append((skills_info.ticket, 12))
+    if not silent:
+        moves.append((skills_booking.booking, 4 if place.sells_food else 14))
+    _run(call, moves, rng.choice((1, 2, 3, 4, 5, 6, 7)))
+    if rng.random() < 0.45:
+        if rng.random() < 0.4:
+            skills_talk.thanks(call)
+        skills_talk.goodbye(call)
+
+
+def _tool_call(call: Call, chatter: Chatter) -> None:
+    rng = call.rng
+    place = call.place = random_business(rng, call.held_out)
+    while not place.sells_food:
+        place = call.place = random_business(rng, call.held_out)
+    desk = skills_tools.ToolDesk(call)
+    facts = [sentence for _, sentence, _, _ in place.facts.values() if sentence]
+    place.facts.pop("silent", None)
+    items = join(list(place.items))
+    call.messages.append(
+        {
+            "role": "system",
+            "content": " ".join(
+                filter(
+                    None,
+                    (
+                        expand(
+                            rng,
+                            "you are {a}, the voice of {n}.|you are {a}. you (answer the phone|take calls) "
+                            "(for|at) {n}.|you are the (voice |)assistant {a} (at|of) {n}.",
+                            a=place.agent,
+                            n=place.name,
+                        ),
+                        expand(rng, "(menu|we sell|we serve|on the menu): {i}.", i=items)
+                        if rng.random() < 0.8
+                        else "",
+                        *facts,
+                        skills_tools.tool_instruction(rng),
+                    ),
+                )
+            ),
+        }
+    )
+    _greeting(call, place)
+    _run(
+        call,
+        [
+            (lambda _: desk.act(), 24),
+            (skills_info.fact if facts else skills_info.identity, 3),
+            (skills_info.identity, 1),
+            (skills_talk.thanks, 2),
+            (skills_order.digits, 1),
+            (skills_talk.repeat, 1),
+            (lambda c: skills_talk.refuse(c, chatter.questions), 3),
+            (lambda c: skills_talk.small_talk(c, chatter.small_talk), 1),
+            (skills_talk.half_turn, 1),
+        ],
+        rng.choice((1, 2, 2, 3, 3, 4)),
+    )
+    if rng.random() < 0.4:
+        skills_talk.goodbye(call)
+
+
+def _home_call(call: Call, chatter: Chatter) -> None:
+    rng = call.rng
+    prompt, states = skills_booking.home_prompt(call)
+    call.messages.append({"role": "system", "content": prompt})
+    _run(
+        call,
+        [
+            (lambda c: skills_booking.home_request(c, states), 20),
+            (lambda c: skills_booking.home_list(c, states), 3),
+            (skills_talk.thanks, 2),
+            (skills_talk.repeat, 1),
+            (lambda c: skills_talk.refuse(c, chatter.questions), 4),
+            (lambda c: skills_talk.small_talk(c, chatter.small_talk), 1),
+            (skills_talk.half_turn, 1),
+        ],
+        rng.choice((2, 3, 4, 5, 6)),
+    )
+
+
+def _run(call: Call, moves: Sequence[tuple[Move, float]], n_moves: int) -> None:
+    """Draw moves by weight until enough were made or the call grows too long."""
+    functions = [move for move, _ in moves]
+    weights = [weight for _, weight in moves]
+    for _ in range(n_moves):
+        call.rng.choices(functions, weights=weights)[0](call)
+        if sum(len(str(m["content"])) for m in call.messages) > 1500:
+            break
+    if (
+        call.messages[-1]["role"] != "assistant"
+        or call.pending_prefix
+        or (len(call.messages) - 1 in call.unlearned)
+    ):
+        # An interruption needs what the caller said next.
+        call.rng.choices(functions[:1])[0](call) if call.place is None else skills_talk.thanks(call)

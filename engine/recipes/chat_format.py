@@ -1,0 +1,189 @@
+"""The agent's chat template and its byte-level BPE tokenizer.
+
+Owns the special tokens, the Jinja template that any Hugging Face runtime can render, and how a
+rendered conversation becomes training tokens with loss weights.
+
+A conversation reads: `<|system|>prompt<|tools|>signatures<|end|><|user|> words<|end|>
+<|assistant|>words<tool_call>{"name": ..., "arguments": {...}}</tool_call><|end|><|tool|>json<|end|>`.
+Tool schemas are written as short signatures, `book(day: string, people: integer): Make a booking.`,
+which costs a third of the tokens of their JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Template
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+SYSTEM, TOOLS, USER, ASSISTANT, TOOL, END, PAD = (
+    "<|system|>",
+    "<|tools|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|tool|>",
+    "<|end|>",
+    "<|pad|>",
+)
+CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+CONTROL_TOKENS = (PAD, END, SYSTEM, TOOLS, USER, ASSISTANT, TOOL)
+# Kept when decoding, so that a runtime can parse tool calls out of the text.
+TEXT_TOKENS = (CALL_OPEN, CALL_CLOSE)
+
+CHAT_TEMPLATE = """\
+{%- macro kind(p) -%}
+{%- if p.enum is defined -%}{{ p.enum | join('|') }}
+{%- elif p.type is defined and p.type == 'array' -%}[{{ p['items'].type if p['items'] is defined and \
+p['items'].type is defined else 'any' }}]
+{%- elif p.type is defined -%}{{ p.type }}
+{%- else -%}any
+{%- endif -%}
+{%- endmacro -%}
+{%- if messages and messages[0].role == 'system' -%}
+{%- set prompt = messages[0].content | trim -%}{%- set rest = messages[1:] -%}
+{%- else -%}
+{%- set prompt = '' -%}{%- set rest = messages -%}
+{%- endif -%}
+{%- if prompt or tools -%}
+<|system|>{{ prompt }}
+{%- if tools -%}<|tools|>
+{%- for tool in tools -%}
+{%- set f = tool.function if tool.function is defined else tool -%}
+{%- set spec = f.parameters if f.parameters is defined and f.parameters else {} -%}
+{%- set required = spec.required if spec.required is defined else [] -%}
+{%- if not loop.first %}{{ '\\n' }}{% endif -%}
+{{ f.name }}(
+{%- for name, p in (spec.properties if spec.properties is defined else {}).items() -%}
+{{ name }}{{ '' if name in required else '?' }}: {{ kind(p) }}{{ '' if loop.last else ', ' }}
+{%- endfor -%}): {{ f.description if f.description is defined else '' }}
+{%- endfor -%}
+{%- endif -%}<|end|>
+{%- endif -%}
+{%- for message in rest -%}
+{%- if message.role == 'user' -%}<|user|> {{ message.content | trim }}<|end|>
+{%- elif message.role == 'tool' -%}<|tool|>{{ message.content | trim }}<|end|>
+{%- elif message.role == 'system' -%}<|system|>{{ message.content | trim }}<|end|>
+{%- elif message.role == 'assistant' -%}<|assistant|>{{ (message.content or '') | trim }}
+{%- for call in (message.tool_calls if message.tool_calls is defined and message.tool_calls else []) -%}
+{%- set f = call.function if call.function is defined else call -%}
+<tool_call>{"name": "{{ f.name }}", "arguments": {{ f.arguments if f.arguments is string else \
+f.arguments | tojson }}}</tool_call>
+{%- endfor -%}<|end|>
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    # As transformers does it: no HTML escapes, keys in their own order.
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment.from_string(CHAT_TEMPLATE)
+
+
+def render_chat(
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]] = (),
+    add_generation_prompt: bool = False,
+) -> str:
+    """Render messages as text with the special tokens written out."""
+    return _template().render(
+        messages=list(messages),
+        tools=list(tools) or None,
+        add_generation_prompt=add_generation_prompt,
+    )
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
+    """Train the BPE. Digits stay single, so that prices and numbers can be copied and read."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*CONTROL_TOKENS, *TEXT_TOKENS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    # The trainer marks all as special; the call marks must survive decoding.
+    data = json.loads(tokenizer.to_str())
+    for token in data["added_tokens"]:
+        token["special"] = token["content"] in CONTROL_TOKENS
+    return Tokenizer.from_str(json.dumps(data))
+
+
+def added_tokens() -> list[AddedToken]:
+    """The special tokens in id order, for `tokenizer_config.json`."""
+    return [
+        AddedToken(token, special=token in CONTROL_TOKENS, normalized=False)
+        for token in (*CONTROL_TOKENS, *TEXT_TOKENS)
+    ]
+
+
+class ChatEncoder:
+    """Encodes conversations with a loss weight for each token.
+
+    The weight at index i is that of predicting token i. Caller words and the caller's end of turn
+    share one weight, so that the probability of the end stays calibrated after every prefix.
+    """
+
+    USER_WEIGHT = 0.4
+    PROMPT_WEIGHT = 0.05
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.ids = {
+            token: tokenizer.token_to_id(token) for token in (*CONTROL_TOKENS, *TEXT_TOKENS)
+        }
+        self.end = self.ids[END]
+        self.pad = self.ids[PAD]
+        self._role_weight = {
+            self.ids[SYSTEM]: self.PROMPT_WEIGHT,
+            self.ids[USER]: self.USER_WEIGHT,
+            self.ids[ASSISTANT]: 1.0,
+            self.ids[TOOL]: 0.0,
+        }
+
+    def weights(self, tokens: Sequence[int], unlearned: set[int], has_system: bool) -> list[float]:
+        """Loss weights of an encoded conversation; `unlearned` are indices of messages."""
+        weights: list[float] = []
+        message, weight = (0 if has_system else -1), 0.0
+        started = False
+        for token in tokens:
+            role = self._role_weight.get(token)
+            if role is None:
+                weights.append(weight)
+                continue
+            message += 1 if started or not has_system else 0
+            started = True
+            # Who speaks next is the runtime's to say, not the model's.
+            weights.append(0.0)
+            weight = 0.0 if message in unlearned else role
+        return weights
+
+    def encode_batch(
+        self,
+        calls: Sequence[tuple[list[dict[str, Any]], list[dict[str, Any]], set[int]]],
+    ) -> list[tuple[list[int], list[float]]]:
+        """Encode (messages, tools, unlearned message indices) -> (tokens, weights)."""
+        texts = [render_chat(messages, tools) for messages, tools, _ in calls]
+        encoded = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        out = []
+        for (messages, tools, unlearned), encoding in zip(calls, encoded, strict=True):
+            has_system = bool(messages and messages[0]["role"] == "system")
+            if tools and not has_system:
+                unlearned = {index + 1 for index in unlearned}
+                has_system = True
+            out.append((encoding.ids, self.weights(encoding.ids, unlearned, has_system)))
+        return out

@@ -1,0 +1,304 @@
+"""Trains the embedded agent: `python -m engine.recipes.train_agent --data DIR --out DIR`.
+
+Owns the loop: shards in, Muon for matrices and AdamW for the rest, a warm-up / stable / decay
+schedule that a resumed run may prolong, an average of the weights, checkpoints, a loss plot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from .agent_model import SIZES, AgentConfig, AgentModel, document_mask
+from .chat_format import ChatEncoder
+from .checkpoint import export_model, load_checkpoint, save_checkpoint
+from .corpus import Corpus, Rows, build_rows, tokenizer_from
+from .dialogues import data_directory
+
+SHARD_CONVERSATIONS = 6000
+AVERAGE_HORIZON_STEPS = 150
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What the command line sets."""
+
+    data: Path | None
+    out: Path
+    size: str = "target"
+    device: str = "auto"
+    n_tokens: int = 24_000_000
+    rows_per_step: int = 16
+    rows_per_part: int = 4
+    muon_lr: float = 2e-3
+    adam_lr: float = 3e-3
+    weight_decay: float = 0.02
+    warmup_steps: int = 80
+    decay_share: float = 0.3
+    seed: int = 1
+    threads: int = 2
+    checkpoint_minutes: float = 5.0
+    shard_conversations: int = SHARD_CONVERSATIONS
+    vocab_size: int = 4096
+
+
+def learning_rate_scale(n_seen: int, n_total: int, step: int, options: TrainOptions) -> float:
+    """Warm up by steps, hold, then fall linearly to zero over the last `decay_share` of tokens."""
+    warm = min(1.0, (step + 1) / options.warmup_steps)
+    left = max(0.0, (n_total - n_seen) / max(1.0, n_total * options.decay_share))
+    return warm * min(1.0, left)
+
+
+class Trainer:
+    """A run that can be stopped and resumed at any checkpoint."""
+
+    def __init__(self, options: TrainOptions) -> None:
+        self.options = options
+        torch.manual_seed(options.seed)
+        torch.set_num_threads(1)
+        chosen = options.device
+        if chosen == "auto":
+            chosen = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(chosen)
+        options.out.mkdir(parents=True, exist_ok=True)
+        self.corpus = Corpus(data_directory(options.data))
+        self.tokenizer = self._load_tokenizer()
+        self.encoder = ChatEncoder(self.tokenizer)
+        size = SIZES[options.size]
+        self.config = AgentConfig(
+            self.tokenizer.get_vocab_size(),
+            size.hidden_size,
+            size.intermediate_size,
+            size.n_layers,
+            size.n_heads,
+            size.n_kv_heads,
+        )
+        self.model = AgentModel(self.config).to(self.device)
+        self.parameters = list(self.model.parameters())
+        self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
+        self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        matrices = [p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n]
+        others = [p for n, p in self.model.named_parameters() if p.ndim != 2 or "embed" in n]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                matrices,
+                lr=options.muon_lr,
+                momentum=0.95,
+                weight_decay=options.weight_decay,
+                adjust_lr_fn="match_rms_adamw",
+            ),
+            torch.optim.AdamW(others, lr=options.adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+        self.step = self.n_seen = self.shard = self.row = 0
+        self.resume()
+
+    def _load_tokenizer(self) -> Tokenizer:
+        path = self.options.out / "tokenizer.json"
+        if not path.exists():
+            tokenizer_from(self.corpus, self.options.vocab_size, self.options.seed).save(str(path))
+        return Tokenizer.from_file(str(path))
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.options.out / f"{self.options.size}.pt"
+
+    def resume(self) -> None:
+        """Continue from the checkpoint in `out`, if there is one."""
+        if not self.checkpoint_path.exists():
+            return
+        state = load_checkpoint(self.checkpoint_path)
+        self.model.load_state_dict(state["model"])
+        self.average = {name: t.to(self.device) for name, t in state["average"].items()}
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.n_seen = state["step"], state["n_seen"]
+        self.shard, self.row = state["shard"], state["row"]
+
+    def save(self) -> None:
+        save_checkpoint(
+            self.checkpoint_path,
+            {
+                "model": self.model.state_dict(),
+                "average": self.average,
+                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+                "step": self.step,
+                "n_seen": self.n_seen,
+                "shard": self.shard,
+                "row": self.row,
+            },
+        )
+
+    def loss_of(self, rows: Rows, at: slice) -> tuple[Tensor, float, float]:
+        """Summed weighted loss of some rows; the loss and the count of the agent's own words."""
+
+        def tensor(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array[at]).to(self.device)
+
+        tokens, documents = tensor(rows.tokens), tensor(rows.documents)
+        weights = tensor(rows.target_weights)
+        keep = (weights > 0).flatten()
+        with torch.autocast(self.device.type, torch.bfloat16):
+            hidden = self.model(tokens, tensor(rows.positions), document_mask(documents))
+            hidden = hidden[:, :-1].reshape(-1, hidden.shape[-1])[keep]
+            logits = self.model.logits(hidden).float()
+        losses = F.cross_entropy(logits, tokens[:, 1:].flatten()[keep], reduction="none")
+        kept = weights.flatten()[keep]
+        agent = kept == 1.0
+        return (losses * kept).sum(), float(losses.detach()[agent].sum()), float(agent.sum())
+
+    def _part(self, rows: Rows, at: slice) -> tuple[tuple[Tensor, ...], float, float, float]:
+        """Gradients of a few rows. On a CPU each part has one core to itself."""
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)
+        loss, agent_loss, n_agent = self.loss_of(rows, at)
+        gradients = torch.autograd.grad(loss, self.parameters)
+        return gradients, float(loss.detach()), agent_loss, n_agent
+
+    def update(self, rows: Rows, at: slice) -> tuple[float, float]:
+        """One step on the rows `at`; returns the weighted loss and that of the agent's words.
+
+        Rows are worked off in parts by one thread a core. Unlike one operation split over all
+        cores this hardly slows down when another process holds one of them for a while.
+        """
+        options = self.options
+        scale = learning_rate_scale(self.n_seen, options.n_tokens, self.step, options)
+        rates = (options.muon_lr * scale, options.adam_lr * scale)
+        for optimizer, rate in zip(self.optimizers, rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        stop = min(at.stop, len(rows))
+        size = options.rows_per_part if self.device.type == "cpu" else options.rows_per_step
+        parts = [slice(first, min(first + size, stop)) for first in range(at.start, stop, size)]
+        total_weight = float(rows.target_weights[at].sum())
+        loss = agent_loss = n_agent = 0.0
+        for gradients, part_loss, part_agent, part_n in self.pool.map(
+            lambda part: self._part(rows, part), parts
+        ):
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                scaled = gradient / total_weight
+                parameter.grad = scaled if parameter.grad is None else parameter.grad.add_(scaled)
+            loss, agent_loss = loss + part_loss, agent_loss + part_agent
+            n_agent += part_n
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        share = max(1.0 / (self.step + 1), 1.0 / AVERAGE_HORIZON_STEPS)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                self.average[name].lerp_(parameter, share)
+        self.step += 1
+        self.n_seen += int((rows.documents[at] >= 0).sum())
+        return loss / total_weight, agent_loss / max(1.0, n_agent)
+
+    def run(self) -> None:
+        """Train until `n_tokens` were seen; then save, plot and export."""
+        options = self.options
+        log_path = options.out / f"{options.size}_loss.csv"
+        saved_at, started, seen_before = time.monotonic(), time.monotonic(), self.n_seen
+        with log_path.open("a", newline="") as log:
+            writer = csv.writer(log)
+            while self.n_seen < options.n_tokens:
+                rows = build_rows(
+                    self.corpus,
+                    self.encoder,
+                    f"{options.seed}/{self.shard}",
+                    options.shard_conversations,
+                )
+                while self.row < len(rows) and self.n_seen < options.n_tokens:
+                    at = slice(self.row, self.row + options.rows_per_step)
+                    loss, agent_loss = self.update(rows, at)
+                    self.row = at.stop
+                    writer.writerow((self.step, self.n_seen, f"{loss:.4f}", f"{agent_loss:.4f}"))
+                    if self.step % 5 == 0:
+                        log.flush()
+                        rate = (self.n_seen - seen_before) / (time.monotonic() - started)
+                        self._show(loss, agent_loss, rate)
+                    if time.monotonic() - saved_at > options.checkpoint_minutes * 60:
+                        self.save()
+                        saved_at = time.monotonic()
+                if self.row >= len(rows):
+                    self.shard, self.row = self.shard + 1, 0
+        self.save()
+        plot_loss(log_path)
+        self.export(options.out / options.size)
+
+    def _show(self, loss: float, agent_loss: float, tokens_per_s: float) -> None:
+        total = self.options.n_tokens
+        bar = "#" * int(30 * self.n_seen / total)
+        minutes = (total - self.n_seen) / max(1.0, tokens_per_s) / 60
+        print(
+            f"\r[{bar:<30}] step {self.step} {self.n_seen / 1e6:.2f}M/{total / 1e6:.0f}M tokens, "
+            f"loss {loss:.3f}, agent {agent_loss:.3f}, {tokens_per_s:.0f} tokens/s, "
+            f"{minutes:.0f} min left ",
+            end="",
+            flush=True,
+        )
+
+    def export(self, folder: Path) -> None:
+        export_model(folder, self.config, self.average, self.tokenizer)
+
+
+def plot_loss(log_path: Path) -> None:
+    """Draw the loss beside its CSV; without matplotlib there is no picture."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    table: Any = np.loadtxt(log_path, delimiter=",", ndmin=2)
+    figure, axes = pyplot.subplots(figsize=(8, 4))
+    window = max(1, min(50, len(table) // 10))
+    kernel = np.ones(window) / window
+    for column, label in ((2, "all, weighted"), (3, "the agent's words")):
+        smooth = np.convolve(table[:, column], kernel, mode="valid")
+        axes.plot(table[len(table) - len(smooth) :, 1] / 1e6, smooth, label=label)
+    axes.set(xlabel="million tokens", ylabel="nats per token")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(log_path.with_suffix(".png"), dpi=120)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the embedded agent.")
+    parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
+    parser.add_argument("--out", type=Path, required=True, help="checkpoints, logs and the model")
+    parser.add_argument("--size", choices=sorted(SIZES), default="target")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--tokens", type=float, default=24e6, help="tokens to train on, in all")
+    parser.add_argument("--rows-per-step", type=int, default=16, help="rows of 512 tokens")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    Trainer(
+        TrainOptions(
+            given.data,
+            given.out,
+            given.size,
+            given.device,
+            int(given.tokens),
+            given.rows_per_step,
+            seed=given.seed,
+            threads=given.threads,
+        )
+    ).run()
+    print()
+
+
+if __name__ == "__main__":
+    main()
