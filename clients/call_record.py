@@ -16,6 +16,7 @@ from clients.call_script import Utterance
 from clients.connection import RATE_HZ, Received
 from clients.playout import Interrupted, Playout
 from clients.recording import Samples
+from clients.uplink import FRAME_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,11 @@ class CallRecord:
             if reply.response_id == response_id:
                 return reply
         return None
+
+    @property
+    def starts_at(self) -> float:
+        """When the line's first sample was recorded: one frame before that frame was sent."""
+        return self.sent_at[0] - FRAME_MS / 1000.0
 
     @property
     def answering(self) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from clients.call_record import CallRecord, Reply, Spoken
 from clients.call_script import missing_words
-from clients.connection import RATE_HZ
 from clients.uplink import N_FRAME
 from clients.waterfall import Waterfall, waterfall_of
 from clients.waveform import first_audible
@@ -36,6 +35,7 @@ class TurnResult:
     said: str
     heard: str
     answer: str
+    expect: tuple[tuple[str, ...], ...]
     missing: tuple[str, ...]
     onset_at: float
     end_at: float
@@ -111,13 +111,14 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         waterfall = waterfall_of(
             first_reply.timeline, end_at, first_reply.audio[0].at, end_at + gap_ms / 1000.0
         )
-    start = record.sent_at[0]
+    start = record.starts_at
     answer_end_at = record.playout.last_audible_at(items) if items else None
     return TurnResult(
         name=utterance.turn.name,
         said=utterance.turn.text.replace(" |", " ..."),
         heard=" ".join(text for at, text in record.transcripts if onset_at <= at < next_at),
         answer=answer,
+        expect=utterance.turn.expect,
         missing=tuple(missing_words(utterance.turn.expect, answer)),
         onset_at=onset_at - start,
         end_at=end_at - start,
@@ -178,14 +179,3 @@ def _spurious_speech(record: CallRecord) -> int:
     return sum(
         not any(begin <= at <= end for begin, end in spans) for at in record.speech_started_at
     )
-
-
-def heard_by_caller_s(record: CallRecord) -> float:
-    """Length of the call in seconds, from the first frame sent to the last sample played."""
-    if not record.sent_at:
-        return 0.0
-    return max(record.sent_at[-1], record.playout.idle_at) - record.sent_at[0]
-
-
-def n_call_samples(record: CallRecord) -> int:
-    return round(heard_by_caller_s(record) * RATE_HZ)

@@ -135,20 +135,27 @@ _DIGITS = {
 
 
 def missing_words(expect: tuple[tuple[str, ...], ...], answer: str) -> list[str]:
-    """The expectations that ``answer`` does not meet, each as "a/b/c"; empty when all are met.
+    """The expectations that ``answer`` does not meet, each as "a/b/c/…"; empty when all are met.
 
     Words match whole words and their plurals. A run of four or more digits matches digits however
     they are written: "555-0142", "five five five, oh one four two".
     """
+    found = set(words_found(expect, answer))
+    return [
+        "/".join(words[:3]) + ("/…" if len(words) > 3 else "")
+        for words in expect
+        if found.isdisjoint(words)
+    ]
+
+
+def words_found(expect: tuple[tuple[str, ...], ...], answer: str) -> list[str]:
+    """Those of the expected words that ``answer`` contains, in the order of ``expect``."""
     words = re.findall(r"[a-z']+|\d+", answer.lower())
     digits = "".join(_DIGITS.get(word, word if word.isdigit() else " ") for word in words)
     spoken = {*words, *(word.removesuffix("s") for word in words)}
-    missing = []
-    for alternatives in expect:
-        met = any(
-            word in digits if word.isdigit() and len(word) >= 4 else word in spoken
-            for word in alternatives
-        )
-        if not met:
-            missing.append("/".join(alternatives))
-    return missing
+    return [
+        word
+        for alternatives in expect
+        for word in alternatives
+        if (word in digits if word.isdigit() and len(word) >= 4 else word in spoken)
+    ]

@@ -39,9 +39,5 @@ class Distribution:
     def of(cls, values: Sequence[float]) -> Distribution:
         if not values:
             return cls(0)
-        return cls(
-            len(values),
-            *(round(percentile(values, percent), 1) for percent in (50, 90, 95, 99)),
-            round(min(values), 1),
-            round(max(values), 1),
-        )
+        p50, p90, p95, p99 = (round(percentile(values, p), 1) for p in (50, 90, 95, 99))
+        return cls(len(values), p50, p90, p95, p99, round(min(values), 1), round(max(values), 1))

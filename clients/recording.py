@@ -49,7 +49,8 @@ class Recording:
 
 def to_int16(samples: NDArray[np.floating]) -> Samples:
     """Round to int16, clipping what lies outside."""
-    return np.clip(np.rint(samples), -32768, 32767).astype(np.int16)
+    rounded: Samples = np.clip(np.rint(samples), -32768, 32767).astype(np.int16)
+    return rounded
 
 
 def read_wav(path: Path) -> Recording:

@@ -69,7 +69,7 @@ async def running_server(
     """
     port = free_port()
     path = log or Path(os.devnull)
-    with open(path, "wb") as sink:
+    with path.open("wb") as sink:  # noqa: ASYNC230 - once, before anything runs
         started_at = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *command, "--port", str(port), *arguments,

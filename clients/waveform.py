@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.recording import Samples
+from clients.recording import Samples, to_int16
 
 FRAME_MS = 10
 WITHIN_PEAK_DB = 35.0
@@ -27,7 +27,8 @@ def frame_levels_db(samples: Samples, rate_hz: int) -> NDArray[np.float64]:
     padded = np.zeros(n_frames * n_frame, dtype=np.float64)
     padded[: len(samples)] = samples
     power = np.mean(np.square(padded.reshape(n_frames, n_frame) / FULL_SCALE), axis=1)
-    return 10.0 * np.log10(np.maximum(power, 1e-20))
+    levels: NDArray[np.float64] = 10.0 * np.log10(np.maximum(power, 1e-20))
+    return levels
 
 
 def speech_frames(samples: Samples, rate_hz: int) -> NDArray[np.intp]:
@@ -80,7 +81,7 @@ def last_audible(samples: Samples) -> int | None:
 
 def audible_amplitude() -> float:
     """The absolute int16 value that stands at -45 dBFS (about 184)."""
-    return FULL_SCALE * 10.0 ** (AUDIBLE_DBFS / 20.0)
+    return FULL_SCALE * float(10.0 ** (AUDIBLE_DBFS / 20.0))
 
 
 def room_noise(n_samples: int, rate_hz: int, seed: int, level_dbfs: float = -62.0) -> Samples:
@@ -97,4 +98,4 @@ def room_noise(n_samples: int, rate_hz: int, seed: int, level_dbfs: float = -62.
     shaped = np.fft.irfft(spectrum, n_samples + 1)[:n_samples]
     rms = float(np.sqrt(np.mean(np.square(shaped)))) if n_samples else 1.0
     scale = FULL_SCALE * 10.0 ** (level_dbfs / 20.0) / max(rms, 1e-12)
-    return np.rint(shaped * scale).astype(np.int16)
+    return to_int16(shaped * scale)

@@ -1,0 +1,60 @@
+"""The figures of one or more calls in plain JSON values: what turns.json and --json hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clients.call_result import CallResult, TurnResult
+from clients.percentiles import Distribution
+
+
+def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
+    """Percentiles and counts over all turns of ``calls``; times in ms."""
+    turns = [turn for call in calls for turn in call.turns]
+    expecting = [turn for turn in turns if turn.expect]
+    barge_ins = [turn.barge_in for turn in turns if turn.barge_in is not None]
+    waterfalls = [turn.waterfall for turn in turns if turn.waterfall is not None]
+    gaps = [turn for turn in turns if turn.gap_ms is not None]
+    return {
+        "calls": len(calls),
+        "n_turns": len(turns),
+        "unanswered": sum(not turn.answered for turn in turns),
+        "cut_ins": sum(turn.cut_in for turn in turns),
+        "hesitations": sum(turn.hesitates for turn in turns),
+        "hesitations_cut": sum(turn.hesitation_cut for turn in turns),
+        "turns_with_expected_words": len(expecting),
+        "turns_with_words_found": sum(not turn.missing for turn in expecting),
+        "gap_ms": asdict(Distribution.of([t.gap_ms for t in gaps if t.gap_ms is not None])),
+        "audible_ms": asdict(
+            Distribution.of([t.audible_ms for t in turns if t.audible_ms is not None])
+        ),
+        "barge_in_wire_ms": asdict(Distribution.of([b.wire_ms for b in barge_ins])),
+        "barge_in_audible_ms": asdict(Distribution.of([b.audible_ms for b in barge_ins])),
+        "waterfalls": len(waterfalls),
+        "waterfall_worst_error_ms": max((abs(w.sum_error_ms) for w in waterfalls), default=None),
+        "waterfall_missing_marks": sorted({m for w in waterfalls for m in w.missing_marks}),
+        "spurious_speech": sum(call.spurious_speech for call in calls),
+        "underruns": sum(call.underruns for call in calls),
+        "errors": [error for call in calls for error in call.errors],
+    }
+
+
+def turn_json(turn: TurnResult) -> dict[str, Any]:
+    """One turn as JSON values, times rounded to 0.01 ms and 1 ms of the call."""
+    data = asdict(turn)
+    for key in ("gap_ms", "audible_ms"):
+        data[key] = None if data[key] is None else round(data[key], 2)
+    for key in ("onset_at", "end_at", "answer_at", "answer_end_at"):
+        data[key.replace("_at", "_s")] = None if data[key] is None else round(data[key], 3)
+        del data[key]
+    if turn.barge_in is not None:
+        data["barge_in"] = {name: round(ms, 2) for name, ms in asdict(turn.barge_in).items()}
+    if turn.waterfall is not None:
+        data["waterfall"] = {
+            "stages": [{"name": s.name, "ms": round(s.ms, 2)} for s in turn.waterfall.stages],
+            "sum_error_ms": round(turn.waterfall.sum_error_ms, 3),
+            "missing_marks": list(turn.waterfall.missing_marks),
+        }
+    return data

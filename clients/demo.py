@@ -1,0 +1,195 @@
+"""``voiceloop demo``: a recorded caller talks to a real server in real time, and a person watches.
+
+Starts ``voiceloop serve`` as the processes it really is, plays the call over the WebSocket, prints
+the conversation as it happens and writes conversation.wav (caller left, agent right), turns.json,
+waterfall.png and report.html.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from clients.call_record import CallRecord
+from clients.call_result import CallResult
+from clients.call_script import ScriptedTurn, Utterance, load_call, load_utterances, utterance_of
+from clients.call_summary import summary_of, turn_json
+from clients.connection import RATE_HZ, RealtimeConnection
+from clients.errors import RecordingError
+from clients.live_view import LiveView
+from clients.provenance import provenance
+from clients.recording import Recording, Samples, read_wav, write_wav
+from clients.report import report_html
+from clients.server_process import ServerProcess, running_server
+from clients.simulated_call import CallOptions, SimulatedCall
+from clients.waterfall_png import draw_waterfall
+from clients.waveform import pauses, speech_start
+
+EXTRAS = {"voiceloop.timeline": "1", "voiceloop.partials": "1"}
+SPLIT_PAUSE_MS = 1_000.0  # in a person's own recording, a pause after which the agent may answer
+MAX_RECORDING_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the command line asks for. ``wav``: a recording that speaks instead of our caller."""
+
+    out: Path
+    wav: Path | None = None
+    json: bool = False
+    preset: str = "embedded"
+    voice: str = "slt"
+    agent: str = "Ava"
+
+
+def recording_as_call(path: Path) -> tuple[Utterance, ...]:
+    """A person's recording as a caller: split where it pauses for a second or more.
+
+    Raises:
+        RecordingError: it is no mono 16-bit WAV, holds only silence, or runs over ten minutes.
+    """
+    recording = read_wav(path).at_rate(RATE_HZ)
+    if recording.duration_ms > 1000.0 * MAX_RECORDING_S:
+        raise RecordingError(
+            f"expected a recording of at most {MAX_RECORDING_S:.0f} s, "
+            f"found {recording.duration_ms / 1000:.0f} s in {path}"
+        )
+    if speech_start(recording.samples, RATE_HZ) is None:
+        raise RecordingError(f"expected speech in {path}, found digital silence")
+    cuts = [(a + b) // 2 for a, b in pauses(recording.samples, RATE_HZ, SPLIT_PAUSE_MS)]
+    edges = [0, *cuts, len(recording.samples)]
+    return tuple(
+        utterance_of(
+            ScriptedTurn(f"part {i}", f"({path.name}, part {i})", path.name, "agent", 600, 0, ()),
+            Recording(recording.samples[begin:end], RATE_HZ),
+        )
+        for i, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True), 1)
+    )
+
+
+async def run_demo(options: DemoOptions) -> int:
+    """Run the demo; returns the exit code: 0, or 1 where a turn got no answer.
+
+    Raises:
+        ClientError: the recording cannot be used, the server did not start, or the call broke off.
+    """
+    script = load_call()
+    title = script.title if options.wav is None else options.wav.name
+    utterances = (
+        load_utterances(script, options.voice, RATE_HZ)
+        if options.wav is None
+        else recording_as_call(options.wav)
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=options.json, highlight=False)
+    with _starting(console, f"starting the server ({options.preset})") as progress:
+        server_context = running_server(
+            ["--preset", options.preset], log=options.out / "server.log"
+        )
+        server = await server_context.__aenter__()
+        progress.stop()
+    try:
+        console.print(f"[dim]ready after {server.ready_s:.1f} s at {server.url}[/dim]\n")
+        call, result = await _play(server, utterances, options, console)
+        resident_mb = server.resident_mb()
+    finally:
+        await server_context.__aexit__(None, None, None)
+    results = _results(result, server, resident_mb, title)
+    with _starting(console, "writing the report"):
+        write_outputs(options, call.record, result, results, call.uplink.recorded(), title)
+    _print_end(console, results, options.out)
+    if options.json:
+        json.dump(results, sys.stdout, indent=1)
+        print()
+    return 1 if result.unanswered else 0
+
+
+async def _play(
+    server: ServerProcess, utterances: tuple[Utterance, ...], options: DemoOptions, console: Console
+) -> tuple[SimulatedCall, CallResult]:
+    connection = await RealtimeConnection.open(server.url, extras=EXTRAS)
+    with LiveView(console, options.agent, len(utterances)) as view:
+        call = SimulatedCall(
+            connection, utterances, voice=options.voice, options=CallOptions(), observer=view
+        )
+        return call, await call.run()
+
+
+def _results(
+    result: CallResult, server: ServerProcess, resident_mb: float, title: str
+) -> dict[str, Any]:
+    return {
+        "call": title,
+        **provenance(),
+        "seed": CallOptions().seed,
+        "server_ready_s": round(server.ready_s, 2),
+        "resident_mb": round(resident_mb, 1),
+        **summary_of([result]),
+        "greeting": result.greeting,
+        "turns": [turn_json(turn) for turn in result.turns],
+    }
+
+
+def write_outputs(
+    options: DemoOptions,
+    record: CallRecord,
+    result: CallResult,
+    results: dict[str, Any],
+    caller: Samples,
+    title: str,
+) -> None:
+    """Write the four files of a call into ``options.out``."""
+    starts_at = record.starts_at
+    n_samples = max(len(caller), round((record.playout.idle_at - starts_at) * RATE_HZ))
+    agent = record.playout.render(starts_at, n_samples)
+    channels = (_padded(caller, n_samples), agent)
+    write_wav(options.out / "conversation.wav", channels, RATE_HZ)
+    (options.out / "turns.json").write_text(json.dumps(results, indent=1) + "\n")
+    gap = results["gap_ms"]["p50"]
+    note = "no turn was answered in time" if gap is None else f"median gap {gap:.0f} ms"
+    note = f"{note}  ·  {results['machine']['cpu']}  ·  commit {results['commit']}"
+    draw_waterfall(options.out / "waterfall.png", result.turns, title, note)
+    page = report_html(
+        result, results, results, channels, RATE_HZ, title=title, agent=options.agent
+    )
+    (options.out / "report.html").write_text(page, encoding="utf-8")
+
+
+def _padded(samples: Samples, n_samples: int) -> Samples:
+    import numpy as np
+
+    return np.pad(samples, (0, n_samples - len(samples)))
+
+
+def _starting(console: Console, what: str) -> Progress:
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    progress.add_task(what, total=None)
+    return progress
+
+
+def _print_end(console: Console, results: dict[str, Any], out: Path) -> None:
+    gap = results["gap_ms"]
+    n_turns = results["n_turns"]
+    if gap["p50"] is not None:
+        console.print(
+            f"[bold]{gap['p50']:.0f} ms[/bold] median gap, {gap['p95']:.0f} ms p95; "
+            f"{n_turns - results['unanswered']} of {n_turns} turns answered, "
+            f"{results['turns_with_words_found']} of {results['turns_with_expected_words']} "
+            f"with the expected words, {results['cut_ins']} cut-ins"
+        )
+    else:
+        console.print(f"[red]none of {n_turns} turns has a gap[/red]")
+    files = ("report.html", "conversation.wav", "waterfall.png", "turns.json")
+    console.print("[dim]wrote[/dim] " + "  ".join(str(out / name) for name in files))

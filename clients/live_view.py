@@ -1,0 +1,160 @@
+"""The conversation in the terminal while it happens.
+
+The caller's line firms up as the recognizer hears it (settled words bright, the rest dim), the
+agent's grows as it speaks, and every finished turn leaves its gap and its waterfall. Where output
+is not a terminal only finished lines are printed.
+"""
+
+from __future__ import annotations
+
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from clients.call_result import TurnResult
+from clients.call_script import Utterance, words_found
+from clients.connection import Received
+from clients.stage_colors import color_of
+from clients.waterfall import Waterfall
+
+CALLER, AGENT = "#d9913f", "#5b9be6"
+BAR_CELLS = 48
+NAMED_FROM_MS = 5.0
+
+
+class LiveView:
+    """Observer of one simulated call; use as a context manager around the call."""
+
+    def __init__(self, console: Console, agent: str, n_turns: int) -> None:
+        self._console = console
+        self._agent = agent
+        self._width = max(6, len(agent), len("caller")) + 2
+        self._caller_settled = ""
+        self._caller_open = ""
+        self._agent_words = ""
+        self._progress = Progress(
+            TextColumn("[dim]call"),
+            BarColumn(bar_width=BAR_CELLS - 8),
+            TextColumn("[dim]turn {task.completed:.0f} of {task.total:.0f}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task("call", total=n_turns)
+        self._live = Live(console=console, refresh_per_second=12, transient=True)
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_agent()
+        self._live.stop()
+
+    # --- what the call tells ---
+
+    def speaks(self, utterance: Utterance) -> None:
+        self._progress.advance(self._task)
+
+    def received(self, received: Received) -> None:
+        event = received.event
+        match received.type:
+            case "voiceloop.partial":
+                self._caller_settled, self._caller_open = event["stable"], event["unstable"]
+            case "conversation.item.input_audio_transcription.completed":
+                self._close_caller(event.get("transcript", ""))
+            case "response.created":
+                self._close_agent()
+            case "response.output_audio_transcript.delta":
+                self._agent_words += event["delta"]
+            case "response.done":
+                self._close_agent(event["response"].get("status", ""))
+            case "error":
+                self._console.print(Text(f"error: {event['error'].get('message')}", style="red"))
+            case _:
+                return
+        self._refresh()
+
+    def finished(self, turn: TurnResult) -> None:
+        self._console.print(Padding(turn_summary(turn), (0, 0, 1, self._width)))
+
+    # --- drawing ---
+
+    def _close_caller(self, transcript: str) -> None:
+        self._caller_settled = self._caller_open = ""
+        if transcript:
+            self._console.print(self._line("caller", CALLER, Text(transcript)))
+
+    def _close_agent(self, status: str = "completed") -> None:
+        if not self._agent_words.strip():
+            return
+        words = Text(self._agent_words.strip())
+        if status != "completed":
+            words.append(" —", style="dim")
+        self._console.print(self._line(self._agent, AGENT, words))
+        self._agent_words = ""
+
+    def _line(self, who: str, color: str, words: Text) -> Table:
+        grid = Table.grid(padding=0)
+        grid.add_column(width=self._width)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(who, style=f"bold {color}"), words)
+        return grid
+
+    def _refresh(self) -> None:
+        lines: list[Table | Progress] = []
+        if self._caller_settled or self._caller_open:
+            words = Text(self._caller_settled)
+            words.append(" " + self._caller_open, style="dim italic")
+            lines.append(self._line("caller", CALLER, words))
+        if self._agent_words.strip():
+            lines.append(self._line(self._agent, AGENT, Text(self._agent_words.strip())))
+        # Refreshed by Live's own thread at its own pace, never from here: drawing on the event
+        # loop would delay the stamps of arriving audio.
+        self._live.update(Group(*lines, self._progress))
+
+
+def turn_summary(turn: TurnResult) -> Group:
+    """The gap in figures, the waterfall as a bar, and whether the answer held what it must."""
+    head = Text()
+    if turn.gap_ms is not None:
+        head.append(f"{turn.gap_ms:.0f} ms", style="bold")
+        head.append(" gap", style="dim")
+    elif turn.cut_in:
+        head.append("cut in before the caller had ended", style="bold red")
+    else:
+        head.append("no answer", style="bold red")
+    if turn.hesitates and not turn.hesitation_cut:
+        head.append("  ✓ hesitation left alone", style="green")
+    if turn.barge_in is not None:
+        head.append(f"  barge-in: silent after {turn.barge_in.audible_ms:.0f} ms", style="dim")
+    if turn.expect:
+        found = ", ".join(words_found(turn.expect, turn.answer))
+        if turn.missing:
+            head.append(f"  ✗ missing {', '.join(turn.missing)}", style="red")
+        else:
+            head.append(f"  ✓ {found}", style="green")
+    rows: list[RenderableType] = [head]
+    if turn.waterfall is not None:
+        rows += waterfall_rows(turn.waterfall)
+    return Group(*rows)
+
+
+def waterfall_rows(waterfall: Waterfall) -> list[RenderableType]:
+    """A colored bar whose cells are shared out by time, and the stages that took 5 ms or more."""
+    bar = Text()
+    names = []
+    total_ms = max(waterfall.total_ms, 1e-9)
+    drawn = 0
+    for stage in waterfall.stages:
+        upto = round(BAR_CELLS * (stage.start_ms + stage.ms) / total_ms)
+        bar.append("█" * (upto - drawn), style=color_of(stage.name))
+        drawn = upto
+        if stage.ms >= NAMED_FROM_MS:
+            name = Text("■ ", style=color_of(stage.name))
+            name.append(f"{stage.name} {stage.ms:.0f}", style="dim")
+            names.append(name)
+    return [bar, Columns(names, padding=(0, 2))]
