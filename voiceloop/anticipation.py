@@ -164,6 +164,10 @@ class Anticipation:
         branch_id = f"{self._session_id}.b{self._n_branches}"
         return LiveBranch(self._language_model, branch_id, context, on_p_end).start(self._tasks)
 
+    @property
+    def is_open(self) -> bool:
+        return self._live is not None or not self._enabled
+
     def open(self, context: Context) -> None:
         """The caller began to speak: bring the conversation so far into the cache."""
         if not self._enabled:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from voiceloop.config import BargeIn
+from voiceloop.agent import BargeIn
 from voiceloop.endpointing import normalize
 
 Action = Literal["duck", "hold", "stop", "resume"]

@@ -318,6 +318,10 @@ class Listener:
         timeline.facts["endpoint"] = {"reason": "commit"}
         return self._finalize(stretch, timeline)
 
+    def ask_for_words(self) -> None:
+        """Have the fullest hypothesis of the open turn reported now."""
+        self._recognition.flush()
+
     def discard(self) -> None:
         """Forget the open turn: noise, a backchannel, or the client cleared its buffer."""
         self._recognition.discard()

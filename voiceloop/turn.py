@@ -18,6 +18,7 @@ import numpy as np
 
 from audio.codec import Encoding, encode
 from audio.resample import Resampler
+from voiceloop.agent import AgentConfig
 from voiceloop.anticipation import Anticipation, LiveBranch
 from voiceloop.backends import (
     ChatMessage,
@@ -32,9 +33,9 @@ from voiceloop.backends import (
     VoiceOptions,
     VoiceStream,
 )
-from voiceloop.config import AgentConfig
 from voiceloop.errors import BackendError, BackendTimeout, Overloaded, VoiceLoopError
 from voiceloop.items import FunctionCallOutput
+from voiceloop.listener import TurnInput
 from voiceloop.playout import Chunk, Pacer, Playout
 from voiceloop.protocol import Protocol
 from voiceloop.response import CloseReason, ResponseHandle
@@ -88,9 +89,12 @@ class Turn:
         timeline: TurnTimeline,
         *,
         fixed_text: str | None = None,
+        answers: TurnInput | None = None,
         not_before_s: float = 0.0,
     ) -> None:
         self.response = response
+        self.first_response_id = response.id
+        self.answers = answers  # the caller's turn this is the answer to
         self.timeline = timeline
         self.outcome: Outcome | None = None
         self.wasted_audio_ms = 0.0
@@ -313,11 +317,10 @@ class Turn:
 
     def _results(self, calls: list[ToolCall]) -> list[tuple[ToolCall, str]] | None:
         """An answer to every call, or None where there is none or a client must answer."""
-        tools = {tool.name: tool for tool in self._services.agent.tools}
         results = []
         for call in calls:
-            tool = tools.get(call.name)
-            answer = tool.answer(_arguments(call)) if tool is not None else None
+            tool = self._services.agent.tool(call.name)
+            answer = tool.answer(call.arguments) if tool is not None else None
             if answer is None:
                 return None
             results.append((call, answer))
@@ -335,14 +338,6 @@ class Turn:
         self._new_playout(self.playout.pacer.play_end_s)
         self._services.on_output()
         return tuple(ChatMessage("tool", answer, (), call.call_id) for call, answer in results)
-
-
-def _arguments(call: ToolCall) -> dict[str, object]:
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> VoiceLoopError:

@@ -1,0 +1,181 @@
+"""A scripted caller on a session without a socket: streams audio in time, keeps what came back.
+
+Every event is kept with the time it arrived; audio is played as a client without a buffer of its
+own would play it, so tests can ask what was heard when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.fakes import EnergyVad, instant_backends, quiet, tone
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
+from voiceloop.config import Config
+from voiceloop.connection import Disconnected, Hello
+from voiceloop.session import Session
+
+RATE_HZ = 24_000
+CHUNK_MS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    at_s: float
+    event: dict[str, Any]
+
+    @property
+    def type(self) -> str:
+        return str(self.event["type"])
+
+
+class MemoryTransport:
+    """Both ends of a WebSocket in memory. `reading` False: the client reads no more."""
+
+    def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
+        self.hello = hello
+        self._clock = clock
+        self._to_server: asyncio.Queue[str | None] = asyncio.Queue()
+        self.received: list[Received] = []
+        self.arrived = asyncio.Condition()
+        self.reading = True
+        self.closed: tuple[int, str] | None = None
+
+    async def receive(self) -> str | bytes:
+        frame = await self._to_server.get()
+        if frame is None:
+            raise Disconnected
+        return frame
+
+    async def send(self, data: str) -> None:
+        if not self.reading:
+            await asyncio.Event().wait()
+        self.received.append(Received(self._clock(), json.loads(data)))
+        async with self.arrived:
+            self.arrived.notify_all()
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        self.closed = self.closed or (code, reason)
+        async with self.arrived:
+            self.arrived.notify_all()
+
+    def put(self, event: dict[str, Any] | None) -> None:
+        self._to_server.put_nowait(None if event is None else json.dumps(event))
+
+
+class Caller:
+    """`async with Caller(...) as caller:` runs a session around the block and hangs up after it."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        backends: Backends | None = None,
+        agent: AgentConfig | None = None,
+        config: Config | None = None,
+        **session_options: Any,
+    ) -> None:
+        self.clock = clock
+        self.transport = MemoryTransport(Hello(timeline=True), clock)
+        self.backends = backends or instant_backends()
+        self.session = Session(
+            self.transport,
+            self.backends,
+            agent or AgentConfig(),
+            config or Config(),
+            clock=clock,
+            vad=EnergyVad(),
+            **session_options,
+        )
+        self.sent_ms = 0.0
+
+    async def __aenter__(self) -> Caller:
+        self._task = asyncio.create_task(self.session.run())
+        await self.wait_for("session.created")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.transport.put(None)
+        await self._task
+
+    # --- sending ---
+
+    def send(self, type: str, **fields: Any) -> None:
+        self.transport.put({"type": type, **fields})
+
+    async def play(self, samples: NDArray[np.int16]) -> None:
+        """Stream int16 at 24 kHz in real time, 20 ms a frame."""
+        per_chunk = RATE_HZ * CHUNK_MS // 1000
+        for start in range(0, len(samples), per_chunk):
+            chunk = samples[start : start + per_chunk]
+            self.send(
+                "input_audio_buffer.append",
+                audio=base64.b64encode(chunk.astype("<i2").tobytes()).decode(),
+            )
+            self.sent_ms += 1000.0 * len(chunk) / RATE_HZ
+            await asyncio.sleep(len(chunk) / RATE_HZ)
+
+    async def say(self, ms: float) -> float:
+        """Loud audio; returns when its last sample was sent."""
+        await self.play(tone(ms, RATE_HZ, hz=300.0))
+        return self.clock()
+
+    async def wait_quietly(self, ms: float) -> None:
+        await self.play(quiet(ms, RATE_HZ))
+
+    async def listen_until(self, type: str, *, count: int = 1, limit_ms: float = 10_000) -> None:
+        """Room noise until `count` events of the type have come in all."""
+        waited_ms = 0.0
+        while len(self.of(type)) < count:
+            assert waited_ms < limit_ms, f"no {type} within {limit_ms} ms: {self.types()}"
+            await self.wait_quietly(CHUNK_MS)
+            waited_ms += CHUNK_MS
+
+    # --- what came ---
+
+    def of(self, type: str) -> list[Received]:
+        return [r for r in self.transport.received if r.type == type]
+
+    def types(self) -> list[str]:
+        found = [r.type for r in self.transport.received]
+        return [t for i, t in enumerate(found) if i == 0 or t != found[i - 1]]
+
+    async def wait_for(self, type: str, *, count: int = 1) -> Received:
+        async with self.transport.arrived:
+            await self.transport.arrived.wait_for(
+                lambda: len(self.of(type)) >= count or self.transport.closed
+            )
+        found = self.of(type)
+        assert len(found) >= count, f"closed {self.transport.closed} before {type}"
+        return found[count - 1]
+
+    def statuses(self) -> list[str]:
+        return [r.event["response"]["status"] for r in self.of("response.done")]
+
+    def transcript(self, response_id: str | None = None) -> str:
+        return "".join(
+            r.event["delta"]
+            for r in self.of("response.output_audio_transcript.delta")
+            if response_id in (None, r.event["response_id"])
+        )
+
+    def audio_ms(self, response_id: str | None = None) -> float:
+        return sum(
+            1000.0 * len(base64.b64decode(r.event["delta"])) / 2 / RATE_HZ
+            for r in self.of("response.output_audio.delta")
+            if response_id in (None, r.event["response_id"])
+        )
+
+    def first_audio_s(self, response_id: str | None = None) -> float:
+        return next(
+            r.at_s
+            for r in self.of("response.output_audio.delta")
+            if response_id in (None, r.event["response_id"])
+        )

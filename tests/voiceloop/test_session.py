@@ -1,0 +1,119 @@
+"""A whole call on fakes and a virtual clock: who speaks when, and what the wire says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from voiceloop.agent import AgentConfig
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+
+
+async def test_a_spoken_turn_is_answered_in_the_documented_order(clock: Clock) -> None:
+    async with Caller(clock) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    types = caller.types()
+    order = [
+        "session.created",
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+    ]
+    assert types[: len(order)] == order
+    assert caller.statuses() == ["completed"]
+    assert caller.transcript() == "Sure, I can help you with that."
+    assert caller.of("input_audio_buffer.speech_started")[0].event["audio_start_ms"] < 64
+
+
+async def test_the_gap_is_the_wait_and_little_more(clock: Clock) -> None:
+    backends = instant_backends(recognizer=FakeRecognizer(["what time is it now"], ms_per_word=150))
+    async with Caller(clock, backends) as caller:
+        end_s = await caller.say(800)
+        await caller.listen_until("response.done")
+        gap_ms = 1000 * (caller.first_audio_s() - end_s)
+        timeline = (await caller.wait_for("voiceloop.timeline")).event["timeline"]
+    needed_ms = timeline["endpoint"]["needed_ms"]
+    assert needed_ms <= gap_ms <= needed_ms + 60
+    assert sum(stage["ms"] for stage in timeline["stages"]) == pytest.approx(timeline["gap_ms"])
+    assert timeline["outcome"] == "completed"
+
+
+async def test_the_greeting_comes_first_and_only_unless_the_client_brings_instructions(
+    clock: Clock,
+) -> None:
+    agent = AgentConfig(greeting="Welcome to the cafe.")
+    async with Caller(clock, agent=agent) as caller:
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "Welcome to the cafe."
+    async with Caller(clock, agent=agent) as caller:
+        caller.send("session.update", session={"type": "realtime", "instructions": "Be terse."})
+        await caller.wait_quietly(1000)
+    assert not caller.of("response.created")
+
+
+async def test_a_word_stops_the_agent_and_history_keeps_what_was_heard(clock: Clock) -> None:
+    model = FakeLanguageModel(["one two three four five six seven eight nine ten", "Okay."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", "stop please"]),
+        language_model=model,
+        voice=FakeVoice(ms_per_char=100),
+    )
+    async with Caller(clock, backends) as caller:
+        await caller.say(900)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1500)
+        onset_s = clock()
+        await caller.say(700)
+        await caller.listen_until("response.done", count=2)
+    started = caller.of("input_audio_buffer.speech_started")[1]
+    assert 1000 * (started.at_s - onset_s) <= 300
+    assert caller.statuses() == ["cancelled", "completed"]
+    first_id = caller.of("response.done")[0].event["response"]["id"]
+    last_audio_s = [
+        r.at_s
+        for r in caller.of("response.output_audio.delta")
+        if r.event["response_id"] == first_id
+    ][-1]
+    assert 1000 * (last_audio_s - onset_s) <= 250
+    heard = model.prompts[1][-2].content
+    assert heard and "one two three four five six".startswith(heard.strip())
+    assert len(heard.split()) >= 3
+
+
+async def test_a_backchannel_ducks_and_the_agent_goes_on(clock: Clock) -> None:
+    reply = " ".join(["word"] * 20)
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", "yeah"], ms_per_word=150),
+        language_model=FakeLanguageModel([reply]),
+        voice=FakeVoice(ms_per_char=60),
+    )
+    async with Caller(clock, backends) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1000)
+        await caller.say(300)
+        await caller.listen_until("response.done", limit_ms=20_000)
+    assert caller.statuses() == ["completed"]
+    assert caller.audio_ms() == pytest.approx(20 * 240, abs=1)
+    assert len(caller.of("input_audio_buffer.speech_started")) == 1
+
+
+async def test_a_client_that_stops_sending_is_answered(clock: Clock) -> None:
+    async with Caller(clock) as caller:
+        await caller.say(800)
+        await caller.wait_for("response.done")
+    assert caller.statuses() == ["completed"]

@@ -1,0 +1,356 @@
+"""Who has the floor: the caller, the agent, or for a moment both.
+
+Owns the turns of one session and every change of speaker: the caller begins, is judged while the
+agent speaks, ends, is answered. One rule keeps the call alive: an answer that is owed is given as
+soon as nobody speaks and nothing is being answered (`_settle`, called at every transition).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from voiceloop.anticipation import Context
+from voiceloop.barge_in import BargeInJudge
+from voiceloop.errors import BackendError
+from voiceloop.listener import Activity, Listener, TurnInput
+from voiceloop.response import ResponseHandle
+from voiceloop.settings import SessionSettings
+from voiceloop.telemetry import Metrics, TurnTimeline
+from voiceloop.turn import Services, Turn
+
+REPLY_ENDS_SOON_MS = 600.0  # a "yeah" this close to the end answers the agent's question
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """A turn of the caller whose words are still to come; no item yet where none were heard."""
+
+    item_id: str | None
+    respond: bool
+
+
+class Floor:
+    """The listener's `Ear`, and what the client's commands do to the turns."""
+
+    def __init__(self, services: Services, metrics: Metrics, tasks: asyncio.TaskGroup) -> None:
+        self._services = services
+        self._protocol = services.protocol
+        self._agent = services.agent
+        self._metrics = metrics
+        self._tasks = tasks
+        self._clock = services.clock
+        self._judge = BargeInJudge(services.agent.barge_in)
+        self._turn: Turn | None = None
+        self._side_turns: dict[str, Turn] = {}
+        self._activity: Activity | None = None
+        self._caller_open = False  # the wire has heard that the caller speaks
+        self._item_id = ""  # the open user item's
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._awaited: dict[int, _Awaited] = {}
+        self._deferred: list[ResponseHandle] = []  # asked for before the words were known
+        self._owed: TurnInput | None = None
+        self.listener: Listener  # set by the session right after: they know each other
+
+    # --- state ---
+
+    @property
+    def turn(self) -> Turn | None:
+        """The default conversation's turn, until its last sample has been played."""
+        return self._turn
+
+    @property
+    def is_idle(self) -> bool:
+        return self._turn is None and not self._caller_open and self._owed is None
+
+    def timeline_of(self, response_id: str) -> TurnTimeline | None:
+        for turn in (self._turn, *self._side_turns.values()):
+            if turn is not None and turn.response.id == response_id:
+                return turn.timeline
+        return None
+
+    @property
+    def _settings(self) -> SessionSettings:
+        return self._protocol.settings
+
+    async def until_idle(self) -> None:
+        """Wait for a moment in which nobody speaks and nothing is owed."""
+        while not self.is_idle:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def _agent_has_floor(self) -> bool:
+        """The agent speaks or is about to, and the caller may take that from it."""
+        turn, detection = self._turn, self._settings.turn_detection
+        if turn is None or detection is None or not detection.interrupt_response:
+            return False
+        return not turn.response.closed or turn.is_audible
+
+    def _reply_ends_soon(self) -> bool:
+        remaining_ms = self._turn.remaining_ms if self._turn is not None else None
+        return remaining_ms is not None and remaining_ms < REPLY_ENDS_SOON_MS
+
+    # --- the caller (Ear) ---
+
+    def on_speech_onset(self, activity: Activity) -> None:
+        self._judge.reset()
+        self.on_activity(activity)
+
+    def on_activity(self, activity: Activity) -> None:
+        self._activity = activity
+        if self._caller_open:
+            return
+        if not self._agent_has_floor():
+            self._caller_begins(activity)
+            return
+        assert self._turn is not None
+        action = self._judge.judge(
+            activity.speech_ms, activity.silence_ms, reply_ends_soon=self._reply_ends_soon()
+        )
+        if action is None:
+            return
+        self._metrics.observe_barge_in(action, self._clock() - activity.onset_arrival_s)
+        match action:
+            case "duck":
+                self._turn.playout.duck()
+            case "hold":
+                self._turn.playout.hold()
+                self.listener.ask_for_words()
+            case "stop":
+                self._interrupt(activity)
+            case "resume":
+                self._turn.playout.resume()
+                self.listener.discard()
+
+    def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
+        if self._caller_open or self._settings.turn_detection is None:
+            self._services.anticipation.observe_words(stable, unstable, full=full)
+            if self._caller_open:
+                self._protocol.partial(self._item_id, " ".join(stable), " ".join(unstable))
+                self._services.on_output()
+        elif self._activity is not None and self.listener.in_speech:
+            self._judge.observe_words(stable + unstable)
+            self.on_activity(self._activity)
+
+    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
+        if not self._caller_open:
+            if self._agent_has_floor() and not self._takes_floor_late(hypothesis):
+                return  # its words, if any, are nobody's: `on_turn` finds nothing awaited
+            assert self._activity is not None
+            if not self._caller_open:
+                self._caller_begins(self._activity)
+        self._caller_open = False
+        self._protocol.speech_stopped(end_ms)
+        item_id = self._protocol.commit_input() if hypothesis else None
+        detection = self._settings.turn_detection
+        respond = detection is not None and detection.create_response
+        respond = respond and self._settings.type == "realtime"
+        self._awaited[segment] = _Awaited(item_id, respond)
+        self._services.on_output()
+
+    def _takes_floor_late(self, hypothesis: tuple[str, ...]) -> bool:
+        """The turn ended before the judge was sure: words decide, else the agent goes on."""
+        assert self._turn is not None and self._activity is not None
+        self._judge.observe_words(hypothesis)
+        if hypothesis and self._judge.options.enabled and not self._judge.is_backchannel():
+            self._interrupt(self._activity)
+            return True
+        self._judge.reset()
+        self._turn.playout.resume()
+        return False
+
+    def on_turn(self, turn: TurnInput) -> None:
+        awaited = self._awaited.pop(turn.segment, None)
+        if awaited is None:
+            return
+        item_id = awaited.item_id
+        if item_id is None and turn.words:
+            item_id = self._commit_late()
+        if item_id is None:
+            self._forget_input()
+        else:
+            seconds = (turn.end_ms - turn.onset_ms) / 1000.0
+            self._protocol.transcription_completed(item_id, turn.text, seconds)
+            if awaited.respond:
+                self._owed = turn
+        self._settle()
+
+    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None:
+        awaited = self._awaited.pop(turn.segment, None)
+        if awaited is None:
+            return
+        if awaited.item_id is None:
+            self._forget_input()
+        else:
+            self._protocol.transcription_failed(awaited.item_id, error.message)
+            if awaited.respond and self._protocol.active_response is None:
+                self._protocol.open_response().close("failed", error=error)
+                self._metrics.turns.labels(outcome="failed").inc()
+        self._settle()
+
+    def _commit_late(self) -> str:
+        """Words came where none were expected; the caller may be speaking again already."""
+        item_id = self._protocol.commit_input()
+        if self._caller_open and self._activity is not None:
+            self._item_id = self._protocol.speech_started(self._activity.onset_ms)
+        return item_id
+
+    def _forget_input(self) -> None:
+        """What was heard held no words."""
+        if not self._caller_open:
+            self._protocol.drop_input()
+            self._services.anticipation.abort()
+
+    def _caller_begins(self, activity: Activity) -> None:
+        self._caller_open = True
+        self._item_id = self._protocol.speech_started(activity.onset_ms)
+        self._anticipate()
+        self._services.on_output()
+
+    def _anticipate(self) -> None:
+        settings = self._settings
+        history = self._protocol.conversation.messages(settings.instructions)
+        self._services.anticipation.open(Context(history, settings.tools))
+
+    def _interrupt(self, activity: Activity) -> None:
+        """The caller takes the floor. The wire hears of it before anything else."""
+        turn = self._turn
+        assert turn is not None
+        heard_ms = turn.playout.heard_ms()
+        self._item_id = self._protocol.speech_started(activity.onset_ms)
+        if heard_ms == 0.0 and self._owed is None:
+            self._owed = turn.answers  # nothing of it was heard: it is owed still
+        self._stop(turn, heard_ms)
+        self._caller_open = True
+        self._anticipate()
+        self._services.on_output()
+
+    def _stop(self, turn: Turn, heard_ms: float) -> None:
+        turn.cancel()
+        item_id = turn.response.item_id
+        if turn.response.speaks and item_id is not None and not turn.response.is_out_of_band:
+            self._protocol.conversation.cut(item_id, heard_ms)
+        self._judge.reset()
+
+    # --- the agent ---
+
+    def close(self) -> None:
+        """The session is over: no turn begins any more."""
+        self._closed = True
+
+    def _settle(self) -> None:
+        """Give what is due, where nothing stands in the way."""
+        if self._closed:
+            return
+        if not self._awaited:
+            deferred, self._deferred = self._deferred, []
+            for response in deferred:
+                if not response.closed:
+                    self._begin_turn(response, TurnTimeline(response.id))
+        owed = self._owed
+        free = self._protocol.active_response is None and not self._caller_open
+        if owed is not None and free and not self._awaited:
+            crisis = self._agent.crisis
+            text = crisis.answer if crisis.answers(owed.text) else None
+            self._begin_turn(self._protocol.open_response(), owed.timeline, text, answers=owed)
+        if self.is_idle:
+            self._idle.set()
+        self._services.on_output()
+
+    def _begin_turn(
+        self,
+        response: ResponseHandle,
+        timeline: TurnTimeline,
+        fixed_text: str | None = None,
+        answers: TurnInput | None = None,
+    ) -> None:
+        timeline.turn_id = response.id
+        before = self._turn
+        not_before_s = before.playout.pacer.play_end_s if before is not None else 0.0
+        turn = Turn(
+            self._services,
+            response,
+            timeline,
+            fixed_text=fixed_text,
+            answers=answers,
+            not_before_s=0.0 if response.is_out_of_band else not_before_s,
+        )
+        if response.is_out_of_band:
+            self._side_turns[response.id] = turn
+        else:
+            self._turn = turn
+            self._owed = None
+        turn.start(self._tasks, self._turn_done)
+
+    def _turn_done(self, turn: Turn) -> None:
+        if self._side_turns.pop(turn.first_response_id, None) is None and self._turn is turn:
+            self._turn = None
+        outcome = turn.outcome or "failed"
+        turn.timeline.facts["outcome"] = outcome
+        self._metrics.observe_turn(turn.timeline, outcome)
+        self._metrics.wasted_audio_ms.inc(turn.wasted_audio_ms)
+        if turn.usage is not None:
+            self._metrics.tokens.labels(fate="generated").inc(turn.usage.n_reply_tokens)
+            self._metrics.tokens.labels(fate="discarded").inc(turn.usage.n_discarded_tokens)
+        self._protocol.timeline(turn.timeline.payload())
+        self._settle()
+
+    def greet(self) -> None:
+        """The agent speaks first, unless the client has begun something of its own."""
+        settings, conversation = self._settings, self._protocol.conversation
+        if (
+            self._agent.greeting
+            and settings.type == "realtime"
+            and settings.instructions == self._agent.instructions
+            and self.is_idle
+            and not conversation.items()
+            and self._protocol.active_response is None
+        ):
+            response = self._protocol.open_response()
+            self._begin_turn(response, TurnTimeline(response.id), self._agent.greeting)
+            self._services.on_output()
+
+    # --- the client's commands ---
+
+    def hear(self, samples: bytes) -> None:
+        if self._settings.turn_detection is None and not self._services.anticipation.is_open:
+            self._anticipate()
+        self.listener.feed(samples)
+
+    def commit(self, item_id: str) -> None:
+        """The client ended the caller's turn; it will ask for the answer itself."""
+        self._caller_open = False
+        self._awaited[self.listener.commit()] = _Awaited(item_id, respond=False)
+
+    def clear(self) -> None:
+        self._caller_open = False
+        self.listener.discard()
+        self._services.anticipation.abort()
+        self._settle()
+
+    def create_response(self, response: ResponseHandle) -> None:
+        if self._awaited and response.request.input is None:
+            self._deferred.append(response)  # its prompt lacks the caller's words so far
+        else:
+            self._begin_turn(response, TurnTimeline(response.id))
+
+    def cancel_response(self, response_id: str) -> None:
+        for turn in (self._turn, *self._side_turns.values()):
+            if turn is not None and turn.response.id == response_id:
+                self._stop(turn, turn.playout.heard_ms())
+                return
+
+    def truncate(self, item_id: str) -> None:
+        """The client has stopped playing this item; the conversation is cut already."""
+        turn = self._turn
+        if turn is not None and turn.response.item_id == item_id:
+            turn.cancel()
+            turn.response.close("cancelled", "client_cancelled")
+
+    def settings_changed(self, previous: SessionSettings, current: SessionSettings) -> None:
+        self.listener.configure(current)
+        if self._caller_open and current.turn_detection is None:
+            self._caller_open = False
+            self._protocol.drop_input()
+            self._settle()
