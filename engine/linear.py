@@ -50,7 +50,7 @@ class Int8Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed and x.shape[0] <= INT8_KERNEL_MAX_ROWS:
-            y = torch.ops.aten._weight_int8pack_mm.default(x, self.weight, self.scale)
+            y: Tensor = torch.ops.aten._weight_int8pack_mm.default(x, self.weight, self.scale)
         else:
             y = torch.nn.functional.linear(x, self.wide).mul_(self.scale)
         return y if self.bias is None else y.add_(self.bias)
@@ -72,7 +72,7 @@ class Int4Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None and x.shape[0] <= INT4_KERNEL_MAX_ROWS:
-            y = torch.ops.aten._weight_int4pack_mm_for_cpu.default(
+            y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu.default(
                 x, self.packed, self.group, self.scale_zero
             )
         else:
@@ -92,6 +92,6 @@ def make_linear(
         return Int8Linear(codes.to(device), scale.to(device=device, dtype=dtype), bias)
     if quant == "int4" and weight.shape[1] % INT4_GROUP == 0:
         codes, scale, zero = quantize_int4(weight, INT4_GROUP)
-        move = {"device": device, "dtype": dtype}
-        return Int4Linear(codes.to(device), scale.to(**move), zero.to(**move), bias)
+        scale, zero = scale.to(device=device, dtype=dtype), zero.to(device=device, dtype=dtype)
+        return Int4Linear(codes.to(device), scale, zero, bias)
     return DenseLinear(weight.to(device=device, dtype=dtype).contiguous(), bias)

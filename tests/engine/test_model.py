@@ -1,0 +1,102 @@
+"""Every model family against transformers, in fp32, on tiny random checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.kv_cache import KvPool
+from engine.loader import Checkpoint, read_config
+from engine.model import Decoder
+from engine.prefix_tree import PrefixTree
+from engine.runner import Extension, Runner
+from engine.sequence import Sequence
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama2": ("Llama", {"num_key_value_heads": 4}),
+    "llama2-linear-rope": ("Llama", {"rope_parameters": LINEAR_ROPE}),
+    "llama3-tied": ("Llama", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True}),
+    "llama-biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "smollm": ("Llama", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2-windowed-layers": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
+    "mistral": ("Mistral", {"sliding_window": 7}),
+    "mistral-unwindowed": ("Mistral", {"sliding_window": None}),
+}
+
+
+def reference(family: str, folder: Path, tokens: list[int]) -> torch.Tensor:
+    """Save a random model of this family; its logits are the truth."""
+    import transformers
+
+    name, changes = FAMILIES[family]
+    torch.manual_seed(7)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval().float()
+    for parameter in model.parameters():  # biases and norms start at 0 and 1: make them count
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(folder, max_shard_size="60KB")
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
+    return logits
+
+
+def own_logits(folder: Path, tokens: list[int], chunks: list[int]) -> torch.Tensor:
+    """The engine's logits, the prompt extended in chunks of these sizes."""
+    config = read_config(folder)
+    decoder = Decoder(
+        Checkpoint(folder), config, dtype="fp32", quant=None, device="cpu", context_length=128
+    )
+    pool = KvPool(
+        n_layers=config.n_layers,
+        n_kv_heads=config.n_kv_heads,
+        head_dim=config.head_dim,
+        n_blocks=8,
+        dtype=torch.float32,
+        poison=True,
+    )
+    sequence, runner = Sequence(pool, PrefixTree(pool)), Runner(decoder, pool)
+    sequence.tokens = list(tokens)
+    rows = []
+    for n_rows in chunks:
+        sequence.reserve(n_rows)
+        logits = runner.run([Extension(sequence, n_rows, n_logits=n_rows)])
+        assert logits is not None
+        rows.append(logits)
+        sequence.n_resident += n_rows
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
+    tokens = torch.randint(97, (40,), generator=torch.Generator().manual_seed(3)).tolist()
+    expected = reference(family, tmp_path, tokens)
+    for chunks in ([40], [1] * 40, [17, 1, 20, 2]):
+        found = own_logits(tmp_path, tokens, chunks)
+        error = (found - expected).abs().max() / expected.abs().max()
+        assert error <= 1e-4, f"{family} in chunks {chunks}: relative error {error:.2e}"
