@@ -254,7 +254,9 @@ class VoiceStream(Protocol):
 
 
 class Voice(Protocol):
-    rate_hz: int
+    @property
+    def rate_hz(self) -> int:
+        """Sample rate of what it speaks."""
 
     async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream: ...
 
