@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from clients.call_script import Utterance
 from clients.connection import RATE_HZ, Received
 from clients.playout import Interrupted, Playout
@@ -123,6 +125,13 @@ class CallRecord:
     def starts_at(self) -> float:
         """When the line's first sample was recorded: one frame before that frame was sent."""
         return self.sent_at[0] - FRAME_MS / 1000.0
+
+    def channels(self, line: Samples) -> tuple[Samples, Samples]:
+        """Caller and agent in true timing: the ``line`` as sent, and what the caller heard."""
+        n_heard = round((self.playout.idle_at - self.starts_at) * RATE_HZ)
+        n_samples = max(len(line), n_heard)
+        agent = self.playout.render(self.starts_at, n_samples)
+        return np.pad(line, (0, n_samples - len(line))), agent
 
     @property
     def answering(self) -> bool:

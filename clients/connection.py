@@ -19,6 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from clients.errors import ConnectionFailed
+from clients.playout import Interrupted
 from clients.recording import Samples
 
 RATE_HZ = 24_000  # the protocol's PCM16 rate, in both directions
@@ -102,6 +103,17 @@ class RealtimeConnection:
         """Send caller audio: mono int16 at 24 kHz."""
         audio = base64.b64encode(samples.astype("<i2").tobytes()).decode("ascii")
         await self.send({"type": "input_audio_buffer.append", "audio": audio})
+
+    async def truncate(self, interrupted: Interrupted) -> None:
+        """Tell the server how much of an interrupted item was heard."""
+        await self.send(
+            {
+                "type": "conversation.item.truncate",
+                "item_id": interrupted.item_id,
+                "content_index": 0,
+                "audio_end_ms": int(interrupted.played_ms),
+            }
+        )
 
     async def events(self) -> AsyncIterator[Received]:
         """Server events until the connection closes, each stamped on arrival."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from clients.call_record import CallRecord
 from clients.call_result import CallResult
@@ -23,6 +23,7 @@ from clients.call_summary import summary_of, turn_json
 from clients.connection import RATE_HZ, RealtimeConnection
 from clients.errors import RecordingError
 from clients.live_view import LiveView
+from clients.progress import spinner
 from clients.provenance import provenance
 from clients.recording import Recording, Samples, read_wav, write_wav
 from clients.report import report_html
@@ -88,20 +89,17 @@ async def run_demo(options: DemoOptions) -> int:
     )
     options.out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=options.json, highlight=False)
-    with _starting(console, f"starting the server ({options.preset})") as progress:
-        server_context = running_server(
-            ["--preset", options.preset], log=options.out / "server.log"
-        )
-        server = await server_context.__aenter__()
-        progress.stop()
-    try:
+    arguments = ["--preset", options.preset]
+    async with AsyncExitStack() as running:
+        with spinner(f"starting the server ({options.preset})", console):
+            server = await running.enter_async_context(
+                running_server(arguments, log=options.out / "server.log")
+            )
         console.print(f"[dim]ready after {server.ready_s:.1f} s at {server.url}[/dim]\n")
         call, result = await _play(server, utterances, options, console)
         resident_mb = server.resident_mb()
-    finally:
-        await server_context.__aexit__(None, None, None)
     results = _results(result, server, resident_mb, title)
-    with _starting(console, "writing the report"):
+    with spinner("writing the report", console):
         write_outputs(options, call.record, result, results, call.uplink.recorded(), title)
     _print_end(console, results, options.out)
     if options.json:
@@ -145,10 +143,7 @@ def write_outputs(
     title: str,
 ) -> None:
     """Write the four files of a call into ``options.out``."""
-    starts_at = record.starts_at
-    n_samples = max(len(caller), round((record.playout.idle_at - starts_at) * RATE_HZ))
-    agent = record.playout.render(starts_at, n_samples)
-    channels = (_padded(caller, n_samples), agent)
+    channels = record.channels(caller)
     write_wav(options.out / "conversation.wav", channels, RATE_HZ)
     (options.out / "turns.json").write_text(json.dumps(results, indent=1) + "\n")
     gap = results["gap_ms"]["p50"]
@@ -159,24 +154,6 @@ def write_outputs(
         result, results, results, channels, RATE_HZ, title=title, agent=options.agent
     )
     (options.out / "report.html").write_text(page, encoding="utf-8")
-
-
-def _padded(samples: Samples, n_samples: int) -> Samples:
-    import numpy as np
-
-    return np.pad(samples, (0, n_samples - len(samples)))
-
-
-def _starting(console: Console, what: str) -> Progress:
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
-    progress.add_task(what, total=None)
-    return progress
 
 
 def _print_end(console: Console, results: dict[str, Any], out: Path) -> None:

@@ -27,9 +27,12 @@ NAMED_FROM_MS = 5.0
 
 
 class LiveView:
-    """Observer of one simulated call; use as a context manager around the call."""
+    """Observer of one call; use as a context manager around it.
 
-    def __init__(self, console: Console, agent: str, n_turns: int) -> None:
+    ``n_turns``: length of the call for a progress bar, None for a call without a known end.
+    """
+
+    def __init__(self, console: Console, agent: str, n_turns: int | None = None) -> None:
         self._console = console
         self._agent = agent
         self._width = max(6, len(agent), len("caller")) + 2
@@ -43,6 +46,7 @@ class LiveView:
             TimeElapsedColumn(),
             console=console,
         )
+        self._known_end = n_turns is not None
         self._task = self._progress.add_task("call", total=n_turns)
         self._live = Live(console=console, refresh_per_second=12, transient=True)
 
@@ -114,7 +118,9 @@ class LiveView:
             lines.append(self._line(self._agent, AGENT, Text(self._agent_words.strip())))
         # Refreshed by Live's own thread at its own pace, never from here: drawing on the event
         # loop would delay the stamps of arriving audio.
-        self._live.update(Group(*lines, self._progress))
+        if self._known_end:
+            lines.append(self._progress)
+        self._live.update(Group(*lines))
 
 
 def turn_summary(turn: TurnResult) -> Group:

@@ -101,14 +101,7 @@ class SimulatedCall:
             if self._observer is not None:
                 self._observer.received(received)
             if interrupted is not None:
-                await self._connection.send(
-                    {
-                        "type": "conversation.item.truncate",
-                        "item_id": interrupted.item_id,
-                        "content_index": 0,
-                        "audio_end_ms": int(interrupted.played_ms),
-                    }
-                )
+                await self._connection.truncate(interrupted)
         if not self._ended:
             raise ConnectionFailed("expected the call to go on, found the connection closed")
 

@@ -1,0 +1,160 @@
+"""Simulated callers: ``python -m clients.loadgen URL --calls N``.
+
+Every caller is a whole call of the bundled script, barge-in included, in one of its voices, played
+in real time over a socket of its own. Callers begin spread over ``--ramp`` seconds, as people do.
+The figures are those of ``turn_latency``, over all calls; a caller whose call broke off is counted,
+not dropped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.call_result import CallResult
+from clients.call_script import Utterance, load_call, load_utterances
+from clients.call_summary import summary_of
+from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection
+from clients.errors import ClientError
+from clients.progress import progress_bar
+from clients.provenance import provenance
+from clients.simulated_call import CallOptions, SimulatedCall
+
+EXTRAS = {"voiceloop.timeline": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``n_calls`` calls, at most ``at_once`` of them together, begun over ``ramp_s`` seconds."""
+
+    url: str = DEFAULT_URL
+    n_calls: int = 1
+    at_once: int = 1
+    ramp_s: float = 0.0
+    seed: int = 0
+    key: str | None = None
+    n_turns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    calls: tuple[CallResult, ...]
+    broken: tuple[str, ...]
+
+
+def voices_of(load: Load) -> list[tuple[str, tuple[Utterance, ...]]]:
+    """The utterances of each of the call's voices, read and resampled once for all callers."""
+    script = load_call()
+    return [
+        (voice, load_utterances(script, voice, RATE_HZ)[: load.n_turns]) for voice in script.voices
+    ]
+
+
+async def run_load(load: Load, progress: Callable[[int], None] | None = None) -> LoadResult:
+    """Place all calls; ``progress`` is told how many have ended."""
+    voices = voices_of(load)
+    free = asyncio.Semaphore(load.at_once)
+    calls: list[CallResult] = []
+    broken: list[str] = []
+    started_at = time.monotonic()
+
+    async def caller(index: int) -> None:
+        voice, utterances = voices[index % len(voices)]
+        begins_at = started_at + load.ramp_s * index / max(1, load.n_calls)
+        await asyncio.sleep(max(0.0, begins_at - time.monotonic()))
+        async with free:
+            try:
+                connection = await RealtimeConnection.open(load.url, key=load.key, extras=EXTRAS)
+                options = CallOptions(seed=load.seed + index)
+                call = SimulatedCall(connection, utterances, voice=voice, options=options)
+                calls.append(await call.run())
+            except ClientError as error:
+                broken.append(str(error))
+            if progress is not None:
+                progress(len(calls) + len(broken))
+
+    async with asyncio.TaskGroup() as group:
+        for index in range(load.n_calls):
+            group.create_task(caller(index))
+    return LoadResult(tuple(calls), tuple(broken))
+
+
+def figures(load: Load, result: LoadResult) -> dict[str, Any]:
+    """JSON values: provenance, the load, the figures of the calls that went through."""
+    return {
+        **provenance(),
+        "seed": load.seed,
+        "at_once": load.at_once,
+        "broken_calls": len(result.broken),
+        "broken": list(result.broken),
+        **summary_of(result.calls),
+    }
+
+
+def print_figures(data: dict[str, Any]) -> None:
+    print(
+        f"{data['calls']} calls ({data['broken_calls']} broke off), {data['n_turns']} turns, "
+        f"{data['unanswered']} unanswered, {data['cut_ins']} cut-ins, "
+        f"{data['turns_with_words_found']} of {data['turns_with_expected_words']} "
+        "with the expected words"
+    )
+    print(f"{'ms':<22}{'n':>5}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'most':>9}")
+    for key in ("gap_ms", "audible_ms", "barge_in_wire_ms", "barge_in_audible_ms"):
+        row = data[key]
+        cells = (row[name] for name in ("p50", "p90", "p95", "p99", "most"))
+        print(
+            f"{key.removesuffix('_ms').replace('_', ' '):<22}{row['n']:>5}"
+            + "".join("        –" if value is None else f"{value:>9.1f}" for value in cells)
+        )
+    for error in data["broken"]:
+        print(f"broken: {error}")
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(
+        prog="python -m clients.loadgen", description="Simulated callers against a running server."
+    )
+    arguments.add_argument("url", nargs="?", default=DEFAULT_URL, help=f"default {DEFAULT_URL}")
+    arguments.add_argument("--calls", type=int, default=1, help="how many calls in all")
+    arguments.add_argument("--at-once", type=int, help="at most so many together (default: all)")
+    arguments.add_argument("--ramp", type=float, default=5.0, help="seconds over which they begin")
+    arguments.add_argument("--turns", type=int, help="only the first turns of each call")
+    arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
+    arguments.add_argument("--key", help="API key, sent as a bearer token")
+    arguments.add_argument("--json", type=Path, help="write the figures to this file")
+    return arguments
+
+
+def main() -> int:
+    chosen = parser().parse_args()
+    load = Load(
+        chosen.url,
+        chosen.calls,
+        chosen.at_once or chosen.calls,
+        chosen.ramp,
+        chosen.seed,
+        chosen.key,
+        chosen.turns,
+    )
+    try:
+        with progress_bar("calls", load.n_calls) as progress:
+            result = asyncio.run(run_load(load, progress))
+    except ClientError as error:
+        print(error, file=sys.stderr)
+        return 2
+    data = figures(load, result)
+    print_figures(data)
+    if chosen.json is not None:
+        chosen.json.write_text(json.dumps(data, indent=1) + "\n")
+    return 1 if result.broken or data["unanswered"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""A progress bar on standard error for whatever takes more than two seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function to be told how much of ``total`` is done; the bar vanishes at the end."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f} of {task.total:.0f}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task = bar.add_task(what, total=total)
+    with bar:
+        yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def spinner(what: str, console: Console) -> Iterator[None]:
+    """For work whose length is unknown: a spinner and the time that has passed."""
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    bar.add_task(what, total=None)
+    with bar:
+        yield
