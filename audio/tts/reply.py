@@ -1,0 +1,190 @@
+"""One reply of a neural voice: text deltas to fragments, samples and word times to events.
+
+What every voice here shares and no model knows: the clause chunker, normalization, the house's
+24 kHz, the silence a model starts with, and which characters are spoken when.
+"""
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..chunker import Chunker, Clause
+from ..errors import AudioError
+from ..frames import VOICE_HZ, Samples, duration_ms, samples_in
+from ..normalize import normalize
+from ..resample import Resampler
+from ..stream import Event, Speech, SpeechEnd, SpokenWord, VoiceOptions
+
+MIN_SPEED, MAX_SPEED = 0.5, 2.5
+QUIET = 10 ** (-50 / 20)  # -50 dBFS: what a model says before its first word is below this
+LEAD_MS = 5.0  # kept of the leading silence, so that the onset is not clipped
+LONGEST_LEAD_MS = 400.0  # more silence than this is the model's speech, not its start
+MAX_HELD_CLAUSES = 4_096  # an hour of speech: more is a fault of the sender
+
+Waveform = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentWord:
+    """A word as it is spoken; text_end: characters of the fed text spoken once it has ended."""
+
+    text: str
+    text_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """What a model is given at a time: normalized text, and the words in it."""
+
+    text: str
+    words: tuple[FragmentWord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WordSpan:
+    """A fragment's word and where it is spoken, in ms from the fragment's first sample."""
+
+    word: FragmentWord
+    start_ms: float
+    end_ms: float
+
+
+class Reply:
+    """One stream of a voice whose model gives float32 samples at model_hz.
+
+    Raises: AudioError if the speed is outside MIN_SPEED..MAX_SPEED.
+    """
+
+    def __init__(self, stream_id: str, options: VoiceOptions, model_hz: int) -> None:
+        if not MIN_SPEED <= options.speed <= MAX_SPEED:
+            raise AudioError(
+                f"expected a speed of {MIN_SPEED} to {MAX_SPEED}, found {options.speed}"
+            )
+        self.stream_id = stream_id
+        self.options = options
+        self.finished = False
+        self._chunker = Chunker()
+        self._clauses: deque[Clause] = deque()
+        self._model_hz = model_hz
+        self._resampler = Resampler(model_hz, VOICE_HZ)
+        self._lead = np.zeros(0, np.float32)  # the silent start, until it ends
+        self._has_started = False
+        self._n_taken = 0  # samples of the model that belong to the stream, the lead cut off
+        self._n_given = 0  # samples at VOICE_HZ
+        self._words: deque[SpokenWord] = deque()  # spoken in samples to come
+        self._fragment_start_ms = 0.0
+
+    @property
+    def has_fragment(self) -> bool:
+        return bool(self._clauses)
+
+    def feed(self, text: str) -> None:
+        """Raises: AudioError if an hour of text already waits to be spoken."""
+        if len(self._clauses) > MAX_HELD_CLAUSES:
+            raise AudioError(f"expected at most {MAX_HELD_CLAUSES} clauses waiting, found more")
+        self._clauses += self._chunker.feed(text)
+
+    def flush(self) -> None:
+        self._clauses += self._chunker.flush()
+
+    def finish(self) -> None:
+        self._clauses += self._chunker.finish()
+        self.finished = True
+
+    def next_fragment(self) -> Fragment | None:
+        """The next clause that has something to say; what only holds marks is passed over."""
+        while self._clauses:
+            clause = self._clauses.popleft()
+            fragment = _fragment(clause)
+            if fragment is not None:
+                self._fragment_start_ms = duration_ms(self._n_taken, self._model_hz)
+                return fragment
+        return None
+
+    def say(self, waveform: Waveform, spans: Sequence[WordSpan] = ()) -> list[Event]:
+        """The next float32 samples [n] of the fragment, and the words known by now.
+
+        spans of words that start in samples still to come are kept until these come.
+        """
+        self._words.extend(
+            SpokenWord(
+                span.word.text,
+                self._fragment_start_ms + span.start_ms,
+                self._fragment_start_ms + span.end_ms,
+                span.word.text_end,
+            )
+            for span in spans
+        )
+        waveform = self._without_lead(waveform)
+        self._n_taken += len(waveform)
+        whole = np.clip(np.rint(waveform * 32767.0), -32768, 32767).astype(np.int16)
+        return self._give(self._resampler.push(whole))
+
+    def end(self) -> list[Event]:
+        """What the resampler withheld, the last words, and `SpeechEnd`."""
+        events = self._give(self._resampler.flush(), is_last=True)
+        return [*events, SpeechEnd(self.stream_id, self._n_given)]
+
+    def _without_lead(self, waveform: Waveform) -> Waveform:
+        if self._has_started:
+            return waveform
+        self._lead = np.concatenate((self._lead, waveform))
+        loud = np.flatnonzero(np.abs(self._lead) > QUIET)
+        longest = samples_in(LONGEST_LEAD_MS, self._model_hz)
+        if len(loud) == 0 and len(self._lead) < longest:
+            return self._lead[:0]
+        self._has_started = True
+        onset = int(loud[0]) if len(loud) else len(self._lead)
+        cut = max(0, min(onset, longest) - samples_in(LEAD_MS, self._model_hz))
+        self._fragment_start_ms -= duration_ms(cut, self._model_hz)
+        shift_ms = duration_ms(cut, self._model_hz)
+        self._words = deque(
+            SpokenWord(
+                w.text, max(0.0, w.start_ms - shift_ms), max(0.0, w.end_ms - shift_ms), w.text_end
+            )
+            for w in self._words
+        )
+        started, self._lead = self._lead[cut:], self._lead[:0]
+        return started
+
+    def _give(self, samples: Samples, *, is_last: bool = False) -> list[Event]:
+        self._n_given += len(samples)
+        given_ms = duration_ms(self._n_given, VOICE_HZ)
+        started = []
+        while self._words and (is_last or self._words[0].start_ms < given_ms):
+            started.append(self._words.popleft())
+        if not len(samples) and not started:
+            return []
+        return [Speech(self.stream_id, samples, VOICE_HZ, tuple(started))]
+
+
+def proportional_spans(words: Sequence[FragmentWord], total_ms: float) -> list[WordSpan]:
+    """Each word as long as its share of the characters, a mark counting as a character."""
+    edges = np.cumsum([0, *(len(word.text) + 1 for word in words)])
+    edges_ms = edges * (total_ms / edges[-1]) if words else edges
+    return [
+        WordSpan(word, float(start), float(end))
+        for word, start, end in zip(words, edges_ms[:-1], edges_ms[1:], strict=True)
+    ]
+
+
+def _fragment(clause: Clause) -> Fragment | None:
+    normalized = normalize(clause.text)
+    matches = [m for m in re.finditer(r"\S+", normalized.text) if _is_spoken(m.group())]
+    if not matches:
+        return None
+    words = []
+    for match in matches:
+        spoken = normalized.source_end(match.end())
+        # The last word takes the clause's closing marks with it.
+        end = len(clause.text.rstrip()) if match is matches[-1] else spoken
+        words.append(FragmentWord(match.group(), clause.start + end))
+    return Fragment(normalized.text.strip(), tuple(words))
+
+
+def _is_spoken(text: str) -> bool:
+    return any(character.isalnum() for character in text)
