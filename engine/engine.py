@@ -65,6 +65,7 @@ class Engine:
         self.outbox: list[Event] = []
         self._branches: dict[str, Branch] = {}
         self._n_ordered = 0
+        self._stalled = False  # staged words wait for memory; nothing to do until a call comes
         self._totals: Counter[str] = Counter()
 
     @classmethod
@@ -119,7 +120,9 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether `step` would do or return anything."""
-        return bool(self.outbox) or any(
+        if self.outbox or self._stalled:
+            return bool(self.outbox)
+        return any(
             branch.reply is not None
             or branch.sequence.n_pending
             or (branch.draft is not None and branch.draft.active)
@@ -130,6 +133,7 @@ class Engine:
         """Advance what is due, most urgent class first, and return what came of it."""
         self._expire()
         tasks = self.scheduler.compose(self._branches.values())
+        self._stalled = not tasks
         if tasks:
             started = self.clock()
             for task in tasks:
@@ -167,6 +171,7 @@ class Engine:
     # -- what a branch needs of us ---------------------------------------------------------------
 
     def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply:
+        self._stalled = False
         n_most = min(params.max_tokens, self.context_length - n_prompt)
         return Reply(
             self.text,
@@ -187,10 +192,12 @@ class Engine:
             )
 
     def order(self) -> int:
+        self._stalled = False
         self._n_ordered += 1
         return self._n_ordered
 
     def finished(self, reply: Reply, done: Done) -> None:
+        self._stalled = False
         self.outbox.append(replace(done, timings=reply.clock.timings(self.clock())))
         usage = reply.usage
         self._totals.update(
@@ -208,6 +215,7 @@ class Engine:
         )
 
     def forget(self, branch: Branch) -> None:
+        self._stalled = False
         del self._branches[branch.branch_id]
         self.outbox = [event for event in self.outbox if event.branch_id != branch.branch_id]
 

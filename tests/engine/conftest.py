@@ -76,9 +76,7 @@ def random_tensors(config: dict[str, Any], seed: int) -> dict[str, torch.Tensor]
         return torch.randn(*shape, generator=generator) * 3 / shape[-1] ** 0.5
 
     tensors = {
-        "model.embed_tokens.weight": torch.randn(
-            config["vocab_size"], hidden, generator=generator
-        ),
+        "model.embed_tokens.weight": torch.randn(config["vocab_size"], hidden, generator=generator),
         "model.norm.weight": 1 + 0.1 * torch.randn(hidden, generator=generator),
         "lm_head.weight": weight(config["vocab_size"], hidden),
     }

@@ -60,9 +60,7 @@ def test_temperature_zero_takes_the_first_of_the_best() -> None:
 
 def test_penalties_follow_their_definitions() -> None:
     logits = torch.tensor([2.0, -2.0, 1.0, 1.0])
-    params = SamplingParams(
-        repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25
-    )
+    params = SamplingParams(repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
     found = penalize(logits, params, prompt=[0], reply=[1, 1])
     assert found.tolist() == [1.0, -5.0, 1.0, 1.0]
     assert logits.tolist() == [2.0, -2.0, 1.0, 1.0]

@@ -37,9 +37,7 @@ REPLIES: list[tuple[Notation | None, str, list[str | ParsedCall]]] = [
 ]
 
 
-def parse(
-    notation: Notation | None, reply: str, sizes: list[int]
-) -> list[str | ParsedCall]:
+def parse(notation: Notation | None, reply: str, sizes: list[int]) -> list[str | ParsedCall]:
     """Feed in pieces of these sizes; adjacent text is joined."""
     parser, output, rest = ToolCallParser(notation), list[str | ParsedCall](), reply
     for size in [*sizes, len(reply)]:

@@ -1,0 +1,386 @@
+"""Branches from the outside: staging, committing, drafting, sharing, ending."""
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.branch import Branch
+from engine.engine import Engine
+from engine.types import (
+    Done,
+    DraftDelta,
+    DraftDone,
+    Event,
+    InvalidRequest,
+    OutOfMemory,
+    PromptTooLong,
+    SamplingParams,
+    Staged,
+    TextDelta,
+)
+
+MakeEngine = Callable[..., Engine]
+
+SYSTEM = [{"role": "system", "content": "You are the front desk of a small hotel by the sea."}]
+GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
+SEEDED = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.9, top_p=0.95, seed=5)
+
+
+def drain(engine: Engine) -> list[Event]:
+    events: list[Event] = []
+    while engine.has_work():
+        events += engine.step()
+    return events
+
+
+def only(events: list[Event], kind: type) -> list:  # type: ignore[type-arg]
+    return [event for event in events if isinstance(event, kind)]
+
+
+def reply_of(events: list[Event]) -> str:
+    return "".join(event.text for event in only(events, TextDelta))
+
+
+class Turn:
+    """The token pieces of one caller's turn on a fixed history."""
+
+    def __init__(self, engine: Engine, said: str) -> None:
+        text = engine.text
+        self.history = text.encode_chat(SYSTEM)
+        start = len(self.history)
+        self.open = text.encode_chat(SYSTEM, open_user=said)[start:]
+        messages = [*SYSTEM, {"role": "user", "content": said}]
+        self.closed = text.encode_chat(messages, add_generation_prompt=True)[start:]
+        self.tail = self.closed[len(self.open) :]
+
+    def cold(self, make_engine: MakeEngine, params: SamplingParams) -> str:
+        """The reply of a fresh engine that was given the whole prompt at once."""
+        engine = make_engine()
+        engine.branch("cold").commit(self.history + self.closed, params)
+        return reply_of(drain(engine))
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_staged_revised_and_committed_equals_cold(
+    make_engine: MakeEngine, params: SamplingParams
+) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "I would like to book a table for four")
+    branch = engine.branch("warm", turn.history)
+    for heard in ("I", "I would lie", "I would like to look at", "I would like to book a"):
+        branch.stage(Turn(engine, heard).open)
+        drain(engine)
+    branch.commit(turn.closed, params)
+    assert reply_of(drain(engine)) == turn.cold(make_engine, params)
+
+
+def test_a_revision_computes_only_what_changed(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    branch = engine.branch("b", Turn(engine, "").history)
+    first, second = Turn(engine, "book a table for four"), Turn(engine, "book a table for five")
+    branch.stage(first.open)
+    staged = only(drain(engine), Staged)[-1]
+    assert staged.n_resident == staged.n_prefilled == len(first.history) + len(first.open)
+    branch.stage(second.open)
+    n_common = next(
+        i for i, (a, b) in enumerate(zip(first.open, second.open, strict=False)) if a != b
+    )
+    assert only(drain(engine), Staged)[-1].n_prefilled == len(second.open) - n_common
+
+
+def test_a_shorter_revision_is_answered_too(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    branch = engine.branch("b", Turn(engine, "").history)
+    turn = Turn(engine, "book a table")
+    branch.stage(turn.open + turn.open)
+    drain(engine)
+    branch.stage(turn.open)
+    shorter = only(drain(engine), Staged)[-1]
+    fresh = engine.branch("fresh", turn.history)
+    fresh.stage(turn.open)
+    assert only(drain(engine), Staged)[-1].p_end_of_turn == pytest.approx(shorter.p_end_of_turn)
+
+
+def test_of_several_stagings_before_a_step_the_last_counts(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    branch = engine.branch("b", Turn(engine, "").history)
+    for heard in ("one", "one two", "one two three"):
+        branch.stage(Turn(engine, heard).open)
+    events = drain(engine)
+    assert [type(event) for event in events] == [Staged]
+    assert len(branch.sequence.tokens) == events[0].n_resident  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_a_draft_for_the_same_words_is_adopted_at_once(
+    make_engine: MakeEngine, params: SamplingParams
+) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history)
+    branch.stage(turn.open)
+    draft = branch.speculate(turn.tail, params)
+    events = drain(engine)
+    drafted = "".join(event.text for event in only(events, DraftDelta))
+    assert only(events, DraftDone)[-1].finish_reason == "length"
+    branch.commit(turn.closed, params, draft)
+    events = engine.step()
+    assert reply_of(events) == drafted == turn.cold(make_engine, params)
+    done = only(events, Done)[-1]
+    assert done.usage.adopted_tokens == done.usage.output_tokens == 12
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 6])
+def test_an_unfinished_draft_is_adopted_and_continued(
+    make_engine: MakeEngine, n_steps: int
+) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history)
+    branch.stage(turn.open)
+    draft = branch.speculate(turn.tail, SEEDED)
+    for _ in range(n_steps):
+        engine.step()
+    branch.commit(turn.closed, SEEDED, draft)
+    assert reply_of(drain(engine)) == turn.cold(make_engine, SEEDED)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_a_draft_for_other_words_is_verified_not_trusted(
+    make_engine: MakeEngine, params: SamplingParams
+) -> None:
+    engine = make_engine()
+    guessed, said = Turn(engine, "good morning"), Turn(engine, "good evening, sir")
+    branch = engine.branch("b", guessed.history)
+    branch.stage(guessed.open)
+    draft = branch.speculate(guessed.tail, params)
+    drain(engine)
+    branch.stage(said.open)
+    drain(engine)
+    branch.commit(said.closed, params, draft)
+    events = drain(engine)
+    assert reply_of(events) == said.cold(make_engine, params)
+    usage = only(events, Done)[-1].usage
+    assert usage.drafted_tokens == 11
+    assert usage.accepted_tokens < 11
+
+
+def test_a_draft_that_still_stands_costs_one_pass(make_engine: MakeEngine) -> None:
+    """Salvage: prompt recomputed, all drafted tokens verified in the same step."""
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history)
+    branch.stage(turn.open)
+    draft = branch.speculate(turn.tail, SEEDED)
+    drain(engine)
+    assert branch.draft is not None
+    branch.draft.prompt = []  # as if it had been drafted for other words
+    branch.commit(turn.closed, SEEDED, draft)
+    events = engine.step()
+    assert only(events, Done)[-1].usage.accepted_tokens == 11
+    assert reply_of(events) == turn.cold(make_engine, SEEDED)
+
+
+def test_history_after_a_reply_is_where_the_next_turn_starts(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history)
+    branch.commit(turn.closed, GREEDY)
+    drain(engine)
+    whole = list(branch.sequence.tokens)
+    branch.commit(turn.closed, GREEDY)
+    second = reply_of(drain(engine))
+    cold = make_engine()
+    cold.branch("cold").commit(whole + turn.closed, GREEDY)
+    assert reply_of(drain(cold)) == second
+
+
+def test_a_second_call_finds_the_system_prompt_resident(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    history = Turn(engine, "").history
+    engine.branch("first", history)
+    drain(engine)
+    engine.branch("second", history)
+    assert engine.branch("second-salted", history, salt="tenant").sequence.n_resident == 0
+    shared = engine._branches["second"].sequence.n_resident
+    assert shared == len(history) // 16 * 16
+
+
+def test_only_committed_words_are_shared(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "a secret of more than sixteen tokens that was never committed")
+    first = engine.branch("first", turn.history)
+    first.stage(turn.open)
+    drain(engine)
+    first.close()
+    second = engine.branch("second", turn.history)
+    second.stage(turn.open)
+    assert second.sequence.n_resident == len(turn.history) // 16 * 16
+
+
+def test_stop_string_ends_the_reply_and_is_cut(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    engine.branch("a", turn.history).commit(turn.closed, GREEDY)
+    whole = reply_of(drain(engine))
+    stop = whole[4:7]
+    stopped = SamplingParams(max_tokens=12, ignore_eos=True, stop=(stop,))
+    engine.branch("b", turn.history).commit(turn.closed, stopped)
+    events = drain(engine)
+    assert reply_of(events) == whole[: whole.index(stop)]
+    assert only(events, Done)[-1].finish_reason == "stop"
+
+
+def test_neighbours_do_not_change_a_reply(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    turns = [Turn(engine, f"table for {n} please") for n in ("two", "four", "eleven", "ten")]
+    for i, turn in enumerate(turns):
+        engine.branch(f"b{i}", turn.history).commit(turn.closed, SEEDED)
+    events = drain(engine)
+    for i, turn in enumerate(turns):
+        mine = [event for event in events if event.branch_id == f"b{i}"]
+        assert reply_of(mine) == turn.cold(make_engine, SEEDED)
+
+
+def test_a_commit_overtakes_drafts_and_staging(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    for i in range(3):
+        branch = engine.branch(f"draft{i}", turn.history)
+        branch.stage(turn.open)
+        branch.speculate(turn.tail, GREEDY)
+    for _ in range(3):
+        engine.step()
+    engine.branch("late", turn.history).commit(turn.closed, GREEDY)
+    events = engine.step()
+    assert [type(event) for event in events if event.branch_id != "late"] == []
+    assert only(engine.step(), DraftDelta) == []
+
+
+def test_cancel_ends_the_reply_and_leaves_the_branch_usable(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history)
+    branch.commit(turn.closed, GREEDY)
+    engine.step()
+    branch.cancel()
+    assert [event.finish_reason for event in only(drain(engine), Done)] == ["cancelled"]
+    branch.commit(turn.closed, GREEDY)
+    assert only(drain(engine), Done)[-1].finish_reason == "length"
+
+
+def close_new(engine: Engine, branch: Branch, turn: Turn) -> None:
+    """Nothing asked yet."""
+
+
+def close_staged(engine: Engine, branch: Branch, turn: Turn) -> None:
+    branch.stage(turn.open)
+    drain(engine)
+
+
+def close_drafting(engine: Engine, branch: Branch, turn: Turn) -> None:
+    close_staged(engine, branch, turn)
+    branch.speculate(turn.tail, GREEDY)
+    engine.step()
+
+
+def close_replying(engine: Engine, branch: Branch, turn: Turn) -> None:
+    branch.commit(turn.closed, GREEDY)
+    engine.step()
+
+
+def close_cancelled(engine: Engine, branch: Branch, turn: Turn) -> None:
+    close_replying(engine, branch, turn)
+    branch.cancel()
+
+
+@pytest.mark.parametrize(
+    "bring_to_state", [close_new, close_staged, close_drafting, close_replying, close_cancelled]
+)
+def test_close_in_any_state_is_silent_and_leaks_nothing(
+    make_engine: MakeEngine, bring_to_state: Callable[[Engine, Branch, Turn], None]
+) -> None:
+    engine = make_engine()
+    branch = engine.branch("b", Turn(engine, "").history)
+    bring_to_state(engine, branch, Turn(engine, "good morning"))
+    branch.close()
+    branch.close()
+    assert drain(engine) == []
+    engine.check_integrity()
+    assert engine.pool.n_free + len(engine.tree) == engine.pool.n_blocks
+
+
+def test_the_deadline_ends_a_reply_with_an_error(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    now = [100.0]
+    engine.clock = lambda: now[0]
+    turn = Turn(engine, "good morning")
+    params = SamplingParams(max_tokens=50, ignore_eos=True, deadline_ms=80)
+    engine.branch("b", turn.history).commit(turn.closed, params)
+    engine.step()
+    now[0] += 0.1
+    done = only(engine.step(), Done)[-1]
+    assert done.finish_reason == "error"
+    assert "within 80 ms" in str(done.error)
+
+
+def test_requests_that_can_never_fit_are_refused_and_hurt_nobody(make_engine: MakeEngine) -> None:
+    engine = make_engine(kv_tokens=128)
+    turn = Turn(engine, "good morning")
+    engine.branch("good", turn.history).commit(turn.closed, GREEDY)
+    with pytest.raises(OutOfMemory, match="the KV pool"):
+        engine.branch("hungry", turn.history).commit(turn.closed, SamplingParams(max_tokens=400))
+    with pytest.raises(PromptTooLong, match="below 512 tokens, found 600"):
+        make_engine().branch("long").stage([5] * 600)
+    assert only(drain(engine), Done)[-1].finish_reason == "length"
+    engine.check_integrity()
+
+
+def test_commits_that_do_not_fit_together_take_turns(make_engine: MakeEngine) -> None:
+    engine = make_engine(kv_tokens=112)
+    turn = Turn(engine, "good morning")
+    for i in range(3):
+        engine.branch(f"b{i}").commit(turn.history + turn.closed, GREEDY)
+    done = only(drain(engine), Done)
+    assert [event.branch_id for event in done] == ["b0", "b1", "b2"]
+    assert {event.finish_reason for event in done} == {"length"}
+    engine.check_integrity()
+
+
+def test_the_reply_ends_at_the_context_limit(make_engine: MakeEngine) -> None:
+    engine = make_engine(context_length=64)
+    branch = engine.branch("b")
+    branch.commit([5] * 60, SamplingParams(max_tokens=50, ignore_eos=True))
+    done = only(drain(engine), Done)[-1]
+    assert (done.finish_reason, done.usage.output_tokens) == ("length", 4)
+
+
+def test_a_branch_refuses_what_its_state_forbids(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    branch = engine.branch("b")
+    with pytest.raises(InvalidRequest, match="new branch id"):
+        engine.branch("b")
+    with pytest.raises(InvalidRequest, match="at least one token"):
+        branch.stage([])
+    branch.commit([5, 6], GREEDY)
+    with pytest.raises(InvalidRequest, match="no reply under way"):
+        branch.stage([5])
+    branch.close()
+    with pytest.raises(InvalidRequest, match="closed"):
+        branch.commit([5], GREEDY)
+
+
+def test_usage_and_timings_tell_what_happened(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history)
+    branch.stage(turn.open)
+    drain(engine)
+    branch.commit(turn.closed, GREEDY)
+    done = only(drain(engine), Done)[-1]
+    n_staged = len(turn.history) + len(turn.open)
+    assert done.usage.prompt_tokens == n_staged + len(turn.tail)
+    assert done.usage.cached_tokens == n_staged
+    assert done.usage.prefilled_tokens == len(turn.tail)
+    assert 0 <= done.timings.queue_ms <= done.timings.ttft_ms <= done.timings.total_ms
+    assert len(done.timings.token_gaps_ms) == 11
