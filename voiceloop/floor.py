@@ -47,6 +47,7 @@ class Floor:
         self._caller_open = False  # the wire has heard that the caller speaks
         self._item_id = ""  # the open user item's
         self._closed = False
+        self._idle = asyncio.Event()
         self._awaited: dict[int, _Awaited] = {}
         self._deferred: list[ResponseHandle] = []  # asked for before the words were known
         self._owed: TurnInput | None = None
@@ -59,6 +60,10 @@ class Floor:
         """The default conversation's turn, until its last sample has been played."""
         return self._turn
 
+    @property
+    def is_idle(self) -> bool:
+        return self._turn is None and not self._caller_open and self._owed is None
+
     def timeline_of(self, response_id: str) -> TurnTimeline | None:
         for turn in (self._turn, *self._side_turns.values()):
             if turn is not None and turn.response.id == response_id:
@@ -68,6 +73,12 @@ class Floor:
     @property
     def _settings(self) -> SessionSettings:
         return self._protocol.settings
+
+    async def until_idle(self) -> None:
+        """Wait for a moment in which nobody speaks and nothing is owed."""
+        while not self.is_idle:
+            self._idle.clear()
+            await self._idle.wait()
 
     def _agent_has_floor(self) -> bool:
         """The agent speaks or is about to, and the caller may take that from it."""
@@ -243,6 +254,8 @@ class Floor:
             crisis = self._agent.crisis
             text = crisis.answer if crisis.answers(owed.text) else None
             self._begin_turn(self._protocol.open_response(), owed.timeline, text, answers=owed)
+        if self.is_idle:
+            self._idle.set()
         self._services.on_output()
 
     def _begin_turn(
@@ -290,8 +303,7 @@ class Floor:
             self._agent.greeting
             and settings.type == "realtime"
             and settings.instructions == self._agent.instructions
-            and self._turn is None
-            and not self._caller_open
+            and self.is_idle
             and not conversation.items()
             and self._protocol.active_response is None
         ):

@@ -1,9 +1,8 @@
 """One call, from the accepted socket to the last task gone.
 
 Owns the session's task group: the reader, the one writer, the listener, and (through `Floor`) the
-turns. The reader turns frames into commands; the writer alone sends, and drops the deltas of
-responses that were cut short. When the task group ends, nothing is left. How long a session may
-last and how slow its client may be is the server's (`server.py`, `websocket.py`).
+turns. The reader turns frames into commands, the writer alone touches the socket's sending side and
+drops the deltas of responses that were cut short. When the task group ends, nothing is left.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 from msgspec.structs import replace
 
@@ -33,6 +31,7 @@ from voiceloop.commands import (
 )
 from voiceloop.config import Config
 from voiceloop.connection import Disconnected, Transport
+from voiceloop.errors import SessionExpired, VoiceLoopError
 from voiceloop.floor import Floor
 from voiceloop.listener import Listener, VoiceActivity
 from voiceloop.protocol import Outgoing, Protocol, ProtocolLimits
@@ -42,10 +41,17 @@ from voiceloop.turn import Services
 
 GREETING_GRACE_S = 0.25  # a client that brings its own instructions does so at once
 SLICE_MS = 200.0  # audio heard between two looks at other tasks
+FLUSH_S = 1.0  # for the last words to a client that is being closed
+MAX_WAITING_FRAMES = 4096  # a minute of 20 ms deltas: only a client that never reads has them
 
 
 class SessionOver(Exception):
-    """The connection is gone: ends the session's task group."""
+    """Ends the session's task group; carries what the close frame says."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
 
 
 class Session:
@@ -78,7 +84,10 @@ class Session:
             expires_at=int(time.time() + 60 * limits.session_minutes),
         )
         self._output = asyncio.Event()
+        self._written = asyncio.Event()
         self._first_command = asyncio.Event()
+        self._draining = asyncio.Event()
+        self._closing = (1000, "")
 
     def _first_settings(self) -> SessionSettings:
         hello = self._transport.hello
@@ -89,22 +98,33 @@ class Session:
             partials=hello.partials,
         )
 
+    def drain(self) -> None:
+        """Finish what is being said, then close; for a server that shuts down."""
+        self._draining.set()
+
     async def run(self) -> None:
-        """Serve the connection until it is gone. An error that comes out of here is a bug."""
+        """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
+        self._metrics.sessions.inc()
+        self._closing = (1011, "internal error")
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._assemble(tasks)
                 try:
                     tasks.create_task(self._listener.run(), name="listener")
                     tasks.create_task(self._write(), name="writer")
+                    tasks.create_task(self._watch_the_clock(), name="session clock")
                     tasks.create_task(self._greet(), name="greeting")
                     self.protocol.connect()
                     self._on_output()
                     await self._read()
                 finally:
                     self._floor.close()
-        except* SessionOver:
-            pass
+        except* SessionOver as group:
+            over = _first(group)
+            self._closing = (over.code, over.reason)
+        finally:
+            self._metrics.sessions.dec()
+            await self._transport.close(*self._closing)
 
     def _assemble(self, tasks: asyncio.TaskGroup) -> None:
         session_id, settings = self.protocol.session_id, self.protocol.settings
@@ -148,7 +168,7 @@ class Session:
             try:
                 frame = await self._transport.receive()
             except Disconnected:
-                self._end()
+                self._end(1000, "")
             for command in self.protocol.receive(frame):
                 await self._obey(command)
             self._on_output()
@@ -194,19 +214,29 @@ class Session:
         while True:
             await self._output.wait()
             self._output.clear()
-            for frame in self.protocol.take_outgoing():
+            self._written.clear()
+            frames = self.protocol.take_outgoing()
+            if len(frames) > MAX_WAITING_FRAMES:
+                self._end(1013, "the client does not read")
+            for frame in frames:
                 if not self.protocol.is_stale(frame):
                     await self._send(frame)
+            self._written.set()
 
     async def _send(self, frame: Outgoing) -> None:
         try:
-            await self._transport.send(frame.data)
+            async with asyncio.timeout(self._config.limits.slow_client_s):
+                await self._transport.send(frame.data)
+        except TimeoutError:
+            self._end(1013, "the client does not read")
         except Disconnected:
-            self._end()
+            self._end(1000, "")
         if frame.is_delta and frame.response_id is not None and "audio.delta" in frame.data[:64]:
             timeline = self._floor.timeline_of(frame.response_id)
             if timeline is not None:
                 timeline.mark("first_byte_on_wire", self._clock())
+
+    # --- time ---
 
     async def _greet(self) -> None:
         try:
@@ -216,6 +246,42 @@ class Session:
             pass
         self._floor.greet()
 
-    def _end(self) -> NoReturn:
+    async def _watch_the_clock(self) -> None:
+        limits = self._config.limits
+        try:
+            async with asyncio.timeout(60.0 * limits.session_minutes):
+                await self._draining.wait()
+        except TimeoutError:
+            expired = SessionExpired(
+                f"expected a session of at most {limits.session_minutes:g} minutes"
+            )
+            await self._say_last(expired)
+            self._end(1001, "session expired")
+        try:
+            async with asyncio.timeout(limits.drain_s):
+                await self._floor.until_idle()
+        except TimeoutError:
+            pass
+        self._end(1012, "the server restarts")
+
+    async def _say_last(self, error: VoiceLoopError) -> None:
+        self.protocol.error(error)
+        self._written.clear()
+        self._on_output()
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await self._written.wait()
+        except TimeoutError:
+            pass
+
+    def _end(self, code: int, reason: str) -> None:
         self._floor.close()
-        raise SessionOver
+        raise SessionOver(code, reason)
+
+
+def _first(group: BaseExceptionGroup[SessionOver]) -> SessionOver:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SessionOver)
+    return error
