@@ -31,7 +31,7 @@ class Limits:
     frame_bytes: int = 2 * MIB
     session_minutes: float = 60.0
     uncommitted_audio_minutes: float = 10.0
-    slow_client_s: float = 6.0
+    slow_client_s: float = 5.0
     drain_s: float = 10.0
 
 

@@ -56,6 +56,14 @@ class Unauthorized(VoiceLoopError):
     close_code = 1008
 
 
+class Forbidden(VoiceLoopError):
+    """The request comes from a page that may not call this server."""
+
+    type = "invalid_request_error"
+    code = "origin_not_allowed"
+    close_code = 1008
+
+
 class Overloaded(VoiceLoopError):
     """No slot or no room in a bounded queue."""
 

@@ -1,0 +1,112 @@
+"""Who may come in: keys and origins, decided before a connection is accepted.
+
+Owns the comparison of keys (constant time, only digests kept) and where a client may put its key.
+Pure: headers in, a typed error out. A key never appears in a message or a log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlsplit
+
+from voiceloop.errors import ConfigError, Forbidden, Unauthorized
+
+REALTIME_SUBPROTOCOL = "realtime"
+KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set headers
+
+
+class KeyRing:
+    """The keys that open the door. Without any, the door is open (loopback only, see below)."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = tuple(_digest(key) for key in keys)
+
+    @property
+    def is_open(self) -> bool:
+        """True when no keys are configured."""
+        return not self._digests
+
+    def check(self, key: str | None) -> None:
+        """Raises Unauthorized unless the key is one of ours; says nothing about why not."""
+        if self.is_open:
+            return
+        if key is None:
+            raise Unauthorized("expected an API key, found none")
+        digest = _digest(key)
+        # All are compared, so that the time tells nothing about which one came close.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        if not any(matches):
+            raise Unauthorized("expected a valid API key, found another one")
+
+
+def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> str | None:
+    """The key a client sent: ``Authorization: Bearer``, ``api-key`` or a browser's subprotocol."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    if headers.get("api-key"):
+        return headers["api-key"]
+    for name in subprotocols:
+        if name.startswith(KEY_SUBPROTOCOL) and len(name) > len(KEY_SUBPROTOCOL):
+            return name[len(KEY_SUBPROTOCOL) :]
+    return None
+
+
+def check_origin(headers: Mapping[str, str], allowed: Sequence[str], *, is_keyed: bool) -> None:
+    """Keep other sites' pages out; CORS does not cover WebSockets.
+
+    No ``Origin`` means no browser. The server's own origin and those listed pass. Without keys
+    "own" must also be a loopback name: a hostile name that resolves to this machine would match
+    its own Host header.
+
+    Raises:
+        Forbidden: the page comes from elsewhere.
+    """
+    origin = headers.get("origin")
+    if origin is None or origin in allowed or "*" in allowed:
+        return
+    try:
+        page = urlsplit(origin)
+        own = urlsplit(f"//{headers.get('host', '')}")
+        is_own = page.netloc.lower() == own.netloc.lower() != ""
+        if is_own and (is_keyed or is_loopback(own.hostname or "")):
+            return
+    except ValueError:  # not an URL
+        pass
+    raise Forbidden(f"expected a request from an allowed origin, found {origin[:80]!r}")
+
+
+def is_loopback(host: str) -> bool:
+    """True for the names and addresses of this machine alone."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(host: str, *, is_keyed: bool, is_unauthenticated_allowed: bool) -> None:
+    """Refuse to serve other machines without keys.
+
+    Raises:
+        ConfigError: the host is not loopback, there are no keys and nobody said that is meant.
+    """
+    if is_keyed or is_unauthenticated_allowed or is_loopback(host):
+        return
+    raise ConfigError(
+        f"expected keys (keys_file or VOICELOOP_KEYS) to serve on {host!r}, found none; "
+        "bind 127.0.0.1, or set allow_unauthenticated to let everybody in"
+    )
+
+
+def subprotocol(offered: Sequence[str]) -> str | None:
+    """The subprotocol to select: ``realtime`` where offered, never the one with the key."""
+    return REALTIME_SUBPROTOCOL if REALTIME_SUBPROTOCOL in offered else None
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

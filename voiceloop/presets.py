@@ -1,0 +1,87 @@
+"""Presets: which worker processes hold which models.
+
+Owns the plan from a preset's name and the remote URLs to worker specs, and the opening of the three
+backends that a server calls. A URL replaces that part of the preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from voiceloop.agent import AgentConfig, embedded_agent, load_agent
+from voiceloop.backends import Backends
+from voiceloop.config import Config
+from voiceloop.errors import ConfigError
+from voiceloop.supervisor import Progress, Supervisor
+from voiceloop.worker_messages import RoleSpec, WorkerSpec
+
+PRESETS = ("embedded", "remote")
+
+
+def embedded_model_dir() -> Path:
+    """Where the embedded agent's model lies (found, not imported: models belong to workers)."""
+    spec = find_spec("engine")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("expected the package engine beside voiceloop, found none")
+    return Path(spec.submodule_search_locations[0]) / "embedded" / "agent"
+
+
+def resolve_agent(config: Config) -> AgentConfig:
+    """The agent file of the configuration, else the preset's. Raises ConfigError."""
+    if config.agent is not None:
+        return load_agent(config.agent)
+    return embedded_agent() if config.preset == "embedded" else AgentConfig()
+
+
+def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
+    """The processes to start.
+
+    The engine has its own; recognizer and voice share another: pocketsphinx holds the interpreter
+    lock, and a neighbour's 0.5 ms tick beside it was measured at 7-53 ms.
+
+    Raises:
+        ConfigError: no such preset, or a part of ``remote`` without its URL.
+    """
+    if config.preset not in PRESETS:
+        raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, found {config.preset!r}")
+    urls = {"stt_url": config.stt_url, "llm_url": config.llm_url, "tts_url": config.tts_url}
+    missing = [name for name, url in urls.items() if url is None]
+    if config.preset == "remote":
+        if missing:
+            raise ConfigError(f"preset remote: expected {', '.join(missing)}, found nothing")
+        return ()
+    speech: list[RoleSpec] = []
+    if config.stt_url is None:
+        speech.append(RoleSpec("recognizer", {"model": "pocketsphinx"}))
+    if config.tts_url is None:
+        speech.append(RoleSpec("voice", {"model": "espeak"}))
+    specs: list[WorkerSpec] = []
+    if config.llm_url is None:
+        options = {"model_dir": str(embedded_model_dir())}
+        specs.append(WorkerSpec("engine", (RoleSpec("engine", options),)))
+    if speech:
+        specs.append(WorkerSpec("speech", tuple(speech)))
+    return tuple(specs)
+
+
+@asynccontextmanager
+async def open_backends(
+    config: Config, *, on_progress: Progress | None = None
+) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
+    """Start what the preset says; the second value tells whether all of it answers now.
+
+    Raises:
+        ConfigError: the preset is incomplete.
+        BackendError: a model cannot be loaded.
+    """
+    specs = worker_specs(config)
+    if config.stt_url or config.llm_url or config.tts_url:
+        raise ConfigError("expected no stt_url, llm_url or tts_url: remote.py is not there yet")
+    async with Supervisor(specs, on_progress=on_progress) as supervisor:
+        backends = Backends(
+            supervisor.recognizer(), supervisor.language_model(), supervisor.voice()
+        )
+        yield backends, supervisor.ready

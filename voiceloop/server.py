@@ -1,0 +1,344 @@
+"""The server: the door at ``/v1/realtime``, the listening socket, start and end.
+
+Owns who gets in (before the upgrade), how a session is handed its connection, and the process's
+life: bind, load, serve, drain. What a session does stands in ``session.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from voiceloop import auth, events
+from voiceloop.admission import Admission
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
+from voiceloop.config import Config
+from voiceloop.connection import Disconnected, Hello, Transport
+from voiceloop.errors import ConfigError, Overloaded, SessionExpired, VoiceLoopError
+from voiceloop.http_api import error_response, health_routes
+from voiceloop.presets import open_backends, resolve_agent
+from voiceloop.session import Session
+from voiceloop.supervisor import Progress
+from voiceloop.telemetry import Metrics, probe_loop_lag
+from voiceloop.websocket import BoundedWebSocket, SocketTransport
+
+log = logging.getLogger(__name__)
+
+# A kernel that holds little lets pacing and back-pressure reach us. 64 KiB is 1 s of base64 audio.
+SEND_BUFFER_BYTES = 64 * 1024
+NOT_SENT_BYTES = 16 * 1024
+TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it from 3.12 on only
+BACKLOG = 1024
+PING_S = 20.0
+DRAIN_LOOK_S = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A running session and the deadline that can end it."""
+
+    session: Session
+    deadline: asyncio.Timeout
+    is_ending: bool = False
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One server's state. ``backends`` is None until the models are loaded."""
+
+    config: Config
+    agent: AgentConfig
+    backends: Backends | None = None
+    is_ready: Callable[[], bool] = lambda: True
+    clock: Callable[[], float] = time.monotonic
+    metrics: Metrics = field(default_factory=Metrics)
+    keys: auth.KeyRing = field(init=False)
+    admission: Admission = field(init=False)
+    _calls: list[_Call] = field(init=False, default_factory=list)
+    _empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.keys = auth.KeyRing(self.config.keys)
+        self.admission = Admission(self.config.limits.max_sessions)
+
+    def not_ready(self) -> str | None:
+        """What keeps calls out, None when nothing does."""
+        if self.admission.is_draining:
+            return "the server is shutting down"
+        if self.backends is None:
+            return "the models are loading"
+        if not self.is_ready():
+            return "a worker is restarting"
+        return None
+
+    async def serve_session(self, transport: Transport) -> None:
+        """Run one session until it ends, its time is up or the server drains."""
+        assert self.backends is not None
+        call: _Call | None = None
+        self.metrics.sessions.inc()
+        try:
+            async with asyncio.timeout(60.0 * self.config.limits.session_minutes) as deadline:
+                session = Session(
+                    transport,
+                    self.backends,
+                    self.agent,
+                    self.config,
+                    metrics=self.metrics,
+                    clock=self.clock,
+                )
+                call = _Call(session, deadline)
+                self._calls.append(call)
+                await session.run()
+        except TimeoutError:
+            if call is not None and call.is_ending:
+                await transport.close(1012, "the server restarts")
+            else:
+                await self._expire(transport)
+        except Exception:  # one session's bug is not the server's end
+            log.exception("a session failed")
+            await transport.close(1011, "internal error")
+        finally:
+            self.metrics.sessions.dec()
+            if call is not None:
+                self._calls.remove(call)
+            if not self._calls:
+                self._empty.set()
+        await transport.close(1000)
+
+    async def drain(self) -> None:
+        """Take no new session; end each of those inside once nothing is being said."""
+        self.admission.drain()
+        while self._calls:
+            for call in self._calls:
+                if not call.is_ending and call.session.protocol.active_response is None:
+                    call.is_ending = True
+                    call.deadline.reschedule(asyncio.get_running_loop().time())
+            self._empty.clear()
+            await _first_of(self._empty.wait(), timeout_s=DRAIN_LOOK_S)
+
+    async def _expire(self, transport: Transport) -> None:
+        minutes = self.config.limits.session_minutes
+        error = SessionExpired(f"expected a session of at most {minutes:g} minutes, found its end")
+        body = events.ErrorBody(type=error.type, code=error.wire_code, message=error.message)
+        event = events.ErrorEvent(event_id="event_expired", error=body)
+        try:
+            await transport.send(msgspec.json.encode(event).decode())
+        except Disconnected:
+            return
+        await transport.close(1001, "session expired")
+
+
+def build_app(gateway: Gateway) -> Starlette:
+    """The application over this state; tests give it fakes."""
+
+    async def realtime(websocket: WebSocket) -> None:
+        await _realtime(gateway, websocket)
+
+    routes = health_routes(
+        registry=gateway.metrics.registry, keys=gateway.keys, not_ready=gateway.not_ready
+    )
+    return Starlette(routes=[*routes, WebSocketRoute("/v1/realtime", realtime)])
+
+
+async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
+    """Check the caller at the door, then hand the connection to a session."""
+    offered = websocket.scope.get("subprotocols", [])
+    try:
+        is_keyed = not gateway.keys.is_open
+        allowed = gateway.config.allowed_origins
+        auth.check_origin(websocket.headers, allowed, is_keyed=is_keyed)
+        gateway.keys.check(auth.client_key(websocket.headers, offered))
+        reason = gateway.not_ready()
+        if reason is not None:
+            raise Overloaded(f"expected a server that is ready, found that {reason}")
+        with gateway.admission.slot():
+            await websocket.accept(subprotocol=auth.subprotocol(offered))
+            slow_client_s = gateway.config.limits.slow_client_s
+            transport = SocketTransport(websocket, _hello(websocket), slow_client_s=slow_client_s)
+            await gateway.serve_session(transport)
+    except VoiceLoopError as error:
+        await websocket.send_denial_response(error_response(error))
+
+
+def _hello(websocket: WebSocket) -> Hello:
+    query = websocket.query_params
+    is_transcription = query.get("intent") == "transcription"
+    return Hello(
+        model=query.get("model", "voiceloop")[:256],
+        intent="transcription" if is_transcription else "realtime",
+        beta=websocket.headers.get("openai-beta", "") == "realtime=v1",
+        timeline=query.get("voiceloop.timeline") == "1",
+        partials=query.get("voiceloop.partials") == "1",
+    )
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket with small send buffers; accepted sockets inherit them.
+
+    Raises:
+        ConfigError: the port is taken or the host is no address of this machine.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise ConfigError(f"host: expected an address, found {host!r} ({error})") from None
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
+    try:
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"expected a free port, found that {host}:{port} cannot be bound ({error.strerror})"
+        ) from None
+    sock.setblocking(False)
+    return sock
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling, which would skip our clean-up."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_server(app: Starlette, config: Config) -> uvicorn.Server:
+    """uvicorn as we run it: quiet, bounded frames, no compression, keepalive pings."""
+    return _Server(
+        uvicorn.Config(
+            app,
+            loop="asyncio",
+            ws=BoundedWebSocket,
+            ws_max_size=config.limits.frame_bytes,
+            ws_ping_interval=PING_S,
+            ws_ping_timeout=PING_S,
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            log_level="warning",  # its info lines hold URLs
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=3,
+            ssl_certfile=config.certfile,
+            ssl_keyfile=config.keyfile,
+        )
+    )
+
+
+async def serve(
+    config: Config,
+    *,
+    agent: AgentConfig | None = None,
+    ready: Callable[[str], None] | None = None,
+    on_progress: Progress | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; calls in progress may end within ``limits.drain_s``.
+
+    The port answers at once (``/healthz``, ``/readyz`` 503); calls are taken when the models are
+    loaded, and then ``ready`` is called with the server's URL. A second signal ends it at once.
+
+    Raises:
+        ConfigError: the configuration, the agent file or the port is wrong.
+        BackendError: a model cannot be loaded.
+    """
+    auth.check_bind(
+        config.host,
+        is_keyed=bool(config.keys),
+        is_unauthenticated_allowed=config.allow_unauthenticated,
+    )
+    gateway = Gateway(config, agent or resolve_agent(config))
+    sock = listen(config.host, config.port)
+    server = make_server(build_app(gateway), config)
+    serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
+    stop = Stop()
+    try:
+        with stop.on_signals():
+            async with open_backends(config, on_progress=on_progress) as (backends, is_ready):
+                gateway.backends, gateway.is_ready = backends, is_ready
+                if ready is not None:
+                    ready(_url(config, sock))
+                await _serve_calls(gateway, serving, stop)
+                server.should_exit = True
+                await serving  # before the models go: it ends the last connections
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await asyncio.wait([serving])
+
+
+async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop) -> None:
+    """Take calls until told to stop, then let those inside end."""
+    lag = asyncio.create_task(probe_loop_lag(gateway.metrics, gateway.clock), name="loop lag")
+    try:
+        await _first_of(stop.wait(), asyncio.shield(serving))
+        await _first_of(gateway.drain(), stop.wait(), timeout_s=gateway.config.limits.drain_s)
+    finally:
+        lag.cancel()
+
+
+async def _first_of(*waits: Awaitable[object], timeout_s: float | None = None) -> None:
+    """Wait for the first of them; the others are given up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _url(config: Config, sock: socket.socket) -> str:
+    scheme = "https" if config.certfile else "http"
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{scheme}://{host}:{sock.getsockname()[1]}"
+
+
+class Stop:
+    """SIGTERM and SIGINT; each ``wait`` is for the next one."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event.clear()
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Listen for signals; only the main thread can."""
+        loop = asyncio.get_running_loop()
+        handled: list[signal.Signals] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                loop.add_signal_handler(number, self._event.set)
+            except (ValueError, RuntimeError):
+                continue
+            handled.append(number)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,99 @@
+"""The WebSocket under a session: uvicorn's protocol with our buffers, and the session's transport.
+
+Owns back-pressure: small write buffers, so that pacing reaches the client and a client that stops
+reading is noticed; and the end of such a client, who cannot be asked to close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.transports import BaseTransport
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from voiceloop.connection import Disconnected, Hello
+
+WRITE_BUFFER_BYTES = 32 * 1024  # half a second of base64 PCM16 at 24 kHz
+CLOSE_GRACE_S = 1.0  # for the close frame to leave before the connection is cut
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """One connection; the application finds it as ``scope["state"]["connection"]``."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    async def run_asgi(self) -> None:
+        self.scope["state"]["connection"] = self
+        await super().run_asgi()
+
+    def drop(self, code: int, reason: str) -> None:
+        """Close without waiting: the frame goes behind what is buffered, then the line is cut."""
+        if self.transport.is_closing():
+            return
+        self.stop_keepalive()
+        if not self.close_sent:
+            self.conn.send_close(code, reason)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+        self.transport.close()
+        self.loop.call_later(CLOSE_GRACE_S, self.transport.abort)
+
+
+class SocketTransport:
+    """``connection.Transport`` over Starlette's WebSocket."""
+
+    def __init__(self, websocket: WebSocket, hello: Hello, *, slow_client_s: float) -> None:
+        self.hello = hello
+        self._slow_client_s = slow_client_s
+        self._websocket = websocket
+        state = websocket.scope.get("state", {})
+        self._connection: BoundedWebSocket | None = state.get("connection")
+        self._is_closed = False
+
+    async def receive(self) -> str | bytes:
+        """Wait for the next frame. Raises Disconnected."""
+        if self._is_closed:
+            raise Disconnected
+        message: Any = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            self._is_closed = True
+            raise Disconnected
+        text = message.get("text")
+        frame: str | bytes = text if text is not None else message["bytes"]
+        return frame
+
+    async def send(self, data: str) -> None:
+        """Send one text frame; a client that does not read for too long is closed (1013).
+
+        Raises:
+            Disconnected: the connection is closed, now or before.
+        """
+        if self._is_closed:
+            raise Disconnected
+        try:
+            async with asyncio.timeout(self._slow_client_s):
+                await self._websocket.send_text(data)
+        except TimeoutError:
+            await self.close(1013, "the client does not read")
+            raise Disconnected from None
+        except (WebSocketDisconnect, RuntimeError):  # RuntimeError: closed from our side
+            self._is_closed = True
+            raise Disconnected from None
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Close the connection; idempotent, never raises Disconnected, never waits for the peer."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        connection = self._connection
+        if connection is not None and not connection.writable.is_set():
+            connection.drop(code, reason)  # the peer does not read: it will not take a close either
+            return
+        try:
+            await self._websocket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # gone already
