@@ -1,0 +1,210 @@
+"""The ``voiceloop`` command: serve, demo, talk, doctor.
+
+Owns the command line and its exit codes: 0 when all went well, 1 when a call got no answer or the
+doctor found a problem, 2 with one sentence on standard error for whatever a person can put right,
+130 after ctrl-C. Each command imports what it needs when it runs, so ``--help`` is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from voiceloop import __version__
+from voiceloop.errors import InvalidRequest, VoiceLoopError
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
+DEFAULT_URL = "ws://127.0.0.1:8080/v1/realtime"
+
+# The package that a missing module belongs to, and the extra that brings it.
+EXTRAS = {
+    "torch": "embedded",
+    "safetensors": "embedded",
+    "tokenizers": "embedded",
+    "jinja2": "embedded",
+    "pocketsphinx": "embedded",
+    "espeakng_loader": "embedded",
+    "matplotlib": "embedded",
+    "sounddevice": "talk",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. A mistake in the arguments exits with 2."""
+    arguments = build_parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return command(arguments)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except VoiceLoopError as error:
+        return _refuse(error.message)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        return _refuse(
+            f"expected {error.name}, found it not installed: pip install 'voiceloop[{extra}]'"
+        )
+
+
+def _refuse(message: str) -> int:
+    print(f"voiceloop: {message}", file=sys.stderr)
+    return EXIT_BAD_INPUT
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="voiceloop",
+        description="A voice-agent runtime you host yourself: it answers before the silence feels "
+        "like one.",
+        epilog="Start with: voiceloop demo",
+    )
+    parser.add_argument("--version", action="version", version=f"voiceloop {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_serve(commands)
+    _add_talk(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="hear an agent answer a caller, and see where each millisecond went",
+        description="Start the real server on a free loopback port, play a recorded caller into it "
+        "in real time, print the conversation as it happens, and write conversation.wav (caller "
+        "left, agent right), turns.json, waterfall.png and report.html. Nothing is downloaded.",
+    )
+    demo.add_argument("--wav", type=Path, metavar="FILE", help="your own caller: a mono 16-bit WAV")
+    demo.add_argument(
+        "--json", action="store_true", help="print the figures as JSON (the rest goes to stderr)"
+    )
+    demo.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        default=Path("demo-out"),
+        help="where the files go (default: %(default)s)",
+    )
+    demo.set_defaults(run=_demo)
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="run the server: the OpenAI Realtime protocol at /v1/realtime",
+        description="Run the server. Settings come from --config, then the environment "
+        "(VOICELOOP_<NAME>), then the flags below; the last one wins.",
+    )
+    serve.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, help="port to listen on, 0 for any (default: 8080)")
+    serve.add_argument(
+        "--preset", metavar="NAME", help="which models answer: embedded, remote (default: embedded)"
+    )
+    serve.add_argument("--agent", metavar="FILE", help="the agent: a TOML file")
+    serve.add_argument("--config", type=Path, metavar="FILE", help="settings: a TOML file")
+    for part, what in (("stt", "recognizer"), ("llm", "language model"), ("tts", "voice")):
+        serve.add_argument(
+            f"--{part}-url",
+            metavar="URL",
+            help=f"an OpenAI-compatible service instead of the preset's {what}",
+        )
+    serve.set_defaults(run=_serve)
+
+
+def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    talk = commands.add_parser(
+        "talk",
+        help="talk to a running server with your microphone, or with a WAV",
+        description="Talk to a running server. Wear headphones: there is no echo cancellation. "
+        "The first key of VOICELOOP_KEYS, if set, is sent.",
+    )
+    talk.add_argument(
+        "url",
+        nargs="?",
+        metavar="URL",
+        default=DEFAULT_URL,
+        help="the server (default: %(default)s)",
+    )
+    talk.add_argument(
+        "--wav",
+        type=Path,
+        metavar="IN.wav",
+        help="say this mono 16-bit WAV instead of a microphone",
+    )
+    talk.add_argument(
+        "--out", type=Path, metavar="OUT.wav", help="with --wav: record the call, agent right"
+    )
+    talk.set_defaults(run=_talk)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="check this machine: versions, devices, models, a self-test of each stage",
+        description="Check this machine and name the remedy for each problem found.",
+    )
+    doctor.set_defaults(run=_doctor)
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from clients.demo import DemoOptions, run_demo
+    from clients.errors import ClientError
+
+    options = DemoOptions(arguments.out, arguments.wav, arguments.json)
+    try:
+        return asyncio.run(run_demo(options))
+    except ClientError as error:
+        return _refuse(str(error))
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from voiceloop.config import load_config
+
+    names = ("host", "port", "preset", "agent", "stt_url", "llm_url", "tts_url")
+    flags = {name: getattr(arguments, name) for name in names}
+    config = load_config(arguments.config, environ=os.environ, flags=flags)
+
+    from voiceloop.serve_progress import ServeProgress
+    from voiceloop.server import serve
+
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    with ServeProgress(config.preset) as progress:
+        asyncio.run(serve(config, ready=progress.ready, on_progress=progress.role_changed))
+    return 0
+
+
+def _talk(arguments: argparse.Namespace) -> int:
+    from clients.errors import ClientError
+    from clients.talk import TalkOptions, run_talk
+
+    if arguments.out is not None and arguments.wav is None:
+        raise InvalidRequest("expected --wav with --out, found --out alone")
+    key = os.environ.get("VOICELOOP_KEYS", "").split(",")[0] or None
+    try:
+        return asyncio.run(run_talk(TalkOptions(arguments.url, arguments.wav, arguments.out, key)))
+    except ClientError as error:
+        return _refuse(str(error))
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from voiceloop.doctor import run_doctor
+
+    code: int = run_doctor()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
