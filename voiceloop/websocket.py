@@ -6,7 +6,6 @@ reading is noticed; and the end of such a client, who cannot be asked to close.
 
 from __future__ import annotations
 
-import asyncio
 from asyncio.transports import BaseTransport
 from typing import Any
 
@@ -46,9 +45,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 class SocketTransport:
     """``connection.Transport`` over Starlette's WebSocket."""
 
-    def __init__(self, websocket: WebSocket, hello: Hello, *, slow_client_s: float) -> None:
+    def __init__(self, websocket: WebSocket, hello: Hello) -> None:
         self.hello = hello
-        self._slow_client_s = slow_client_s
         self._websocket = websocket
         state = websocket.scope.get("state", {})
         self._connection: BoundedWebSocket | None = state.get("connection")
@@ -67,19 +65,11 @@ class SocketTransport:
         return frame
 
     async def send(self, data: str) -> None:
-        """Send one text frame; a client that does not read for too long is closed (1013).
-
-        Raises:
-            Disconnected: the connection is closed, now or before.
-        """
+        """Send one text frame; waits while the client does not read. Raises Disconnected."""
         if self._is_closed:
             raise Disconnected
         try:
-            async with asyncio.timeout(self._slow_client_s):
-                await self._websocket.send_text(data)
-        except TimeoutError:
-            await self.close(1013, "the client does not read")
-            raise Disconnected from None
+            await self._websocket.send_text(data)
         except (WebSocketDisconnect, RuntimeError):  # RuntimeError: closed from our side
             self._is_closed = True
             raise Disconnected from None
