@@ -57,7 +57,7 @@ class PocketsphinxRecognizer:
     Raises: MissingExtra if pocketsphinx is absent; AudioError if a model file is.
     """
 
-    def __init__(self, model: str = "generic") -> None:
+    def __init__(self, model: str = "domain") -> None:
         self._files: ModelFiles = find_model(model)
         self._streams: dict[str, _Stream] = {}
         self._spare: SegmentDecoder | None = SegmentDecoder(self._files, RecognizerOptions())

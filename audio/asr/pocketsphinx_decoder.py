@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..errors import AudioError, MissingExtra
 from ..frames import Samples
 from ..stream import RecognizerOptions
 
 FRAME_MS = 10.0  # pocketsphinx's frame rate is 100 Hz
+# The class token: it stands in the language model where a word may stand that only the session
+# knows (a menu item, a name). Such words are added as further pronunciations of it.
+CLASS_TOKEN = "xhotword"
 EMBEDDED = Path(__file__).parents[1] / "embedded" / "recognizer"
 
 # Mean of the cepstra of speech at conversational level, the start of a stream's live estimate.

@@ -1,21 +1,18 @@
 """The embedded voice: espeak-ng in process, a clause in a few milliseconds.
 
-espeak-ng (GPL-3) is a separate library, loaded at run time from the espeakng-loader package. It
-is one instance a process with global state, so streams take turns inside `step`: one clause of
-one stream at a time. Its 22.05 kHz becomes the house's 24 kHz in a stream-long resampler.
+The library is one instance a process, so streams take turns inside `step`: one clause of one
+stream at a time. Its 22.05 kHz becomes the house's 24 kHz in a stream-long resampler.
 """
 
-import ctypes
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from ..chunker import Chunker, Clause
-from ..errors import AudioError, MissingExtra, UnknownStream
+from ..errors import AudioError, UnknownStream
+from ..espeak_library import Timbre, WordMark, load_espeak
 from ..frames import VOICE_HZ, Samples, duration_ms, samples_in
 from ..normalize import NormalizedText, normalize
 from ..resample import Resampler
@@ -30,27 +27,13 @@ LEAD_MS = 5.0  # kept of a clause's leading silence, so that its onset is not cl
 PAUSE_MS = {".": 260.0, "?": 260.0, "!": 260.0, ",": 130.0, ";": 180.0, ":": 180.0}
 EVENT_MS = 200.0  # audio in one Speech event: what playout holds ahead
 
-_SYNCHRONOUS = 2  # AUDIO_OUTPUT_SYNCHRONOUS: samples come by callback before espeak_Synth returns
-_DONT_EXIT = 0x8000  # espeakINITIALIZE_DONT_EXIT: report a missing data folder, do not exit()
-_UTF8 = 1  # espeakCHARS_UTF8
-_BY_CHARACTER = 1  # POS_CHARACTER
-_RATE, _PITCH, _RANGE = 1, 3, 4  # espeak_PARAMETER
-_WORD = 1  # espeakEVENT_WORD
-
-
-@dataclass(frozen=True, slots=True)
-class _Timbre:
-    name: str  # espeak's voice+variant
-    pitch: int  # 0-100, espeak's default is 50
-    range: int  # of intonation, 0-100
-
 
 _TIMBRES = {
-    "ava": _Timbre("en-us+Annie", 48, 55),
-    "en-us": _Timbre("en-us", 45, 55),
-    "en-us-f": _Timbre("en-us+f3", 50, 55),
-    "en-gb": _Timbre("en-gb-x-rp", 45, 55),
-    "en-gb-f": _Timbre("en-gb-x-rp+f2", 50, 55),
+    "ava": Timbre("en-us+Annie", 48, 55),
+    "en-us": Timbre("en-us", 45, 55),
+    "en-us-f": Timbre("en-us+f3", 50, 55),
+    "en-gb": Timbre("en-gb-x-rp", 45, 55),
+    "en-gb-f": Timbre("en-gb-x-rp+f2", 50, 55),
 }
 # The voices of the Realtime API, so that an unchanged client is heard in some voice.
 _TIMBRES |= dict.fromkeys(("alloy", "coral", "marin", "sage", "shimmer"), _TIMBRES["ava"])
@@ -58,96 +41,9 @@ _TIMBRES |= dict.fromkeys(("ash", "ballad", "cedar", "echo", "verse"), _TIMBRES[
 DEFAULT_VOICE = "ava"
 
 
-class _EspeakEvent(ctypes.Structure):
-    """espeak_EVENT of speak_lib.h."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("unique_identifier", ctypes.c_uint),
-        ("text_position", ctypes.c_int),  # characters, from 1
-        ("length", ctypes.c_int),
-        ("audio_position_ms", ctypes.c_int),
-        ("sample", ctypes.c_int),
-        ("user_data", ctypes.c_void_p),
-        ("id", ctypes.c_char * 8),
-    )
-
-
-_Callback = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_EspeakEvent)
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _WordMark:
-    sample: int  # where the word starts in the clause's audio
-    start: int  # its characters in the text given to espeak
-    end: int
-
-
-class _Espeak:
-    """The library: one a process. `synthesize` is called from one thread."""
-
-    def __init__(self) -> None:
-        try:
-            import espeakng_loader
-        except ImportError:
-            raise MissingExtra("espeakng-loader", "the embedded voice") from None
-        self._library = ctypes.CDLL(espeakng_loader.get_library_path())
-        data = espeakng_loader.get_data_path().encode()
-        self.rate_hz = int(self._library.espeak_Initialize(_SYNCHRONOUS, 0, data, _DONT_EXIT))
-        if self.rate_hz <= 0:
-            raise AudioError(f"expected espeak-ng's data in {data.decode()}, found none usable")
-        self._callback = _Callback(self._receive)  # kept: ctypes holds no reference
-        self._library.espeak_SetSynthCallback(self._callback)
-        self._settings: tuple[_Timbre, int] | None = None
-        self._blocks: list[Samples] = []
-        self._marks: list[_WordMark] = []
-
-    def synthesize(self, text: str, timbre: _Timbre, rate_wpm: int) -> tuple[Samples, list[Any]]:
-        """Samples [n] int16 at rate_hz, and the marks of the words in them.
-
-        Raises: AudioError if espeak refuses the voice or the text.
-        """
-        if self._settings != (timbre, rate_wpm):
-            if self._library.espeak_SetVoiceByName(timbre.name.encode()) != 0:
-                raise AudioError(f"expected a voice that espeak-ng has, found {timbre.name!r}")
-            for parameter, value in (
-                (_RATE, rate_wpm), (_PITCH, timbre.pitch), (_RANGE, timbre.range)
-            ):  # fmt: skip
-                self._library.espeak_SetParameter(parameter, value, 0)
-            self._settings = (timbre, rate_wpm)
-        self._blocks, self._marks = [], []
-        data = text.encode()
-        status = self._library.espeak_Synth(
-            data, len(data) + 1, 0, _BY_CHARACTER, 0, _UTF8, None, None
-        )
-        if status != 0:
-            raise AudioError(f"expected espeak-ng to speak the clause, found status {status}")
-        samples = np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.int16)
-        return samples, self._marks
-
-    def _receive(self, wave: Any, n_samples: int, events: Any) -> int:
-        if n_samples > 0:
-            self._blocks.append(np.ctypeslib.as_array(wave, (n_samples,)).copy())
-        index = 0
-        while events[index].type:
-            event = events[index]
-            if event.type == _WORD:
-                start = event.text_position - 1
-                self._marks.append(_WordMark(event.sample, start, start + event.length))
-            index += 1
-        return 0
-
-
-@lru_cache(maxsize=1)
-def _load_espeak() -> _Espeak:
-    return _Espeak()
-
-
 @dataclass(slots=True)
 class _Stream:
-    timbre: _Timbre
+    timbre: Timbre
     rate_wpm: int
     resampler: Resampler
     chunker: Chunker = field(default_factory=Chunker)
@@ -165,7 +61,7 @@ class EspeakVoice:
     voices = tuple(_TIMBRES)
 
     def __init__(self) -> None:
-        self._espeak = _load_espeak()
+        self._espeak = load_espeak()
         self._streams: dict[str, _Stream] = {}
 
     def open(self, stream_id: str, options: VoiceOptions) -> None:
@@ -275,7 +171,7 @@ def _audible_range(samples: Samples, lead: int) -> tuple[int, int]:
 
 
 def _spoken_words(
-    marks: Sequence[_WordMark],
+    marks: Sequence[WordMark],
     clause: Clause,
     normalized: NormalizedText,
     offset: int,
