@@ -15,19 +15,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
-from voiceloop import auth, events
+from voiceloop import auth
 from voiceloop.admission import Admission
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config
-from voiceloop.connection import Disconnected, Hello, Transport
-from voiceloop.errors import ConfigError, Overloaded, SessionExpired, VoiceLoopError
+from voiceloop.connection import Hello, Transport
+from voiceloop.errors import ConfigError, Overloaded, VoiceLoopError
 from voiceloop.http_api import error_response, health_routes
 from voiceloop.presets import open_backends, resolve_agent
 from voiceloop.session import Session
@@ -43,16 +42,6 @@ NOT_SENT_BYTES = 16 * 1024
 TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it from 3.12 on only
 BACKLOG = 1024
 PING_S = 20.0
-DRAIN_LOOK_S = 0.05
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A running session and the deadline that can end it."""
-
-    session: Session
-    deadline: asyncio.Timeout
-    is_ending: bool = False
 
 
 @dataclass(slots=True)
@@ -67,7 +56,7 @@ class Gateway:
     metrics: Metrics = field(default_factory=Metrics)
     keys: auth.KeyRing = field(init=False)
     admission: Admission = field(init=False)
-    _calls: list[_Call] = field(init=False, default_factory=list)
+    _sessions: list[Session] = field(init=False, default_factory=list)
     _empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -85,60 +74,34 @@ class Gateway:
         return None
 
     async def serve_session(self, transport: Transport) -> None:
-        """Run one session until it ends, its time is up or the server drains."""
+        """Run one session to its end."""
         assert self.backends is not None
-        call: _Call | None = None
-        self.metrics.sessions.inc()
+        session = Session(
+            transport,
+            self.backends,
+            self.agent,
+            self.config,
+            metrics=self.metrics,
+            clock=self.clock,
+        )
+        self._sessions.append(session)
+        self._empty.clear()
         try:
-            async with asyncio.timeout(60.0 * self.config.limits.session_minutes) as deadline:
-                session = Session(
-                    transport,
-                    self.backends,
-                    self.agent,
-                    self.config,
-                    metrics=self.metrics,
-                    clock=self.clock,
-                )
-                call = _Call(session, deadline)
-                self._calls.append(call)
-                await session.run()
-        except TimeoutError:
-            if call is not None and call.is_ending:
-                await transport.close(1012, "the server restarts")
-            else:
-                await self._expire(transport)
-        except Exception:  # one session's bug is not the server's end
+            await session.run()
+        except Exception:  # one session's bug is not the server's end; it has closed with 1011
             log.exception("a session failed")
-            await transport.close(1011, "internal error")
         finally:
-            self.metrics.sessions.dec()
-            if call is not None:
-                self._calls.remove(call)
-            if not self._calls:
+            self._sessions.remove(session)
+            if not self._sessions:
                 self._empty.set()
-        await transport.close(1000)
 
     async def drain(self) -> None:
-        """Take no new session; end each of those inside once nothing is being said."""
+        """Take no new session; let each of those inside finish what is being said."""
         self.admission.drain()
-        while self._calls:
-            for call in self._calls:
-                if not call.is_ending and call.session.protocol.active_response is None:
-                    call.is_ending = True
-                    call.deadline.reschedule(asyncio.get_running_loop().time())
-            self._empty.clear()
-            await _first_of(self._empty.wait(), timeout_s=DRAIN_LOOK_S)
-
-    async def _expire(self, transport: Transport) -> None:
-        minutes = self.config.limits.session_minutes
-        error = SessionExpired(f"expected a session of at most {minutes:g} minutes, found its end")
-        body = events.ErrorBody(type=error.type, code=error.wire_code, message=error.message)
-        event = events.ErrorEvent(event_id="event_expired", error=body)
-        try:
-            await transport.send(msgspec.json.encode(event).decode())
-        except Disconnected:
-            return
-        await transport.close(1001, "session expired")
+        if self._sessions:
+            for session in self._sessions:
+                session.drain()
+            await self._empty.wait()
 
 
 def build_app(gateway: Gateway) -> Starlette:
@@ -166,9 +129,7 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
         with gateway.admission.slot():
             await websocket.accept(subprotocol=auth.subprotocol(offered))
-            slow_client_s = gateway.config.limits.slow_client_s
-            transport = SocketTransport(websocket, _hello(websocket), slow_client_s=slow_client_s)
-            await gateway.serve_session(transport)
+            await gateway.serve_session(SocketTransport(websocket, _hello(websocket)))
     except VoiceLoopError as error:
         await websocket.send_denial_response(error_response(error))
 
@@ -295,7 +256,9 @@ async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop
     lag = asyncio.create_task(probe_loop_lag(gateway.metrics, gateway.clock), name="loop lag")
     try:
         await _first_of(stop.wait(), asyncio.shield(serving))
-        await _first_of(gateway.drain(), stop.wait(), timeout_s=gateway.config.limits.drain_s)
+        # A session that drains ends by itself within drain_s; the second is for its close.
+        drain_s = gateway.config.limits.drain_s + 1.0
+        await _first_of(gateway.drain(), stop.wait(), timeout_s=drain_s)
     finally:
         lag.cancel()
 
