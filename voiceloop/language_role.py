@@ -54,8 +54,9 @@ class Conversation:
         self._messages = [_chat_dict(message) for message in history]
         self._tools = [_tool_dict(tool) for tool in tools]
         self._n_branches = 0
-        self._draft: str | None = None
         self._to_stage: str | None = None
+        self._staged: list[int] = []
+        self._draft: str | None = None
         self._reply_text: list[str] = []
         self._reply_calls: list[ToolCall] = []
         self._committed = False
@@ -76,17 +77,18 @@ class Conversation:
             self._to_stage = None
             return
         user_text, self._to_stage = self._to_stage, None
-        self._branch.stage(self._turn_tokens(self._encode(open_user=user_text)))
+        self._stage(self._turn_tokens(self._encode(open_user=user_text)))
 
     def speculate(self, user_text: str, params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
         if self._committed:
             return
-        self._to_stage = None
+        self.advance()
         staged = self._turn_tokens(self._encode(open_user=user_text))
         turn = {"role": "user", "content": user_text}
         whole = self._turn_tokens(self._encode([turn], add_generation_prompt=True))
-        self._branch.stage(staged)
+        if staged != self._staged:
+            self._stage(staged)
         if whole[: len(staged)] == staged:
             self._draft = self._branch.speculate(whole[len(staged) :], _sampling(params))
 
@@ -130,16 +132,30 @@ class Conversation:
         self._branch.close()
 
     def _open_branch(self) -> None:
-        self._history_tokens = self._encode()
+        self._history_tokens = self._history()
         self._committed = False
         self._reply_text = []
         self._reply_calls = []
         self._start_branch()
 
+    def _stage(self, turn_tokens: list[int]) -> None:
+        self._staged = turn_tokens
+        self._branch.stage(turn_tokens)
+
+    def _history(self) -> list[int]:
+        """Tokens of the messages so far; none where the template refuses them on their own."""
+        if not self._messages:
+            return []
+        try:
+            return self._encode()
+        except TemplateError:
+            return []  # what is really wrong with them shows when the turn is staged
+
     def _start_branch(self) -> None:
         self._n_branches += 1
         branch_id = f"{self.stream_id}#{self._n_branches}"
         self._branch = self._model.branch(branch_id, self._history_tokens)
+        self._staged = []
         self._draft = None
 
     def _encode(self, tail: Sequence[dict[str, Any]] = (), **options: Any) -> list[int]:

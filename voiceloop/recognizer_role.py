@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,10 @@ WARM_UP_STREAM = "warm_up"
 WARM_UP_STEPS = 1000  # far more than 0.3 s of audio takes; a model that is never done must not hang
 
 # name in a preset -> where the class stands
-MODELS = {"pocketsphinx": "audio.asr.pocketsphinx:PocketsphinxRecognizer"}
+MODELS = {
+    "pocketsphinx": "audio.asr.pocketsphinx:PocketsphinxRecognizer",
+    "whisper": "audio.asr.whisper:WhisperRecognizer",
+}
 
 
 class RecognizerRole:
@@ -129,13 +133,19 @@ def _options(options: RecognizerOptions) -> audio_stream.RecognizerOptions:
     )
 
 
-def load(model: str = "pocketsphinx", **options: Any) -> RecognizerRole:
-    """Build the named recognizer with its own options. Raises: RoleError."""
+def load(model: str = "pocketsphinx", source: str | None = None, **options: Any) -> RecognizerRole:
+    """Build the named recognizer: ``source`` is what it reads (a folder or a name of its own).
+
+    Raises:
+        RoleError: the name is unknown, or the recognizer cannot be loaded.
+    """
     place = MODELS.get(model)
     if place is None:
         raise RoleError(f"expected a recognizer among {', '.join(MODELS)}, found {model!r}")
     module, _, name = place.partition(":")
+    sources = () if source is None else (source,)
     try:
-        return RecognizerRole(getattr(import_module(module), name)(**options), model)
+        built = getattr(import_module(module), name)(*sources, **options)
     except AudioError as error:
         raise RoleError(f"the recognizer {model} cannot be loaded: {error}") from error
+    return RecognizerRole(built, model if source is None else f"{model} {Path(source).name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from audio import stream as audio_stream
@@ -96,13 +97,19 @@ def _message(event: audio_stream.Event) -> StreamEvent | StreamFailed:
             raise TypeError(f"expected a voice's event, found {event}")
 
 
-def load(model: str = "espeak", **options: Any) -> VoiceRole:
-    """Build the named voice with its own options. Raises: RoleError."""
+def load(model: str = "espeak", source: str | None = None, **options: Any) -> VoiceRole:
+    """Build the named voice: ``source`` is what it reads (a folder or a name of its own).
+
+    Raises:
+        RoleError: the name is unknown, or the voice cannot be loaded.
+    """
     place = MODELS.get(model)
     if place is None:
         raise RoleError(f"expected a voice among {', '.join(MODELS)}, found {model!r}")
     module, _, name = place.partition(":")
+    sources = () if source is None else (source,)
     try:
-        return VoiceRole(getattr(import_module(module), name)(**options), model)
+        built = getattr(import_module(module), name)(*sources, **options)
     except AudioError as error:
         raise RoleError(f"the voice {model} cannot be loaded: {error}") from error
+    return VoiceRole(built, model if source is None else f"{model} {Path(source).name}")

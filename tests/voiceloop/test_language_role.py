@@ -1,0 +1,257 @@
+"""How chat messages and revised partials become engine branches, on an engine that only records.
+
+Its tokens are letters: a turn reads "<u:hello>", the assistant's header "<a:".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+import engine.types as engine_types
+from engine.engine import Engine
+from engine.types import InvalidRequest, TemplateError
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    Staged,
+    TextDelta,
+    Tool,
+    ToolCall,
+)
+from voiceloop.language_role import LanguageRole
+from voiceloop.role import StreamError
+from voiceloop.worker_messages import (
+    Commit,
+    OpenBranch,
+    Speculate,
+    Stage,
+    StreamEvent,
+    StreamFailed,
+)
+
+PARAMS = GenerateParams(max_tokens=7, seed=3)
+SYSTEM = ChatMessage("system", "be brief")
+
+
+class LetterText:
+    """Writes a conversation as letters; ``tidy`` drops the line feed after the last message."""
+
+    tidy = False
+
+    def encode_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] = (),
+        *,
+        open_user: str | None = None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        text = "".join(f"[{tool['function']['name']}]" for tool in tools)
+        for message in messages:
+            if message["content"] == "refused":
+                raise TemplateError("expected messages the template takes, found 'refused'")
+            calls = "".join(
+                f"{call['function']['name']}({call['function']['arguments']['n']})"
+                for call in message.get("tool_calls", ())
+            )
+            text += f"<{message['role'][0]}:{message['content']}{calls}>\n"
+        if open_user is not None:
+            text += f"<u:{open_user}"
+        elif add_generation_prompt:
+            text += "<a:"
+        elif self.tidy:
+            text = text.rstrip("\n") + "!"
+        return [ord(letter) for letter in text]
+
+
+class RecordingBranch:
+    def __init__(self, engine: RecordingEngine, branch_id: str, history: Sequence[int]) -> None:
+        self.branch_id = branch_id
+        self._engine = engine
+        self._log("branch", history)
+
+    def _log(self, call: str, tokens: Sequence[int] = (), *rest: object) -> None:
+        number = self.branch_id.rpartition("#")[2]
+        text = "".join(map(chr, tokens))
+        self._engine.calls.append((f"{number} {call}", text, *rest))
+
+    def stage(self, tokens: Sequence[int]) -> None:
+        self._log("stage", tokens)
+        self._engine.due.append(engine_types.Staged(self.branch_id, len(tokens), 1, 0.25))
+
+    def speculate(self, tail: Sequence[int], params: engine_types.SamplingParams) -> str:
+        self._log("speculate", tail)
+        return "draft_1"
+
+    def commit(
+        self, tokens: Sequence[int], params: engine_types.SamplingParams, draft: str | None = None
+    ) -> None:
+        if params.max_tokens == 99:
+            raise InvalidRequest("max_tokens: expected fewer, found 99")
+        self._log("commit", tokens, draft)
+        self._engine.due += self._engine.reply(self.branch_id)
+
+    def close(self) -> None:
+        self._log("close")
+
+
+class RecordingEngine:
+    def __init__(self) -> None:
+        self.text = LetterText()
+        self.calls: list[tuple[object, ...]] = []
+        self.due: list[engine_types.Event] = []
+        self.answer: list[engine_types.Event] = []
+
+    def branch(self, branch_id: str, history_tokens: Sequence[int] = ()) -> RecordingBranch:
+        return RecordingBranch(self, branch_id, history_tokens)
+
+    def reply(self, branch_id: str) -> list[engine_types.Event]:
+        return [
+            engine_types.TextDelta(branch_id, "yes", 1),
+            engine_types.Done(branch_id, "stop"),
+        ]
+
+    def has_work(self) -> bool:
+        return bool(self.due)
+
+    def step(self) -> list[engine_types.Event]:
+        due, self.due = self.due, []
+        return due
+
+
+@pytest.fixture
+def model() -> RecordingEngine:
+    return RecordingEngine()
+
+
+@pytest.fixture
+def role(model: RecordingEngine) -> LanguageRole:
+    return LanguageRole(cast(Engine, model), "letters")
+
+
+def user(text: str) -> tuple[ChatMessage, ...]:
+    return (ChatMessage("user", text),)
+
+
+def answers(role: LanguageRole) -> list[object]:
+    found: list[object] = []
+    while role.has_work():
+        for message in role.step():
+            found.append(message.event if isinstance(message, StreamEvent) else message)
+    return found
+
+
+def test_the_whole_turn_is_committed_behind_what_was_staged(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", (SYSTEM,)))
+    role.receive(Stage("s", 1, "he"))
+    assert answers(role) == [Staged(1, 5, 1, 0.25)]
+    role.receive(Commit("s", user("hello"), PARAMS))
+    assert model.calls == [
+        ("1 branch", "<s:be brief>\n"),
+        ("1 stage", "<u:he"),
+        ("1 commit", "<u:hello>\n<a:", None),
+    ]
+    delta, generated = answers(role)
+    assert delta == TextDelta("yes")
+    assert isinstance(generated, Generated) and generated.finish_reason == "stop"
+
+
+def test_a_burst_of_partials_costs_one_staging_and_answers_the_newest(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", ()))
+    for stage_id, words in enumerate(["he", "hel", "hello"]):
+        role.receive(Stage("s", stage_id, words))
+    assert answers(role) == [Staged(2, 8, 1, 0.25)]
+    assert [call[0] for call in model.calls] == ["1 branch", "1 stage"]
+
+
+def test_a_draft_is_made_behind_the_staged_words_and_handed_to_the_commit(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", ()))
+    role.receive(Stage("s", 1, "hello"))
+    role.receive(Speculate("s", "hello", PARAMS))
+    role.receive(Commit("s", user("hello"), PARAMS))
+    assert model.calls[1:] == [
+        ("1 stage", "<u:hello"),
+        ("1 speculate", ">\n<a:"),
+        ("1 commit", "<u:hello>\n<a:", "draft_1"),
+    ]
+
+
+def test_tool_results_follow_the_reply_that_called_the_tool(
+    model: RecordingEngine, role: LanguageRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call_a_tool(branch_id: str) -> list[engine_types.Event]:
+        return [
+            engine_types.ToolCall(branch_id, "call_1", "order", '{"n": 2}'),
+            engine_types.Done(branch_id, "stop"),
+        ]
+
+    monkeypatch.setattr(model, "reply", call_a_tool)
+    tools = (Tool("order", "orders", {"type": "object"}),)
+    role.receive(OpenBranch("s", (), tools))
+    role.receive(Commit("s", user("two"), PARAMS))
+    call, generated = answers(role)
+    assert call == ToolCall("call_1", "order", '{"n": 2}')
+    assert isinstance(generated, Generated) and generated.finish_reason == "tool_calls"
+    role.receive(Commit("s", (ChatMessage("tool", "ok", tool_call_id="call_1"),), PARAMS))
+    assert model.calls[-3:] == [
+        ("1 close", ""),
+        ("2 branch", "[order]<u:two>\n<a:order(2)>\n"),
+        ("2 commit", "<t:ok>\n<a:", None),
+    ]
+
+
+def test_a_template_that_ends_a_history_differently_starts_from_what_is_common(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    model.text.tidy = True
+    role.receive(OpenBranch("s", (SYSTEM,)))
+    role.receive(Stage("s", 1, "hi"))
+    answers(role)
+    role.receive(Commit("s", user("hi"), PARAMS))
+    assert model.calls == [
+        ("1 branch", "<s:be brief>!"),
+        ("1 close", ""),
+        ("2 branch", "<s:be brief>"),
+        ("2 stage", "\n<u:hi"),
+        ("2 commit", "\n<u:hi>\n<a:", None),
+    ]
+
+
+def test_an_error_of_one_request_is_an_error_of_its_stream(role: LanguageRole) -> None:
+    role.receive(OpenBranch("s", ()))
+    with pytest.raises(StreamError, match="found 99"):
+        role.receive(Commit("s", user("hi"), GenerateParams(max_tokens=99)))
+    with pytest.raises(StreamError, match="refused"):
+        role.receive(Commit("s", user("refused"), PARAMS))
+    with pytest.raises(StreamError, match="temperature"):
+        role.receive(Commit("s", user("hi"), GenerateParams(temperature=-1.0)))
+
+
+def test_a_reply_that_ends_in_an_error_fails_the_stream(
+    model: RecordingEngine, role: LanguageRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        model, "reply", lambda branch_id: [engine_types.Done(branch_id, "error", error="too slow")]
+    )
+    role.receive(OpenBranch("s", ()))
+    role.receive(Commit("s", user("hi"), PARAMS))
+    assert answers(role) == [StreamFailed("s", "too slow", True)]
+
+
+def test_nothing_comes_from_a_closed_stream(model: RecordingEngine, role: LanguageRole) -> None:
+    role.receive(OpenBranch("s", ()))
+    role.receive(Commit("s", user("hi"), PARAMS))
+    role.close("s")
+    role.close("s")
+    assert answers(role) == []
+    assert model.calls[-1] == ("1 close", "")
