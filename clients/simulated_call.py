@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,7 +23,11 @@ from clients.uplink import Uplink
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How a call is played. ``answer_timeout_s``: how long the caller waits for a first sound."""
+    """How a call is played.
+
+    ``answer_timeout_s``: how long the caller waits for a first sound. ``turn_detection``: what the
+    session asks for in the protocol's words, None for the server's own default.
+    """
 
     seed: int = 0
     noise_dbfs: float = -62.0
@@ -31,6 +35,7 @@ class CallOptions:
     answer_timeout_s: float = 8.0
     turn_timeout_s: float = 30.0
     farewell_s: float = 0.5
+    turn_detection: Mapping[str, Any] | None = None
 
 
 class Observer(Protocol):
@@ -106,7 +111,8 @@ class SimulatedCall:
             raise ConnectionFailed("expected the call to go on, found the connection closed")
 
     async def _open_session(self) -> None:
-        await self._connection.send({"type": "session.update", "session": session_settings()})
+        settings = session_settings(self._options.turn_detection)
+        await self._connection.send({"type": "session.update", "session": settings})
         if not await self._until(lambda: self._configured, self._clock() + 10.0):
             raise ConnectionFailed("expected session.updated within 10 s, found nothing")
 
@@ -191,14 +197,14 @@ class SimulatedCall:
         return True
 
 
-def session_settings() -> dict[str, Any]:
+def session_settings(turn_detection: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The session a call asks for: GA names only, so any Realtime server understands it."""
     pcm = {"type": "audio/pcm", "rate": RATE_HZ}
+    heard: dict[str, Any] = {"format": pcm, "transcription": {"model": "whisper-1"}}
+    if turn_detection is not None:
+        heard["turn_detection"] = dict(turn_detection)
     return {
         "type": "realtime",
         "output_modalities": ["audio"],
-        "audio": {
-            "input": {"format": pcm, "transcription": {"model": "whisper-1"}},
-            "output": {"format": pcm},
-        },
+        "audio": {"input": heard, "output": {"format": pcm}},
     }

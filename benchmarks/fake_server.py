@@ -1,0 +1,42 @@
+"""The real server with scripted models that answer at once: what the runtime alone costs.
+
+``python -m benchmarks.fake_server --port N`` is for ``turn_latency --fakes``; it takes the place of
+``voiceloop serve`` and runs everything but the workers: sockets, protocol, detector, turns, pacing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
+from voiceloop.config import Config
+from voiceloop.server import Gateway, build_app, listen, make_server
+
+# About two seconds of the fake voice's tone: long enough to be interrupted after 1.2 s.
+REPLY = "Certainly, that is noted, and here is a little more about it so that you can interrupt."
+
+
+def fake_backends() -> Backends:
+    return Backends(
+        FakeRecognizer(("well this is what i said",)), FakeLanguageModel((REPLY,)), FakeVoice()
+    )
+
+
+async def serve_fakes(port: int) -> None:
+    config = Config(port=port)
+    gateway = Gateway(config, AgentConfig(name="Fake", greeting="Hello."), fake_backends())
+    server = make_server(build_app(gateway), config)
+    await server.serve(sockets=[listen(config.host, config.port)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, required=True)
+    asyncio.run(serve_fakes(parser.parse_args().port))
+
+
+if __name__ == "__main__":
+    main()
