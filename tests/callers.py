@@ -45,6 +45,7 @@ class MemoryTransport:
         self._clock = clock
         self._to_server: asyncio.Queue[str | None] = asyncio.Queue()
         self.received: list[Received] = []
+        self.by_type: dict[str, list[Received]] = {}
         self.arrived = asyncio.Condition()
         self.reading = True
         self.closed: tuple[int, str] | None = None
@@ -58,7 +59,9 @@ class MemoryTransport:
     async def send(self, data: str) -> None:
         if not self.reading:
             await asyncio.Event().wait()
-        self.received.append(Received(self._clock(), json.loads(data)))
+        received = Received(self._clock(), json.loads(data))
+        self.received.append(received)
+        self.by_type.setdefault(received.type, []).append(received)
         async with self.arrived:
             self.arrived.notify_all()
 
@@ -141,7 +144,7 @@ class Caller:
     # --- what came ---
 
     def of(self, type: str) -> list[Received]:
-        return [r for r in self.transport.received if r.type == type]
+        return self.transport.by_type.get(type, [])
 
     def types(self) -> list[str]:
         found = [r.type for r in self.transport.received]

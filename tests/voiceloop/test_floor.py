@@ -1,0 +1,311 @@
+"""No dead call: whatever happens in whatever order, the caller is heard and answered after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import (
+    FakeLanguageModel,
+    FakeRecognizer,
+    FakeVoice,
+    Fault,
+    Reply,
+    instant_backends,
+)
+from voiceloop.agent import AgentConfig, AgentTool, Crisis
+from voiceloop.backends import Backends, ChatMessage, ToolCall
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+FUZZ = int(os.environ.get("VOICELOOP_FUZZ", "1"))  # times as many random calls
+ACTS = (
+    "say say say wait wait cancel truncate create clear commit item vad manual stall delete".split()
+)
+LONG = "this is a rather long answer that goes on and on for quite some time so one can interrupt"
+
+
+def scripted(seed: int, **faults: list[Fault]) -> Backends:
+    chance = random.Random(seed)
+    return Backends(
+        FakeRecognizer(
+            ["what time is it", "stop that now", "yeah", "i'd like a coffee and", "no"],
+            ms_per_word=chance.choice([80.0, 150.0, 250.0]),
+            partial_delay_ms=chance.choice([0.0, 30.0, 120.0]),
+            final_delay_ms=chance.choice([0.0, 5.0, 400.0]),
+            faults=faults.get("recognizer", []),
+        ),
+        FakeLanguageModel(
+            [LONG, "Yes.", "Sure, here you are."],
+            ttft_ms=chance.choice([0.0, 20.0, 700.0]),
+            ms_per_token=chance.choice([0.0, 5.0, 40.0]),
+            p_end_of_turn=lambda text: chance.choice([None, 0.02, 0.3, 0.9]),
+            faults=faults.get("language_model", []),
+        ),
+        FakeVoice(
+            ms_per_char=40.0,
+            first_audio_ms=chance.choice([0.0, 60.0, 400.0]),
+            faults=faults.get("voice", []),
+        ),
+    )
+
+
+async def random_act(caller: Caller, chance: random.Random) -> None:
+    act = chance.choice(ACTS)
+    items = [r.event["item"]["id"] for r in caller.of("conversation.item.added")]
+    match act:
+        case "say":
+            await caller.say(chance.choice([40, 90, 150, 220, 400, 1000]))
+        case "wait":
+            await caller.wait_quietly(chance.choice([20, 100, 240, 500, 1200, 3000]))
+        case "stall":
+            await asyncio.sleep(chance.choice([0.05, 0.4, 2.5]))
+        case "cancel":
+            caller.send("response.cancel")
+        case "create":
+            caller.send("response.create")
+        case "clear":
+            caller.send("input_audio_buffer.clear")
+        case "commit":
+            caller.send("input_audio_buffer.commit")
+        case "item":
+            content = [{"type": "input_text", "text": "hello"}]
+            item = {"type": "message", "role": "user", "content": content}
+            caller.send("conversation.item.create", item=item)
+        case "vad":
+            detection = {"type": "server_vad", "silence_duration_ms": chance.choice([100, 500])}
+            caller.send("session.update", session=turn_detection(detection))
+        case "manual":
+            caller.send("session.update", session=turn_detection(None))
+        case "truncate" if items:
+            end_ms = chance.choice([0, 300, 5000])
+            where = {"item_id": chance.choice(items), "content_index": 0}
+            caller.send("conversation.item.truncate", **where, audio_end_ms=end_ms)
+        case "delete" if items:
+            caller.send("conversation.item.delete", item_id=chance.choice(items))
+
+
+def turn_detection(detection: dict[str, object] | None) -> dict[str, object]:
+    return {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
+
+
+def check_responses(caller: Caller) -> None:
+    """One terminal for each response, nothing of it after that, one at a time by default."""
+    open_ids: set[str] = set()
+    for received in caller.transport.received:
+        event = received.event
+        if received.type == "response.created":
+            assert not open_ids, "two responses at once"
+            open_ids.add(event["response"]["id"])
+        elif received.type == "response.done":
+            open_ids.remove(event["response"]["id"])
+        elif "response_id" in event:
+            assert event["response_id"] in open_ids, f"{received.type} after response.done"
+    assert not open_ids
+
+
+def nothing_open(backends: Backends) -> bool:
+    assert isinstance(backends.recognizer, FakeRecognizer)
+    assert isinstance(backends.language_model, FakeLanguageModel)
+    assert isinstance(backends.voice, FakeVoice)
+    return not (
+        backends.recognizer.open_streams
+        or backends.language_model.open_branches
+        or backends.voice.open_streams
+    )
+
+
+async def is_answered_in_the_end(caller: Caller) -> None:
+    """However the call stands: after plain speech and quiet there is another answer."""
+    caller.send("session.update", session=turn_detection({"type": "semantic_vad"}))
+    await caller.wait_quietly(4000)
+    before = len(caller.of("response.done"))
+    for _ in range(2):  # the first words may be what ends a reply that still plays
+        await caller.say(900)
+        await caller.wait_quietly(4000)
+    assert len(caller.of("response.done")) > before, caller.types()[-30:]
+    await caller.wait_quietly(8000)
+
+
+@pytest.mark.parametrize("seed", range(10 * FUZZ))
+async def test_no_order_of_events_leaves_a_dead_call(clock: Clock, seed: int) -> None:
+    chance = random.Random(seed)
+    backends = scripted(seed)
+    async with Caller(clock, backends, AgentConfig(greeting="Hello, how can I help?")) as caller:
+        for _ in range(25):
+            await random_act(caller, chance)
+        await is_answered_in_the_end(caller)
+    check_responses(caller)
+    assert nothing_open(backends)
+
+
+@pytest.mark.parametrize("seed", range(5 * FUZZ))
+async def test_no_worker_failure_leaves_a_dead_call(clock: Clock, seed: int) -> None:
+    chance = random.Random(seed)
+    action = chance.choice(["fail", "hang"])
+    nth = chance.randrange(3)
+    faults = {
+        "recognizer": [Fault(chance.choice(["flush", "finalize"]), "fail", nth)],
+        "language_model": [Fault(chance.choice(["stage", "branch"]), "fail", nth),
+                           Fault("commit", action, nth, chance.randrange(4))],
+        "voice": [Fault(chance.choice(["open", "feed", "finish"]), "fail", nth)],
+    }  # fmt: skip
+    backends = scripted(seed, **faults)
+    async with Caller(clock, backends) as caller:
+        for _ in range(8):
+            await caller.say(chance.choice([200, 700, 1000]))
+            await caller.wait_quietly(chance.choice([300, 1500, 3000]))
+        await caller.wait_quietly(35_000)
+        await is_answered_in_the_end(caller)
+    check_responses(caller)
+    assert caller.statuses()[-1] == "completed"
+    assert nothing_open(backends)
+
+
+@pytest.mark.parametrize("after_ms", [10, 350, 700, 900, 1300, 1400, 1500, 2200])
+async def test_hanging_up_at_any_moment_leaves_nothing(clock: Clock, after_ms: float) -> None:
+    backends = scripted(3)
+    async with Caller(clock, backends, AgentConfig(greeting="Hello.")) as caller:
+        task = asyncio.create_task(caller.say(900))
+        await asyncio.sleep(after_ms / 1000)
+        if after_ms > 1000:
+            await task
+        caller.transport.put(None)
+        await asyncio.wait([task])
+    assert nothing_open(backends)
+
+
+async def test_a_failed_turn_is_said_so_and_the_next_works(clock: Clock) -> None:
+    backends = instant_backends(
+        language_model=FakeLanguageModel([LONG], faults=[Fault("commit", after=3)])
+    )
+    async with Caller(clock, backends) as caller:
+        await caller.say(900)
+        await caller.listen_until("response.done")
+        await caller.wait_quietly(1000)
+        await caller.say(900)
+        await caller.listen_until("response.done", count=2, limit_ms=20_000)
+    assert caller.statuses() == ["failed", "completed"]
+    failed = caller.of("response.done")[0].event["response"]["status_details"]
+    assert failed["error"]["code"] == "worker_lost"
+
+
+async def test_a_reply_that_never_comes_ends_at_its_deadline(clock: Clock) -> None:
+    backends = instant_backends(
+        language_model=FakeLanguageModel(["Hi."], faults=[Fault("commit", "hang")])
+    )
+    async with Caller(clock, backends) as caller:
+        await caller.say(900)
+        await caller.listen_until("response.done", limit_ms=40_000)
+    assert caller.statuses() == ["failed"]
+
+
+async def test_sixty_turns_and_none_is_unanswered(clock: Clock) -> None:
+    backends = instant_backends(recognizer=FakeRecognizer(["what time is it now"]))
+    async with Caller(clock, backends) as caller:
+        for turn in range(60):
+            await caller.say(600 + 10 * (turn % 40))
+            await caller.listen_until("response.done", count=turn + 1)
+            await caller.wait_quietly(400)
+    assert caller.statuses() == ["completed"] * 60
+    assert len(caller.of("voiceloop.timeline")) == 60
+
+
+async def test_a_cough_over_the_agent_does_not_stop_it(clock: Clock) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", ""]), language_model=FakeLanguageModel([LONG])
+    )
+    async with Caller(clock, backends) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(800)
+        await caller.say(130)
+        await caller.listen_until("response.done", limit_ms=20_000)
+    assert caller.statuses() == ["completed"]
+    assert caller.audio_ms() == pytest.approx(60 * len(LONG.replace(" ", "")), abs=1)
+
+
+async def test_noise_before_the_first_sound_of_the_reply_keeps_it_owed(clock: Clock) -> None:
+    def heard(index: int) -> str:
+        return ["what time is it", ""][index % 2]
+
+    recognizer = FakeRecognizer()
+    recognizer.script = heard  # type: ignore[method-assign]
+    backends = instant_backends(
+        recognizer=recognizer, language_model=FakeLanguageModel(["Noon."], ttft_ms=600)
+    )
+    async with Caller(clock, backends) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.created")
+        await caller.say(400)  # long enough to take the floor, yet no word in it
+        await caller.wait_quietly(5000)
+    assert caller.statuses() == ["cancelled", "completed"]
+    assert caller.transcript().endswith("Noon.")
+
+
+async def test_a_tool_of_the_agent_file_is_answered_in_the_same_turn(clock: Clock) -> None:
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        if messages[-1].role == "tool":
+            return Reply(f"We open at {messages[-1].content}.")
+        return Reply("", (ToolCall("call_1", "hours", "{}"),))
+
+    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    agent = AgentConfig(tools=(AgentTool("hours", result="nine"),))
+    async with Caller(clock, backends, agent) as caller:
+        await caller.say(900)
+        await caller.listen_until("response.done", count=2)
+    assert caller.statuses() == ["completed", "completed"]
+    assert caller.transcript() == "We open at nine."
+
+
+async def test_a_tool_of_the_client_ends_the_turn_until_its_result(clock: Clock) -> None:
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        if messages[-1].role == "tool":
+            return Reply(messages[-1].content)
+        return Reply("", (ToolCall("call_1", "weather", '{"city": "Rome"}'),))
+
+    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    async with Caller(clock, backends) as caller:
+        await caller.say(900)
+        await caller.listen_until("response.function_call_arguments.done")
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
+        caller.send("conversation.item.create", item=output)
+        caller.send("response.create")
+        await caller.listen_until("response.done", count=2)
+    assert caller.transcript() == "Sunny."
+
+
+async def test_manual_turns_wait_for_the_words_before_the_answer(clock: Clock) -> None:
+    model = FakeLanguageModel(["Fine."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["how are you"], final_delay_ms=300), language_model=model
+    )
+    async with Caller(clock, backends) as caller:
+        caller.send("session.update", session=turn_detection(None))
+        await caller.say(800)
+        caller.send("input_audio_buffer.commit")
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+    assert model.prompts[0][-1] == ChatMessage("user", "how are you")
+
+
+async def test_a_crisis_word_gets_the_fixed_answer(clock: Clock) -> None:
+    agent = AgentConfig(crisis=Crisis(("hurt myself",), "Please call your local helpline."))
+    backends = instant_backends(recognizer=FakeRecognizer(["i want to hurt myself"]))
+    async with Caller(clock, backends, agent) as caller:
+        await caller.say(1300)
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "Please call your local helpline."
+
+
+async def test_a_client_that_does_not_read_is_closed(clock: Clock) -> None:
+    async with Caller(clock) as caller:
+        caller.transport.reading = False
+        await caller.say(900)
+        await caller.wait_quietly(9000)
+        assert caller.transport.closed == (1013, "the client does not read")
