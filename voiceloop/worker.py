@@ -98,6 +98,13 @@ class Worker:
         self._send([Ready(tuple(ready), rss_mb=resident_mb())])
 
     def run(self) -> None:
+        """Step until the gateway closes its end."""
+        try:
+            self._loop()
+        except ConnectionError:
+            return  # it closed while something was being sent
+
+    def _loop(self) -> None:
         while True:
             has_work = any(role.has_work() for role in self._roles.values())
             self._beat(has_work)
@@ -223,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"worker {spec.name}: {error}", file=sys.stderr)
             return EXIT_LOAD_FAILED
         except ConnectionError:
-            return 0  # the gateway went away while something was being sent
+            return 0  # the gateway went away while the models were being loaded
     return 0
 
 

@@ -14,9 +14,9 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from time import monotonic
-from typing import Generic, TypeVar, cast
+from typing import TypeVar, cast
 
 from voiceloop.backends import (
     ChatMessage,
@@ -28,7 +28,8 @@ from voiceloop.backends import (
     VoiceEvent,
     VoiceOptions,
 )
-from voiceloop.errors import BackendError, BackendRefused, Overloaded, VoiceLoopError, WorkerLost
+from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
+from voiceloop.event_stream import EventStream
 from voiceloop.worker_messages import (
     Close,
     Commit,
@@ -59,9 +60,6 @@ from voiceloop.worker_messages import (
 
 log = logging.getLogger(__name__)
 
-# Events of one stream that wait to be taken: a reply has a few hundred, and its taker is a task
-# that does little else.
-MAX_WAITING_EVENTS = 4096
 # Bytes of one stream that wait for a worker to read: ten minutes of 16 kHz PCM16 and a history.
 MAX_WAITING_BYTES = 24 * 1024 * 1024
 SOCKET_BUFFER_BYTES = 1024 * 1024
@@ -185,57 +183,19 @@ class WorkerConnection(asyncio.Protocol):
                 self.changed.set()
 
 
-class WorkerStream(Generic[EventT]):
-    """One stream of one worker process: a bounded queue of its events."""
+class WorkerStream(EventStream[EventT]):
+    """One stream of one worker process."""
 
     def __init__(self, connection: WorkerConnection, stream_id: str) -> None:
-        self.stream_id = stream_id
+        super().__init__(stream_id)
         self.n_waiting_bytes = 0
         self._connection = connection
-        self._events: deque[EventT] = deque()
-        self._arrived = asyncio.Event()
-        self._failure: VoiceLoopError | None = None
-        self._closed = False
         self._as_stream = cast("WorkerStream[object]", self)
         connection.register(self._as_stream)
 
-    async def events(self) -> AsyncIterator[EventT]:
-        """Events as they come. Raises: BackendError or Overloaded when the stream failed."""
-        while not self._closed:
-            if self._events:
-                yield self._events.popleft()
-            elif self._failure is not None:
-                raise self._failure
-            else:
-                self._arrived.clear()
-                await self._arrived.wait()
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._events.clear()
-        self._arrived.set()
-        if self._failure is None:
-            self._end()
-
-    def deliver(self, event: EventT) -> None:
-        if len(self._events) >= MAX_WAITING_EVENTS:
-            self.fail(
-                Overloaded(f"expected at most {MAX_WAITING_EVENTS} events waiting, found one more")
-            )
-            self._end()
-            return
-        self._events.append(event)
-        self._arrived.set()
-
-    def fail(self, error: VoiceLoopError) -> None:
-        if self._failure is None:
-            self._failure = error
-            self._arrived.set()
-
     def send(self, message: ToWorker) -> None:
-        if not self._closed and self._failure is None:
+        """Raises: Overloaded."""
+        if self.live:
             self._connection.send(self._as_stream, message)
 
     def _end(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from voiceloop import worker_client
+from voiceloop import event_stream, worker_client
 from voiceloop.backends import (
     GenerateParams,
     Partial,
@@ -138,7 +138,7 @@ async def test_what_came_before_a_failure_is_still_delivered(client: WorkerClien
 async def test_events_nobody_takes_fail_that_stream_alone(
     client: WorkerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_client, "MAX_WAITING_EVENTS", 2)
+    monkeypatch.setattr(event_stream, "MAX_WAITING_EVENTS", 2)
     worker = Worker(client)
     slow = await WorkerVoice(client).open("slow", VoiceOptions())
     other = await WorkerVoice(client).open("other", VoiceOptions())
