@@ -192,7 +192,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings_of(chosen: argparse.Namespace) -> Settings:
-    variants = {"fakes" if chosen.fakes else "embedded": ()}
+    variants: dict[str, tuple[str, ...]] = {"fakes" if chosen.fakes else "embedded": ()}
     if chosen.variant:
         pairs = (text.partition("=")[::2] for text in chosen.variant)
         variants = {name: tuple(shlex.split(arguments)) for name, arguments in pairs}

@@ -99,7 +99,7 @@ class CallRecord:
                 self.transcripts.append((at, event.get("transcript", "")))
             case "voiceloop.timeline":
                 timeline = event["timeline"]
-                reply = self.reply(timeline.get("response_id", ""))
+                reply = self.reply(timeline["turn_id"])  # a turn goes by its response's id
                 if reply is not None:
                     reply.timeline = timeline
             case "error":

@@ -128,16 +128,16 @@ class SimulatedCall:
                 await self._wait_to_interrupt(wait_s)
             else:
                 await self._wait_for_answer()
-                self._report_finished()
                 await asyncio.sleep(wait_s)
+                self._report_finished()
             position = self.uplink.say(utterance.recording.samples)
             self.record.spoken.append(Spoken(utterance, position))
             if self._observer is not None:
                 self._observer.speaks(utterance)
             await self._until(lambda: not self.uplink.speaking, self._clock() + 3600.0)
         await self._wait_for_answer()
-        self._report_finished()
         await asyncio.sleep(options.farewell_s)
+        self._report_finished()
 
     def _report_finished(self) -> None:
         """Tell the observer about the turns that are over since the last time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from clients.call_result import TurnResult
 from clients.errors import ClientError
@@ -57,7 +58,7 @@ def draw_waterfall(path: Path, turns: Sequence[TurnResult], title: str, note: st
     figure.savefig(path, facecolor=PAPER)
 
 
-def _draw_turn(axes, row: int, turn: TurnResult, scale_ms: float) -> set[str]:  # type: ignore[no-untyped-def]
+def _draw_turn(axes: Any, row: int, turn: TurnResult, scale_ms: float) -> set[str]:
     """Draw one row; returns the names of the stages in it."""
     if turn.gap_ms is None:
         why = "cut in" if turn.cut_in else "no answer"

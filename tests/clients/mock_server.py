@@ -111,7 +111,7 @@ class MockSession:
                 await asyncio.sleep(CHUNK_MS / 1000)
             status = "completed"
         finally:
-            timeline = {"marks": self.marks, "response_id": response_id}
+            timeline = {"marks": self.marks, "turn_id": response_id}
             await self.send("voiceloop.timeline", timeline=timeline)
             await self.send("response.done", response={"id": response_id, "status": status})
 
