@@ -45,15 +45,18 @@ class Sequence:
         self.attach()
 
     def attach(self) -> None:
-        """Take over committed blocks where they reach further than the sequence's own."""
+        """Take over committed blocks where they reach further than the sequence's own.
+
+        The last token stays pending: whoever waits for the sequence wants its logits.
+        """
         if self.n_pending < BLOCK_TOKENS:
             return
         shared = self.tree.match(self.tokens, self.salt)
-        if len(shared) * BLOCK_TOKENS > self.n_resident:
+        n_resident = min(len(shared) * BLOCK_TOKENS, len(self.tokens) - 1)
+        if n_resident > self.n_resident:
             self.pool.share(shared)
             self.pool.release(self.table)
-            self.table = shared
-            self.n_resident = len(shared) * BLOCK_TOKENS
+            self.table, self.n_resident = shared, n_resident
 
     def truncate(self, n_tokens: int) -> None:
         """Forget everything after the first `n_tokens`."""

@@ -1,0 +1,135 @@
+"""The block pool and the prefix tree by themselves."""
+
+import pytest
+import torch
+
+from engine.kv_cache import KvPool
+from engine.prefix_tree import PrefixTree
+from engine.sequence import Sequence
+from engine.types import IntegrityError, OutOfMemory
+
+
+def make_pool(n_blocks: int = 8) -> KvPool:
+    return KvPool(
+        n_layers=1, n_kv_heads=1, head_dim=2, n_blocks=n_blocks, dtype=torch.float64, poison=True
+    )
+
+
+def resident(pool: KvPool, tree: PrefixTree, tokens: list[int], salt: str = "") -> Sequence:
+    """A sequence whose KV is computed: every slot holds its own token id."""
+    sequence = Sequence(pool, tree, salt)
+    sequence.retarget(tokens)
+    first = sequence.n_resident
+    sequence.reserve(sequence.n_pending)
+    for position in range(first, len(tokens)):
+        slot = sequence.table[position // 16] * 16 + position % 16
+        pool.slots[:, slot] = float(tokens[position])
+    sequence.n_resident = len(tokens)
+    return sequence
+
+
+def kv_of(sequence: Sequence) -> list[float]:
+    keys, _ = sequence.pool.read(0, torch.tensor(sequence.table), sequence.n_resident)
+    return [float(value) for value in keys[:, 0, 0]]
+
+
+def test_a_fork_shares_until_somebody_writes() -> None:
+    pool = make_pool()
+    tree = PrefixTree(pool)
+    tokens = list(range(20))
+    sequence = resident(pool, tree, tokens)
+    fork = sequence.fork()
+    assert pool.n_free == 6
+    fork.tokens += [99]
+    fork.reserve(1)
+    pool.slots[:, fork.table[1] * 16 + 4] = 99.0
+    fork.n_resident += 1
+    assert fork.table[0] == sequence.table[0] and fork.table[1] != sequence.table[1]
+    assert kv_of(sequence) == tokens
+    assert kv_of(fork) == [*tokens, 99]
+
+
+def test_truncating_into_a_shared_block_copies_it_before_the_next_write() -> None:
+    pool = make_pool()
+    tree = PrefixTree(pool)
+    first = resident(pool, tree, list(range(32)))
+    first.publish(32)
+    second = Sequence(pool, tree)
+    second.retarget([*range(32), 50])
+    assert second.table == first.table
+    second.truncate(20)
+    assert second.n_blocks_to_reserve(1) == 1
+    second.reserve(1)
+    assert second.table[1] != first.table[1]
+    assert kv_of(first) == list(range(32))
+    assert kv_of(second) == list(range(20))
+
+
+def test_salts_share_nothing() -> None:
+    pool = make_pool()
+    tree = PrefixTree(pool)
+    resident(pool, tree, list(range(32)), "a").publish(32)
+    assert tree.match(list(range(32)), "b") == []
+    assert len(tree.match(list(range(32)), "a")) == 2
+
+
+def test_eviction_takes_the_oldest_leaf_and_spares_what_is_in_use() -> None:
+    pool = make_pool(6)
+    tree = PrefixTree(pool)
+    used = resident(pool, tree, list(range(32)))
+    used.publish(32)
+    for start in (100, 200):
+        sequence = resident(pool, tree, [start + i for i in range(32)])
+        sequence.publish(32)
+        sequence.release()
+    tree.match([100 + i for i in range(32)])  # 200... is the oldest now
+    assert tree.n_evictable() == 4
+    assert tree.evict(1) == 1
+    assert len(tree.match([200 + i for i in range(32)])) == 1
+    assert len(tree.match([100 + i for i in range(32)])) == 2
+    assert tree.evict(9) == 3
+    assert kv_of(used) == list(range(32))
+    tree.check_integrity()
+    pool.check_integrity([*tree.held(), *used.table])
+
+
+def test_a_parent_whose_child_is_in_use_cannot_be_evicted() -> None:
+    pool = make_pool()
+    tree = PrefixTree(pool)
+    first, twin = (resident(pool, tree, list(range(48))) for _ in range(2))
+    first.publish(16)
+    twin.publish(48)  # its own later blocks hang under the first's
+    first.release()
+    assert tree.n_evictable() == tree.evict(5) == 0
+
+
+def test_blocks_of_one_sequence_are_neighbours_where_possible() -> None:
+    pool = make_pool()
+    tree = PrefixTree(pool)
+    sequence = Sequence(pool, tree)
+    sequence.reserve(20)
+    other = Sequence(pool, tree)
+    other.reserve(16)
+    other.release()
+    sequence.reserve(64)
+    assert sequence.table == list(range(4))
+
+
+def test_a_full_pool_raises_and_stays_sound() -> None:
+    pool = make_pool(2)
+    sequence = Sequence(pool, PrefixTree(pool))
+    with pytest.raises(OutOfMemory, match="all 2 in use"):
+        sequence.reserve(40)
+    pool.check_integrity(sequence.table)
+    sequence.release()
+    assert pool.n_free == 2
+
+
+def test_the_integrity_check_sees_leaks_and_double_frees() -> None:
+    pool = make_pool(2)
+    block = pool.allocate()
+    with pytest.raises(IntegrityError, match="expected 0 references, found 1"):
+        pool.check_integrity([])
+    pool.release([block])
+    with pytest.raises(IntegrityError, match="found it free"):
+        pool.release([block])
