@@ -123,20 +123,22 @@ def _is_about_identity(dialogue: Dialogue) -> bool:
     return any(word in text for word in ("name", "call you", "can you do", "help me", "repeat"))
 
 
-def tokenizer_from(corpus: Corpus, vocab_size: int, seed: int) -> Tokenizer:
+def tokenizer_from(
+    corpus: Corpus, vocab_size: int, seed: int, n_conversations: int = 8000
+) -> Tokenizer:
     """Train the tokenizer. Real dialogues weigh more than in the mixture: their words are rarer."""
     rng = random.Random(f"tokenizer/{seed}")
-    sample = list(corpus.conversations(rng, 8000))
-    for source, count in (
-        ("sgd", 2500),
-        ("star", 2500),
-        ("selfdlg", 3000),
-        ("tm3", 800),
-        ("tm4", 1500),
+    sample = list(corpus.conversations(rng, n_conversations))
+    for source, share in (
+        ("sgd", 0.3),
+        ("star", 0.3),
+        ("selfdlg", 0.4),
+        ("tm3", 0.1),
+        ("tm4", 0.2),
     ):
         sample += [
             (as_messages(rng.choice(corpus.dialogues[source]), rng, corpus.noise), [], set())
-            for _ in range(count)
+            for _ in range(int(n_conversations * share))
         ]
     return train_tokenizer(
         (render_chat(messages, tools) for messages, tools, _ in sample), vocab_size

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .calls import is_held_out_turn
 from .lexicon import FIRST_NAMES, pick
 from .recognizer_noise import RecognizerNoise
 from .wording import expand
@@ -153,7 +154,7 @@ def as_messages(
     n_words = 0
     for role, text in dialogue.turns:
         n_words += len(text.split())
-        if n_words > max_words:
+        if n_words > max_words or (role == "user" and is_held_out_turn(text)):
             break
         if role == "user" and style != "written":
             text = noise.clean(text, rng) if style == "recognized" else noise.noisy(text, rng, 0.07)

@@ -192,10 +192,14 @@ def menu(call: Call) -> None:
     groups = place.categories
     if len(groups) > 1 and rng.random() < 0.35:
         group = rng.choice(list(groups))
-        word = rng.choice(category_words(group))
+        words = category_words(group)
+        if group == "pastries" and not {"food", "mains"} & set(groups):
+            words += ("to eat", "to eat", "sweet", "food")
+        word = rng.choice(words)
         named = groups[group][:6]
-        if word.startswith(("to ", "for ")):
-            call.user("what do you have {w}|what (is there|can i get) {w}", w=word)
+        if word.startswith(("to ", "for ")) or word == "sweet":
+            call.user("what do you have {w}|what (is there|can i (get|have)|have you got|do you serve) {w}|do you have "
+                "(anything|something) {w}", w=word)
         else:
             call.user(
                 "what {w} do you have|what kind of {w} do you have|which {w} are there", w=word
@@ -272,7 +276,7 @@ def identity(call: Call) -> None:
             n=place.name,
         )
         call.agent(
-            "(yes, |)(this is|you've reached) {n}(.|. How can I help?)",
+            "(this is|you've reached) {n}(.|. How can I help?)",
             place.name,
             kind="fact",
             n=place.name,

@@ -47,6 +47,7 @@ def order(call: Call) -> None:
     """One to three items, read back; a hesitation may stand in mid-sentence."""
     rng = call.rng
     lines = [_draw_line(call) for _ in range(rng.choices((1, 2, 3), weights=(50, 40, 10))[0])]
+    lines = list({item: (count, item, extra) for count, item, extra in lines}.values())
     if call.order and rng.random() < 0.5:
         opener = expand(
             rng,
@@ -75,6 +76,17 @@ def order(call: Call) -> None:
         if rng.random() < 0.5
         else join([_said(line, spoken=False) for line in lines]),
     )
+
+
+def more(call: Call) -> None:
+    """A bare yes to `anything else?`."""
+    order(call)
+    if not str(call.messages[-1]["content"]).endswith("else?"):
+        return
+    call.user("yes|yes please|yeah|yes i do|sure|yep|actually yes")
+    call.agent("(sure|okay|of course|great)(,|.) (what (else |)(would you like|can i get you)|go ahead|"
+               "what else)?")
+    order(call)
 
 
 def unavailable(call: Call) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from .corpus import Corpus, Rows, build_rows, tokenizer_from
 from .dialogues import data_directory
 
 SHARD_CONVERSATIONS = 6000
-AVERAGE_HORIZON_STEPS = 150
+AVERAGE_HORIZON_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class TrainOptions:
     size: str = "target"
     device: str = "auto"
     n_tokens: int = 24_000_000
-    rows_per_step: int = 16
-    rows_per_part: int = 4
+    rows_per_step: int = 8
+    rows_per_part: int = 2
     muon_lr: float = 2e-3
     adam_lr: float = 3e-3
     weight_decay: float = 0.02
@@ -52,6 +53,7 @@ class TrainOptions:
     checkpoint_minutes: float = 5.0
     shard_conversations: int = SHARD_CONVERSATIONS
     vocab_size: int = 4096
+    tokenizer_conversations: int = 8000
 
 
 def learning_rate_scale(n_seen: int, n_total: int, step: int, options: TrainOptions) -> float:
@@ -102,12 +104,16 @@ class Trainer:
             torch.optim.AdamW(others, lr=options.adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
         ]
         self.step = self.n_seen = self.shard = self.row = 0
+        self.stopping = False
         self.resume()
 
     def _load_tokenizer(self) -> Tokenizer:
         path = self.options.out / "tokenizer.json"
         if not path.exists():
-            tokenizer_from(self.corpus, self.options.vocab_size, self.options.seed).save(str(path))
+            options = self.options
+            tokenizer_from(
+                self.corpus, options.vocab_size, options.seed, options.tokenizer_conversations
+            ).save(str(path))
         return Tokenizer.from_file(str(path))
 
     @property
@@ -203,6 +209,10 @@ class Trainer:
         self.n_seen += int((rows.documents[at] >= 0).sum())
         return loss / total_weight, agent_loss / max(1.0, n_agent)
 
+    def stop(self) -> None:
+        """Make `run` save a checkpoint after the step in progress and return."""
+        self.stopping = True
+
     def run(self) -> None:
         """Train until `n_tokens` were seen; then save, plot and export."""
         options = self.options
@@ -226,9 +236,13 @@ class Trainer:
                         log.flush()
                         rate = (self.n_seen - seen_before) / (time.monotonic() - started)
                         self._show(loss, agent_loss, rate)
-                    if time.monotonic() - saved_at > options.checkpoint_minutes * 60:
+                    if self.stopping or (
+                        time.monotonic() - saved_at > options.checkpoint_minutes * 60
+                    ):
                         self.save()
                         saved_at = time.monotonic()
+                    if self.stopping:
+                        return
                 if self.row >= len(rows):
                     self.shard, self.row = self.shard + 1, 0
         self.save()
@@ -281,11 +295,11 @@ def main() -> None:
     parser.add_argument("--size", choices=sorted(SIZES), default="target")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--tokens", type=float, default=24e6, help="tokens to train on, in all")
-    parser.add_argument("--rows-per-step", type=int, default=16, help="rows of 512 tokens")
+    parser.add_argument("--rows-per-step", type=int, default=8, help="rows of 512 tokens")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    Trainer(
+    trainer = Trainer(
         TrainOptions(
             given.data,
             given.out,
@@ -296,7 +310,10 @@ def main() -> None:
             seed=given.seed,
             threads=given.threads,
         )
-    ).run()
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: trainer.stop())
+    trainer.run()
     print()
 
 

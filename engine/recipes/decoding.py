@@ -1,0 +1,109 @@
+"""A plain batched greedy decoder and scorer for evaluation, independent of the engine.
+
+It reads an exported model folder, so that what is measured is what is shipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from .agent_model import AgentConfig, AgentModel, KeyValueCache
+from .chat_format import ChatEncoder
+
+
+def load_agent(folder: Path) -> tuple[AgentModel, ChatEncoder]:
+    """Load an exported folder in bf16.
+
+    Raises:
+        FileNotFoundError: the folder holds no exported model.
+    """
+    if not (folder / "config.json").exists():
+        raise FileNotFoundError(f"expected an exported model in {folder}, found no config.json")
+    data = json.loads((folder / "config.json").read_text())
+    config = AgentConfig(
+        data["vocab_size"],
+        data["hidden_size"],
+        data["intermediate_size"],
+        data["num_hidden_layers"],
+        data["num_attention_heads"],
+        data["num_key_value_heads"],
+        data["max_position_embeddings"],
+        data["rope_theta"],
+        data["rms_norm_eps"],
+    )
+    model = AgentModel(config)
+    weights: dict[str, Tensor] = {}
+    for shard in sorted(folder.glob("*.safetensors")):
+        weights |= load_file(shard)
+    model.load_state_dict(weights)
+    # The RoPE frequencies stay in float32: they are no parameters.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    return model.eval(), ChatEncoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+
+@torch.inference_mode()
+def generate_replies(
+    model: AgentModel,
+    prompts: Sequence[Sequence[int]],
+    end: int,
+    max_tokens: int = 72,
+    batch_size: int = 16,
+) -> list[list[int]]:
+    """Greedy replies, without the end token, in the order of the prompts."""
+    replies: list[list[int]] = [[] for _ in prompts]
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    for first in range(0, len(order), batch_size):
+        members = order[first : first + batch_size]
+        found = _generate_batch(model, [prompts[index] for index in members], end, max_tokens)
+        for index, reply in zip(members, found, strict=True):
+            replies[index] = reply
+    return replies
+
+
+def _generate_batch(
+    model: AgentModel, prompts: Sequence[Sequence[int]], end: int, max_tokens: int
+) -> list[list[int]]:
+    """Prompts are padded on the left; the padding is masked and takes no positions."""
+    longest = max(len(prompt) for prompt in prompts)
+    tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
+    real = torch.zeros(len(prompts), longest, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):
+        tokens[row, longest - len(prompt) :] = torch.tensor(prompt)
+        real[row, longest - len(prompt) :] = True
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    causal = torch.ones(longest, longest, dtype=torch.bool).tril()
+    # A padding row sees itself, so that no row of the softmax is empty.
+    mask = ((real[:, None, :] & causal) | torch.eye(longest, dtype=torch.bool))[:, None]
+    cache = KeyValueCache(model.config.n_layers)
+    hidden = model(tokens, positions, mask, cache)[:, -1:]
+    replies: list[list[int]] = [[] for _ in prompts]
+    alive = torch.ones(len(prompts), dtype=torch.bool)
+    position = positions[:, -1:]
+    for _ in range(max_tokens):
+        following = model.logits(hidden)[:, 0].argmax(-1)
+        alive &= following != end
+        if not alive.any():
+            break
+        for row in alive.nonzero().flatten().tolist():
+            replies[row].append(int(following[row]))
+        real = torch.cat((real, torch.ones(len(prompts), 1, dtype=torch.bool)), dim=1)
+        position = position + 1
+        hidden = model(following[:, None], position, real[:, None, None, :], cache)
+    return replies
+
+
+@torch.inference_mode()
+def log_probabilities(model: AgentModel, tokens: Sequence[int]) -> Tensor:
+    """Log-probabilities [tokens, vocabulary] after each token, float32."""
+    n_tokens = len(tokens)
+    mask = torch.ones(1, 1, n_tokens, n_tokens, dtype=torch.bool).tril()
+    hidden = model(torch.tensor([tokens]), torch.arange(n_tokens)[None], mask)
+    return model.logits(hidden)[0].float().log_softmax(-1)

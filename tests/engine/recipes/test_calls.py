@@ -1,0 +1,143 @@
+"""Generated calls: their variety is random, what the replies say is not."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from engine.recipes import measures
+from engine.recipes.business import random_business
+from engine.recipes.calls import Chatter, generate_call, is_held_out_turn
+from engine.recipes.lexicon import FIRST_NAMES, is_held_out, pick
+from engine.recipes.recognizer_noise import RecognizerNoise
+from engine.recipes.wording import DAYS, clock, digit_words, expand, join, number_words
+
+NOISE = RecognizerNoise(["latte", "ladder", "muffin", "moving"])
+CHATTER = Chatter((("Do you sleep?", "I don't sleep."),), ("Who was Galileo?",))
+
+
+def calls(count: int, held_out: bool = False, kind: str | None = None):
+    return [generate_call(index, NOISE, CHATTER, held_out, kind) for index in range(count)]
+
+
+def test_the_same_seed_gives_the_same_call() -> None:
+    first, second = generate_call(5, NOISE, CHATTER), generate_call(5, NOISE, CHATTER)
+    assert first.messages == second.messages and first.tools == second.tools
+    assert generate_call(6, NOISE, CHATTER).messages != first.messages
+
+
+def test_calls_alternate_and_end_with_the_agent() -> None:
+    for call in calls(150):
+        roles = [message["role"] for message in call.messages]
+        assert roles[0] == "system" and roles[-1] == "assistant"
+        for before, after in zip(roles, roles[1:], strict=False):
+            assert (before, after) in {
+                ("system", "user"), ("system", "assistant"), ("assistant", "user"),
+                ("user", "assistant"), ("assistant", "tool"), ("tool", "assistant"),
+            }  # fmt: skip
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_gold_replies_pass_their_own_checks(held_out: bool) -> None:
+    n_checks = 0
+    for call in calls(150, held_out):
+        for check in call.checks:
+            reply = str(call.messages[check.index]["content"])
+            if check.kind == "fact" and check.index not in call.unlearned:
+                n_checks += 1
+                assert measures.says_all(reply, check.words), (reply, check.words)
+            elif check.kind == "refusal":
+                assert measures.refuses_and_redirects(reply), reply
+            elif check.tool is not None:
+                assert measures.fits_schema(check.tool, call.tools), check.tool
+    assert n_checks > 100
+
+
+def test_values_of_facts_stand_in_the_prompt() -> None:
+    for seed in range(80):
+        place = random_business(random.Random(seed))
+        assert all(value in place.prompt for _, _, _, value in place.facts.values())
+        assert place.agent in place.prompt
+        if "silent" not in place.facts:
+            assert place.hours_text in place.prompt.replace("Closed", "closed") or (
+                place.hours_text[0].upper() + place.hours_text[1:] in place.prompt)
+            assert all(price in place.prompt for price in place.items.values())
+
+
+def test_hours_cover_every_weekday() -> None:
+    assert all(set(random_business(random.Random(seed)).hours) == set(DAYS) for seed in range(50))
+
+
+def test_replies_are_short() -> None:
+    lengths = [len(str(message["content"]).split()) for call in calls(150)
+               for message in call.messages if message["role"] == "assistant"]
+    assert sum(length <= 25 for length in lengths) / len(lengths) > 0.93
+
+
+def test_about_half_of_the_caller_turns_look_recognized() -> None:
+    turns = [str(message["content"]) for call in calls(150) for message in call.messages
+             if message["role"] == "user"]
+    recognized = [turn for turn in turns if re.fullmatch(r"[a-z' ]+", turn)]
+    assert 0.4 < len(recognized) / len(turns) < 0.8
+
+
+def test_training_and_evaluation_names_never_meet() -> None:
+    rng = random.Random(1)
+    shown = {pick(rng, FIRST_NAMES, False) for _ in range(2000)}
+    kept = {pick(rng, FIRST_NAMES, True) for _ in range(2000)}
+    assert shown and kept and not shown & kept
+    assert all(is_held_out(name) for name in kept)
+
+
+@pytest.mark.parametrize("text", [
+    "Actually, just a black coffee, please.", "hi what time do you close on saturday",
+    "well how much is the carrot cake",
+])
+def test_the_demo_call_is_recognized_as_held_out(text: str) -> None:
+    assert is_held_out_turn(text)
+
+
+def test_no_training_call_holds_a_turn_of_the_demo() -> None:
+    for call in calls(150):
+        assert not any(is_held_out_turn(str(message["content"])) for message in call.messages
+                       if message["role"] == "user")
+        assert "juniper" not in str(call.messages[0]["content"]).lower()
+
+
+def test_a_cut_reply_is_marked_as_not_to_be_learned() -> None:
+    marked = [(call, index) for call in calls(150) for index in call.unlearned]
+    assert marked
+    for call, index in marked:
+        assert call.messages[index]["role"] == "assistant"
+        assert call.messages[index + 1]["role"] == "user"
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    (0, "zero"), (21, "twenty one"), (140, "one hundred forty"), (2005, "two thousand five"),
+])
+def test_numbers_are_spelled(value: int, words: str) -> None:
+    assert number_words(value) == words
+
+
+def test_wording_pieces() -> None:
+    rng = random.Random(0)
+    assert expand(rng, "(i'd|i'd) like {x}. thanks", x="tea") == "I'd like tea. Thanks"
+    assert join(["a", "b", "c"]) == "a, b and c"
+    assert clock(19, 30, "am") == "7:30 pm" and clock(8, 0, "a.m.") == "8 a.m."
+    assert digit_words("5014") == "five zero one four"
+
+
+def test_recognizer_style_has_no_case_no_punctuation_and_no_figures() -> None:
+    rng = random.Random(3)
+    heard = NOISE.clean("At 7:30 pm, two lattes for $4.50 -- on May 3rd! Call 5550142.", rng)
+    assert re.fullmatch(r"[a-z' ]+", heard)
+    assert heard.startswith("at seven thirty p") and "four fifty" in heard
+
+
+def test_noise_changes_words_at_about_its_rate() -> None:
+    rng = random.Random(4)
+    text = "could you tell me the price of the latte and the muffin please"
+    assert NOISE.noisy(text, rng, 0.0) == text
+    assert sum(NOISE.noisy(text, rng, 0.1) != text for _ in range(100)) > 40

@@ -1,0 +1,182 @@
+"""The recipe end to end at toy size: format, packing, resuming, export."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine.recipes.agent_model import SIZES, AgentModel, document_mask
+from engine.recipes.chat_format import END, PAD, USER, ChatEncoder, render_chat, train_tokenizer
+from engine.recipes.corpus import Rows, pack_rows
+from engine.recipes.decoding import generate_replies, load_agent, log_probabilities
+from engine.recipes.dialogues import SOURCES, mask
+from engine.recipes.train_agent import Trainer, TrainOptions, learning_rate_scale
+
+MESSAGES = [
+    {"role": "system", "content": "You are Ava. Open at 7 am."},
+    {"role": "user", "content": "hello there"},
+    {"role": "assistant", "content": "", "tool_calls": [
+        {"type": "function", "function": {"name": "book", "arguments": {"n": 2, "who": "Zoë"}}}]},
+    {"role": "tool", "content": '{"ok":true}'},
+    {"role": "assistant", "content": "You're all set."},
+]  # fmt: skip
+TOOLS = [{"type": "function", "function": {"name": "book", "description": "Book.", "parameters": {
+    "type": "object", "required": ["n"],
+    "properties": {"n": {"type": "integer"}, "who": {"type": "string"},
+                   "days": {"type": "array", "items": {"type": "string"}}}}}}]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def encoder() -> ChatEncoder:
+    return ChatEncoder(train_tokenizer([render_chat(MESSAGES, TOOLS)] * 3, 320))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "dialogues").mkdir()
+    for source in SOURCES:
+        with gzip.open(folder / "dialogues" / f"{source}.jsonl.gz", "wt") as lines:
+            for number in range(4):
+                turns = [{"role": "user", "text": f"A table for {number + 2} at 7:30, please."},
+                         {"role": "assistant", "text": "Sure, your table is booked."}]
+                record = {"id": f"{source}/{number}", "source": source, "domain": "restaurants",
+                          "split": "train", "turns": turns}
+                lines.write(json.dumps(record) + "\n")
+    return folder
+
+
+def options(data: Path, out: Path, n_tokens: int) -> TrainOptions:
+    return TrainOptions(data, out, "tiny", "cpu", n_tokens, rows_per_step=4, rows_per_part=2,
+                        shard_conversations=60, vocab_size=400, threads=2,
+                        tokenizer_conversations=100)
+
+
+def test_template_writes_signatures_calls_and_results() -> None:
+    text = render_chat(MESSAGES, TOOLS)
+    assert text == (
+        "<|system|>You are Ava. Open at 7 am.<|tools|>book(n: integer, who?: string, days?: "
+        "[string]): Book.<|end|><|user|> hello there<|end|><|assistant|><tool_call>"
+        '{"name": "book", "arguments": {"n": 2, "who": "Zoë"}}</tool_call><|end|><|tool|>'
+        '{"ok":true}<|end|><|assistant|>You\'re all set.<|end|>')
+    assert render_chat(MESSAGES[:2], (), True).endswith("<|end|><|assistant|>")
+
+
+def test_tokenizer_is_lossless_and_splits_digits(encoder: ChatEncoder) -> None:
+    text = "Zoë's $12.50 <tool_call> at 7:30"
+    ids = encoder.tokenizer.encode(text, add_special_tokens=False).ids
+    assert encoder.tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert [encoder.tokenizer.token_to_id(mark) is not None for mark in (END, USER, PAD)] == [True] * 3
+    assert len(encoder.tokenizer.encode("2024").ids) == 4
+
+
+def test_loss_weights_follow_the_speaker(encoder: ChatEncoder) -> None:
+    (tokens, weights), (_, unlearned) = encoder.encode_batch(
+        [(MESSAGES, TOOLS, set()), (MESSAGES, TOOLS, {4})])
+    ends = [at for at, token in enumerate(tokens) if token == encoder.end]
+    assert [weights[at] for at in ends] == [0.05, 0.4, 1.0, 0.0, 1.0]
+    assert [unlearned[at] for at in ends] == [0.05, 0.4, 1.0, 0.0, 0.0]
+    assert all(weights[at] == 0.0 for at, token in enumerate(tokens)
+               if token == encoder.ids[USER])
+
+
+def test_weights_without_a_system_message(encoder: ChatEncoder) -> None:
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Hello."}]
+    ((tokens, weights),) = encoder.encode_batch([(messages, [], {1})])
+    assert [weights[at] for at, token in enumerate(tokens) if token == encoder.end] == [0.4, 0.0]
+
+
+def test_packing_keeps_every_token_and_separates_conversations() -> None:
+    rng = random.Random(0)
+    encoded = [([index + 1] * rng.randint(3, 30), [1.0]) for index in range(40)]
+    encoded = [(tokens, [1.0] * len(tokens)) for tokens, _ in encoded]
+    rows = pack_rows(encoded, pad=0, rng=rng, row_tokens=64)
+    values, counts = np.unique(rows.tokens[rows.documents >= 0], return_counts=True)
+    assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == {
+        tokens[0]: len(tokens) for tokens, _ in encoded}
+    changes = rows.documents[:, 1:] != rows.documents[:, :-1]
+    assert not rows.target_weights[changes].any()
+    mask_of_row = document_mask(torch.from_numpy(rows.documents[:1]))[0, 0]
+    same = rows.documents[0][:, None] == rows.documents[0][None]
+    assert torch.equal(mask_of_row, torch.from_numpy(same).tril())
+
+
+def test_resumed_run_equals_an_unbroken_one(data: Path, tmp_path: Path) -> None:
+    # The schedule depends on the total, so both runs know it from the start.
+    whole = Trainer(options(data, tmp_path / "whole", 6000))
+    whole.run()
+    half = Trainer(options(data, tmp_path / "halves", 6000))
+    update = half.update
+
+    def update_and_stop(rows: Rows, at: slice) -> tuple[float, float]:
+        if half.step == 1:
+            half.stop()
+        return update(rows, at)
+
+    half.update = update_and_stop  # type: ignore[method-assign]
+    half.run()
+    resumed = Trainer(options(data, tmp_path / "halves", 6000))
+    assert resumed.step == 2
+    resumed.run()
+    assert resumed.n_seen == whole.n_seen >= 6000
+    for name, parameter in whole.model.named_parameters():
+        torch.testing.assert_close(dict(resumed.model.named_parameters())[name], parameter)
+    assert (tmp_path / "whole" / "tiny_loss.png").exists()
+
+
+def test_exported_folder_gives_the_trained_logits(data: Path, tmp_path: Path) -> None:
+    trainer = Trainer(options(data, tmp_path, 3000))
+    trainer.run()
+    model, encoder = load_agent(tmp_path / "tiny")
+    tokens = encoder.tokenizer.encode(render_chat(MESSAGES, TOOLS)).ids
+    found = log_probabilities(model, tokens)
+    reference = AgentModel(trainer.config)
+    reference.load_state_dict({name: t.bfloat16().float() for name, t in trainer.average.items()})
+    expected = log_probabilities(reference, tokens)
+    assert (found - expected).abs().max() < 0.15
+    # Left padding changes nothing but the last bits.
+    short, long = tokens[:12], tokens[:30]
+    assert generate_replies(reference, [short, long], encoder.end, 4) == [
+        generate_replies(reference, [prompt], encoder.end, 4)[0] for prompt in (short, long)]
+    config = json.loads((tmp_path / "tiny" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"] and config["tie_word_embeddings"]
+
+
+def test_cached_decoding_equals_a_full_pass() -> None:
+    torch.manual_seed(0)
+    model = AgentModel(SIZES["tiny"]).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    prompt = [5, 9, 300, 7]
+    (reply,) = generate_replies(model, [prompt], end=-1, max_tokens=6)
+    for count in range(len(reply)):
+        scores = log_probabilities(model, prompt + reply[:count])
+        assert int(scores[-1].argmax()) == reply[count]
+
+
+def test_learning_rate_warms_up_holds_and_falls(tmp_path: Path) -> None:
+    given = TrainOptions(None, tmp_path, warmup_steps=10, decay_share=0.25)
+    scale = [learning_rate_scale(seen, 1000, step, given) for seen, step in
+             ((0, 0), (0, 20), (700, 20), (875, 20), (1000, 20))]
+    assert scale == [0.1, 1.0, 1.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("text", [
+    "Call 415-555-2671.", "It's at 1201 Market Street.", "Their number is (650) 253 0000.",
+    "You find it at 25 N. First St, in San Jose.",
+])  # fmt: skip
+def test_numbers_and_addresses_are_masked(text: str) -> None:
+    masked = mask(text, random.Random(0))
+    assert masked != text
+    assert not any(part in masked for part in ("2671", "1201", "253", "First St"))
+
+
+def test_prices_and_dates_are_not_masked() -> None:
+    text = "2 tickets for $25.50 on March 12, 2019 at 7:30 pm for 4 people."
+    assert mask(text, random.Random(0)) == text
