@@ -114,6 +114,7 @@ class AgentConfig:
             model=model,
             instructions=self.instructions,
             voice=self.voice,
+            own_voice=self.voice,
             speed=self.speed,
             tools=tools,
             turn_detection=SemanticVad(eagerness=self.eagerness),

@@ -79,7 +79,8 @@ class ResponseHandle:
         self.instructions = _either(request.instructions, settings.instructions)
         self.output_modalities = _either(request.output_modalities, settings.output_modalities)
         self.output_format = _either(request.output_format, settings.output_format)
-        self.voice = _either(request.voice, settings.voice)
+        self._voice_name = _either(request.voice, settings.voice)
+        self.voice = settings.real_voice(self._voice_name)
         self.speed = settings.speed
         self.tools = _either(request.tools, settings.tools)
         self.tool_choice = _either(request.tool_choice, settings.tool_choice)
@@ -318,7 +319,7 @@ class ResponseHandle:
         details: Json | None = None,
         usage: Json | None = None,
     ) -> events.ResponseBody:
-        output_audio = {"format": self.output_format.to_wire(), "voice": self.voice}
+        output_audio = {"format": self.output_format.to_wire(), "voice": self._voice_name}
         return events.ResponseBody(
             id=self.id,
             status=status,

@@ -30,6 +30,7 @@ from voiceloop.settings import (
 MAX_TOOLS = 128
 MAX_OUTPUT_TOKENS = 4096
 PCM_RATES_HZ = (24000, 16000)
+EAGERNESS = ("auto", "low", "medium", "high")
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _EMPTY_SCHEMA: Json = {"type": "object", "properties": {}}
@@ -125,6 +126,8 @@ def _merge_turn_detection(current: TurnDetection | None, patch: Any, where: str)
     for key, value in patch.items():
         if key in wire and key != "type":
             wire[key] = defaults[key] if value is None else value
+    if wire.get("eagerness", "auto") not in EAGERNESS:
+        raise expected(f"{where}.eagerness", ", ".join(EAGERNESS), wire["eagerness"])
     try:
         merged: TurnDetection = msgspec.convert(wire, kind)
     except msgspec.ValidationError as error:

@@ -15,6 +15,12 @@ Modality = Literal["audio", "text"]
 Json = dict[str, Any]
 
 
+# Stock clients name one of these; here each stands for the agent's own voice.
+OPENAI_VOICES = frozenset(
+    "alloy ash ballad cedar coral echo fable juniper marin nova onyx sage shimmer verse".split()
+)
+
+
 class AudioFormat(msgspec.Struct, frozen=True):
     """``audio/pcm`` is PCM16 mono little-endian at 24 or 16 kHz; the G.711 laws are 8 kHz."""
 
@@ -89,6 +95,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     transcription: Transcription | None = None
     noise_reduction: Json | None = None
     voice: str = "default"
+    own_voice: str = "default"  # what the names of OpenAI's voices stand for
     speed: float = 1.0
     tools: tuple[Tool, ...] = ()
     tool_choice: str | Json = "auto"
@@ -103,6 +110,10 @@ class SessionSettings(msgspec.Struct, frozen=True):
     def speaks(self) -> bool:
         """True when replies are spoken (else they are text)."""
         return "audio" in self.output_modalities
+
+    def real_voice(self, name: str) -> str:
+        """The voice that this name means to our models."""
+        return self.own_voice if name in OPENAI_VOICES else name
 
     def to_wire(self, session_id: str, expires_at: int) -> Json:
         """The full effective session object, known keys only (some clients reject others)."""

@@ -1,0 +1,34 @@
+"""Slots for sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from voiceloop.admission import Admission
+from voiceloop.errors import Overloaded
+
+
+def test_slots_are_bounded_and_come_free() -> None:
+    admission = Admission(1)
+    with admission.slot():
+        with pytest.raises(Overloaded, match="at most 1 sessions"), admission.slot():
+            pass
+        assert admission.n_sessions == 1
+    with admission.slot():
+        pass
+
+
+def test_a_failed_session_gives_its_slot_back() -> None:
+    admission = Admission(1)
+    with pytest.raises(ZeroDivisionError), admission.slot():
+        raise ZeroDivisionError
+    admission.check()
+
+
+def test_a_draining_server_takes_none() -> None:
+    admission = Admission(1)
+    with admission.slot():
+        admission.drain()
+        assert admission.n_sessions == 1
+    with pytest.raises(Overloaded, match="shutting down"):
+        admission.check()

@@ -1,0 +1,170 @@
+"""Configuration: TOML < environment < flag; whatever is wrong fails at the start, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voiceloop.agent import AgentTool, embedded_agent, load_agent
+from voiceloop.config import config_keys, load_config
+from voiceloop.errors import ConfigError
+from voiceloop.presets import worker_specs
+from voiceloop.settings import SemanticVad
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "v.toml", 'port = 1\nhost = "::1"\n[limits]\nmax_sessions = 2\n')
+    environ = {"VOICELOOP_PORT": "2", "VOICELOOP_LIMITS_MAX_SESSIONS": "5", "PATH": "x"}
+    config = load_config(file, environ=environ, flags={"port": 3, "host": None})
+    assert (config.port, config.host, config.limits.max_sessions) == (3, "::1", 5)
+
+
+def test_the_environment_is_read_by_type() -> None:
+    environ = {
+        "VOICELOOP_KEYS": "key-one-1, key-two-2",
+        "VOICELOOP_LOG_TRANSCRIPTS": "true",
+        "VOICELOOP_LIMITS_SESSION_MINUTES": "2.5",
+        "VOICELOOP_KEYS_FILE": "",
+        "VOICELOOP_DATA": "/data",
+    }
+    environ.pop("VOICELOOP_KEYS_FILE")
+    config = load_config(environ=environ)
+    assert config.keys == ("key-one-1", "key-two-2")
+    assert config.log_transcripts is True and config.limits.session_minutes == 2.5
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("prot = 1", "found 'prot'; the nearest is 'port'"),
+    ("[limits]\nmax_session = 1", "found 'limits.max_session'; the nearest is 'max_sessions'"),
+    ("port = 'x'", "port: expected a whole number, found 'x'"),
+    ("port = true", "port: expected a whole number, found True"),
+    ("port = 70000", "port: expected 0 to 65535, found 70000"),
+    ("keys = 'abc'", "keys: expected a list, found another value"),
+    ("keys = [12345678]", "keys[0]: expected a string, found another value"),
+    ("keys = ['short']", "keys: expected keys of at least 8 characters"),
+    ("limits = 3", "limits: expected a table, found 3"),
+    ("log_level = 'loud'", "log_level: expected one of debug, info, warning, error, found 'loud'"),
+    ("[limits]\nframe_bytes = 99999999", "limits.frame_bytes: expected 4096 to 2.2"),
+    ("certfile = 'a.pem'", "expected certfile and keyfile together"),
+    ("port = ", "expected TOML, found an error"),
+])  # fmt: skip
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path / "v.toml", text))
+    assert words in caught.value.message
+
+
+def test_a_wrong_variable_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="the environment: port: expected a whole number"):
+        load_config(environ={"VOICELOOP_PORT": "http"})
+    with pytest.raises(ConfigError, match="the nearest is 'preset'"):
+        load_config(environ={"VOICELOOP_PRESETT": "embedded"})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a configuration file, found none at"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_keys_come_from_a_file_and_stay_out_of_sight(tmp_path: Path) -> None:
+    file = write(tmp_path / "keys", "# ours\nsecret-key-1\n\nsecret-key-2\n")
+    config = load_config(flags={"keys_file": file})
+    assert config.keys == ("secret-key-1", "secret-key-2")
+    assert "secret" not in repr(config)
+    with pytest.raises(ConfigError, match="expected one key a line"):
+        load_config(flags={"keys_file": write(tmp_path / "empty", "# none\n")})
+
+
+def test_every_setting_has_a_name_for_help() -> None:
+    assert {"host", "port", "preset", "agent", "limits"} <= set(config_keys())
+
+
+# --- the agent file ---
+
+
+def test_the_embedded_agent_is_whole() -> None:
+    agent = embedded_agent()
+    assert agent.name == "Ava" and agent.greeting.startswith("Hi, this is Ava at Juniper Cafe.")
+    assert "\n" not in agent.instructions
+    settings = agent.session_settings()
+    assert settings.turn_detection == SemanticVad(eagerness="auto")
+    assert settings.instructions == agent.instructions
+    assert agent.crisis.answers("I just WANT to  die") and not agent.crisis.answers("a latte")
+
+
+TOOL = """
+[[tools]]
+name = "get_opening_hours"
+description = "Opening hours of a day."
+side_effect_free = true
+table_key = "day"
+[tools.parameters]
+type = "object"
+properties = { day = { type = "string" } }
+[tools.table]
+monday = "9 to 5"
+"*" = "closed"
+"""
+
+
+def test_a_tool_of_the_agent_file_answers_by_table(tmp_path: Path) -> None:
+    agent = load_agent(write(tmp_path / "a.toml", TOOL))
+    tool = agent.tool("get_opening_hours")
+    assert tool is not None and tool.side_effect_free
+    assert tool.answer('{"day": "Monday"}') == "9 to 5"
+    assert tool.answer('{"day": "Sunday"}') == "closed"
+    assert tool.answer("not json") == "closed"
+    assert agent.session_settings().tools[0].parameters["properties"] == {"day": {"type": "string"}}
+
+
+def test_a_tool_without_an_answer_is_the_clients() -> None:
+    assert AgentTool("book").answer("{}") is None
+    assert AgentTool("hours", result="9 to 5").answer("{}") == "9 to 5"
+    missing = AgentTool("hours", table_key="day", table={"monday": "9"}).answer("{}")
+    assert missing == '{"error": "nothing known for day None"}'
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("greting = 'x'", "the nearest is 'greeting'"),
+    ("speed = 9.0", "speed: expected 0.25 to 1.5, found 9"),
+    ("instructions = ' '", "instructions: expected a text"),
+    ("eagerness = 'very'", "eagerness: expected one of auto, low, medium, high"),
+    ("[barge_in]\nduck = 3", "found 'barge_in.duck'; the nearest is 'duck_ms'"),
+    ("[[tools]]\ndescription = 'x'", "tools[0].name: expected a value, found nothing"),
+    ("[[tools]]\nname = 'x'\nparams = {}", "found 'tools[0].params'; the nearest is 'parameters'"),
+    ("[[tools]]\nname = 'x'\n[[tools]]\nname = 'x'", "expected each name once, found 'x' twice"),
+    ("[[tools]]\nname = 'x'\ntable = { a = 'b' }", "expected table_key beside table"),
+    ("hotwords = 'latte'", "hotwords: expected a list"),
+])  # fmt: skip
+def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_agent(write(tmp_path / "a.toml", text))
+    assert words in caught.value.message
+
+
+# --- presets ---
+
+
+def test_the_embedded_preset_keeps_the_engine_apart_from_speech() -> None:
+    specs = worker_specs(load_config())
+    roles = [[role.role for role in spec.roles] for spec in specs]
+    assert roles == [["engine"], ["recognizer", "voice"]]
+
+
+def test_a_url_replaces_its_part() -> None:
+    flags: dict[str, Any] = {"llm_url": "http://localhost:8000/v1"}
+    assert [spec.name for spec in worker_specs(load_config(flags=flags))] == ["speech"]
+
+
+def test_an_incomplete_or_unknown_preset_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected stt_url, tts_url, found nothing"):
+        worker_specs(load_config(flags={"preset": "remote", "llm_url": "http://x"}))
+    with pytest.raises(ConfigError, match="preset: expected one of embedded, remote"):
+        worker_specs(load_config(flags={"preset": "huge"}))

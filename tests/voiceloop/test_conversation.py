@@ -1,0 +1,103 @@
+"""The history is what was said and heard, to the word."""
+
+from __future__ import annotations
+
+import pytest
+
+from voiceloop.backends import SpokenWord
+from voiceloop.conversation import Conversation
+from voiceloop.errors import InvalidRequest
+from voiceloop.items import FunctionCall, FunctionCallOutput, Message, Part
+
+TEXT = "We close at six on Saturday."
+WORDS = [
+    SpokenWord("We", 0, 200, 2),
+    SpokenWord("close", 200, 500, 8),
+    SpokenWord("at", 500, 600, 11),
+    SpokenWord("six", 600, 1000, 15),
+    SpokenWord("on", 1000, 1100, 18),
+    SpokenWord("Saturday", 1100, 1800, len(TEXT)),
+]
+
+
+def said(*words: SpokenWord) -> Conversation:
+    conversation = Conversation()
+    part = Part(type="output_audio", transcript=TEXT)
+    conversation.insert(Message(id="reply", role="assistant", content=(part,)))
+    conversation.append_text("reply", TEXT[:10])
+    conversation.append_text("reply", TEXT[10:])
+    conversation.add_words("reply", words)
+    conversation.add_audio("reply", 1800.0)
+    return conversation
+
+
+@pytest.mark.parametrize(("heard_ms", "kept"), [
+    (0, ""), (99, ""), (100, "We"), (340, "We"), (360, "We close"), (790, "We close at"),
+    (810, "We close at six"), (1800, TEXT), (99_999, TEXT),
+])  # fmt: skip
+def test_a_word_half_heard_is_kept(heard_ms: float, kept: str) -> None:
+    conversation = said(*WORDS)
+    assert conversation.cut("reply", heard_ms) == kept
+    contents = [message.content for message in conversation.messages()]
+    assert contents == ([kept] if kept else [])
+
+
+def test_a_later_cut_is_of_the_full_reply() -> None:
+    conversation = said(*WORDS)
+    conversation.cut("reply", 150)
+    assert conversation.cut("reply", 850) == "We close at six"
+    item = conversation.get("reply")
+    assert isinstance(item, Message) and item.text == "We close at six"
+
+
+def test_a_voice_without_word_times_is_cut_at_a_word_by_its_share() -> None:
+    conversation = said()
+    assert conversation.cut("reply", 900) == "We close at"
+    assert conversation.cut("reply", 1800) == TEXT
+
+
+def test_items_without_words_are_not_shown_to_the_model() -> None:
+    conversation = Conversation()
+    conversation.insert(Message(id="a", role="assistant", status="in_progress"))
+    conversation.insert(
+        Message(id="u", role="user", content=(Part(type="input_audio", transcript=None),))
+    )
+    broken = FunctionCall(id="f", call_id="c", name="x", arguments="{", status="incomplete")
+    conversation.insert(broken)
+    assert conversation.messages("Be kind.")[1:] == ()
+    conversation.set_transcript("u", "hello")
+    assert [message.content for message in conversation.messages()] == ["hello"]
+
+
+def test_words_and_calls_of_one_turn_are_one_message() -> None:
+    conversation = said(*WORDS)
+    for n in (1, 2):
+        conversation.insert(FunctionCall(id=f"f{n}", call_id=f"c{n}", name="x", arguments="{}"))
+    conversation.insert(FunctionCallOutput(id="o", call_id="c1", output="ok"))
+    messages = conversation.messages()
+    assert [message.role for message in messages] == ["assistant", "tool"]
+    assert messages[0].content == TEXT and len(messages[0].tool_calls) == 2
+
+
+def test_the_history_before_an_item_ends_in_front_of_it() -> None:
+    conversation = said(*WORDS)
+    part = Part(type="input_text", text="hi")
+    conversation.insert(Message(id="u", role="user", content=(part,)))
+    assert [m.role for m in conversation.messages(before="u")] == ["assistant"]
+
+
+def test_ids_are_unique_and_places_known() -> None:
+    conversation = said(*WORDS)
+    with pytest.raises(InvalidRequest):
+        conversation.insert(Message(id="reply", role="user"))
+    with pytest.raises(InvalidRequest):
+        conversation.insert(Message(id="u", role="user"), "nobody")
+    assert conversation.insert(Message(id="u", role="user"), "root") is None
+    assert conversation.previous_id("reply") == "u"
+
+
+def test_a_deleted_reply_is_gone_for_good() -> None:
+    conversation = said(*WORDS)
+    assert conversation.delete("reply") and not conversation.delete("reply")
+    conversation.replace(Message(id="reply", role="assistant"))
+    assert conversation.cut("reply", 500) == "" and len(conversation) == 0
