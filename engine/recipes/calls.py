@@ -116,7 +116,7 @@ def _place_call(call: Call, chatter: Chatter) -> None:
         (skills_info.is_there, 0 if silent else 4),
         (skills_info.menu, 0 if silent else 5),
         (skills_info.fact, 5),
-        (skills_info.unknown_fact, 3),
+        (skills_info.unknown_fact, 2),
         (skills_info.identity, 3),
         (skills_order.digits, 6),
         (skills_order.recall_number, 1),

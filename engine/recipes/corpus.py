@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from .calls import Chatter, generate_call
 from .chat_format import ChatEncoder, render_chat, train_tokenizer
 from .dialogues import SOURCES, Dialogue, as_messages, read_dialogues
+from .drills import echo, lookup
 from .recognizer_noise import RecognizerNoise
 
 ROW_TOKENS = 512
@@ -34,6 +35,8 @@ MIXTURE = {
     "ohf": 35,
     "selfdlg": 15,
     "webq": 35,
+    "echo": 60,
+    "lookup": 160,
 }
 _SGD_PARTS = frozenset("restaurants hotels movies ridesharing events services rentalcars".split())
 
@@ -92,6 +95,8 @@ class Corpus:
             if source == "calls":
                 call = generate_call(rng.randrange(1 << 60), self.noise, self.chatter)
                 yield call.messages, call.tools, call.unlearned
+            elif source in ("echo", "lookup"):
+                yield (echo if source == "echo" else lookup)(rng), [], set()
             elif source == "webq":
                 # A lone question with a place's prompt: refused, whatever it is.
                 call = refusal_call(rng, self)

@@ -43,7 +43,7 @@ class TrainOptions:
     n_tokens: int = 24_000_000
     rows_per_step: int = 8
     rows_per_part: int = 2
-    muon_lr: float = 2e-3
+    muon_lr: float = 4e-3
     adam_lr: float = 3e-3
     weight_decay: float = 0.02
     warmup_steps: int = 80
