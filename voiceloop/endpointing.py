@@ -20,10 +20,10 @@ OPEN_WORDS = frozenset(
     "a an the my your his her its our their this these those and or but so because if when while "
     "that which who with for from of to in on at by about into than as like plus also maybe is are "
     "was were am be been do does did can could would will should have has had i'd i'll i'm we'd "
-    "i you we they he she it's there's let's not very really just some any every each no-one's "
+    "i we they he she it's there's let's very really some any every each "
     "between until before after without under over".split()
 )
-FILLERS = frozenset("uh um er erm hmm hm ah eh well uhm mm let's see".split()) - {"let's", "see"}
+FILLERS = frozenset("uh um er erm hmm hm ah eh well uhm mm".split())
 SHORT_ANSWERS = frozenset(
     "yes no yeah yep nope sure okay ok right correct exactly thanks nothing never please "
     "definitely absolutely hello hi hey bye goodbye stop cancel perfect great".split()

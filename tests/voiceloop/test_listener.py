@@ -1,0 +1,238 @@
+"""Audio in, turns out: onset, pre-roll, pauses, the audio clock, a client that stalls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from audio.codec import encode
+from tests.fakes import EnergyVad, FakeRecognizer, FakeRecognizerStream, Fault, quiet, tone
+from voiceloop.backends import RecognizerOptions
+from voiceloop.errors import BackendError
+from voiceloop.listener import Activity, Listener, TurnInput
+from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+TIMER = SessionSettings(turn_detection=ServerVad(silence_duration_ms=300))
+
+
+class RecordingEar:
+    def __init__(self) -> None:
+        self.onsets: list[Activity] = []
+        self.activities: list[Activity] = []
+        self.ending: list[float] = []
+        self.turns: list[TurnInput] = []
+        self.failures: list[BackendError] = []
+        self.words: list[tuple[str, ...]] = []
+
+    def on_speech_onset(self, activity: Activity) -> None:
+        self.onsets.append(activity)
+
+    def on_activity(self, activity: Activity) -> None:
+        self.activities.append(activity)
+
+    def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
+        self.words.append(stable + unstable)
+
+    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
+        self.ending.append(end_ms)
+
+    def on_turn(self, turn: TurnInput) -> None:
+        self.turns.append(turn)
+
+    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None:
+        self.failures.append(error)
+
+
+class Bench:
+    """A listener, its ear, and a caller's line in any format."""
+
+    def __init__(self, clock: Clock, recognizer: FakeRecognizer, settings: SessionSettings) -> None:
+        self.ear = RecordingEar()
+        self.recognizer = recognizer
+        self.format = settings.input_format
+        self.listener = Listener(
+            recognizer=recognizer,
+            options=RecognizerOptions(),
+            settings=settings,
+            ear=self.ear,
+            vad=EnergyVad(),
+            clock=clock,
+            stream_id="s",
+        )
+
+    async def play(self, samples: np.ndarray, chunk_ms: int = 20) -> None:
+        encoding: Any = {"audio/pcm": "pcm16", "audio/pcmu": "pcmu", "audio/pcma": "pcma"}
+        data = encode(samples, encoding[self.format.type])
+        per_chunk = self.format.rate * chunk_ms // 1000 * self.format.n_sample_bytes
+        for start in range(0, len(data), per_chunk):
+            self.listener.feed(data[start : start + per_chunk])
+            await asyncio.sleep(chunk_ms / 1000)
+
+    async def say(self, ms: float) -> None:
+        await self.play(tone(ms, self.format.rate))
+
+    async def be_quiet(self, ms: float) -> None:
+        await self.play(quiet(ms, self.format.rate))
+
+
+@asynccontextmanager
+async def listening(
+    clock: Clock, recognizer: FakeRecognizer | None = None, settings: SessionSettings = TIMER
+) -> AsyncIterator[Bench]:
+    bench = Bench(clock, recognizer or FakeRecognizer(["one two three"]), settings)
+    task = asyncio.create_task(bench.listener.run())
+    await asyncio.sleep(0)
+    try:
+        yield bench
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    "audio_format",
+    [
+        AudioFormat("audio/pcm", 24000),
+        AudioFormat("audio/pcm", 16000),
+        AudioFormat("audio/pcmu", 8000),
+        AudioFormat("audio/pcma", 8000),
+    ],
+)
+async def test_a_turn_is_timed_on_the_audio_clock_in_every_format(
+    clock: Clock, audio_format: AudioFormat
+) -> None:
+    settings = SessionSettings(turn_detection=TIMER.turn_detection, input_format=audio_format)
+    async with listening(clock, settings=settings) as bench:
+        await bench.be_quiet(960)
+        await bench.say(800)
+        await bench.be_quiet(500)
+    (turn,) = bench.ear.turns
+    assert turn.text == "one two three"
+    assert turn.onset_ms == pytest.approx(960, abs=33)
+    assert turn.end_ms == pytest.approx(1760, abs=33)
+    marks = turn.timeline.marks
+    waited_ms = 1000 * (marks["endpoint_decision"] - marks["speech_end"])
+    assert waited_ms == pytest.approx(300, abs=40)
+
+
+async def test_the_recognizer_hears_the_sound_before_the_onset(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(1000)
+        await bench.say(400)
+        (stream,) = bench.recognizer.open_streams
+        assert isinstance(stream, FakeRecognizerStream)
+        assert 400 + 280 <= stream.fed_bytes / 32 <= 400 + 400
+
+
+async def test_a_click_is_no_onset(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(320)
+        await bench.say(30)
+        await bench.be_quiet(500)
+    assert not bench.ear.onsets
+
+
+async def test_a_pause_shorter_than_the_wait_stays_one_turn(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer(["one two three four"])) as bench:
+        await bench.say(500)
+        await bench.be_quiet(250)
+        await bench.say(500)
+        await bench.be_quiet(400)
+    assert [turn.text for turn in bench.ear.turns] == ["one two three four"]
+
+
+async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) -> None:
+    settings = SessionSettings(turn_detection=SemanticVad())
+    recognizer = FakeRecognizer(["a latte and", "what time is it"], ms_per_word=250)
+    async with listening(clock, recognizer, settings) as bench:
+        await bench.say(750)
+        await bench.be_quiet(900)
+        assert not bench.ear.turns
+        await bench.be_quiet(1500)
+        assert len(bench.ear.turns) == 1
+        await bench.say(1000)
+        await bench.be_quiet(700)
+        assert len(bench.ear.turns) == 2
+
+
+async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> None:
+    settings = SessionSettings(turn_detection=SemanticVad())
+    recognizer = FakeRecognizer(["a large latte"], ms_per_word=250)
+    async with listening(clock, recognizer, settings) as bench:
+        await bench.say(750)
+        await bench.be_quiet(100)
+        bench.listener.observe_p_end(("a", "large", "latte"), 0.98)
+        await bench.be_quiet(240)
+        assert len(bench.ear.turns) == 1
+
+
+async def test_a_client_that_stops_sending_mid_word_still_ends_its_turn(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.say(800)
+        await asyncio.sleep(1.0)
+        assert len(bench.ear.turns) == 1
+        assert bench.ear.activities[-1].silence_ms > 0
+
+
+async def test_speech_after_the_decision_is_another_turn(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["one", "two"], final_delay_ms=400)
+    async with listening(clock, recognizer) as bench:
+        await bench.say(400)
+        await bench.be_quiet(350)
+        await bench.say(400)
+        await bench.be_quiet(900)
+    assert [turn.text for turn in bench.ear.turns] == ["one", "two"]
+    assert [turn.segment for turn in bench.ear.turns] == [0, 1]
+
+
+async def test_a_commit_ends_the_turn_without_silence(clock: Clock) -> None:
+    async with listening(clock, settings=SessionSettings(turn_detection=None)) as bench:
+        await bench.say(800)
+        segment = bench.listener.commit()
+        await asyncio.sleep(0)
+    assert [(t.segment, t.text) for t in bench.ear.turns] == [(segment, "one two three")]
+
+
+async def test_what_is_discarded_is_never_reported(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer(["noise", "one"])) as bench:
+        await bench.say(300)
+        bench.listener.discard()
+        await bench.be_quiet(600)
+        await bench.say(300)
+        await bench.be_quiet(600)
+    assert [turn.text for turn in bench.ear.turns] == ["one"]
+
+
+async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["one two three"], faults=[Fault("flush")])
+    async with listening(clock, recognizer) as bench:
+        await bench.say(800)
+        await bench.be_quiet(1000)
+    assert [turn.text for turn in bench.ear.turns] == ["one two three"]
+
+
+async def test_audio_that_breaks_the_recognizer_twice_fails_its_turn_only(clock: Clock) -> None:
+    faults = [Fault("finalize", nth=0), Fault("finalize", nth=1)]
+    recognizer = FakeRecognizer(["one two three"], faults=faults)
+    async with listening(clock, recognizer) as bench:
+        await bench.say(800)
+        await bench.be_quiet(1500)
+        assert len(bench.ear.failures) == 1 and not bench.ear.turns
+        await bench.say(800)
+        await bench.be_quiet(1000)
+        assert len(bench.ear.turns) == 1
+
+
+async def test_a_recognizer_that_hangs_fails_the_turn_at_its_deadline(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["one"], faults=[Fault("finalize", "hang")])
+    async with listening(clock, recognizer) as bench:
+        await bench.say(800)
+        await bench.be_quiet(7000)
+    assert [error.wire_code for error in bench.ear.failures] == ["backend_timeout"]
