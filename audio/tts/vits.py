@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoint import load_checkpoint, torch_device
 from ..errors import AudioError, UnknownStream
 from ..frames import VOICE_HZ, duration_ms
 from ..stream import Event, StreamFailed, VoiceOptions
-from .checkpoint import load_checkpoint, torch_device
 from .hifigan import HifiGanShape, chunk_bounds
 from .reply import Fragment, Reply, Waveform, WordSpan, proportional_spans
 
@@ -221,7 +221,7 @@ class VitsVoice:
 def _latents_only(torch: Any) -> Any:
     """A module in the decoder's place that keeps the speaker's embedding and decodes nothing."""
 
-    class LatentsOnly(torch.nn.Module):  # type: ignore[misc]
+    class LatentsOnly(torch.nn.Module):
         conditioning: Any = None
 
         def forward(self, latents: Any, conditioning: Any = None) -> Any:

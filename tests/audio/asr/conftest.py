@@ -89,3 +89,92 @@ def noisy_speech():
         return (rng.normal(0.0, 3_000.0, n) * loud).clip(-32_000, 32_000).astype(np.int16)
 
     return make
+
+
+def _piece_tokenizer(n_pieces):
+    """A SentencePiece-like tokenizer: pieces "_a0" open a word, "b1" go on with it."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = {"<pad>": 0}
+    for i in range(1, n_pieces):
+        vocab[f"\u2581a{i}" if i % 3 else f"b{i}"] = i
+    inner = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
+    inner.decoder = decoders.Metaspace()
+    inner.add_special_tokens([AddedToken("<blank>", special=True)])
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>")
+
+
+@pytest.fixture(scope="session")
+def tiny_transducer_dir(tmp_path_factory):
+    """tiny_transducer_dir(kind) -> a folder of a random transducer of that architecture."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, "NemotronAsrStreamingForRNNT"):
+        pytest.skip(f"transformers {transformers.__version__} has no nemotron_asr_streaming")
+    torch.set_num_threads(1)
+    made = {}
+
+    def make(kind):
+        if kind in made:
+            return made[kind]
+        folder = tmp_path_factory.mktemp(kind)
+        torch.manual_seed(5)
+        encoder = transformers.NemotronAsrStreamingEncoderConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=32,
+            subsampling_conv_channels=8,
+            sliding_window=15,  # 14 frames of left context
+            default_num_lookahead_tokens=1,
+            initializer_range=0.15,
+        )
+        names = {
+            "nemotron_asr_streaming": ("NemotronAsrStreaming", {}),
+            "nemotron3_5_asr": (
+                "Nemotron3_5Asr",
+                {"num_prompts": 8, "prompt_intermediate_size": 16, "default_prompt_id": 2},
+            ),
+        }
+        name, extra = names[kind]
+        config = getattr(transformers, f"{name}Config")(
+            encoder_config=encoder,
+            vocab_size=40,
+            blank_token_id=39,
+            decoder_hidden_size=16,
+            max_symbols_per_step=3,
+            **extra,
+        )
+        model = getattr(transformers, f"{name}ForRNNT")(config).eval()
+        model.generation_config.decoder_start_token_id = 39
+        with torch.no_grad():
+            for parameter in model.decoder.parameters():
+                parameter.mul_(6.0)  # so that a token depends on the tokens before it
+            for parameter in (*model.encoder_projector.parameters(), *model.joint.parameters()):
+                parameter.mul_(4.0)  # and on the sound
+            # Blank wins in 2 of 10 frames, whatever was said before.
+            extractor = transformers.NemotronAsrStreamingFeatureExtractor()
+            sound = extractor(0.1 * torch.randn(48_000).numpy(), sampling_rate=16_000)
+            prompt = {"prompt_ids": torch.tensor([0])} if extra else {}
+            heard = model.get_audio_features(
+                sound["input_features"], num_lookahead_tokens=1, **prompt
+            ).pooler_output
+            said = model.decoder(torch.arange(39)[:, None])
+            logits = model.joint(said[:, None], heard[:, :, None]).flatten(0, -2)
+            lead = logits[:, :39].amax(-1) - logits[:, 39]
+            model.joint.head.bias[39] += lead.quantile(0.2)
+        model.save_pretrained(folder)
+        processor = getattr(transformers, f"{name}Processor")
+        options = {"prompt_dictionary": {"en": 0, "de": 1, "auto": 2}} if extra else {}
+        processor(
+            extractor,
+            _piece_tokenizer(39),
+            supported_num_lookahead_tokens=[6, 1, 0],
+            default_num_lookahead_tokens=1,
+            **options,
+        ).save_pretrained(folder)
+        made[kind] = folder
+        return folder
+
+    return make

@@ -7,7 +7,7 @@ is missing becomes one sentence with its remedy.
 from pathlib import Path
 from typing import Any
 
-from ..errors import AudioError
+from .errors import AudioError
 
 
 def torch_device(device: str, purpose: str) -> tuple[Any, Any]:
