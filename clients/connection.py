@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -61,8 +61,11 @@ def realtime_url(url: str, extras: dict[str, str] | None = None) -> str:
 class RealtimeConnection:
     """One open session. ``send`` and ``events`` may be used by different tasks."""
 
-    def __init__(self, socket: ClientConnection, url: str) -> None:
+    def __init__(
+        self, socket: ClientConnection, url: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._socket = socket
+        self._clock = clock
         self.url = url
 
     @classmethod
@@ -120,7 +123,7 @@ class RealtimeConnection:
         try:
             while True:
                 frame = await self._socket.recv()
-                at = time.monotonic()
+                at = self._clock()
                 yield Received(json.loads(frame), at)
         except ConnectionClosed:
             return

@@ -1,7 +1,8 @@
 """A tiny Realtime server: an energy detector that answers every pause with a tone.
 
-It lets the clients be tested over a real socket without any of the house's own server: greeting,
-one reply a turn with a transcript, paced audio, barge-in, and a timeline of marks.
+It lets the clients be tested without any of the house's own server: greeting, one reply a turn with
+a transcript, paced audio, barge-in, and a timeline of marks. Behind a real socket (``mock_server``)
+or on a virtual clock behind a pair of queues (``memory_call``).
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import numpy as np
+from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
+
+from clients.connection import RealtimeConnection
 
 RATE_HZ = 24_000
 CHUNK_MS = 40
@@ -28,13 +32,53 @@ def tone(ms: float) -> bytes:
     return (8000 * np.sin(2 * np.pi * 300 * np.arange(n) / RATE_HZ)).astype("<i2").tobytes()
 
 
+class MemorySocket:
+    """One end of a connection that is two queues; what one end sends the other receives."""
+
+    def __init__(self, incoming: asyncio.Queue[str | None], outgoing: asyncio.Queue[str | None]):
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._closed = False
+
+    async def send(self, data: str) -> None:
+        if self._closed:
+            raise ConnectionClosedOK(None, None)
+        self._outgoing.put_nowait(data)
+
+    async def recv(self) -> str:
+        data = None if self._closed else await self._incoming.get()
+        if data is None:
+            self._closed = True
+            raise ConnectionClosedOK(None, None)
+        return data
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while True:
+            try:
+                yield await self.recv()
+            except ConnectionClosedOK:
+                return
+
+    async def close(self) -> None:
+        self._closed = True
+        self._outgoing.put_nowait(None)
+        self._incoming.put_nowait(None)
+
+
 class MockSession:
     """One connection. ``silence_ms`` ends a turn; a reply is a tone of ``reply_ms``."""
 
-    def __init__(self, socket: ServerConnection, silence_ms: float, reply_ms: float) -> None:
+    def __init__(
+        self,
+        socket: ServerConnection | MemorySocket,
+        silence_ms: float,
+        reply_ms: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.socket = socket
         self.silence_ms = silence_ms
         self.reply_ms = reply_ms
+        self.clock = clock
         self.heard_ms = 0.0
         self.quiet_ms = 0.0
         self.speaking = False
@@ -47,8 +91,8 @@ class MockSession:
         await self.socket.send(json.dumps({"type": type_, "event_id": "event_1", **fields}))
 
     async def run(self) -> None:
-        await self.send("session.created", session={"id": "sess_1"})
         try:
+            await self.send("session.created", session={"id": "sess_1"})
             async for frame in self.socket:
                 event = json.loads(frame)
                 if event["type"] == "input_audio_buffer.append":
@@ -63,6 +107,7 @@ class MockSession:
         finally:
             if self.reply is not None:
                 self.reply.cancel()
+                await asyncio.wait([self.reply])
 
     async def hear(self, audio: bytes) -> None:
         samples = np.frombuffer(audio, dtype="<i2").astype(np.float64)
@@ -77,7 +122,7 @@ class MockSession:
         elif self.speaking:
             self.quiet_ms += frame_ms
             if self.quiet_ms == frame_ms:
-                self.marks = {"speech_end_detected": time.monotonic()}
+                self.marks = {"speech_end_detected": self.clock()}
             if self.quiet_ms >= self.silence_ms:
                 self.speaking = False
                 await self.end_speech()
@@ -90,7 +135,7 @@ class MockSession:
         )
 
     async def end_speech(self) -> None:
-        self.marks["endpoint_decision"] = time.monotonic()
+        self.marks["endpoint_decision"] = self.clock()
         await self.send(
             "conversation.item.input_audio_transcription.completed", item_id="u", transcript="words"
         )
@@ -104,7 +149,7 @@ class MockSession:
         await self.send("response.created", response={"id": response_id})
         try:
             await self.send("response.output_audio_transcript.delta", delta=text, **ids)
-            self.marks["first_byte_on_wire"] = time.monotonic()
+            self.marks["first_byte_on_wire"] = self.clock()
             for _ in range(int(self.reply_ms / CHUNK_MS)):
                 audio = base64.b64encode(tone(CHUNK_MS)).decode()
                 await self.send("response.output_audio.delta", delta=audio, **ids)
@@ -112,8 +157,9 @@ class MockSession:
             status = "completed"
         finally:
             timeline = {"marks": self.marks, "turn_id": response_id}
-            await self.send("voiceloop.timeline", timeline=timeline)
-            await self.send("response.done", response={"id": response_id, "status": status})
+            with suppress(ConnectionClosed):
+                await self.send("voiceloop.timeline", timeline=timeline)
+                await self.send("response.done", response={"id": response_id, "status": status})
 
 
 @asynccontextmanager
@@ -131,3 +177,20 @@ async def mock_server(
     async with serve(handle, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         yield f"ws://127.0.0.1:{port}/v1/realtime", sessions
+
+
+@asynccontextmanager
+async def memory_call(
+    clock: Callable[[], float], silence_ms: float = 200.0, reply_ms: float = 400.0
+) -> AsyncIterator[tuple[RealtimeConnection, MockSession]]:
+    """A client's connection to a mock session, without a socket and on the test's clock."""
+    up: asyncio.Queue[str | None] = asyncio.Queue()
+    down: asyncio.Queue[str | None] = asyncio.Queue()
+    session = MockSession(MemorySocket(up, down), silence_ms, reply_ms, clock)
+    serving = asyncio.create_task(session.run())
+    socket = cast(ClientConnection, MemorySocket(down, up))
+    try:
+        yield RealtimeConnection(socket, "memory", clock), session
+    finally:
+        await socket.close()
+        await serving

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import Bar, bar_table, interleaved, results, write_results
+from benchmarks.turn_latency import Measured, bars_of, parser, settings_of
+from clients.call_result import BargeIn, CallResult, TurnResult
+from clients.waterfall import STAGES, waterfall_of
+
+WATERFALL = waterfall_of(
+    {"marks": {mark: 0.03 * i for i, (mark, _) in enumerate(STAGES)}}, 0.0, 0.3, 0.3
+)
+TURN = TurnResult(
+    "a", "", "", "latte", (("latte",),), (), 0.0, 1.0, 1.3, 2.0, 300.0, 340.0,
+    False, False, False, True, BargeIn(100.0, 140.0, 500.0), WATERFALL,
+)  # fmt: skip
+
+
+def measured(*turns: TurnResult) -> Measured:
+    return Measured([CallResult("slt", "", turns, (), 0, 0)], ready_s=2.0, resident_mb=500.0)
+
+
+def test_variants_take_turns_and_each_goes_first_in_every_other_round() -> None:
+    rounds = list(interleaved(["a", "b"], repeats=2, warm_up=1))
+    assert [r.variant for r in rounds] == ["a", "b", "b", "a", "a", "b"]
+    assert [r.is_warm_up for r in rounds] == [True, True, False, False, False, False]
+    assert [r.index for r in rounds] == [0, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "at_least", "holds"),
+    [(9.0, False, True), (10.0, False, True), (11.0, False, False), (11.0, True, True),
+     (9.0, True, False), (None, False, False), (None, True, False)],
+)  # fmt: skip
+def test_a_bar_holds_up_to_its_limit_and_never_unmeasured(
+    value: float | None, at_least: bool, holds: bool
+) -> None:
+    bar = Bar("x", value, 10, at_least=at_least)
+    assert bar.holds is holds
+    assert ("MISSED" not in bar_table([bar])) is holds
+
+
+def test_a_good_call_holds_every_bar() -> None:
+    for endpoint_ms in (None, 250):
+        missed = [bar.name for bar in bars_of(measured(TURN), endpoint_ms) if not bar.holds]
+        assert missed == []
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        ({"answered": False, "gap_ms": None, "waterfall": None}, "unanswered turns"),
+        ({"cut_in": True, "gap_ms": None, "waterfall": None}, "cut-ins"),
+        ({"hesitation_cut": True}, "hesitations cut"),
+        ({"missing": ("latte",)}, "answers with the scripted words"),
+        ({"gap_ms": 5000.0}, "gap p95"),
+        ({"barge_in": BargeIn(301.0, 310.0, 1.0)}, "barge-in p95, silent on the wire"),
+        ({"barge_in": BargeIn(1.0, 321.0, 1.0)}, "barge-in p95, audible at the client"),
+        ({"waterfall": None}, "turns without a waterfall"),
+        ({"waterfall": replace(WATERFALL, sum_error_ms=-11.0)},  # type: ignore[type-var]
+         "waterfall: sum against gap, worst"),
+        ({"waterfall": replace(WATERFALL, missing_marks=("x",))},  # type: ignore[type-var]
+         "waterfall: marks missing"),
+    ],
+)  # fmt: skip
+def test_each_failure_misses_its_bar(change: dict[str, object], missed: str) -> None:
+    turns = [TURN] * 5 + [replace(TURN, **change)] * 5  # type: ignore[arg-type]
+    names = [bar.name for bar in bars_of(measured(*turns), None) if not bar.holds]
+    assert missed in names
+
+
+def test_the_runtime_alone_may_cost_60_ms_over_its_timer() -> None:
+    names = {bar.name: bar for bar in bars_of(measured(TURN), 240)}
+    assert names["gap p50, runtime alone"].holds
+    assert not {bar.name: bar for bar in bars_of(measured(TURN), 239)}[
+        "gap p50, runtime alone"
+    ].holds
+
+
+def test_results_say_where_they_come_from(tmp_path: Path) -> None:
+    data = results("bench", 7, {"turns": 1}, [Bar("x", 1.0, 2.0)], p50=3.0)
+    path = write_results(data, tmp_path)
+    read = json.loads(path.read_text())
+    assert {"commit", "machine", "seed", "date", "settings", "bars"} <= read.keys()
+    assert read["bars"][0]["holds"] is True
+    assert read["p50"] == 3.0
+    assert path.name.startswith("bench-2")
+
+
+def test_variants_are_read_from_the_command_line() -> None:
+    chosen = parser().parse_args(["--variant", "a=--config x.toml", "--variant", "b="])
+    assert settings_of(chosen).variants == {"a": ("--config", "x.toml"), "b": ()}
+    assert settings_of(parser().parse_args(["--fakes"])).endpoint_ms == 200
+    assert settings_of(parser().parse_args([])).endpoint_ms is None

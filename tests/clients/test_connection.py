@@ -1,0 +1,66 @@
+"""The client's end of the wire, against a real socket on the loopback."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clients.connection import RATE_HZ, RealtimeConnection, realtime_url
+from clients.errors import ConnectionFailed
+from clients.server_process import free_port, http_status, running_server
+from tests.clients.mock_server import mock_server
+
+
+@pytest.mark.parametrize(
+    ("given", "completed"),
+    [
+        ("localhost:8080", "ws://localhost:8080/v1/realtime"),
+        ("http://host", "ws://host/v1/realtime"),
+        ("https://host/", "wss://host/v1/realtime"),
+        ("wss://host/other?model=m", "wss://host/other?model=m"),
+    ],
+)
+def test_a_persons_url_is_completed(given: str, completed: str) -> None:
+    assert realtime_url(given) == completed
+
+
+def test_extras_join_the_query() -> None:
+    url = realtime_url("ws://host/v1/realtime?model=m", {"voiceloop.timeline": "1"})
+    assert url == "ws://host/v1/realtime?model=m&voiceloop.timeline=1"
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "ws://", "://"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConnectionFailed, match="expected a ws://"):
+        realtime_url(url)
+
+
+async def test_events_arrive_in_order_and_end_with_the_connection() -> None:
+    async with mock_server() as (url, sessions):
+        connection = await RealtimeConnection.open(url)
+        await connection.send({"type": "session.update", "session": {"type": "realtime"}})
+        types, samples = [], np.zeros(0, dtype=np.int16)
+        async for received in connection.events():
+            types.append(received.type)
+            if received.type == "response.output_audio.delta":
+                samples = received.samples
+                await connection.close()
+    assert types[:3] == ["session.created", "session.updated", "response.created"]
+    assert len(samples) == RATE_HZ * 40 // 1000
+    assert len(sessions) == 1
+
+
+async def test_a_server_that_is_not_there_is_one_sentence() -> None:
+    port = free_port()
+    with pytest.raises(ConnectionFailed, match="expected a Realtime server"):
+        await RealtimeConnection.open(f"ws://127.0.0.1:{port}")
+    assert await http_status(port, "/readyz") is None
+
+
+async def test_a_server_process_that_ends_says_why(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from clients.errors import ServerDidNotStart
+
+    command = ("sh", "-c", "echo a line; echo the port is taken >&2; exit 2")
+    with pytest.raises(ServerDidNotStart, match="exit code 2: the port is taken"):
+        async with running_server(command=command, log=tmp_path / "log"):
+            pass

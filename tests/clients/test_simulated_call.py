@@ -1,0 +1,155 @@
+"""Whole calls against the mock server on a virtual clock: the figures of a call are the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from clients.call_result import CallResult
+from clients.call_script import After, ScriptedTurn, Utterance, utterance_of
+from clients.connection import RATE_HZ
+from clients.errors import ConnectionFailed
+from clients.recording import Recording, Samples
+from clients.simulated_call import CallOptions, SimulatedCall
+from tests.clients.mock_server import MockSession, memory_call
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+
+
+def voice(*parts_ms: float) -> Samples:
+    """Alternating speech and silence, beginning with speech."""
+    pieces = []
+    for index, ms in enumerate(parts_ms):
+        n = int(RATE_HZ * ms / 1000)
+        tone = (6000 * np.sin(2 * np.pi * 220 * np.arange(n) / RATE_HZ)).astype(np.int16)
+        pieces.append(tone if index % 2 == 0 else np.zeros(n, dtype=np.int16))
+    return np.concatenate(pieces)
+
+
+def says(samples: Samples, after: After = "agent", wait_ms: float = 600.0) -> Utterance:
+    turn = ScriptedTurn("turn", "words", "x.flac", after, wait_ms, 0.0, (("latte",),))
+    return utterance_of(turn, Recording(samples, RATE_HZ))
+
+
+async def play(
+    clock: Clock, *utterances: Utterance, silence_ms: float = 200.0, reply_ms: float = 400.0
+) -> tuple[CallResult, SimulatedCall, MockSession]:
+    async with memory_call(clock, silence_ms, reply_ms) as (connection, session):
+        call = SimulatedCall(connection, utterances, voice="test", clock=clock)
+        return await call.run(), call, session
+
+
+async def test_the_gap_is_the_servers_silence_wait(clock: Clock) -> None:
+    result, _, _ = await play(clock, says(voice(1000, 100)), silence_ms=200)
+    [turn] = result.turns
+    assert turn.gap_ms == pytest.approx(200, abs=0.5)
+    assert turn.audible_ms == pytest.approx(240, abs=0.5)
+    assert turn.answered
+    assert not turn.cut_in
+    assert turn.missing == ()
+    assert turn.heard == "words"
+    assert result.greeting == "Hello, Juniper Cafe."
+    assert result.unanswered == ()
+
+
+async def test_speech_that_ends_inside_a_frame_ends_when_that_frame_is_sent(clock: Clock) -> None:
+    result, _, _ = await play(clock, says(voice(1010, 100)), silence_ms=200)
+    assert result.turns[0].gap_ms == pytest.approx(200, abs=0.5)
+
+
+async def test_the_waterfall_adds_up_to_the_gap(clock: Clock) -> None:
+    result, _, _ = await play(clock, says(voice(1000, 100)))
+    waterfall = result.turns[0].waterfall
+    assert waterfall is not None
+    assert waterfall.total_ms == pytest.approx(result.turns[0].gap_ms)
+    assert abs(waterfall.sum_error_ms) < 0.01
+
+
+async def test_an_answer_into_a_hesitation_is_a_cut_in_and_has_no_gap(clock: Clock) -> None:
+    result, _, _ = await play(clock, says(voice(800, 700, 800, 100)), silence_ms=300)
+    [turn] = result.turns
+    assert turn.cut_in
+    assert turn.hesitates
+    assert turn.hesitation_cut
+    assert turn.gap_ms is None
+    assert turn.answered
+
+
+async def test_a_patient_server_leaves_the_hesitation_alone(clock: Clock) -> None:
+    result, _, _ = await play(clock, says(voice(800, 700, 800, 100)), silence_ms=800)
+    [turn] = result.turns
+    assert turn.hesitates
+    assert not turn.cut_in
+    assert turn.gap_ms == pytest.approx(800, abs=0.5)
+
+
+async def test_a_barge_in_flushes_truncates_and_is_measured_from_the_onset(clock: Clock) -> None:
+    result, call, session = await play(
+        clock,
+        says(voice(800, 100)),
+        says(voice(600, 100), "barge_in", wait_ms=500.0),
+        reply_ms=3000,
+    )
+    first, second = result.turns
+    assert first.barge_in is None
+    assert second.barge_in is not None
+    assert 0 <= second.barge_in.audible_ms <= 20
+    assert second.barge_in.wire_ms <= second.barge_in.audible_ms
+    assert second.gap_ms == pytest.approx(200, abs=0.5)
+    [truncate] = [e for e in session.client_events if e["type"] == "conversation.item.truncate"]
+    assert truncate["audio_end_ms"] == int(second.barge_in.heard_ms)
+    assert 500 <= truncate["audio_end_ms"] <= 540
+
+
+async def test_the_caller_waits_until_the_agent_has_been_heard_out(clock: Clock) -> None:
+    result, _, _ = await play(clock, says(voice(500, 100)), says(voice(500, 100)), reply_ms=1000)
+    first, second = result.turns
+    assert first.answer_end_at is not None
+    assert second.onset_at - first.answer_end_at == pytest.approx(0.6, abs=0.05)
+
+
+async def test_a_turn_without_an_answer_is_counted_and_the_call_goes_on(clock: Clock) -> None:
+    result, _, _ = await play(
+        clock, says(voice(500, 100)), says(voice(500, 100)), silence_ms=60_000
+    )
+    assert result.unanswered == ("turn", "turn")
+    assert all(turn.gap_ms is None and not turn.cut_in for turn in result.turns)
+
+
+async def test_conversation_has_both_voices_in_true_timing(clock: Clock) -> None:
+    result, call, _ = await play(clock, says(voice(1000, 100)))
+    caller, agent = call.record.channels(call.uplink.recorded())
+    assert len(caller) == len(agent)
+    [turn] = result.turns
+    assert turn.answer_at is not None
+    starts = round(turn.answer_at * RATE_HZ)
+    assert abs(int(agent[starts + 100])) + abs(int(agent[starts + 130])) > 0
+    between = slice(round(turn.end_at * RATE_HZ), starts - 1)
+    assert not agent[between].any()
+    assert np.abs(caller[between]).max() < 400  # the room, not the caller
+
+
+async def test_the_room_is_never_silent(clock: Clock) -> None:
+    _, call, _ = await play(clock, says(voice(500, 100)))
+    frames = call.uplink.recorded().reshape(-1, 480)
+    assert np.all(np.abs(frames).max(axis=1) > 0)
+
+
+async def test_a_server_that_hangs_up_breaks_the_call_with_a_sentence(clock: Clock) -> None:
+    async with memory_call(clock) as (connection, session):
+        call = SimulatedCall(connection, (says(voice(500, 100)),), clock=clock)
+        await session.socket.close()
+        with pytest.raises(ConnectionFailed):
+            await call.run()
+
+
+async def test_requested_turn_detection_reaches_the_server(clock: Clock) -> None:
+    detection = {"type": "server_vad", "silence_duration_ms": 250}
+    async with memory_call(clock) as (connection, session):
+        options = CallOptions(turn_detection=detection)
+        await SimulatedCall(connection, (), options=options, clock=clock).run()
+    [update] = [e for e in session.client_events if e["type"] == "session.update"]
+    assert update["session"]["audio"]["input"]["turn_detection"] == detection
