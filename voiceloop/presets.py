@@ -6,17 +6,23 @@ backends that a server calls. A URL replaces that part of the preset.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from voiceloop.agent import AgentConfig, embedded_agent, load_agent
-from voiceloop.backends import Backends
+from voiceloop.backends import Backends, LanguageModel, Recognizer, Voice
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.supervisor import Progress, Supervisor
 from voiceloop.worker_messages import RoleSpec, WorkerSpec
+
+if TYPE_CHECKING:
+    from voiceloop.remote import RemoteService
+
+Connect = Callable[[str, str], Awaitable["RemoteService"]]
 
 PRESETS = ("embedded", "remote")
 
@@ -75,13 +81,51 @@ async def open_backends(
 
     Raises:
         ConfigError: the preset is incomplete.
-        BackendError: a model cannot be loaded.
+        BackendError: a model cannot be loaded, or a remote service does not answer.
     """
-    specs = worker_specs(config)
-    if config.stt_url or config.llm_url or config.tts_url:
-        raise ConfigError("expected no stt_url, llm_url or tts_url: remote.py is not there yet")
-    async with Supervisor(specs, on_progress=on_progress) as supervisor:
+    async with AsyncExitStack() as stack:
+        supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
+        await stack.enter_async_context(supervisor)
+        services: list[RemoteService] = []
+
+        async def connect(url: str, model: str) -> RemoteService:
+            from voiceloop.remote import RemoteService  # httpx costs a start without it 0.2 s
+
+            service = RemoteService(url, model=model, key=config.remote_key)
+            stack.push_async_callback(service.close)
+            await service.start()
+            services.append(service)
+            return service
+
         backends = Backends(
-            supervisor.recognizer(), supervisor.language_model(), supervisor.voice()
+            await _recognizer(config, supervisor, connect),
+            await _language_model(config, supervisor, connect),
+            await _voice(config, supervisor, connect),
         )
-        yield backends, supervisor.ready
+        yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
+
+
+async def _recognizer(config: Config, supervisor: Supervisor, connect: Connect) -> Recognizer:
+    if config.stt_url is None:
+        return supervisor.recognizer()
+    from voiceloop.remote_recognizer import RemoteRecognizer
+
+    return RemoteRecognizer(await connect(config.stt_url, config.stt_model))
+
+
+async def _language_model(
+    config: Config, supervisor: Supervisor, connect: Connect
+) -> LanguageModel:
+    if config.llm_url is None:
+        return supervisor.language_model()
+    from voiceloop.remote_language import RemoteLanguageModel
+
+    return RemoteLanguageModel(await connect(config.llm_url, config.llm_model))
+
+
+async def _voice(config: Config, supervisor: Supervisor, connect: Connect) -> Voice:
+    if config.tts_url is None:
+        return supervisor.voice()
+    from voiceloop.remote_voice import RemoteVoice
+
+    return RemoteVoice(await connect(config.tts_url, config.tts_model))

@@ -1,0 +1,241 @@
+"""A remote language model that is slow, drops, refuses and breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.remote_service import Answer, Remote, Service, scripted_remote
+from voiceloop import remote
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    Staged,
+    TextDelta,
+    Tool,
+    ToolCall,
+)
+from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
+from voiceloop.remote import RemoteService
+from voiceloop.remote_language import RemoteLanguageModel
+
+PARAMS = GenerateParams(max_tokens=20)
+USER = (ChatMessage("user", "hello"),)
+
+Connect = Callable[..., RemoteService]
+
+
+@pytest.fixture
+async def remote_service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Remote]:
+    monkeypatch.setattr(remote, "RETRY_PAUSES_S", (0.0, 0.0))
+    async with scripted_remote() as running:
+        yield running
+
+
+@pytest.fixture
+def service(remote_service: Remote) -> Service:
+    return remote_service.service
+
+
+@pytest.fixture
+def connect(remote_service: Remote) -> Connect:
+    return remote_service.connect
+
+
+def chunks(*deltas: dict[str, Any], reason: str = "stop", done: bool = True) -> list[bytes]:
+    lines = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    if done:
+        lines.append({"choices": [{"delta": {}, "finish_reason": reason}]})
+        lines.append({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}})
+    pieces = [f"data: {json.dumps(line)}\n\n".encode() for line in lines]
+    return [*pieces, b"data: [DONE]\n\n"] if done else pieces
+
+
+def reply(*deltas: dict[str, Any], **options: Any) -> Answer:
+    reason = options.pop("reason", "stop")
+    done = options.pop("done", True)
+    pieces = chunks(*deltas, reason=reason, done=done)
+    return Answer(pieces, content_type="text/event-stream", **options)
+
+
+async def generate(service: RemoteService) -> list[object]:
+    branch = await RemoteLanguageModel(service).branch("sess_1/turn_1", ())
+    try:
+        branch.commit(USER, PARAMS)
+        found: list[object] = []
+        async for event in branch.events():
+            found.append(event)
+            if isinstance(event, Generated):
+                return found
+    finally:
+        await branch.close()
+    raise AssertionError("the branch ended without a reply")
+
+
+async def test_a_reply_streams_in_with_its_usage(service: Service, connect: Connect) -> None:
+    service.say("/chat/completions", reply({"content": "good "}, {"content": "morning"}))
+    *deltas, generated = await generate(connect(key="secret"))
+    assert deltas == [TextDelta("good "), TextDelta("morning")]
+    assert isinstance(generated, Generated)
+    assert (generated.finish_reason, generated.usage.n_prompt_tokens) == ("stop", 9)
+    asked = json.loads(service.asked("/chat/completions")[0])
+    assert asked["messages"] == [{"role": "user", "content": "hello"}]
+    assert asked["model"] == "m"
+    assert "tools" not in asked
+
+
+async def test_a_tool_call_comes_whole_and_its_result_continues_the_reply(
+    service: Service, connect: Connect
+) -> None:
+    parts = ('{"n"', ": 2}")
+    head = {"index": 0, "id": "call_9", "function": {"name": "order", "arguments": parts[0]}}
+    tail = {"index": 0, "function": {"arguments": parts[1]}}
+    service.say(
+        "/chat/completions",
+        reply({"tool_calls": [head]}, {"tool_calls": [tail]}, reason="tool_calls"),
+        reply({"content": "done"}),
+    )
+    tools = (Tool("order", "orders", {"type": "object"}),)
+    branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", (), tools)
+    events = branch.events()
+    branch.commit(USER, PARAMS)
+    call = ToolCall("call_9", "order", '{"n": 2}')
+    assert await anext(events) == call
+    generated = await anext(events)
+    assert isinstance(generated, Generated) and generated.finish_reason == "tool_calls"
+    branch.commit((ChatMessage("tool", "ok", tool_call_id="call_9"),), PARAMS)
+    assert await anext(events) == TextDelta("done")
+    await branch.close()
+    roles = [m["role"] for m in json.loads(service.asked("/chat/completions")[1])["messages"]]
+    assert roles == ["user", "assistant", "tool"]
+
+
+async def test_staging_is_answered_without_a_request(service: Service, connect: Connect) -> None:
+    branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
+    branch.stage(4, "hel")
+    assert await anext(branch.events()) == Staged(4, 0, 0, None)
+    await branch.close()
+    assert service.asked("/chat/completions") == []
+
+
+async def test_closing_in_mid_reply_hangs_up(service: Service, connect: Connect) -> None:
+    never = asyncio.Event()
+    service.say("/chat/completions", reply({"content": "a"}, {"content": "b"}, hold_end=never))
+    branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
+    branch.commit(USER, PARAMS)
+    assert await anext(branch.events()) == TextDelta("a")
+    await branch.close()
+    await service.hung_up.wait()
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_busy_service_is_asked_again(
+    service: Service, connect: Connect, status: int
+) -> None:
+    service.say("/chat/completions", Answer([b"busy"], status), reply({"content": "now"}))
+    assert (await generate(connect()))[0] == TextDelta("now")
+
+
+async def test_a_dropped_connection_is_asked_again_before_the_first_byte(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/chat/completions", Answer([], drop_before=True), reply({"content": "now"}))
+    assert (await generate(connect()))[0] == TextDelta("now")
+
+
+async def test_a_reply_cut_in_the_middle_is_never_asked_for_twice(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/chat/completions", reply({"content": "half"}, done=False, drop_after=True))
+    branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
+    branch.commit(USER, PARAMS)
+    events = branch.events()
+    assert await anext(events) == TextDelta("half")
+    with pytest.raises(BackendError):
+        await anext(events)
+    await branch.close()
+    assert len(service.asked("/chat/completions")) == 1
+
+
+async def test_a_reply_that_ends_without_a_reason_has_failed(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/chat/completions", reply({"content": "half"}, done=False))
+    with pytest.raises(BackendError, match="to its end"):
+        await generate(connect())
+
+
+async def test_a_service_that_stays_busy_is_given_up(service: Service, connect: Connect) -> None:
+    service.say("/chat/completions", Answer([b'{"error": {"message": "queue full"}}'], 429))
+    with pytest.raises(BackendError, match="429: queue full"):
+        await generate(connect())
+    assert len(service.asked("/chat/completions")) == 3
+
+
+async def test_a_long_retry_after_is_not_waited_for(service: Service, connect: Connect) -> None:
+    service.say("/chat/completions", Answer([b"busy"], 429, headers={"retry-after": "30"}))
+    with pytest.raises(BackendError):
+        await generate(connect())
+    assert len(service.asked("/chat/completions")) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404])
+async def test_a_refusal_is_final(service: Service, connect: Connect, status: int) -> None:
+    service.say("/chat/completions", Answer([b'{"error": "no such model"}'], status))
+    with pytest.raises(BackendRefused, match="no such model"):
+        await generate(connect())
+    assert len(service.asked("/chat/completions")) == 1
+
+
+async def test_a_silent_service_times_out(service: Service, connect: Connect) -> None:
+    service.say("/chat/completions", Answer([], hold=asyncio.Event()))
+    with pytest.raises(BackendTimeout):
+        await generate(connect(silence_s=0.05))
+
+
+@pytest.mark.parametrize(
+    "data", [b"data: {nonsense\n\n", b"data: 3\n\n", b'data: {"error":"x"}\n\n']
+)
+async def test_chunks_that_are_no_chunks_fail_the_reply(
+    service: Service, connect: Connect, data: bytes
+) -> None:
+    service.say("/chat/completions", Answer([data]))
+    with pytest.raises(BackendError):
+        await generate(connect())
+
+
+async def test_one_warm_connection_serves_many_requests(service: Service, connect: Connect) -> None:
+    service.say("/chat/completions", reply({"content": "x"}))
+    remote_service = connect()
+    await remote_service.warm_up()
+    for _ in range(3):
+        await generate(remote_service)
+    assert service.n_connections == 1
+
+
+async def test_nobody_at_the_address_is_said_in_one_sentence(service: Service) -> None:
+    nowhere = RemoteService("http://127.0.0.1:1/v1", model="m")
+    with pytest.raises(BackendError, match="expected an answer from http://127.0.0.1:1/v1"):
+        await nowhere.warm_up()
+    await nowhere.close()
+
+
+async def test_a_service_that_comes_back_is_found_without_a_call(
+    service: Service, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "LOOK_AGAIN_S", 0.0)
+    started = connect()
+    await started.start()
+    assert started.reachable
+    service.say("/chat/completions", Answer([], drop_before=True))
+    n_asked = len(service.asked("/models"))
+    with pytest.raises(BackendError):
+        await generate(started)
+    await service.wait_asked("/models", n_asked + 1)
+    while not started.reachable:  # noqa: ASYNC110: the answer is on its way
+        await asyncio.sleep(0.001)

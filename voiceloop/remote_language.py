@@ -1,0 +1,226 @@
+"""A language model behind ``/v1/chat/completions``, streamed (vLLM, SGLang, llama.cpp, OpenAI).
+
+Such a service keeps no branch for us: staging is answered at once and costs nothing, its prefix
+cache does what it can, and closing a branch in mid-reply closes the connection, which aborts the
+generation there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    LanguageEvent,
+    Staged,
+    TextDelta,
+    Tool,
+    ToolCall,
+    Usage,
+)
+from voiceloop.errors import BackendError
+from voiceloop.event_stream import EventStream
+from voiceloop.remote import RemoteService
+
+FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+
+
+class RemoteLanguageModel:
+    """``LanguageModel`` over a service."""
+
+    def __init__(self, service: RemoteService) -> None:
+        self._service = service
+
+    async def branch(
+        self, branch_id: str, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...] = ()
+    ) -> RemoteBranch:
+        self._service.keep_warm()
+        return RemoteBranch(branch_id, self._service, history, tools)
+
+
+class RemoteBranch(EventStream[LanguageEvent]):
+    """One conversation's continuation: its messages are sent whole with each commit."""
+
+    def __init__(
+        self,
+        branch_id: str,
+        service: RemoteService,
+        history: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...],
+    ) -> None:
+        super().__init__(branch_id)
+        self._service = service
+        self._messages = list(history)
+        self._tools = [_tool(tool) for tool in tools]
+        self._task: asyncio.Task[None] | None = None
+
+    def stage(self, stage_id: int, user_text: str) -> None:
+        self.deliver(Staged(stage_id, 0, 0, None))
+
+    def speculate(self, user_text: str, params: GenerateParams) -> None:
+        """Nothing: a remote reply that may be thrown away would be paid for."""
+
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        if not self.live:
+            return
+        if self._task is not None and not self._task.done():
+            self.fail(BackendError("expected a commit after the reply, found it still under way"))
+            return
+        self._messages += tail
+        self._task = asyncio.create_task(self._reply(params), name=f"reply {self.stream_id}")
+
+    async def close(self) -> None:
+        await super().close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _reply(self, params: GenerateParams) -> None:
+        try:
+            await self._generate(params)
+        except BackendError as error:
+            self.fail(error)
+
+    async def _generate(self, params: GenerateParams) -> None:
+        started = monotonic()
+        reply = _Reply()
+        async with self._service.stream("/chat/completions", json=self._body(params)) as response:
+            # Read to the very end, past "[DONE]": only then the connection can be used again.
+            async with aclosing(self._service.lines(response)) as lines:
+                async for line in lines:
+                    text = reply.add(_chunk(line))
+                    if reply.ttft_ms == 0.0 and (text or reply.calls):
+                        reply.ttft_ms = 1000 * (monotonic() - started)
+                    if text:
+                        self.deliver(TextDelta(text))
+        generated, calls = reply.finish()
+        self._messages.append(ChatMessage("assistant", reply.text, calls))
+        for call in calls:
+            self.deliver(call)
+        self.deliver(generated)
+
+    def _body(self, params: GenerateParams) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "messages": [_chat(message) for message in self._messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": params.max_tokens,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "seed": params.seed,
+        }
+        if self._service.model:
+            body["model"] = self._service.model
+        if params.top_k:
+            body["top_k"] = params.top_k  # no OpenAI field, but vLLM's, SGLang's and llama.cpp's
+        if params.stop:
+            body["stop"] = list(params.stop)
+        if self._tools:
+            body["tools"] = self._tools
+            body["tool_choice"] = params.tool_choice
+        return body
+
+
+@dataclass(slots=True)
+class _Call:
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class _Reply:
+    """What the chunks of one answer amount to."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.calls: dict[int, _Call] = {}
+        self.ttft_ms = 0.0
+        self._finish_reason: str | None = None
+        self._usage: dict[str, Any] = {}
+
+    def add(self, chunk: dict[str, Any]) -> str:
+        """Take one chunk; its text. Raises: BackendError when it reports an error."""
+        if chunk.get("error"):
+            error = chunk["error"]
+            message = error.get("message") if isinstance(error, dict) else error
+            raise BackendError(f"the language model failed in mid-reply: {message}")
+        self._usage = chunk.get("usage") or self._usage
+        text = ""
+        for choice in (chunk.get("choices") or [])[:1]:
+            delta = choice.get("delta") or {}
+            text = delta.get("content") or ""
+            for part in delta.get("tool_calls") or []:
+                call = self.calls.setdefault(part.get("index", 0), _Call())
+                function = part.get("function") or {}
+                call.call_id = part.get("id") or call.call_id
+                call.name = function.get("name") or call.name
+                call.arguments += function.get("arguments") or ""
+            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+        self.text += text
+        return text
+
+    def finish(self) -> tuple[Generated, tuple[ToolCall, ...]]:
+        """Raises: BackendError when the answer stopped before its end."""
+        if self._finish_reason is None:
+            raise BackendError("expected the reply to its end, found the connection closed before")
+        calls = tuple(
+            ToolCall(call.call_id or f"call_{index}", call.name, call.arguments or "{}")
+            for index, call in sorted(self.calls.items())
+        )
+        reason: Any = FINISH_REASONS.get(self._finish_reason, "stop")
+        if calls and reason == "stop":
+            reason = "tool_calls"  # some services say "stop" after a call
+        details = self._usage.get("prompt_tokens_details") or {}
+        usage = Usage(
+            n_prompt_tokens=self._usage.get("prompt_tokens") or 0,
+            n_cached_tokens=details.get("cached_tokens") or 0,
+            n_reply_tokens=self._usage.get("completion_tokens") or 0,
+            ttft_ms=self.ttft_ms,
+        )
+        return Generated(reason, usage), calls
+
+
+def _chunk(line: str) -> dict[str, Any]:
+    """The data of one server-sent line, {} where it has none. Raises: BackendError."""
+    data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+    if not data or data == "[DONE]":
+        return {}
+    try:
+        chunk = json.loads(data)
+    except ValueError as error:
+        raise BackendError(f"expected a JSON chunk of the reply, found {error}") from error
+    if not isinstance(chunk, dict):
+        raise BackendError("expected a JSON object as chunk of the reply, found another value")
+    return chunk
+
+
+def _chat(message: ChatMessage) -> dict[str, Any]:
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        chat["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        chat["tool_call_id"] = message.tool_call_id
+    return chat
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
