@@ -237,5 +237,5 @@ async def test_a_service_that_comes_back_is_found_without_a_call(
     with pytest.raises(BackendError):
         await generate(started)
     await service.wait_asked("/models", n_asked + 1)
-    while not started.reachable:  # noqa: ASYNC110: the answer is on its way
+    while not started.reachable:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
