@@ -1,0 +1,73 @@
+"""Real calls over real sockets with real processes (marker `call`): not part of the unit suite."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fake_server import REPLY
+from benchmarks.turn_latency import FAKE_SERVER
+from clients.call_script import load_call, load_utterances
+from clients.connection import RATE_HZ, RealtimeConnection
+from clients.loadgen import Load, run_load
+from clients.server_process import running_server
+from clients.simulated_call import CallOptions, SimulatedCall
+from voiceloop.presets import embedded_model_dir
+
+pytestmark = [pytest.mark.call, pytest.mark.timeout(240)]
+
+FILES = ("conversation.wav", "turns.json", "waterfall.png", "report.html")
+# Longer than the hesitation: a plain timer leaves it alone, so that nothing may cut in.
+PATIENT = {"type": "server_vad", "silence_duration_ms": 900}
+
+
+async def test_a_call_on_scripted_models_is_answered_and_measured(tmp_path: Path) -> None:
+    utterances = load_utterances(load_call(), "slt", RATE_HZ)
+    async with running_server(command=FAKE_SERVER, log=tmp_path / "log") as server:
+        connection = await RealtimeConnection.open(server.url, extras={"voiceloop.timeline": "1"})
+        options = CallOptions(turn_detection=PATIENT)
+        result = await SimulatedCall(connection, utterances, options=options).run()
+        assert server.resident_mb() > 10
+    assert result.errors == ()
+    assert result.unanswered == ()
+    assert [turn.name for turn in result.turns if turn.cut_in] == []
+    interrupted = {turn.name: turn for turn in result.turns}["interrupt"]
+    assert interrupted.barge_in is not None
+    for turn in result.turns:
+        assert turn.waterfall is not None
+        assert abs(turn.waterfall.sum_error_ms) <= 10
+        assert turn.waterfall.missing_marks == ()
+        assert turn.answer.startswith(REPLY[:9])
+
+
+async def test_several_callers_at_once_are_all_answered(tmp_path: Path) -> None:
+    async with running_server(command=FAKE_SERVER, log=tmp_path / "log") as server:
+        result = await run_load(Load(server.url, n_calls=3, at_once=3, ramp_s=1.0, n_turns=1))
+    assert result.broken == ()
+    assert [call.unanswered for call in result.calls] == [()] * 3
+    assert {call.voice for call in result.calls} == set(load_call().voices)
+
+
+def test_the_demo_answers_every_turn_and_writes_its_files(tmp_path: Path) -> None:
+    if not (embedded_model_dir() / "config.json").exists():
+        pytest.skip(f"the embedded agent's weights are not at {embedded_model_dir()}")
+    result = subprocess.run(
+        [sys.executable, "-m", "voiceloop.cli", "demo", "--json", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    printed = json.loads(result.stdout)
+    assert printed["unanswered"] == 0
+    assert len(printed["turns"]) >= 6
+    assert printed == json.loads((tmp_path / "turns.json").read_text())
+    for name in FILES:
+        assert (tmp_path / name).stat().st_size > 1000
+    with wave.open(str(tmp_path / "conversation.wav")) as file:
+        assert file.getnchannels() == 2
+        assert file.getnframes() > 20 * RATE_HZ

@@ -1,0 +1,198 @@
+"""Bad input on the command line: exit code 2 and one sentence that says what was expected."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import pytest
+
+from voiceloop import __version__
+from voiceloop.cli import build_parser, main
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("VOICELOOP_")]:
+        monkeypatch.delenv(name)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """Run the command; it must exit with 2 and say one line on standard error."""
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.strip().splitlines()
+    assert line.startswith("voiceloop: ")
+    return line
+
+
+def wav(path: Path, n_channels: int, width: int, n_frames: int = 800) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(n_channels)
+        file.setsampwidth(width)
+        file.setframerate(16_000)
+        file.writeframes(bytes(n_channels * width * n_frames))
+    return path
+
+
+def test_a_busy_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refusal(capsys, "serve", "--port", str(port))
+    assert "expected a free port" in line
+    assert str(port) in line
+
+
+def test_an_unknown_config_key_names_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "voiceloop.toml"
+    path.write_text("prot = 8080\n")
+    line = refusal(capsys, "serve", "--config", str(path))
+    assert "'prot'" in line
+    assert "'port'" in line
+
+
+def test_a_missing_config_agent_or_preset_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "none.toml" in refusal(capsys, "serve", "--config", str(tmp_path / "none.toml"))
+    assert "none.toml" in refusal(
+        capsys, "serve", "--port", "0", "--agent", str(tmp_path / "none.toml")
+    )
+    assert "'cloud'" in refusal(capsys, "serve", "--port", "0", "--preset", "cloud")
+
+
+def test_flags_win_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VOICELOOP_PORT", "70000")
+    assert "70000" in refusal(capsys, "serve")
+    assert "80000" in refusal(capsys, "serve", "--port", "80000")
+
+
+@pytest.mark.parametrize("command", ["demo", "talk"])
+@pytest.mark.parametrize(
+    ("n_channels", "width", "n_frames", "found"),
+    [(2, 2, 800, "stereo"), (1, 1, 800, "8-bit"), (1, 2, 0, "empty"), (1, 2, 800, "silence")],
+)
+def test_a_wav_of_another_shape_is_refused(
+    command: str,
+    n_channels: int,
+    width: int,
+    n_frames: int,
+    found: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = wav(tmp_path / "in.wav", n_channels, width, n_frames)
+    out = () if command == "talk" else ("--out", str(tmp_path / "out"))
+    line = refusal(capsys, command, "--wav", str(path), *out)
+    assert "expected" in line
+    assert found in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["demo", "talk"])
+def test_what_is_no_wav_or_not_there_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.wav"
+    assert "found no file" in refusal(capsys, command, "--wav", str(path))
+    path.write_text("this is no audio")
+    assert "found no readable WAV" in refusal(capsys, command, "--wav", str(path))
+
+
+def test_talk_without_a_server_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "in.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(24_000)
+        file.writeframes(b"\x00\x20" * 2400)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    line = refusal(capsys, "talk", f"ws://127.0.0.1:{port}", "--wav", str(path))
+    assert "expected a Realtime server" in line
+
+
+def test_talk_without_sounddevice_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    line = refusal(capsys, "talk")
+    assert "voiceloop[talk]" in line
+    assert "--wav" in line
+
+
+def test_talk_without_a_microphone_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NoDevice:
+        PortAudioError = OSError
+
+        @staticmethod
+        def RawInputStream(**_: object) -> None:  # noqa: N802 - the library's name
+            raise OSError("Error querying device -1")
+
+    monkeypatch.setitem(sys.modules, "sounddevice", NoDevice)
+    line = refusal(capsys, "talk")
+    assert "expected a microphone" in line
+
+
+def test_out_without_wav_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "expected --wav" in refusal(capsys, "talk", "--out", str(tmp_path / "out.wav"))
+
+
+def test_a_missing_extra_names_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacks_torch(*_: object) -> int:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch.nn")
+
+    monkeypatch.setattr("voiceloop.cli._serve", lacks_torch)
+    assert "pip install 'voiceloop[embedded]'" in refusal(capsys, "serve")
+
+
+@pytest.mark.parametrize("argv", [(), ("sing",), ("serve", "--port", "many"), ("demo", "--loud")])
+def test_arguments_that_do_not_exist_exit_with_2(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "usage: voiceloop" in capsys.readouterr().err
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("demo", "serve", "talk", "doctor"):
+        with pytest.raises(SystemExit) as ended:
+            build_parser().parse_args([command, "--help"])
+        assert ended.value.code == 0
+        assert f"usage: voiceloop {command}" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.strip() == f"voiceloop {__version__}"
+
+
+def test_the_command_line_itself_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, voiceloop.cli; voiceloop.cli.build_parser(); "
+        "print([m for m in ('numpy', 'rich', 'starlette', 'torch') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
