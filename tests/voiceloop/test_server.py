@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +21,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config, Limits
 from voiceloop.connection import Disconnected, Transport
-from voiceloop.errors import ConfigError
+from voiceloop.errors import BackendRefused, ConfigError
 from voiceloop.server import Gateway, build_app, listen, make_server, serve
 
 KEY = "secret-key-1"
@@ -283,3 +285,42 @@ async def test_a_transport_closes_once_and_then_says_disconnected() -> None:
             await client.recv()
         assert caught.value.rcvd is not None
         assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1000, "done")
+
+
+# --- the process ---
+
+
+async def test_a_signal_drains_the_server_and_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    @asynccontextmanager
+    async def fakes(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        yield instant_backends(), lambda: True
+        closed.append("models")
+
+    monkeypatch.setattr("voiceloop.server.open_backends", fakes)
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(Config(port=0), agent=AGENT, ready=url.set_result))
+    async with asyncio.timeout(5):
+        address = (await url).replace("http://", "ws://")
+        async with connect(f"{address}/v1/realtime", proxy=None) as client:
+            await event(client)
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(ConnectionClosed) as caught:
+                await until(client, "never")
+            assert caught.value.rcvd is not None and caught.value.rcvd.code == 1012
+        await serving
+    assert closed == ["models"]
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()
+
+
+async def test_models_that_cannot_load_end_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def broken(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        raise BackendRefused("expected a model folder, found none")
+        yield
+
+    monkeypatch.setattr("voiceloop.server.open_backends", broken)
+    with pytest.raises(BackendRefused, match="expected a model folder"):
+        await serve(Config(port=0), agent=AGENT)
