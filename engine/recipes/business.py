@@ -256,12 +256,13 @@ def write_prompt(rng: random.Random, place: Business) -> str:
         rng,
         rng.choice(
             (
-                "you are {agent}, the (friendly |)voice (assistant |agent |)(of|at|for) {name}(, a {size} "
+                "you are {agent}, the (friendly |)voice (assistant |agent |)(of|at|for) {name}(, a "
+                "{size} {kind}|).",
+                "you are {agent}. you (answer the phone|take calls) (for|at) {name}(, a {size} "
                 "{kind}|).",
-                "you are {agent}. you (answer the phone|take calls) (for|at) {name}(, a {size} {kind}|).",
                 "your name is {agent} and you work at {name}(, a {size} {kind}|).",
-                "you are a (helpful |polite |cheerful |)(voice |phone |)(assistant|agent) (called|named) "
-                "{agent} (for|at) {name}(, a {kind}|).",
+                "you are a (helpful |polite |cheerful |)(voice |phone |)(assistant|agent) "
+                "(called|named) {agent} (for|at) {name}(, a {kind}|).",
                 "you are {agent} (from|at) {name}.",
                 "{agent} is the voice of {name}. you are {agent}.",
                 "name: {agent}. (place|business): {name}.",

@@ -1,4 +1,4 @@
-"""Puts moves together into whole calls, seeded; the same code makes training and evaluation calls."""
+"""Puts moves together into whole calls, seeded, for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
                     (
                         expand(
                             rng,
-                            "you are {a}, the voice of {n}.|you are {a}. you (answer the phone|take calls) "
-                            "(for|at) {n}.|you are the (voice |)assistant {a} (at|of) {n}.",
+                            "you are {a}, the voice of {n}.|you are {a}. you (answer the phone|"
+                            "take calls) (for|at) {n}.|you are the (voice |)assistant {a} (at|of) {n}.",
                             a=place.agent,
                             n=place.name,
                         ),

@@ -3,8 +3,8 @@
 Owns the special tokens, the Jinja template that any Hugging Face runtime can render, and how a
 rendered conversation becomes training tokens with loss weights.
 
-A conversation reads: `<|system|>prompt<|tools|>signatures<|end|><|user|> words<|end|>
-<|assistant|>words<tool_call>{"name": ..., "arguments": {...}}</tool_call><|end|><|tool|>json<|end|>`.
+A conversation reads: `<|system|>prompt<|tools|>signatures<|end|><|user|> words<|end|><|assistant|>
+words<tool_call>{"name": ..., "arguments": {...}}</tool_call><|end|><|tool|>json<|end|>`.
 Tool schemas are written as short signatures, `book(day: string, people: integer): Make a booking.`,
 which costs a third of the tokens of their JSON.
 """
@@ -37,8 +37,8 @@ TEXT_TOKENS = (CALL_OPEN, CALL_CLOSE)
 CHAT_TEMPLATE = """\
 {%- macro kind(p) -%}
 {%- if p.enum is defined -%}{{ p.enum | join('|') }}
-{%- elif p.type is defined and p.type == 'array' -%}[{{ p['items'].type if p['items'] is defined and \
-p['items'].type is defined else 'any' }}]
+{%- elif p.type is defined and p.type == 'array' -%}[{{ p['items'].type if p['items'] is defined \
+and p['items'].type is defined else 'any' }}]
 {%- elif p.type is defined -%}{{ p.type }}
 {%- else -%}any
 {%- endif -%}
@@ -68,7 +68,8 @@ p['items'].type is defined else 'any' }}]
 {%- elif message.role == 'tool' -%}<|tool|>{{ message.content | trim }}<|end|>
 {%- elif message.role == 'system' -%}<|system|>{{ message.content | trim }}<|end|>
 {%- elif message.role == 'assistant' -%}<|assistant|>{{ (message.content or '') | trim }}
-{%- for call in (message.tool_calls if message.tool_calls is defined and message.tool_calls else []) -%}
+{%- for call in (message.tool_calls if message.tool_calls is defined and message.tool_calls else \
+[]) -%}
 {%- set f = call.function if call.function is defined else call -%}
 <tool_call>{"name": "{{ f.name }}", "arguments": {{ f.arguments if f.arguments is string else \
 f.arguments | tojson }}}</tool_call>

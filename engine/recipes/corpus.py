@@ -57,7 +57,7 @@ class Rows:
 
     @property
     def target_weights(self) -> np.ndarray:
-        """Weights of predicting tokens[:, 1:]; zero where a conversation ends and another begins."""
+        """Weights of predicting tokens[:, 1:]; zero where another conversation begins."""
         same = self.documents[:, 1:] == self.documents[:, :-1]
         return self.weights[:, 1:] * same
 

@@ -1,4 +1,4 @@
-"""Reads the shared dialogues, masks real telephone numbers and addresses, and frames them as calls."""
+"""Reads the shared dialogues, masks real numbers and addresses, and frames them as calls."""
 
 from __future__ import annotations
 

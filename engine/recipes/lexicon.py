@@ -245,7 +245,8 @@ PLACE_FACTS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "dogs",
-        "(can i bring|do you allow) (my dog|dogs|pets)|are (dogs|pets) allowed|is it okay to bring a dog",
+        "(can i bring|do you allow) (my dog|dogs|pets)|are (dogs|pets) allowed|is it "
+        "okay to bring a dog",
         "Dogs {v}.|Pets: dogs {v}.",
         "Dogs {v}.",
         (

@@ -16,17 +16,18 @@ from .chat_format import CALL_CLOSE, CALL_OPEN
 
 _REFUSAL = re.compile(
     r"(can't|cannot|can not|not able to|unable to) (help|answer|do)|only help|can only help|outside"
-    r" what|not something i can|beyond me|not my area|don't know about|i'm afraid|don't have (any )?"
-    r"information|don't know that|i only help|really don't know|don't have that",
+    r" what|not something i can|beyond me|not my area|don't know about|i'm afraid|don't have "
+    r"(any )?information|don't know that|i only help|really don't know|don't have that",
     re.I,
 )
 _REDIRECT = re.compile(r"\?|\b(I|we) can help|only help|happy to help", re.I)
 STOP_WORDS = frozenset(
-    """a an the and or but if of to in on at for with from by is are was were be been am do does did
-    have has had i you he she it we they me him her us them my your his its our their this that these
-    those there here what which who when where how why not no yes can could will would shall should may
-    might must just so as than then too very please thanks thank ok okay like want need get got any
-    some all one more also about up out i'm i'd it's that's you're i'll let's don't""".split()
+    """a an the and or but if of to in on at for with from by is are was were be been am do does
+    did have has had i you he she it we they me him her us them my your his its our their this
+    that these those there here what which who when where how why not no yes can could will
+    would shall should may might must just so as than then too very please thanks thank ok okay
+    like want need get got any some all one more also about up out i'm i'd it's that's you're
+    i'll let's don't""".split()
 )
 
 

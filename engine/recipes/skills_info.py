@@ -198,8 +198,11 @@ def menu(call: Call) -> None:
         word = rng.choice(words)
         named = groups[group][:6]
         if word.startswith(("to ", "for ")) or word == "sweet":
-            call.user("what do you have {w}|what (is there|can i (get|have)|have you got|do you serve) {w}|do you have "
-                "(anything|something) {w}", w=word)
+            call.user(
+                "what do you have {w}|what (is there|can i (get|have)|have you got|do you serve) {w}|"
+                "do you have (anything|something) {w}",
+                w=word,
+            )
         else:
             call.user(
                 "what {w} do you have|what kind of {w} do you have|which {w} are there", w=word

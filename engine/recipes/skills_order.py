@@ -84,8 +84,10 @@ def more(call: Call) -> None:
     if not str(call.messages[-1]["content"]).endswith("else?"):
         return
     call.user("yes|yes please|yeah|yes i do|sure|yep|actually yes")
-    call.agent("(sure|okay|of course|great)(,|.) (what (else |)(would you like|can i get you)|go ahead|"
-               "what else)?")
+    call.agent(
+        "(sure|okay|of course|great)(,|.) (what (else |)(would you like|can i get you)|go "
+        "ahead|what else)?"
+    )
     order(call)
 
 

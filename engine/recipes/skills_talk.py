@@ -1,4 +1,4 @@
-"""Call moves that any call may hold: greetings, thanks, repeats, small talk, refusals, half turns."""
+"""Call moves of any call: greetings, thanks, repeats, small talk, refusals, half turns."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from .wording import expand
 _OFF_TOPIC = tuple(
     """what's the weather (like |)(today|tomorrow|in {t}|this weekend)~who won the (game|match|
     election|world cup|super bowl)( last night| yesterday|)~what's the capital of {t}~tell me a
-    (joke|story|poem|riddle|fun fact)~(can|could) you (write|do) my (homework|essay|paper|resume)~what
-    is {n} (times|plus|divided by|minus) {m}~what's the square root of {n}~who is the president of
-    {t}~what do you think (about|of) (politics|the president|abortion|gun control|religion|taxes)~which
-    stocks should i buy~should i (invest in|buy) (bitcoin|gold|stocks|crypto)~i have a (headache|fever|
-    rash|cough), what should i take~what (medicine|pills) should i take for (pain|my back|a cold)~is it
-    safe to (mix|take) (aspirin|ibuprofen) (with|and) alcohol~(can|could) you (write|fix) (some|my)
+    (joke|story|poem|riddle|fun fact)~(can|could) you (write|do) my
+    (homework|essay|paper|resume)~what is {n} (times|plus|divided by|minus) {m}~what's the square
+    root of {n}~who is the president of {t}~what do you think (about|of) (politics|the
+    president|abortion|gun control|religion|taxes)~which stocks should i buy~should i (invest
+    in|buy) (bitcoin|gold|stocks|crypto)~i have a (headache|fever| rash|cough), what should i
+    take~what (medicine|pills) should i take for (pain|my back|a cold)~is it safe to (mix|take)
+    (aspirin|ibuprofen) (with|and) alcohol~(can|could) you (write|fix) (some|my)
     (code|python|program|software)~how do i (fix|repair) my (car|sink|computer|phone|washing
-    machine)~translate (hello|good morning|thank you) (to|into) (french|spanish|german|chinese)~how do
-    you say (thank you|goodbye|cheese) in (french|spanish|german|italian)~how far is the moon~how old
-    is the (universe|earth|sun)~when did (world war two|the civil war) end~who (wrote|directed|painted|
-    invented) (hamlet|the telephone|star wars|the mona lisa|harry potter)~what's the (news|stock price|
-    exchange rate)( today|)~play (some |)(music|jazz|a song)~call my (mother|brother|boss|wife|
-    friend)~send (a text|an email|a message) to my (boss|wife|sister|friend)~what's my horoscope( today|
-    )~what are the lottery numbers~how do i (get rich|lose weight|learn guitar|quit smoking)~(can you
-    |)(help me |)(sue|with suing) my (neighbor|landlord|boss)~do i need a lawyer~how many people live in
-    {t}~what language do they speak in {t}~how tall is (the eiffel tower|mount everest|lebron james)~
-    what's the best (phone|car|laptop|movie)( to buy|)~who would win, a (lion|bear|shark) or a (tiger|
-    wolf|gorilla)~what's the meaning of life~are you (single|married|in love)~will you (marry|date) me~
-    what happens after we die~how (do i|to) make a (bomb|cake from scratch|paper plane)~spell
-    (encyclopedia|onomatopoeia|rhythm)~how many (ounces|grams|feet|inches) in a (pound|cup|mile|
-    yard)~what year was (lincoln|einstein|mozart) born~(book|find) me a flight to {t}~what's on tv
-    tonight~remind me to (call mom|buy milk|take my pills)~tell me about (quantum physics|dinosaurs|the
-    romans|black holes)~how do (planes|engines|magnets|computers) work~what time is it in {t}~who is
-    (taylor swift|elon musk|beyonce|albert einstein)~do aliens exist~what should i (name my
-    (dog|cat|baby)|wear today)""".replace("\n    ", " ").split("~")
+    machine)~translate (hello|good morning|thank you) (to|into)
+    (french|spanish|german|chinese)~how do you say (thank you|goodbye|cheese) in
+    (french|spanish|german|italian)~how far is the moon~how old is the (universe|earth|sun)~when
+    did (world war two|the civil war) end~who (wrote|directed|painted| invented) (hamlet|the
+    telephone|star wars|the mona lisa|harry potter)~what's the (news|stock price| exchange rate)(
+    today|)~play (some |)(music|jazz|a song)~call my (mother|brother|boss|wife| friend)~send (a
+    text|an email|a message) to my (boss|wife|sister|friend)~what's my horoscope( today| )~what
+    are the lottery numbers~how do i (get rich|lose weight|learn guitar|quit smoking)~(can you
+    |)(help me |)(sue|with suing) my (neighbor|landlord|boss)~do i need a lawyer~how many people
+    live in {t}~what language do they speak in {t}~how tall is (the eiffel tower|mount
+    everest|lebron james)~ what's the best (phone|car|laptop|movie)( to buy|)~who would win, a
+    (lion|bear|shark) or a (tiger| wolf|gorilla)~what's the meaning of life~are you
+    (single|married|in love)~will you (marry|date) me~ what happens after we die~how (do i|to)
+    make a (bomb|cake from scratch|paper plane)~spell (encyclopedia|onomatopoeia|rhythm)~how many
+    (ounces|grams|feet|inches) in a (pound|cup|mile| yard)~what year was (lincoln|einstein|mozart)
+    born~(book|find) me a flight to {t}~what's on tv tonight~remind me to (call mom|buy milk|take
+    my pills)~tell me about (quantum physics|dinosaurs|the romans|black holes)~how do
+    (planes|engines|magnets|computers) work~what time is it in {t}~who is (taylor swift|elon
+    musk|beyonce|albert einstein)~do aliens exist~what should i (name my (dog|cat|baby)|wear
+    today)""".replace("\n    ", " ").split("~")
 )
 _FAR_PLACES = (
     "Paris",
@@ -70,8 +73,8 @@ _REFUSALS = (
     "That's (beyond me|not my area), (sorry|I'm afraid). {r}",
 )
 _REDIRECTS = {
-    "food": "(Would you like to order something?|Can I (get|bring) you something?|What (can|may) I get "
-    "you?|Would you like to hear the menu?)",
+    "food": "(Would you like to order something?|Can I (get|bring) you something?|What (can|may) I "
+    "get you?|Would you like to hear the menu?)",
     "hotel": "(Would you like to book a room?|Can I help with a booking?)",
     "ride": "(Do you need a ride?|Where would you like to go?)",
     "cinema": "(Would you like tickets?|Which film would you like to see?)",

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .agent_model import SIZES, AgentConfig, AgentModel, document_mask
+from .agent_model import SIZES, AgentModel, document_mask
 from .chat_format import ChatEncoder
 from .checkpoint import export_model, load_checkpoint, save_checkpoint
 from .corpus import Corpus, Rows, build_rows, tokenizer_from
@@ -46,8 +46,9 @@ class TrainOptions:
     muon_lr: float = 4e-3
     adam_lr: float = 3e-3
     weight_decay: float = 0.02
-    warmup_steps: int = 80
+    warmup_steps: int = 60
     decay_share: float = 0.3
+    grow_at: int = 0  # tokens after which half the depth becomes the whole; 0: whole at once
     seed: int = 1
     threads: int = 2
     checkpoint_minutes: float = 5.0
@@ -78,18 +79,20 @@ class Trainer:
         self.corpus = Corpus(data_directory(options.data))
         self.tokenizer = self._load_tokenizer()
         self.encoder = ChatEncoder(self.tokenizer)
-        size = SIZES[options.size]
-        self.config = AgentConfig(
-            self.tokenizer.get_vocab_size(),
-            size.hidden_size,
-            size.intermediate_size,
-            size.n_layers,
-            size.n_heads,
-            size.n_kv_heads,
-        )
+        self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
+        self._build(SIZES[options.size].n_layers // (2 if options.grow_at else 1))
+        self.step = self.n_seen = self.shard = self.row = self.warm_from = 0
+        self.full_depth = SIZES[options.size].n_layers
+        self.stopping = False
+        self.resume()
+
+    def _build(self, n_layers: int) -> None:
+        """Make model, average and optimizers for a depth."""
+        options = self.options
+        size = replace(SIZES[options.size], n_layers=n_layers)
+        self.config = replace(size, vocab_size=self.tokenizer.get_vocab_size())
         self.model = AgentModel(self.config).to(self.device)
         self.parameters = list(self.model.parameters())
-        self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
         self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         matrices = [p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n]
         others = [p for n, p in self.model.named_parameters() if p.ndim != 2 or "embed" in n]
@@ -103,9 +106,18 @@ class Trainer:
             ),
             torch.optim.AdamW(others, lr=options.adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
         ]
-        self.step = self.n_seen = self.shard = self.row = 0
-        self.stopping = False
-        self.resume()
+
+    def grow(self) -> None:
+        """Double the depth: behind each layer a copy of it that does nothing yet.
+
+        A shallow model learns to copy in half the time; the deep one starts where it stopped.
+        Source: Gong et al., Efficient Training of BERT by Progressively Stacking, ICML 2019.
+        """
+        weights, average = self.model.state_dict(), self.average
+        self._build(self.config.n_layers * 2)
+        self.model.load_state_dict(doubled(weights))
+        self.average = doubled(average)
+        self.warm_from = self.step
 
     def _load_tokenizer(self) -> Tokenizer:
         path = self.options.out / "tokenizer.json"
@@ -125,12 +137,16 @@ class Trainer:
         if not self.checkpoint_path.exists():
             return
         state = load_checkpoint(self.checkpoint_path)
+        n_layers = 1 + max(int(name.split(".")[2]) for name in state["model"] if ".layers." in name)
+        if n_layers != self.config.n_layers:
+            self._build(n_layers)
         self.model.load_state_dict(state["model"])
         self.average = {name: t.to(self.device) for name, t in state["average"].items()}
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+        for optimizer, saved in zip(self.optimizers, state["optimizers"] or (), strict=False):
             optimizer.load_state_dict(saved)
         self.step, self.n_seen = state["step"], state["n_seen"]
         self.shard, self.row = state["shard"], state["row"]
+        self.warm_from = state["warm_from"]
 
     def save(self) -> None:
         save_checkpoint(
@@ -143,6 +159,7 @@ class Trainer:
                 "n_seen": self.n_seen,
                 "shard": self.shard,
                 "row": self.row,
+                "warm_from": self.warm_from,
             },
         )
 
@@ -179,7 +196,9 @@ class Trainer:
         cores this hardly slows down when another process holds one of them for a while.
         """
         options = self.options
-        scale = learning_rate_scale(self.n_seen, options.n_tokens, self.step, options)
+        scale = learning_rate_scale(
+            self.n_seen, options.n_tokens, self.step - self.warm_from, options
+        )
         rates = (options.muon_lr * scale, options.adam_lr * scale)
         for optimizer, rate in zip(self.optimizers, rates, strict=True):
             for group in optimizer.param_groups:
@@ -228,6 +247,8 @@ class Trainer:
                     options.shard_conversations,
                 )
                 while self.row < len(rows) and self.n_seen < options.n_tokens:
+                    if self.config.n_layers < self.full_depth and self.n_seen >= options.grow_at:
+                        self.grow()
                     at = slice(self.row, self.row + options.rows_per_step)
                     loss, agent_loss = self.update(rows, at)
                     self.row = at.stop
@@ -265,6 +286,23 @@ class Trainer:
         export_model(folder, self.config, self.average, self.tokenizer)
 
 
+def doubled(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a model of twice the depth that computes the same function."""
+    grown: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if ".layers." not in name:
+            grown[name] = tensor.clone()
+            continue
+        head, index, tail = name.split(".", 3)[:2], int(name.split(".")[2]), name.split(".", 3)[3]
+        prefix = ".".join(head)
+        grown[f"{prefix}.{2 * index}.{tail}"] = tensor.clone()
+        silent = tail in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+        grown[f"{prefix}.{2 * index + 1}.{tail}"] = (
+            torch.zeros_like(tensor) if silent else tensor.clone()
+        )
+    return grown
+
+
 def plot_loss(log_path: Path) -> None:
     """Draw the loss beside its CSV; without matplotlib there is no picture."""
     try:
@@ -295,6 +333,9 @@ def main() -> None:
     parser.add_argument("--size", choices=sorted(SIZES), default="target")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--tokens", type=float, default=24e6, help="tokens to train on, in all")
+    parser.add_argument(
+        "--grow-at", type=float, default=4e6, help="train half the depth until then"
+    )
     parser.add_argument("--rows-per-step", type=int, default=8, help="rows of 512 tokens")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=1)
@@ -307,6 +348,7 @@ def main() -> None:
             given.device,
             int(given.tokens),
             given.rows_per_step,
+            grow_at=int(given.grow_at),
             seed=given.seed,
             threads=given.threads,
         )

@@ -62,7 +62,8 @@ def test_values_of_facts_stand_in_the_prompt() -> None:
         assert place.agent in place.prompt
         if "silent" not in place.facts:
             assert place.hours_text in place.prompt.replace("Closed", "closed") or (
-                place.hours_text[0].upper() + place.hours_text[1:] in place.prompt)
+                place.hours_text[0].upper() + place.hours_text[1:] in place.prompt
+            )
             assert all(price in place.prompt for price in place.items.values())
 
 
@@ -71,14 +72,22 @@ def test_hours_cover_every_weekday() -> None:
 
 
 def test_replies_are_short() -> None:
-    lengths = [len(str(message["content"]).split()) for call in calls(150)
-               for message in call.messages if message["role"] == "assistant"]
+    lengths = [
+        len(str(message["content"]).split())
+        for call in calls(150)
+        for message in call.messages
+        if message["role"] == "assistant"
+    ]
     assert sum(length <= 25 for length in lengths) / len(lengths) > 0.93
 
 
 def test_about_half_of_the_caller_turns_look_recognized() -> None:
-    turns = [str(message["content"]) for call in calls(150) for message in call.messages
-             if message["role"] == "user"]
+    turns = [
+        str(message["content"])
+        for call in calls(150)
+        for message in call.messages
+        if message["role"] == "user"
+    ]
     recognized = [turn for turn in turns if re.fullmatch(r"[a-z' ]+", turn)]
     assert 0.4 < len(recognized) / len(turns) < 0.8
 
@@ -91,18 +100,25 @@ def test_training_and_evaluation_names_never_meet() -> None:
     assert all(is_held_out(name) for name in kept)
 
 
-@pytest.mark.parametrize("text", [
-    "Actually, just a black coffee, please.", "hi what time do you close on saturday",
-    "well how much is the carrot cake",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Actually, just a black coffee, please.",
+        "hi what time do you close on saturday",
+        "well how much is the carrot cake",
+    ],
+)
 def test_the_demo_call_is_recognized_as_held_out(text: str) -> None:
     assert is_held_out_turn(text)
 
 
 def test_no_training_call_holds_a_turn_of_the_demo() -> None:
     for call in calls(150):
-        assert not any(is_held_out_turn(str(message["content"])) for message in call.messages
-                       if message["role"] == "user")
+        assert not any(
+            is_held_out_turn(str(message["content"]))
+            for message in call.messages
+            if message["role"] == "user"
+        )
         assert "juniper" not in str(call.messages[0]["content"]).lower()
 
 
@@ -114,9 +130,15 @@ def test_a_cut_reply_is_marked_as_not_to_be_learned() -> None:
         assert call.messages[index + 1]["role"] == "user"
 
 
-@pytest.mark.parametrize(("value", "words"), [
-    (0, "zero"), (21, "twenty one"), (140, "one hundred forty"), (2005, "two thousand five"),
-])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "zero"),
+        (21, "twenty one"),
+        (140, "one hundred forty"),
+        (2005, "two thousand five"),
+    ],
+)
 def test_numbers_are_spelled(value: int, words: str) -> None:
     assert number_words(value) == words
 

@@ -42,7 +42,8 @@ def test_degenerate_replies(reply: str, bad: bool) -> None:
 
 
 def test_tool_calls_are_read_and_checked() -> None:
-    reply = 'One moment.<tool_call>{"name": "book", "arguments": {"day": "Friday", "people": 4}}</tool_call>'
+    body = '{"name": "book", "arguments": {"day": "Friday", "people": 4}}'
+    reply = f"One moment.<tool_call>{body}</tool_call>"
     call = measures.parse_tool_call(reply)
     assert call is not None and measures.fits_schema(call, TOOLS)
     assert measures.same_call(call, {"name": "book", "arguments": {"people": 4, "day": "friday"}})
@@ -50,12 +51,14 @@ def test_tool_calls_are_read_and_checked() -> None:
     assert measures.parse_tool_call("<tool_call>{broken</tool_call>") is None
     assert not measures.fits_schema({"name": "book", "arguments": {"day": "x"}}, TOOLS)
     assert not measures.fits_schema(
-        {"name": "book", "arguments": {"day": "x", "people": "4"}}, TOOLS)
+        {"name": "book", "arguments": {"day": "x", "people": "4"}}, TOOLS
+    )
 
 
 def test_repeated_words_leave_out_stop_words() -> None:
     assert measures.repeated_words(
-        "A table for four on Friday.", "On Friday, sure.", ["a table on friday for four"]) == (3, 1)
+        "A table for four on Friday.", "On Friday, sure.", ["a table on friday for four"]
+    ) == (3, 1)
 
 
 def test_area_under_curve() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from engine.recipes.agent_model import SIZES, AgentModel, document_mask
 from engine.recipes.chat_format import END, PAD, USER, ChatEncoder, render_chat, train_tokenizer
-from engine.recipes.corpus import Rows, pack_rows
+from engine.recipes.corpus import Rows, build_rows, pack_rows
 from engine.recipes.decoding import generate_replies, load_agent, log_probabilities
 from engine.recipes.dialogues import SOURCES, mask
 from engine.recipes.train_agent import Trainer, TrainOptions, learning_rate_scale
@@ -44,18 +45,35 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for source in SOURCES:
         with gzip.open(folder / "dialogues" / f"{source}.jsonl.gz", "wt") as lines:
             for number in range(4):
-                turns = [{"role": "user", "text": f"A table for {number + 2} at 7:30, please."},
-                         {"role": "assistant", "text": "Sure, your table is booked."}]
-                record = {"id": f"{source}/{number}", "source": source, "domain": "restaurants",
-                          "split": "train", "turns": turns}
+                turns = [
+                    {"role": "user", "text": f"A table for {number + 2} at 7:30, please."},
+                    {"role": "assistant", "text": "Sure, your table is booked."},
+                ]
+                record = {
+                    "id": f"{source}/{number}",
+                    "source": source,
+                    "domain": "restaurants",
+                    "split": "train",
+                    "turns": turns,
+                }
                 lines.write(json.dumps(record) + "\n")
     return folder
 
 
 def options(data: Path, out: Path, n_tokens: int) -> TrainOptions:
-    return TrainOptions(data, out, "tiny", "cpu", n_tokens, rows_per_step=4, rows_per_part=2,
-                        shard_conversations=60, vocab_size=400, threads=2,
-                        tokenizer_conversations=100)
+    return TrainOptions(
+        data,
+        out,
+        "tiny",
+        "cpu",
+        n_tokens,
+        rows_per_step=4,
+        rows_per_part=2,
+        shard_conversations=60,
+        vocab_size=400,
+        threads=2,
+        tokenizer_conversations=100,
+    )
 
 
 def test_template_writes_signatures_calls_and_results() -> None:
@@ -64,7 +82,8 @@ def test_template_writes_signatures_calls_and_results() -> None:
         "<|system|>You are Ava. Open at 7 am.<|tools|>book(n: integer, who?: string, days?: "
         "[string]): Book.<|end|><|user|> hello there<|end|><|assistant|><tool_call>"
         '{"name": "book", "arguments": {"n": 2, "who": "Zoë"}}</tool_call><|end|><|tool|>'
-        '{"ok":true}<|end|><|assistant|>You\'re all set.<|end|>')
+        '{"ok":true}<|end|><|assistant|>You\'re all set.<|end|>'
+    )
     assert render_chat(MESSAGES[:2], (), True).endswith("<|end|><|assistant|>")
 
 
@@ -72,18 +91,18 @@ def test_tokenizer_is_lossless_and_splits_digits(encoder: ChatEncoder) -> None:
     text = "Zoë's $12.50 <tool_call> at 7:30"
     ids = encoder.tokenizer.encode(text, add_special_tokens=False).ids
     assert encoder.tokenizer.decode(ids, skip_special_tokens=True) == text
-    assert [encoder.tokenizer.token_to_id(mark) is not None for mark in (END, USER, PAD)] == [True] * 3
+    assert None not in [encoder.tokenizer.token_to_id(mark) for mark in (END, USER, PAD)]
     assert len(encoder.tokenizer.encode("2024").ids) == 4
 
 
 def test_loss_weights_follow_the_speaker(encoder: ChatEncoder) -> None:
     (tokens, weights), (_, unlearned) = encoder.encode_batch(
-        [(MESSAGES, TOOLS, set()), (MESSAGES, TOOLS, {4})])
+        [(MESSAGES, TOOLS, set()), (MESSAGES, TOOLS, {4})]
+    )
     ends = [at for at, token in enumerate(tokens) if token == encoder.end]
     assert [weights[at] for at in ends] == [0.05, 0.4, 1.0, 0.0, 1.0]
     assert [unlearned[at] for at in ends] == [0.05, 0.4, 1.0, 0.0, 0.0]
-    assert all(weights[at] == 0.0 for at, token in enumerate(tokens)
-               if token == encoder.ids[USER])
+    assert all(weights[at] == 0.0 for at, token in enumerate(tokens) if token == encoder.ids[USER])
 
 
 def test_weights_without_a_system_message(encoder: ChatEncoder) -> None:
@@ -99,7 +118,8 @@ def test_packing_keeps_every_token_and_separates_conversations() -> None:
     rows = pack_rows(encoded, pad=0, rng=rng, row_tokens=64)
     values, counts = np.unique(rows.tokens[rows.documents >= 0], return_counts=True)
     assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == {
-        tokens[0]: len(tokens) for tokens, _ in encoded}
+        tokens[0]: len(tokens) for tokens, _ in encoded
+    }
     changes = rows.documents[:, 1:] != rows.documents[:, :-1]
     assert not rows.target_weights[changes].any()
     mask_of_row = document_mask(torch.from_numpy(rows.documents[:1]))[0, 0]
@@ -143,9 +163,23 @@ def test_exported_folder_gives_the_trained_logits(data: Path, tmp_path: Path) ->
     # Left padding changes nothing but the last bits.
     short, long = tokens[:12], tokens[:30]
     assert generate_replies(reference, [short, long], encoder.end, 4) == [
-        generate_replies(reference, [prompt], encoder.end, 4)[0] for prompt in (short, long)]
+        generate_replies(reference, [prompt], encoder.end, 4)[0] for prompt in (short, long)
+    ]
     config = json.loads((tmp_path / "tiny" / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"] and config["tie_word_embeddings"]
+
+
+def test_a_grown_model_computes_the_same_and_goes_on(data: Path, tmp_path: Path) -> None:
+    given = replace(options(data, tmp_path, 4000), grow_at=2000)
+    trainer = Trainer(given)
+    assert trainer.config.n_layers == 1
+    trainer.update(build_rows(trainer.corpus, trainer.encoder, "a", 40), slice(0, 4))
+    before = log_probabilities(trainer.model, [3, 40, 41, 42])
+    trainer.grow()
+    assert trainer.config.n_layers == 2
+    torch.testing.assert_close(log_probabilities(trainer.model, [3, 40, 41, 42]), before)
+    trainer.run()
+    assert Trainer(given).config.n_layers == 2 and trainer.n_seen >= 4000
 
 
 def test_cached_decoding_equals_a_full_pass() -> None:
@@ -162,8 +196,10 @@ def test_cached_decoding_equals_a_full_pass() -> None:
 
 def test_learning_rate_warms_up_holds_and_falls(tmp_path: Path) -> None:
     given = TrainOptions(None, tmp_path, warmup_steps=10, decay_share=0.25)
-    scale = [learning_rate_scale(seen, 1000, step, given) for seen, step in
-             ((0, 0), (0, 20), (700, 20), (875, 20), (1000, 20))]
+    scale = [
+        learning_rate_scale(seen, 1000, step, given)
+        for seen, step in ((0, 0), (0, 20), (700, 20), (875, 20), (1000, 20))
+    ]
     assert scale == [0.1, 1.0, 1.0, 0.5, 0.0]
 
 
