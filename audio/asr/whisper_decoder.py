@@ -1,4 +1,4 @@
-"""Whisper over one window of audio: what is decoded, and CTranslate2 (faster-whisper) doing it.
+"""Whisper over one window of audio, through CTranslate2 (faster-whisper).
 
 Greedy, without temperature fallbacks (they wreck the slowest answers), without timestamp tokens;
 the committed words are forced as the decoder's prefix, so only the tail is decoded. Windows of
@@ -8,9 +8,8 @@ length alone, so its words do not depend on what else is in the batch.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, Samples
 from .local_agreement import HypothesisWord
+from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens
 
 HOP = 160  # samples between two mel frames: 10 ms
 TOKEN_MS = 20.0  # an encoder position
@@ -25,50 +25,12 @@ TOKEN_MS = 20.0  # an encoder position
 # less does (CTranslate2 issue 2100). Few lengths, so that windows of several streams meet.
 PADDED_FRAMES = (1_000, 1_500, 2_000, 2_500, 3_000)
 MARGIN_FRAMES = 200
-# Fast speech is 5 words/s at 1.4 tokens each; beyond it the decoder repeats itself.
-TOKENS_PER_S, SPARE_TOKENS = 8, 16
-MAX_TOKENS = 224  # half of Whisper's text context; the other half is for the prompt
-MAX_PROMPT_TOKENS = 100
 # Whisper's own rule against words in silence: the start token says "no speech" and the words are
 # unlikely.
 NO_SPEECH_PROBABILITY, UNLIKELY_LOG_PROBABILITY = 0.6, -1.0
 MULTILINGUAL_END_OF_TEXT = 50257  # English-only checkpoints have it one lower
 N_TIMESTAMPS = 1501  # 0.00 to 30.00 s; a converted tokenizer may lack their names
 PUNCTUATION = frozenset(".,?!…:;-–—\"'”’)]}。，？！、：；")
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeRequest:
-    """One window: samples int16 [n] at 16 kHz, n <= 30 s, and the words it must start with.
-
-    prompt: tokens of earlier text or hotwords. with_times: say when each word is spoken.
-    """
-
-    samples: Samples
-    language: str
-    prompt: tuple[int, ...]
-    prefix: tuple[HypothesisWord, ...]
-    with_times: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedWindow:
-    """The words after the prefix; spans_ms: (start, end) of each word of prefix + tail in ms from
-    the window's start, empty unless asked for."""
-
-    tail: tuple[HypothesisWord, ...]
-    spans_ms: tuple[tuple[float, float], ...] = ()
-
-
-class WindowDecoder(Protocol):
-    @property
-    def languages(self) -> tuple[str, ...]: ...
-
-    def encode_text(self, text: str) -> tuple[int, ...]:
-        """Tokens of free text, for a prompt."""
-
-    def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodedWindow]:
-        """One result a request, in order. Raises: RuntimeError if the device fails."""
 
 
 class WhisperText:
@@ -247,13 +209,6 @@ def start_tokens(text: WhisperText, request: DecodeRequest) -> list[int]:
     prompt = [text.start_of_previous(), *request.prompt] if request.prompt else []
     prefix = [token for word in request.prefix for token in word.tokens]
     return [*prompt, *text.start(request.language), *prefix]
-
-
-def max_new_tokens(request: DecodeRequest) -> int:
-    """Tokens of prefix and tail together that this much audio can hold."""
-    n_prefix = sum(len(word.tokens) for word in request.prefix)
-    seconds = len(request.samples) / RECOGNIZER_HZ
-    return min(MAX_TOKENS, max(n_prefix, int(TOKENS_PER_S * seconds)) + SPARE_TOKENS)
 
 
 def _word_spans(

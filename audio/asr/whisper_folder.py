@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import AudioError
-from .whisper_decoder import Ct2Decoder, WindowDecoder
+from .whisper_decoder import Ct2Decoder
+from .window_decoder import WindowDecoder
 
 # What CTranslate2 4.x loads by name at the first CUDA operation, and the wheel that has it.
 CUDA_LIBRARIES = {

@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import AudioError
-from ..frames import RECOGNIZER_HZ
-from .local_agreement import HypothesisWord
 from .whisper_decoder import (
     PADDED_FRAMES,
-    DecodedWindow,
-    DecodeRequest,
     WhisperText,
-    max_new_tokens,
     mel_features,
     start_tokens,
 )
+from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
 
 
 class TransformersDecoder:
@@ -101,7 +97,9 @@ class TransformersDecoder:
         tail = self._text.words(tokens, request.language)
         if not request.with_times:
             return DecodedWindow(tail)
-        return DecodedWindow(tail, _proportional((*request.prefix, *tail), len(request.samples)))
+        return DecodedWindow(
+            tail, proportional_spans((*request.prefix, *tail), len(request.samples))
+        )
 
     def _mask(self, tokens: Sequence[int], *, specials: bool) -> Any:
         """float32 [vocabulary]: -inf at tokens, and at every special one but the end of text."""
@@ -110,14 +108,3 @@ class TransformersDecoder:
         if specials:
             mask[self._text.end_of_text + 1 :] = float("-inf")
         return mask
-
-
-def _proportional(
-    words: Sequence[HypothesisWord], n_samples: int
-) -> tuple[tuple[float, float], ...]:
-    """(start, end) in ms of each word, as long as its share of the characters."""
-    lengths = np.cumsum([0, *(len(word.text) + 1 for word in words)])
-    if not words:
-        return ()
-    edges = lengths / lengths[-1] * (1000.0 * n_samples / RECOGNIZER_HZ)
-    return tuple((float(a), float(b)) for a, b in zip(edges[:-1], edges[1:], strict=True))

@@ -6,7 +6,8 @@ import pytest
 from audio.asr import whisper_folder
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.whisper import WhisperRecognizer
-from audio.asr.whisper_decoder import Ct2Decoder, DecodeRequest, WhisperText, padded_frames
+from audio.asr.whisper_decoder import Ct2Decoder, WhisperText, padded_frames
+from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError
 from audio.stream import RecognizerOptions, Transcript
 

@@ -1,4 +1,4 @@
-"""Whisper's streaming policy on a scripted decoder with a virtual clock."""
+"""The streaming policy of window decoders on a scripted decoder with a virtual clock."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio.asr.local_agreement import HypothesisWord
-from audio.asr.whisper import WhisperRecognizer
-from audio.asr.whisper_decoder import DecodedWindow
+from audio.asr.window_decoder import DecodedWindow
+from audio.asr.window_recognizer import WindowRecognizer
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Partial, RecognizerOptions, StreamFailed, Transcript
 
@@ -88,7 +88,7 @@ def decoder():
 
 @pytest.fixture
 def recognizer(decoder, clock):
-    return WhisperRecognizer(decoder=decoder, clock=clock, update_ms=250.0)
+    return WindowRecognizer(decoder, clock=clock, update_ms=250.0)
 
 
 def run(recognizer, stream_id, samples, chunk=4_000):
@@ -151,7 +151,7 @@ def test_flush_answers_with_the_fullest_hypothesis_and_leaves_the_segment_open(r
 
 def test_final_after_a_flush_and_silence_needs_no_decode(decoder, clock):
     decoder.clock, decoder.cost_s = clock, 0.150
-    recognizer = WhisperRecognizer(decoder=decoder, clock=clock, update_ms=250.0)
+    recognizer = WindowRecognizer(decoder, clock=clock, update_ms=250.0)
     recognizer.open("a", RecognizerOptions())
     run(recognizer, "a", said(4))
     recognizer.flush("a")
@@ -280,7 +280,7 @@ def test_a_failing_window_fails_its_stream_alone(recognizer, decoder):
 
 def test_closing_one_stream_leaves_the_others_output_identical(clock):
     def play(close_b):
-        recognizer = WhisperRecognizer(decoder=ScriptedDecoder(), clock=clock, update_ms=250.0)
+        recognizer = WindowRecognizer(ScriptedDecoder(), clock=clock, update_ms=250.0)
         recognizer.open("a", RecognizerOptions())
         recognizer.open("b", RecognizerOptions())
         events = []
@@ -303,7 +303,7 @@ def test_chunking_up_to_one_update_changes_no_event(data):
     samples = said(9)
 
     def play(cuts):
-        recognizer = WhisperRecognizer(decoder=ScriptedDecoder(), update_ms=250.0)
+        recognizer = WindowRecognizer(ScriptedDecoder(), update_ms=250.0)
         recognizer.open("a", RecognizerOptions())
         events, start = [], 0
         for end in [*cuts, len(samples)]:

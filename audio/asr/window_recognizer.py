@@ -1,0 +1,382 @@
+"""A window decoder as a streaming recognizer: LocalAgreement over a window that slides.
+
+Owns the streams: what of each is due, which share a batch, and the final that is decoded early.
+At `flush()` (the first low frame of the voice detector) the whole segment is decoded; if only
+silence follows, `finalize()` answers with that at once. The model itself is a `WindowDecoder`.
+
+The words depend on where decodes fall, so streaming equals offline only as far as LocalAgreement
+promises: committed words are never retracted. Decodes fall on whole update intervals, so speech
+fed in any chunks up to one interval, with a step after each, gives the same events.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import AudioError, UnknownStream
+from ..frames import RECOGNIZER_HZ, Samples, samples_in
+from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
+from .local_agreement import (
+    FORCED_CUT_MS,
+    SENTENCE_CUT_MS,
+    HypothesisWord,
+    LocalAgreement,
+    window_cut,
+)
+from .speech_level import SpeechLevel
+from .window_decoder import DecodedWindow, DecodeRequest, WindowDecoder
+
+BATCH_WAIT_S = 0.005  # requests of several streams this close share a batch
+MAX_BATCH = 16
+MAX_PROMPT_TOKENS = 100
+SHORTEST_WINDOW = RECOGNIZER_HZ // 10  # 100 ms: less holds no word, and the model invents one
+KEPT_SILENCE = RECOGNIZER_HZ  # of the silence before a segment's first word, 1 s is kept
+LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
+MAX_WAITING = 600 * RECOGNIZER_HZ  # ten minutes: what the gateway lets a client send at once
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    """The caller paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finalize:
+    """The segment is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlyFinal:
+    """What the segment says if only silence came after position."""
+
+    position: int
+    words: tuple[Word, ...]
+
+
+class _Segment:
+    """One segment of one stream; positions are samples from the stream's start."""
+
+    def __init__(self, start: int, options: RecognizerOptions) -> None:
+        self.options = options
+        self.window = np.zeros(0, np.int16)
+        self.start = start
+        self.window_start = start
+        self.decoded_to = start
+        self.agreement = LocalAgreement()
+        self.left: list[Word] = []  # the words that left the window, with their times
+        self.early: _EarlyFinal | None = None
+
+    @property
+    def end(self) -> int:
+        return self.window_start + len(self.window)
+
+    def cut(self, n_samples: int) -> None:
+        self.window = self.window[n_samples:]
+        self.window_start += n_samples
+
+
+class _Stream:
+    """One caller: what was sent and not yet heard, and the segment under way."""
+
+    def __init__(self, stream_id: str, options: RecognizerOptions) -> None:
+        self.stream_id = stream_id
+        self.options = options
+        self.inbox: deque[Samples | _Flush | _Finalize | RecognizerOptions] = deque()
+        self.n_waiting = 0  # samples in the inbox
+        self.level = SpeechLevel()
+        self.n_segment = 0
+        self.segment = _Segment(0, options)
+        self.request: _Flush | _Finalize | None = None
+        self.due_since_s: float | None = None
+
+    def absorb(self) -> None:
+        """Moves sound into the window up to the next request, or until the window is full."""
+        while self.inbox and self.request is None:
+            head = self.inbox[0]
+            if isinstance(head, np.ndarray):
+                free = LONGEST_WINDOW - len(self.segment.window)
+                if free <= 0:
+                    return
+                taken, rest = head[:free], head[free:]
+                self.n_waiting -= len(taken)
+                self.level.feed(taken)
+                self.segment.window = np.concatenate((self.segment.window, taken))
+                if len(rest):
+                    self.inbox[0] = rest
+                    continue
+            elif isinstance(head, RecognizerOptions):
+                self.options = head
+            else:
+                self.request = head
+            self.inbox.popleft()
+        self._drop_leading_silence()
+
+    def _drop_leading_silence(self) -> None:
+        segment = self.segment
+        has_words = segment.left or segment.agreement.committed or segment.agreement.tail
+        surplus = len(segment.window) - KEPT_SILENCE
+        if not has_words and surplus > 0 and self.level.is_silent_since(segment.window_start):
+            segment.cut(surplus)
+            segment.decoded_to = max(segment.decoded_to, segment.window_start)
+
+    def open_segment(self) -> None:
+        self.n_segment += 1
+        self.segment = _Segment(self.segment.end, self.options)
+
+
+class WindowRecognizer:
+    """Recognizes by decoding windows; update_ms: how much new audio makes a partial due.
+
+    Raises: AudioError if update_ms is outside 20..10000.
+    """
+
+    def __init__(
+        self,
+        decoder: WindowDecoder,
+        *,
+        update_ms: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 20.0 <= update_ms <= 10_000.0:
+            raise AudioError(f"expected update_ms of 20 to 10000, found {update_ms}")
+        self._decoder = decoder
+        self._n_update = samples_in(update_ms, RECOGNIZER_HZ)
+        self._clock = clock
+        self._streams: dict[str, _Stream] = {}
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return self._decoder.languages
+
+    def open(self, stream_id: str, options: RecognizerOptions) -> None:
+        """Raises: AudioError if the language is none of the model's, or the id is open."""
+        if stream_id in self._streams:
+            raise AudioError(f"expected a new stream id, found {stream_id!r} open already")
+        self._check(options)
+        self._streams[stream_id] = _Stream(stream_id, options)
+
+    def feed(self, stream_id: str, samples: Samples) -> None:
+        """Raises: UnknownStream; AudioError if ten minutes already wait to be heard."""
+        stream = self._stream(stream_id)
+        if stream.n_waiting + len(samples) > MAX_WAITING:
+            raise AudioError(
+                f"expected at most {MAX_WAITING} samples waiting to be heard, found more"
+            )
+        if len(samples):
+            stream.inbox.append(samples)
+            stream.n_waiting += len(samples)
+
+    def flush(self, stream_id: str) -> None:
+        self._stream(stream_id).inbox.append(_Flush())
+
+    def finalize(self, stream_id: str) -> None:
+        self._stream(stream_id).inbox.append(_Finalize())
+
+    def set_options(self, stream_id: str, options: RecognizerOptions) -> None:
+        self._check(options)
+        self._stream(stream_id).inbox.append(options)
+
+    def close(self, stream_id: str) -> None:
+        self._streams.pop(stream_id, None)
+
+    def has_work(self) -> bool:
+        """Also true while a due stream waits BATCH_WAIT_S for others to join it."""
+        return any(s.inbox or self._is_due(s) for s in self._streams.values())
+
+    def step(self) -> list[Event]:
+        """Answers what is ready, then decodes what is due: one window a stream at most."""
+        events: list[Event] = []
+        now = self._clock()
+        due: list[_Stream] = []
+        for stream in self._streams.values():
+            stream.absorb()
+            while self._answer_without_decoding(stream, events):
+                stream.absorb()
+            if not self._is_due(stream):
+                stream.due_since_s = None
+                continue
+            if stream.due_since_s is None:
+                stream.due_since_s = now
+            due.append(stream)
+        if due and self._is_time(due, now):
+            # Who asked for an answer comes first, then who has waited longest.
+            due.sort(key=lambda s: (s.request is None, s.due_since_s))
+            events.extend(self._decode(due[:MAX_BATCH]))
+        return events
+
+    def _stream(self, stream_id: str) -> _Stream:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            raise UnknownStream(stream_id)
+        return stream
+
+    def _check(self, options: RecognizerOptions) -> None:
+        if options.language not in self.languages:
+            raise AudioError(
+                f"expected a language among {', '.join(self.languages)}, found {options.language!r}"
+            )
+
+    def _is_time(self, due: list[_Stream], now: float) -> bool:
+        waited_s = now - min(s.due_since_s for s in due if s.due_since_s is not None)
+        everybody = len(due) == len(self._streams) or len(due) >= MAX_BATCH
+        return everybody or waited_s >= BATCH_WAIT_S
+
+    def _is_due(self, stream: _Stream) -> bool:
+        segment = stream.segment
+        if stream.request is not None or len(segment.window) >= LONGEST_WINDOW:
+            return True
+        return segment.end - segment.decoded_to >= self._n_update and not (
+            stream.level.is_quiet_since(segment.decoded_to)
+        )
+
+    def _answer_without_decoding(self, stream: _Stream, events: list[Event]) -> bool:
+        """Answers a request for which all is known: nothing was said, or nothing new."""
+        segment, request = stream.segment, stream.request
+        if request is None:
+            return False
+        early = segment.early
+        if early is not None and stream.level.is_quiet_since(early.position):
+            words = early.words
+        elif segment.agreement.committed or segment.agreement.tail:
+            return False
+        elif len(segment.window) < SHORTEST_WINDOW or (
+            stream.level.is_silent_since(segment.window_start)
+        ):
+            words = ()
+        else:
+            return False
+        self._answer(stream, request, words, events)
+        return True
+
+    def _answer(
+        self,
+        stream: _Stream,
+        request: _Flush | _Finalize,
+        words: tuple[Word, ...],
+        events: list[Event],
+    ) -> None:
+        stream.request = None
+        if isinstance(request, _Finalize):
+            events.append(Transcript(stream.stream_id, stream.n_segment, words))
+            stream.open_segment()
+        else:
+            events.append(_partial(stream, is_flushed=True))
+
+    def _decode(self, batch: list[_Stream]) -> list[Event]:
+        ends = [self._decode_end(stream) for stream in batch]
+        requests = [self._request(s, end) for s, end in zip(batch, ends, strict=True)]
+        events: list[Event] = []
+        try:
+            results: list[DecodedWindow | str] = list(self._decoder.decode(requests))
+        except RuntimeError as error:
+            # One stream's fault must not take the others of its batch with it.
+            results = [str(error)] if len(batch) == 1 else [self._alone(r) for r in requests]
+        for stream, end, result in zip(batch, ends, results, strict=True):
+            stream.due_since_s = None
+            if isinstance(result, str):
+                del self._streams[stream.stream_id]
+                events.append(StreamFailed(stream.stream_id, result, retryable=True))
+            else:
+                self._apply(stream, end, result, events)
+        return events
+
+    def _alone(self, request: DecodeRequest) -> DecodedWindow | str:
+        try:
+            return self._decoder.decode([request])[0]
+        except RuntimeError as error:
+            return str(error)
+
+    def _decode_end(self, stream: _Stream) -> int:
+        """Where this decode ends: all there is for a request, else a whole update interval."""
+        segment = stream.segment
+        if stream.request is not None or len(segment.window) >= LONGEST_WINDOW:
+            return segment.end
+        return segment.end - (segment.end - segment.start) % self._n_update
+
+    def _request(self, stream: _Stream, end: int) -> DecodeRequest:
+        segment = stream.segment
+        samples = segment.window[: end - segment.window_start]
+        is_long = 1000.0 * len(samples) / RECOGNIZER_HZ >= SENTENCE_CUT_MS
+        earlier = [t for word in segment.agreement.left_window for t in word.tokens]
+        hotwords: tuple[int, ...] = ()
+        if segment.options.hotwords:
+            hotwords = self._decoder.encode_text(" " + ", ".join(segment.options.hotwords))
+        prompt = (*hotwords[:MAX_PROMPT_TOKENS], *earlier[-MAX_PROMPT_TOKENS:])
+        return DecodeRequest(
+            samples=samples,
+            language=segment.options.language,
+            prompt=prompt,
+            prefix=segment.agreement.prefix,
+            with_times=is_long or stream.request is not None,
+        )
+
+    def _apply(self, stream: _Stream, end: int, result: DecodedWindow, events: list[Event]) -> None:
+        segment = stream.segment
+        agreement = segment.agreement
+        n_prefix = len(agreement.prefix)
+        words = _timed((*agreement.prefix, *result.tail), result, segment.window_start)
+        segment.decoded_to = end
+        n_known = len(agreement.committed) + len(agreement.tail)
+        agreement.observe(result.tail)
+        request = stream.request
+        if request is not None:
+            segment.early = _EarlyFinal(end, (*segment.left, *words))
+            self._answer(stream, request, segment.early.words, events)
+        elif n_known or agreement.committed or agreement.tail:
+            events.append(_partial(stream, is_flushed=False))
+        if not isinstance(request, _Finalize):
+            self._cut_window(stream, end, words, n_prefix + len(result.tail))
+
+    def _cut_window(self, stream: _Stream, end: int, words: tuple[Word, ...], n_words: int) -> None:
+        """Drops what is certain from the window's front once the window is long."""
+        segment = stream.segment
+        agreement = segment.agreement
+        n_window = end - segment.window_start
+        window_ms = 1000.0 * n_window / RECOGNIZER_HZ
+        if len(words) < n_words or window_ms < SENTENCE_CUT_MS:
+            return
+        is_full = len(segment.window) >= LONGEST_WINDOW
+        start_ms = 1000.0 * segment.window_start / RECOGNIZER_HZ
+        n_certain = len(agreement.prefix)
+        ends_ms = [word.end_ms - start_ms for word in words]
+        cut = window_cut([w.text for w in words[:n_certain]], ends_ms[:n_certain], window_ms)
+        if cut is not None:
+            n_left, n_samples = cut.n_words, samples_in(cut.at_ms, RECOGNIZER_HZ)
+        elif is_full:
+            # No two hypotheses agreed for 25 s: take all but the last word at its own word.
+            n_left = max(n_certain, n_words - 1)
+            agreement.accept(agreement.tail, n_left - n_certain)
+            n_samples = samples_in(ends_ms[n_left - 1], RECOGNIZER_HZ) if n_left else 0
+            n_samples = max(n_samples, n_window - KEPT_SILENCE) if n_left == 0 else n_samples
+        else:
+            return
+        if is_full:
+            n_samples = max(n_samples, self._n_update)  # a full window must take something new
+        segment.left.extend(words[:n_left])
+        agreement.leave_window(n_left)
+        segment.cut(n_samples)
+
+
+def _timed(
+    spoken: Sequence[HypothesisWord], result: DecodedWindow, window_start: int
+) -> tuple[Word, ...]:
+    """Words with times in ms from the stream's start; empty if the decode had no times."""
+    start_ms = 1000.0 * window_start / RECOGNIZER_HZ
+    return tuple(
+        Word(word.text, start_ms + span[0], start_ms + span[1])
+        for word, span in zip(spoken, result.spans_ms, strict=False)
+    )
+
+
+def _partial(stream: _Stream, *, is_flushed: bool) -> Partial:
+    agreement = stream.segment.agreement
+    return Partial(
+        stream.stream_id,
+        stream.n_segment,
+        tuple(word.text for word in agreement.committed),
+        tuple(word.text for word in agreement.tail),
+        is_flushed,
+    )

@@ -1,0 +1,81 @@
+"""Moonshine streaming on a tiny random checkpoint of the real architecture."""
+
+import numpy as np
+import pytest
+
+from audio.asr.local_agreement import HypothesisWord
+from audio.asr.moonshine import MoonshineDecoder, MoonshineRecognizer
+from audio.asr.window_decoder import DecodeRequest
+from audio.errors import AudioError
+from audio.stream import RecognizerOptions, Transcript
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_moonshine_dir):
+    return MoonshineDecoder(tiny_moonshine_dir, "cpu", "en")
+
+
+def request(samples, prefix=(), with_times=False):
+    return DecodeRequest(samples, "en", (), tuple(prefix), with_times)
+
+
+def tokens_of(words):
+    return [token for word in words for token in word.tokens]
+
+
+def test_a_window_decodes_as_transformers_generate_does(decoder, tiny_moonshine_dir, noisy_speech):
+    samples = noisy_speech(1.0, 2)
+    found = tokens_of(decoder.decode([request(samples)])[0].tail)
+    model, wave = decoder._model, torch.from_numpy(samples.astype(np.float32) / 32768)[None]
+    reference = model.generate(
+        wave, attention_mask=torch.ones(wave.shape, dtype=torch.long), max_new_tokens=len(found)
+    )
+    specials = decoder._specials
+    expected = [t for t in reference[0].tolist()[1:] if t not in specials]
+    assert found[: len(expected)] == expected
+    assert len(set(expected)) >= 3, "the checkpoint must not repeat itself"
+
+
+def test_batched_windows_give_what_each_gives_alone(decoder, noisy_speech):
+    requests = [request(noisy_speech(0.5 + 0.4 * i, i), with_times=i == 1) for i in range(4)]
+    alone = [decoder.decode([one])[0] for one in requests]
+    assert decoder.decode(requests) == alone
+    assert len({result.tail for result in alone}) > 1
+
+
+def test_tail_continues_the_forced_prefix(decoder, noisy_speech):
+    samples = noisy_speech(1.0, 2)
+    whole = decoder.decode([request(samples)])[0].tail
+    assert len(whole) >= 3
+    rest = decoder.decode([request(samples, prefix=whole[:2])])[0].tail
+    assert rest[: len(whole) - 2] == whole[2:]
+
+
+def test_times_cover_prefix_and_tail(decoder, noisy_speech):
+    prefix = (HypothesisWord("a1", (1,)),)
+    result = decoder.decode([request(noisy_speech(1.0), prefix, with_times=True)])[0]
+    assert len(result.spans_ms) == 1 + len(result.tail)
+    assert result.spans_ms[-1][1] == 1000.0
+
+
+def test_recognizer_gives_partials_and_a_transcript(tiny_moonshine_dir, noisy_speech):
+    recognizer = MoonshineRecognizer(tiny_moonshine_dir, device="cpu")
+    recognizer.open("a", RecognizerOptions())
+    events = []
+    for i in range(0, 16_000, 2_000):
+        recognizer.feed("a", noisy_speech(1.0, 2)[i : i + 2_000])
+        events += recognizer.step()
+    recognizer.finalize("a")
+    events += recognizer.step()
+    assert len(events) >= 3
+    assert isinstance(events[-1], Transcript) and events[-1].words
+
+
+def test_another_language_and_a_missing_folder_are_refused(tiny_moonshine_dir, tmp_path):
+    recognizer = MoonshineRecognizer(tiny_moonshine_dir, device="cpu")
+    with pytest.raises(AudioError, match="expected a language among en, found 'de'"):
+        recognizer.open("a", RecognizerOptions(language="de"))
+    with pytest.raises(AudioError, match="remedy: voiceloop models pull"):
+        MoonshineRecognizer(tmp_path / "none")
