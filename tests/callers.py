@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.fakes import EnergyVad, instant_backends, quiet, tone
+from tests.fakes import EnergyVad, instant_backends, quiet, utterance
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config
@@ -127,7 +127,7 @@ class Caller:
 
     async def say(self, ms: float) -> float:
         """Loud audio; returns when its last sample was sent."""
-        await self.play(tone(ms, RATE_HZ, hz=300.0))
+        await self.play(utterance(ms, RATE_HZ))
         return self.clock()
 
     async def wait_quietly(self, ms: float) -> None:

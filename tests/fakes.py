@@ -475,6 +475,16 @@ def tone(ms: float, rate_hz: int, hz: float = 440.0, amplitude: int = 8000) -> N
     return (amplitude * np.sin(2 * np.pi * hz * np.arange(n) / rate_hz)).astype(np.int16)
 
 
+def utterance(ms: float, rate_hz: int, hz: float = 300.0) -> NDArray[np.int16]:
+    """A tone that dies away over its last 100 ms, as the voice of one who has finished does."""
+    samples = tone(ms, rate_hz, hz)
+    n = min(len(samples), rate_hz // 10)
+    samples[len(samples) - n :] = (samples[len(samples) - n :] * np.linspace(1.0, 0.1, n)).astype(
+        np.int16
+    )
+    return samples
+
+
 def quiet(ms: float, rate_hz: int, seed: int = 0) -> NDArray[np.int16]:
     """Room noise int16 [n] at about -66 dBFS."""
     n = round(ms * rate_hz / 1000.0)

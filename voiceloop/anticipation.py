@@ -60,6 +60,7 @@ class LiveBranch:
         self._words: tuple[str, ...] = ()
         self._n_staged = 0
         self._staged_words: dict[int, tuple[str, ...]] = {}
+        self._p_end: tuple[tuple[str, ...], float | None] | None = None  # after these words
         self._task: asyncio.Task[None] | None = None
         self.n_resident = 0
 
@@ -95,14 +96,22 @@ class LiveBranch:
     def _observe(self, staged: Staged) -> None:
         words = self._staged_words.pop(staged.stage_id, None)
         self.n_resident = staged.n_resident
-        if words is not None and words == self._words and self._on_p_end is not None:
-            self._on_p_end(words, staged.p_end_of_turn)
+        if words is not None:
+            self._p_end = (words, staged.p_end_of_turn)
+            self._report()
+
+    def _report(self) -> None:
+        """Tell P(end of turn) when it is that of the present words."""
+        if self._on_p_end is not None and self._p_end is not None and self._p_end[0] == self._words:
+            self._on_p_end(*self._p_end)
 
     def stage(self, words: tuple[str, ...]) -> None:
         """Make the open user turn's words resident; a revision replaces what it changes."""
         if words != self._words:
             self._words = words
             self._stage_words()
+        else:
+            self._report()  # the words of a second pause, or all of them were stable before it
 
     def _stage_words(self) -> None:
         if self._branch is None or self.failed:

@@ -47,9 +47,12 @@ class Weights:
     open_word: float = -3.0
     filler: float = -3.0
     digits_under_way: float = -2.0
+    digits_complete: float = 1.5
     short_answer: float = 2.5
     no_words: float = -1.5
     words_pending: float = -0.8  # the flushed hypothesis has not come yet
+    held_voice_slope: float = 0.1  # logits per dB that the tail lies below tail_center_db
+    tail_center_db: float = -10.0  # between voices that die away (-15) and held ones (-4)
     brief_speech: float = -0.4  # under BRIEF_MS of speech and no short answer: likely a first word
     fast_ms: float = 250.0  # wait when sure that the turn is over
     slow_ms: float = 1700.0  # wait when sure that it is not
@@ -57,6 +60,7 @@ class Weights:
 
 DEFAULT_WEIGHTS = Weights()
 BRIEF_MS = 500.0
+TAIL_CLAMP_DB = 10.0
 P_END_CLAMP = 4.0  # logits: a very sure model is still one voice among several
 LONGEST_WAIT_MS = {"auto": 2000.0, "high": 2000.0, "medium": 4000.0, "low": 8000.0}
 PATIENCE = {"high": 0.85, "auto": 1.0, "medium": 1.4, "low": 2.0}  # factor on every wait
@@ -64,12 +68,17 @@ PATIENCE = {"high": 0.85, "auto": 1.0, "medium": 1.4, "low": 2.0}  # factor on e
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known about the pause. `words`: lower case, the fullest hypothesis so far."""
+    """What is known about the pause.
+
+    words: lower case, the fullest hypothesis so far. tail_level_db: of the last syllable, relative
+    to the speaker's loud parts.
+    """
 
     words: tuple[str, ...] = ()
     words_are_full: bool = False
     p_end: float | None = None
     speech_ms: float = 0.0
+    tail_level_db: float | None = None
 
 
 def end_score(evidence: Evidence, weights: Weights = DEFAULT_WEIGHTS) -> float:
@@ -77,13 +86,16 @@ def end_score(evidence: Evidence, weights: Weights = DEFAULT_WEIGHTS) -> float:
     score = weights.bias
     if not evidence.words_are_full:
         score += weights.words_pending
+    if evidence.tail_level_db is not None:
+        below_db = weights.tail_center_db - evidence.tail_level_db
+        score += weights.held_voice_slope * min(max(below_db, -TAIL_CLAMP_DB), TAIL_CLAMP_DB)
     if not evidence.words:
         return score + weights.no_words
     last = evidence.words[-1]
     if last in FILLERS:
         score += weights.filler
-    elif digits_under_way(evidence.words):
-        score += weights.digits_under_way
+    elif (n_digits := n_last_digits(evidence.words)) >= 2:
+        score += weights.digits_complete if is_whole_number(n_digits) else weights.digits_under_way
     elif last in OPEN_WORDS:
         score += weights.open_word
     elif len(evidence.words) <= 2 and last in SHORT_ANSWERS:
@@ -97,15 +109,19 @@ def end_score(evidence: Evidence, weights: Weights = DEFAULT_WEIGHTS) -> float:
     return score
 
 
-def digits_under_way(words: tuple[str, ...]) -> bool:
-    """A string of digits that is not yet a whole phone number or code."""
+def n_last_digits(words: tuple[str, ...]) -> int:
+    """Digits spoken one by one at the end."""
     count = 0
     for word in reversed(words):
         if word not in DIGITS:
             break
         count += 1
-    # One digit is a count ("two"); seven, ten and more make a whole number.
-    return 2 <= count < 10 and count != 7
+    return count
+
+
+def is_whole_number(n_digits: int) -> bool:
+    """A telephone number: local (7) or with its area and country codes."""
+    return n_digits == 7 or n_digits >= 10
 
 
 def wait_ms(evidence: Evidence, weights: Weights = DEFAULT_WEIGHTS) -> float:
@@ -153,6 +169,7 @@ class Endpointing:
         self._words: tuple[str, ...] = ()
         self._words_are_full = False
         self._p_end: float | None = None
+        self._tail_level_db: float | None = None
         self._speech_ms = 0.0
         self._speech_from_ms = 0.0
 
@@ -165,8 +182,9 @@ class Endpointing:
         self._words_are_full = False
         self._p_end = None
 
-    def observe_silence(self, since_ms: float) -> None:
+    def observe_silence(self, since_ms: float, tail_level_db: float | None = None) -> None:
         """The caller fell silent; the last sound was at `since_ms`."""
+        self._tail_level_db = tail_level_db
         if self._in_speech:
             self._in_speech = False
             self._speech_ms += max(0.0, since_ms - self._speech_from_ms)
@@ -186,7 +204,9 @@ class Endpointing:
 
     @property
     def evidence(self) -> Evidence:
-        return Evidence(self._words, self._words_are_full, self._p_end, self._speech_ms)
+        return Evidence(
+            self._words, self._words_are_full, self._p_end, self._speech_ms, self._tail_level_db
+        )
 
     def needed_ms(self) -> float:
         """Silence that ends this turn on the present evidence."""

@@ -19,6 +19,7 @@ from audio.resample import Resampler
 from voiceloop.backends import Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
+from voiceloop.prosody import LoudnessTrack
 from voiceloop.recognition import Recognition
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry import TurnTimeline
@@ -119,6 +120,7 @@ class Listener:
         self._clock = clock
         self._recognition = Recognition(recognizer, stream_id, options, self)
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
+        self._loudness = LoudnessTrack()
         self._position = 0
         self._arrivals: deque[tuple[int, float]] = deque(maxlen=ARRIVALS)
         self._pre_roll: deque[Samples] = deque()
@@ -183,6 +185,7 @@ class Listener:
         if self._stretch is None:
             self._keep(samples)
         else:
+            self._loudness.feed(samples)
             self._recognition.feed(samples.tobytes())
         for window in self._vad.feed(samples):
             end_ms = 1000.0 * window.end_position / RECOGNIZER_HZ
@@ -198,7 +201,9 @@ class Listener:
             self._pre_roll_samples -= len(self._pre_roll.popleft())
 
     def _take_pre_roll(self) -> None:
+        self._loudness.reset()
         for samples in self._pre_roll:
+            self._loudness.feed(samples)
             self._recognition.feed(samples.tobytes())
         self._pre_roll.clear()
         self._pre_roll_samples = 0
@@ -238,7 +243,7 @@ class Listener:
         """First low window: ask for the fullest hypothesis while the silence is still young."""
         stretch.paused = True
         stretch.first_low_s = self._clock()
-        self._endpointing.observe_silence(stretch.last_sound_ms)
+        self._endpointing.observe_silence(stretch.last_sound_ms, self._loudness.tail_level_db())
         self._recognition.flush()
 
     def _activity(self, now_ms: float) -> Activity:
@@ -280,6 +285,7 @@ class Listener:
                 "silence_ms": round(decision.silence_ms, 1),
                 "p_end": evidence.p_end,
                 "words_are_full": evidence.words_are_full,
+                "tail_level_db": evidence.tail_level_db,
             }
             self._end_turn(stretch, facts)
 

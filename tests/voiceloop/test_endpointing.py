@@ -12,7 +12,6 @@ from voiceloop.endpointing import (
     End,
     Endpointing,
     Evidence,
-    digits_under_way,
     wait_ms,
 )
 from voiceloop.settings import SemanticVad, ServerVad
@@ -55,9 +54,16 @@ def test_a_hypothesis_that_has_not_come_yet_makes_it_wait_longer() -> None:
 
 
 def test_digits_are_under_way_until_a_whole_number() -> None:
-    assert digits_under_way(tuple("five five five".split()))
-    assert not digits_under_way(("two",))
-    assert not digits_under_way(tuple("five five five zero one four two".split()))
+    number = "five five five zero one four two".split()
+    waits = [wait_ms(heard(" ".join(number[:n]), 0.1)) for n in range(2, 8)]
+    assert min(waits[:-1]) > 1200 > 500 > waits[-1]
+
+
+def test_a_voice_that_is_held_is_waited_for_longer() -> None:
+    said = tuple("i'd like a large lennon".split())
+    fallen = wait_ms(Evidence(said, True, 0.2, 1500, tail_level_db=-16.0))
+    held = wait_ms(Evidence(said, True, 0.2, 1500, tail_level_db=-1.0))
+    assert held > 850 > fallen
 
 
 def test_server_vad_is_a_fixed_timer() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from audio.codec import encode
-from tests.fakes import EnergyVad, FakeRecognizer, FakeRecognizerStream, Fault, quiet, tone
+from tests.fakes import EnergyVad, FakeRecognizer, FakeRecognizerStream, Fault, quiet, utterance
 from voiceloop.backends import RecognizerOptions
 from voiceloop.errors import BackendError
 from voiceloop.listener import Activity, Listener, TurnInput
@@ -76,7 +76,7 @@ class Bench:
             await asyncio.sleep(chunk_ms / 1000)
 
     async def say(self, ms: float) -> None:
-        await self.play(tone(ms, self.format.rate))
+        await self.play(utterance(ms, self.format.rate))
 
     async def be_quiet(self, ms: float) -> None:
         await self.play(quiet(ms, self.format.rate))

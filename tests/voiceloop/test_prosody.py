@@ -1,0 +1,42 @@
+"""The level of the last syllable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.fakes import quiet, tone
+from voiceloop.prosody import LoudnessTrack
+
+HZ = 16_000
+
+
+def track(*pieces: np.ndarray) -> LoudnessTrack:
+    found = LoudnessTrack()
+    joined = np.concatenate(pieces)
+    for start in range(0, len(joined), 333):  # chunks that cut frames anywhere
+        found.feed(joined[start : start + 333])
+    return found
+
+
+def test_a_held_voice_is_level_and_a_dying_one_below() -> None:
+    voice, room = tone(800, HZ), quiet(60, HZ)
+    fading = (tone(200, HZ) * np.linspace(1.0, 0.1, HZ // 5)).astype(np.int16)
+    held = track(voice, room).tail_level_db()
+    fallen = track(voice, fading, room).tail_level_db()
+    assert held == pytest.approx(0.0, abs=0.5)
+    assert fallen is not None and fallen < -8
+
+
+def test_too_little_speech_says_nothing() -> None:
+    assert track(tone(100, HZ)).tail_level_db() is None
+
+
+def test_digital_silence_is_no_error() -> None:
+    assert track(np.zeros(HZ, np.int16)).tail_level_db() == pytest.approx(0.0)
+
+
+def test_a_reset_forgets() -> None:
+    found = track(tone(800, HZ))
+    found.reset()
+    assert found.tail_level_db() is None

@@ -1,0 +1,53 @@
+"""How the voice stood when it fell silent: does it die away, or was it held?
+
+Owns the loudness track of the open turn. A speaker who has finished lets the voice fall; one who
+searches for a word holds its level to the last sound. It is one weak voice among several, and the
+only one that a noisy transcript cannot mislead. Pure; samples are mono int16 at 16 kHz.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+FRAME = 160  # samples: 10 ms
+TRACK_FRAMES = 400  # 4 s: the level a speaker keeps within a sentence
+TAIL_FRAMES = 8  # 80 ms before the last sound: about one syllable's rhyme
+SOUND_DB = 22.0  # below the loud parts by less than this: still voice, not room
+MIN_FRAMES = 20
+
+
+class LoudnessTrack:
+    """Levels of the last seconds, a value per 10 ms."""
+
+    def __init__(self) -> None:
+        self._levels: deque[float] = deque(maxlen=TRACK_FRAMES)
+        self._rest: NDArray[np.int16] = np.zeros(0, np.int16)
+
+    def feed(self, samples: NDArray[np.int16]) -> None:
+        joined = np.concatenate((self._rest, samples))
+        n_frames = len(joined) // FRAME
+        self._rest = joined[n_frames * FRAME :]
+        if n_frames:
+            frames = joined[: n_frames * FRAME].reshape(n_frames, FRAME).astype(np.float32)
+            power = (frames * frames).mean(axis=1) + 1.0
+            self._levels.extend((10.0 * np.log10(power)).tolist())
+
+    def reset(self) -> None:
+        self._levels.clear()
+        self._rest = np.zeros(0, np.int16)
+
+    def tail_level_db(self) -> float | None:
+        """Mean level of the last 80 ms of sound, relative to the loud parts (90th percentile).
+
+        None where there is too little speech to compare with.
+        """
+        if len(self._levels) < MIN_FRAMES:
+            return None
+        levels = np.array(self._levels)
+        loud = float(np.percentile(levels, 90))
+        sounding = np.flatnonzero(levels > loud - SOUND_DB)
+        end = int(sounding[-1]) + 1
+        return float(levels[max(0, end - TAIL_FRAMES) : end].mean()) - loud
