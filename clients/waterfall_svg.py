@@ -19,7 +19,11 @@ SHOWN_FROM_MS = 0.5  # shorter stages would be rows of "0 ms": they are named be
 
 
 def waterfall_svg(waterfall: Waterfall, scale_ms: float) -> str:
-    """Draw ``waterfall``; ``scale_ms`` is the time at the right edge of the plot."""
+    """Draw ``waterfall``; ``scale_ms`` is the time at the right edge of the plot.
+
+    One that is longer than the scale gets a scale of its own, which its ticks show.
+    """
+    scale_ms = max(scale_ms, rounded_up_ms(waterfall.total_ms))
     stages = [stage for stage in waterfall.stages if stage.ms >= SHOWN_FROM_MS]
     plot_px = WIDTH_PX - LABEL_PX - VALUE_PX
     height = ROW_PX * len(stages) + 22
@@ -53,6 +57,11 @@ def ticks(scale_ms: float) -> list[float]:
 
 
 def shared_scale_ms(waterfalls: list[Waterfall]) -> float:
-    """A round time that holds the longest of the waterfalls."""
-    longest = max((waterfall.total_ms for waterfall in waterfalls), default=100.0)
-    return max(50.0, 50.0 * -(-longest // 50))
+    """A round time that holds every waterfall but outliers of over three times the median."""
+    totals = sorted(waterfall.total_ms for waterfall in waterfalls) or [100.0]
+    median = totals[len(totals) // 2]
+    return rounded_up_ms(max(total for total in totals if total <= 3 * median))
+
+
+def rounded_up_ms(time_ms: float) -> float:
+    return max(50.0, 50.0 * -(-time_ms // 50))
