@@ -29,15 +29,17 @@ class KvPool:
     ) -> None:
         """poison: fill freed blocks with NaN, so that a read of one shows up (tests)."""
         shape = (n_layers, n_blocks, BLOCK_TOKENS, 2, n_kv_heads, head_dim)
-        self.blocks = torch.empty(shape, dtype=dtype, device=device)
-        self.slots = self.blocks.view(n_layers, n_blocks * BLOCK_TOKENS, 2, n_kv_heads, head_dim)
+        self._whole = torch.empty(shape, dtype=dtype, device=device)
+        # Views by layer: indexing them costs less than indexing the whole.
+        self.blocks = list(self._whole.unbind(0))
+        self.slots = [layer.flatten(0, 1) for layer in self.blocks]
         self.n_blocks, self.poison = n_blocks, poison
         self.refs = [0] * n_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(n_blocks))
         # Asked for blocks when none is free; set by the prefix tree, returns how many it gave back.
         self.evict: Callable[[int], int] = lambda n_blocks: 0
         if poison:
-            self.blocks.fill_(torch.nan)
+            self._whole.fill_(torch.nan)
 
     @property
     def n_free(self) -> int:
@@ -73,27 +75,30 @@ class KvPool:
             if self.refs[block] == 0:
                 self._free[block] = None
                 if self.poison:
-                    self.blocks[:, block] = torch.nan
+                    self._whole[:, block] = torch.nan
 
     def copy(self, source: int, target: int) -> None:
         """Copy the KV of one block in all layers."""
-        self.blocks[:, target] = self.blocks[:, source]
+        self._whole[:, target] = self._whole[:, source]
 
-    def write(self, layer: int, slots: "Tensor | slice", keys: Tensor, values: Tensor) -> None:
-        """Store [n, kv_heads, head_dim] keys and values at `slots` (block * BLOCK_TOKENS + i)."""
-        cache = self.slots[layer]
-        cache[slots, 0] = keys
-        cache[slots, 1] = values
+    def write(self, layer: int, slots: "Tensor | slice", keys_values: Tensor) -> None:
+        """Store [n, 2, kv_heads, head_dim] at `slots` (block * BLOCK_TOKENS + place in it)."""
+        self.slots[layer][slots] = keys_values
 
     def read(
-        self, layer: int, where: "Tensor | slice", n_tokens: int, skip: int = 0
+        self, layer: int, where: "Tensor | slice", first: int, last: int
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values of tokens skip..n_tokens of one sequence: [n, kv_heads, head_dim] each.
+        """Keys and values of positions first..last of a sequence: [1, kv_heads, n, head_dim] each.
 
         where: its blocks, as a slice where they are neighbours (a view), else as indices (a copy).
         """
-        cache = self.blocks[layer][where].flatten(0, 1)[skip:n_tokens]
-        return cache[:, 0], cache[:, 1]
+        if isinstance(where, slice):
+            start = where.start * BLOCK_TOKENS
+            cache = self.slots[layer][start + first : start + last]
+        else:
+            cache = self.blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
+        keys, values = cache.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
+        return keys, values
 
     def check_integrity(self, held: Sequence[int]) -> None:
         """`held`: every reference that exists, one entry each. Raises: IntegrityError."""

@@ -8,11 +8,12 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
-# Measured on 2 cores with AMX at 384x768: aten's int8 kernel takes 15 us for 1 row, 30 us for 4,
-# 118 us for 16; the bf16 GEMM takes 43 us for any of them.
-INT8_KERNEL_MAX_ROWS = 4
-INT4_KERNEL_MAX_ROWS = 4
+# Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
+# for 4, 98 for 16; oneDNN on packed bf16 weights takes 18 us for 1 row and 20 for 16.
+INT8_KERNEL_MAX_ROWS = 2
+INT4_KERNEL_MAX_ROWS = 2
 INT4_GROUP = 32  # inputs that share one int4 scale; 32 keeps small models within the quality gate
 
 
@@ -22,21 +23,41 @@ class Linear(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
+def _packs_bf16() -> bool:
+    """Whether oneDNN has a bf16 GEMM for this CPU."""
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):
+        return False
+
+
 class DenseLinear:
-    """Weights as they are: [out, in] in the compute dtype."""
+    """Weights as they are: [out, in] in the compute dtype.
+
+    bf16 weights on a CPU are packed once; oneDNN otherwise reorders them in every call, which
+    doubles the time of a few rows.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features = weight.shape[0]
         self.weight, self.bias = weight, bias
+        self.is_packed = weight.dtype == torch.bfloat16 and weight.is_cpu and _packs_bf16()
+        if self.is_packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        if self.is_packed:
+            product: Tensor = torch.ops.mkldnn._linear_pointwise.default(
+                x, self.weight, self.bias, "none", [], ""
+            )
+            return product
+        return linear(x, self.weight, self.bias)
 
 
 class Int8Linear:
     """int8 weights with one scale per output channel.
 
-    Few rows go through aten's packed kernel, which reads one byte a weight. More rows go through
+    Few rows go through aten's int8 kernel, which reads one byte a weight. More rows go through
     the bf16 GEMM on the same integers (exact in bf16), scaled afterwards: the same mathematics,
     so that a verify pass and a decode step agree up to the order of summation.
     """
@@ -45,14 +66,14 @@ class Int8Linear:
         """weight: int8 [out, in]; scale: [out] in the compute dtype."""
         self.out_features = weight.shape[0]
         self.weight, self.scale, self.bias = weight, scale, bias
-        self.wide = weight.to(scale.dtype)
-        self.packed = scale.dtype == torch.bfloat16  # any other dtype falls to a slow path
+        self.wide = DenseLinear(weight.to(scale.dtype), None)
+        self.has_kernel = scale.dtype == torch.bfloat16  # any other dtype falls to a slow path
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.packed and x.shape[0] <= INT8_KERNEL_MAX_ROWS:
+        if self.has_kernel and x.shape[0] <= INT8_KERNEL_MAX_ROWS:
             y: Tensor = torch.ops.aten._weight_int8pack_mm.default(x, self.weight, self.scale)
         else:
-            y = torch.nn.functional.linear(x, self.wide).mul_(self.scale)
+            y = self.wide(x).mul_(self.scale)
         return y if self.bias is None else y.add_(self.bias)
 
 
@@ -64,7 +85,8 @@ class Int4Linear:
         self.out_features, n_in = codes.shape
         self.bias, self.group = bias, n_in // scale.shape[1]
         grouped = codes.view(self.out_features, -1, self.group).to(scale.dtype) - 8
-        self.wide = (grouped * scale[..., None] + zero[..., None]).reshape(self.out_features, n_in)
+        dense = (grouped * scale[..., None] + zero[..., None]).reshape(self.out_features, n_in)
+        self.wide = DenseLinear(dense, None)
         self.packed = None
         if scale.dtype == torch.bfloat16 and self.out_features % 32 == 0:
             self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
@@ -76,7 +98,7 @@ class Int4Linear:
                 x, self.packed, self.group, self.scale_zero
             )
         else:
-            y = torch.nn.functional.linear(x, self.wide)
+            y = self.wide(x)
         return y if self.bias is None else y.add_(self.bias)
 
 

@@ -16,7 +16,7 @@ from .runner import Extension
 from .sequence import Sequence
 from .types import EngineConfig, OutOfMemory
 
-SMALLEST_CHUNK = 16  # tokens; below it the fixed cost of a step dominates
+SMALLEST_CHUNK = 64  # tokens; up to here the fixed cost of a step dominates
 
 
 class Service(IntEnum):

@@ -23,14 +23,14 @@ def resident(pool: KvPool, tree: PrefixTree, tokens: list[int], salt: str = "") 
     sequence.reserve(sequence.n_pending)
     for position in range(first, len(tokens)):
         slot = sequence.table[position // 16] * 16 + position % 16
-        pool.slots[:, slot] = float(tokens[position])
+        pool.slots[0][slot] = float(tokens[position])
     sequence.n_resident = len(tokens)
     return sequence
 
 
 def kv_of(sequence: Sequence) -> list[float]:
-    keys, _ = sequence.pool.read(0, torch.tensor(sequence.table), sequence.n_resident)
-    return [float(value) for value in keys[:, 0, 0]]
+    keys, _ = sequence.pool.read(0, torch.tensor(sequence.table), 0, sequence.n_resident)
+    return [float(value) for value in keys[0, 0, :, 0]]
 
 
 def test_a_fork_shares_until_somebody_writes() -> None:
@@ -42,7 +42,7 @@ def test_a_fork_shares_until_somebody_writes() -> None:
     assert pool.n_free == 6
     fork.tokens += [99]
     fork.reserve(1)
-    pool.slots[:, fork.table[1] * 16 + 4] = 99.0
+    pool.slots[0][fork.table[1] * 16 + 4] = 99.0
     fork.n_resident += 1
     assert fork.table[0] == sequence.table[0] and fork.table[1] != sequence.table[1]
     assert kv_of(sequence) == tokens
