@@ -57,6 +57,7 @@ class Config:
     llm_model: str = ""
     tts_model: str = "tts-1"
     remote_key: str = field(default="", repr=False)
+    context_tokens: int = 0  # of the language model; 0: the preset knows
     pacing_lead_ms: int = 200
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_transcripts: bool = False

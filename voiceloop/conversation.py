@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,6 +17,9 @@ from voiceloop.errors import InvalidRequest, expected
 from voiceloop.items import FunctionCall, FunctionCallOutput, Item, Message, Part
 
 ROOT = "root"
+# English is near 4 characters a token, a small vocabulary near 3.5; roles and markers come on top.
+CHARS_PER_TOKEN = 3
+TOKENS_PER_MESSAGE = 6
 
 
 @dataclass(slots=True)
@@ -40,12 +44,35 @@ class _Reply:
         return self.text[:n_chars].rpartition(" ")[0]
 
 
-class Conversation:
-    """Ordered items. Invariant: item ids are unique."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much of a long conversation the model is shown.
 
-    def __init__(self) -> None:
+    Over ``n_tokens`` the oldest items go, down to ``retention_ratio`` of it: seldom and much at
+    once, because each time the model's cache of the history is lost.
+    """
+
+    n_tokens: int
+    retention_ratio: float = 0.8
+
+    @classmethod
+    def of(cls, truncation: str | dict[str, Any], n_tokens: int) -> Window | None:
+        """The window that a session's ``truncation`` asks for; 0 tokens: no bound is known."""
+        if truncation == "disabled" or not n_tokens:
+            return None
+        if isinstance(truncation, dict):
+            return cls(n_tokens, truncation["retention_ratio"])
+        return cls(n_tokens)
+
+
+class Conversation:
+    """Ordered items. Invariant: item ids are unique. ``window`` None shows the model all."""
+
+    def __init__(self, window: Window | None = None) -> None:
+        self.window = window
         self._items: list[Item] = []
         self._replies: dict[str, _Reply] = {}
+        self._oldest_shown: str | None = None  # older items are out of the window for good
 
     def __len__(self) -> int:
         return len(self._items)
@@ -103,6 +130,8 @@ class Conversation:
             return False
         del self._items[index]
         self._replies.pop(item_id, None)
+        if item_id == self._oldest_shown:  # its successor takes over
+            self._oldest_shown = self._items[index].id if index < len(self._items) else None
         return True
 
     def items(self) -> tuple[Item, ...]:
@@ -157,13 +186,46 @@ class Conversation:
         """The conversation for the language model, instructions first.
 
         Items in progress, replies of which nothing was heard, broken tool calls and user audio
-        without words are left out. ``before`` stops in front of that item (the open user turn).
+        without words are left out, and so is what fell out of the window. ``before`` stops in
+        front of that item (the open user turn).
         """
+        self._slide_window(instructions)
+        start = self._find(self._oldest_shown) if self._oldest_shown is not None else None
         end = None if before is None else self._find(before)
         messages = [ChatMessage(role="system", content=instructions)] if instructions else []
-        for item in self._items[:end]:
+        for item in self._items[start:end]:
             _append_message(messages, item, self._text(item))
         return tuple(messages)
+
+    def _slide_window(self, instructions: str) -> None:
+        """Drop the oldest items from view when the rest is too long; a user's turn comes first."""
+        if self.window is None:
+            return
+        start = self._find(self._oldest_shown) if self._oldest_shown is not None else 0
+        start = start or 0
+        sizes = [self._n_tokens(item) for item in self._items[start:]]
+        n_tokens = _n_tokens(instructions) + sum(sizes)
+        if n_tokens <= self.window.n_tokens:
+            return
+        goal = self.window.n_tokens * self.window.retention_ratio
+        last = len(self._items) - 1
+        while start < last:
+            item = self._items[start]
+            is_turn = isinstance(item, Message) and item.role == "user"
+            if n_tokens <= goal and is_turn:
+                break
+            n_tokens -= sizes.pop(0)
+            start += 1
+        self._oldest_shown = self._items[start].id
+
+    def _n_tokens(self, item: Item) -> int:
+        match item:
+            case FunctionCall():
+                return _n_tokens(item.name + item.arguments)
+            case FunctionCallOutput():
+                return _n_tokens(item.output)
+            case Message():
+                return _n_tokens(self._text(item))
 
     def _text(self, item: Item) -> str:
         reply = self._replies.get(item.id)
@@ -188,6 +250,11 @@ def chat_messages(instructions: str, items: Iterable[Item]) -> tuple[ChatMessage
     for item in items:
         _append_message(messages, item, item.text if isinstance(item, Message) else "")
     return tuple(messages)
+
+
+def _n_tokens(text: str) -> int:
+    """Tokens of a message, guessed high: the gateway has no tokenizer."""
+    return len(text) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE
 
 
 def _append_message(messages: list[ChatMessage], item: Item, text: str) -> None:

@@ -6,6 +6,7 @@ backends that a server calls. A URL replaces that part of the preset.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Connect = Callable[[str, str], Awaitable["RemoteService"]]
 
 PRESETS = ("embedded", "remote")
+REPLY_TOKENS = 256
 
 
 def embedded_model_dir() -> Path:
@@ -40,6 +42,18 @@ def resolve_agent(config: Config) -> AgentConfig:
     if config.agent is not None:
         return load_agent(config.agent)
     return embedded_agent() if config.preset == "embedded" else AgentConfig()
+
+
+def context_tokens(config: Config) -> int:
+    """The prompt's bound: what the language model takes less a reply. 0: not known, no bound."""
+    n_tokens = config.context_tokens
+    if not n_tokens and config.preset == "embedded" and config.llm_url is None:
+        try:
+            model = json.loads((embedded_model_dir() / "config.json").read_text(encoding="utf-8"))
+            n_tokens = int(model["max_position_embeddings"])
+        except (OSError, ValueError, KeyError):
+            return 0  # no model there: the engine's worker says so in better words
+    return max(0, n_tokens - min(REPLY_TOKENS, n_tokens // 4))
 
 
 def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:

@@ -27,7 +27,7 @@ from voiceloop.commands import (
     SettingsChanged,
     TruncateItem,
 )
-from voiceloop.conversation import Conversation
+from voiceloop.conversation import Conversation, Window
 from voiceloop.errors import FrameTooLarge, InvalidRequest, VoiceLoopError, expected
 from voiceloop.input_buffer import InputBuffer
 from voiceloop.items import Item, Message, Part, parse_item
@@ -35,22 +35,6 @@ from voiceloop.request import ResponseRequest, parse_request
 from voiceloop.response import ResponseHandle
 from voiceloop.session_update import merge
 from voiceloop.settings import Json, SessionSettings
-
-__all__ = [
-    "AppendAudio",
-    "CancelResponse",
-    "ClearAudio",
-    "Command",
-    "CommitAudio",
-    "CreateResponse",
-    "ItemCreated",
-    "ItemDeleted",
-    "Outgoing",
-    "Protocol",
-    "ProtocolLimits",
-    "SettingsChanged",
-    "TruncateItem",
-]
 
 MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
 MAX_ITEMS = 4096
@@ -74,6 +58,7 @@ class ProtocolLimits:
     frame_bytes: int = 2 * 1024 * 1024
     uncommitted_audio_ms: float = 10 * 60_000.0
     n_out_of_band: int = 4
+    n_context_tokens: int = 0  # what the model takes with a reply to spare; 0: no bound known
 
 
 class Protocol:
@@ -91,11 +76,13 @@ class Protocol:
         expires_at: int = 0,
     ) -> None:
         self.settings = settings
-        self.conversation = Conversation()
+        self._limits = limits or ProtocolLimits()
+        self.conversation = Conversation(
+            Window.of(settings.truncation, self._limits.n_context_tokens)
+        )
         self.new_id = new_id or _random_id
         self.session_id = self.new_id("sess")
         self.conversation_id = self.new_id("conv")
-        self._limits = limits or ProtocolLimits()
         self._expires_at = expires_at
         self._queue: list[Outgoing] = []
         self._n_events = 0
@@ -183,6 +170,7 @@ class Protocol:
         session = self._session_object(current)
         _check_echo(session, "session")
         self.settings = current
+        self.conversation.window = Window.of(current.truncation, self._limits.n_context_tokens)
         self.send(events.SessionUpdated(session=session))
         return [SettingsChanged(previous, current)]
 

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,7 +28,7 @@ from voiceloop.config import Config
 from voiceloop.connection import Hello, Transport
 from voiceloop.errors import ConfigError, Overloaded, VoiceLoopError
 from voiceloop.http_api import error_response, health_routes
-from voiceloop.presets import open_backends, resolve_agent
+from voiceloop.presets import context_tokens, open_backends, resolve_agent
 from voiceloop.session import Session
 from voiceloop.supervisor import Progress
 from voiceloop.telemetry import Metrics, probe_loop_lag
@@ -231,6 +231,7 @@ async def serve(
         is_keyed=bool(config.keys),
         is_unauthenticated_allowed=config.allow_unauthenticated,
     )
+    config = replace(config, context_tokens=context_tokens(config))
     gateway = Gateway(config, agent or resolve_agent(config))
     sock = listen(config.host, config.port)
     server = make_server(build_app(gateway), config)

@@ -80,7 +80,11 @@ class Session:
         limits = config.limits
         self.protocol = Protocol(
             self._first_settings(),
-            limits=ProtocolLimits(limits.frame_bytes, limits.uncommitted_audio_minutes * 60_000.0),
+            limits=ProtocolLimits(
+                frame_bytes=limits.frame_bytes,
+                uncommitted_audio_ms=limits.uncommitted_audio_minutes * 60_000.0,
+                n_context_tokens=config.context_tokens,
+            ),
             expires_at=int(time.time() + 60 * limits.session_minutes),
         )
         self._output = asyncio.Event()

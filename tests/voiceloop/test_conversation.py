@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from voiceloop.backends import SpokenWord
-from voiceloop.conversation import Conversation
+from voiceloop.conversation import Conversation, Window
 from voiceloop.errors import InvalidRequest
 from voiceloop.items import FunctionCall, FunctionCallOutput, Message, Part
 
@@ -101,3 +101,43 @@ def test_a_deleted_reply_is_gone_for_good() -> None:
     assert conversation.delete("reply") and not conversation.delete("reply")
     conversation.replace(Message(id="reply", role="assistant"))
     assert conversation.cut("reply", 500) == "" and len(conversation) == 0
+
+
+# --- the window of a long conversation ---
+
+
+def talk(conversation: Conversation, n_turns: int) -> None:
+    for n in range(n_turns):
+        for role, text in (("user", f"question {n} " + "x" * 40), ("assistant", "y" * 48)):
+            part = Part(type="input_text" if role == "user" else "output_text", text=text)
+            item_id = f"{role}{len(conversation)}"
+            conversation.insert(Message(id=item_id, role=role, content=(part,)))  # type: ignore[arg-type]
+
+
+def test_a_long_conversation_keeps_its_instructions_and_its_latest_turns() -> None:
+    conversation = Conversation(Window(n_tokens=400, retention_ratio=0.5))
+    talk(conversation, 40)
+    messages = conversation.messages("Be kind.")
+    assert messages[0].content == "Be kind." and messages[1].role == "user"
+    assert messages[-1].role == "assistant" and messages[-2].content.startswith("question 39")
+    assert sum(len(message.content) // 3 + 6 for message in messages) <= 200
+
+
+def test_the_window_stands_still_between_its_moves() -> None:
+    conversation = Conversation(Window(n_tokens=400, retention_ratio=0.5))
+    talk(conversation, 10)
+    first = conversation.messages("Be kind.")
+    assert len(first) < 21
+    talk(conversation, 1)
+    assert conversation.messages("Be kind.")[: len(first)] == first
+    oldest = conversation.items()[len(conversation) - len(first) - 1].id
+    assert conversation.delete(oldest)
+    assert conversation.messages("Be kind.")[1:] == (*first[2:], *conversation.messages()[-2:])
+
+
+def test_the_latest_turn_is_shown_even_where_it_is_too_long() -> None:
+    conversation = Conversation(Window(n_tokens=10))
+    part = Part(type="input_text", text="x" * 900)
+    for n in range(3):
+        conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
+    assert len(conversation.messages()) == 1
