@@ -98,6 +98,7 @@ class _Stretch:
     last_sound_ms: float
     paused: bool = False
     first_low_s: float = 0.0
+    flushed: bool = False  # the hypothesis covers all that was said before this pause
     hypothesis: tuple[str, ...] = ()
 
 
@@ -241,7 +242,7 @@ class Listener:
 
     def _pause(self, stretch: _Stretch) -> None:
         """First low window: ask for the fullest hypothesis while the silence is still young."""
-        stretch.paused = True
+        stretch.paused, stretch.flushed = True, False
         stretch.first_low_s = self._clock()
         self._endpointing.observe_silence(stretch.last_sound_ms, self._loudness.tail_level_db())
         self._recognition.flush()
@@ -342,8 +343,11 @@ class Listener:
             return
         words = partial.stable_words + partial.unstable_words
         stretch = self._stretch
-        full = partial.flushed and (stretch is None or stretch.paused)
+        full = partial.flushed
         if stretch is not None:
+            stretch.flushed = stretch.flushed or partial.flushed
+            # After the flush the recognizer hears only silence, yet may still change its mind.
+            full = stretch.paused and stretch.flushed
             stretch.hypothesis = words
             self._endpointing.observe_words(words, full=full)
         self._ear.on_words(partial.stable_words, partial.unstable_words, full=full)
