@@ -1,0 +1,122 @@
+"""What the doctor finds, and that each problem comes with its remedy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from voiceloop import doctor
+from voiceloop.doctor import (
+    Finding,
+    check_machine,
+    check_models,
+    check_origins,
+    check_packages,
+    check_python,
+    run_doctor,
+    self_test,
+)
+from voiceloop.worker_messages import RoleSpec, WorkerSpec
+
+FAULTS = Path(__file__).parents[1] / "faults"
+
+
+def problems(findings: Iterator[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level == "problem"]
+
+
+def test_a_complete_installation_has_no_problem() -> None:
+    assert problems(check_packages(lambda name: "1.0")) == []
+
+
+def test_a_missing_package_names_the_extra_that_brings_it() -> None:
+    def version(name: str) -> str:
+        if name in ("pocketsphinx", "sounddevice"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    (needed,) = problems(check_packages(version))
+    assert needed.remedy == "pip install 'voiceloop[embedded]'"
+    notes = [finding for finding in check_packages(version) if finding.level == "note"]
+    assert [note.subject for note in notes] == ["sounddevice"]
+
+
+def test_a_folder_that_shadows_a_room_is_found(tmp_path: Path) -> None:
+    def find(name: str) -> ModuleSpec:
+        folder = tmp_path / "elsewhere" if name == "engine" else tmp_path / "home"
+        return ModuleSpec(name, None, origin=str(folder / name / "__init__.py"))
+
+    (shadowed,) = problems(check_origins(find))
+    assert shadowed.subject == "module engine"
+    assert "do not stand in" in shadowed.remedy
+
+
+def test_a_room_that_is_missing_is_found() -> None:
+    def find(name: str) -> ModuleSpec | None:
+        return None if name == "clients" else ModuleSpec(name, None, origin=f"/home/{name}/x.py")
+
+    assert [finding.subject for finding in problems(check_origins(find))] == ["module clients"]
+
+
+def test_our_own_modules_come_from_one_place() -> None:
+    assert problems(check_origins()) == []
+
+
+def test_a_model_folder_that_misses_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (finding,) = check_models(tmp_path)
+    assert finding.level == "problem"
+    assert "tokenizer.json, model.safetensors" in finding.found
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(3_000_000))
+    (finding,) = check_models(tmp_path)
+    assert (finding.level, finding.found[:4]) == ("ok", "3 MB")
+
+
+def test_little_memory_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_available_memory_mb", lambda: 100)
+    assert [finding.subject for finding in problems(check_machine())] == ["memory"]
+
+
+async def test_each_stage_is_tested_in_the_worker_a_server_would_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAULTS))
+    good = RoleSpec("recognizer", {}, "scripted_roles:load")
+    bad = RoleSpec("engine", {}, "scripted_roles:unloadable")
+    specs = [WorkerSpec("speech", (good,)), WorkerSpec("engine", (bad,))]
+    findings = [finding async for finding in self_test(specs)]
+    assert [(finding.subject, finding.level) for finding in findings] == [
+        ("voice activity", "ok"),
+        ("worker speech (recognizer)", "ok"),
+        ("recognizer", "ok"),
+        ("worker engine (engine)", "problem"),
+    ]
+    assert "found nothing at /nowhere" in findings[-1].found
+    assert findings[-1].remedy
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
+def test_only_a_problem_fails_the_command(
+    level: doctor.Level, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("packages", "origins", "machine", "microphone", "models"):
+        monkeypatch.setattr(doctor, f"check_{name}", lambda: iter(()))
+    found = iter([Finding(level, "thing", "as [found]", "do this")])
+    monkeypatch.setattr(doctor, "check_python", lambda: found)
+    monkeypatch.setattr(doctor, "worker_specs", lambda config: ())
+    printed = io.StringIO()
+    assert run_doctor(Console(width=200, file=printed)) == code
+    text = printed.getvalue()
+    assert "thing: as [found]" in text
+    assert "-> do this" in text
+
+
+def test_this_python_will_do() -> None:
+    assert problems(check_python()) == []

@@ -1,0 +1,300 @@
+"""``voiceloop doctor``: looks the machine over and says what is wrong and what to do about it.
+
+Each check yields findings; a finding that is a problem carries its remedy. The self-tests start the
+preset's own workers, so what passes here is what a server would run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from voiceloop import __version__
+from voiceloop.config import Config
+from voiceloop.errors import VoiceLoopError
+from voiceloop.presets import embedded_model_dir, worker_specs
+from voiceloop.supervisor import Supervisor
+from voiceloop.worker_messages import WorkerSpec
+
+STAGE_DEADLINE_S = 30.0
+ROOMS = ("voiceloop", "engine", "audio", "clients")
+
+# distribution -> what it is for, and the extra that brings it ("" for none)
+REQUIRED = {
+    "numpy": ("samples", ""),
+    "msgspec": ("messages", ""),
+    "starlette": ("the server", ""),
+    "uvicorn": ("the server", ""),
+    "websockets": ("the wire", ""),
+    "httpx": ("remote models", ""),
+    "onnxruntime": ("voice activity", ""),
+    "faster-whisper": ("the voice activity model's file", ""),
+    "torch": ("the engine", "embedded"),
+    "safetensors": ("the engine", "embedded"),
+    "tokenizers": ("the engine", "embedded"),
+    "jinja2": ("chat templates", "embedded"),
+    "pocketsphinx": ("the recognizer", "embedded"),
+    "espeakng-loader": ("the voice", "embedded"),
+}
+OPTIONAL = {
+    "matplotlib": ("the demo's pictures", "embedded"),
+    "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
+}
+MIN_MEMORY_MB = 2000
+MIN_CORES = 2
+
+Level = Literal["ok", "note", "problem"]
+MARKS: dict[Level, str] = {
+    "ok": "[green]ok     [/]",
+    "note": "[yellow]note   [/]",
+    "problem": "[red]problem[/]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``remedy`` is what a person can do; empty when all is well."""
+
+    level: Level
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+def run_doctor(console: Console | None = None) -> int:
+    """Print every finding as it is made. Returns 0, or 1 when there is a problem."""
+    console = console or Console()
+    console.print(f"[bold]voiceloop {__version__}[/] on {platform.platform()}")
+    n_problems = 0
+
+    def show(finding: Finding) -> None:
+        nonlocal n_problems
+        n_problems += finding.level == "problem"
+        console.print(MARKS[finding.level], end=" ")
+        lines = [f"{finding.subject}: {finding.found}"]
+        if finding.remedy:
+            lines.append(f"        -> {finding.remedy}")
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+    checks = (
+        check_python,
+        check_packages,
+        check_origins,
+        check_machine,
+        check_microphone,
+        check_models,
+    )
+    for check in checks:
+        for finding in check():
+            show(finding)
+    with console.status("testing each stage"):
+        asyncio.run(_self_test(worker_specs(Config()), show))
+    if n_problems:
+        console.print(f"[red]{n_problems} problem{'s' if n_problems > 1 else ''} found[/]")
+    else:
+        console.print("[green]all is well[/]: try voiceloop demo")
+    return 1 if n_problems else 0
+
+
+def check_python() -> Iterator[Finding]:
+    found = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info >= (3, 13):
+        yield Finding("note", "Python", found, "voiceloop is tested with 3.11 and 3.12")
+    else:
+        yield Finding("ok", "Python", found)
+
+
+def check_packages(
+    version: Callable[[str], str] = importlib.metadata.version,
+) -> Iterator[Finding]:
+    """Distributions by their metadata: nothing heavy is imported."""
+    present: list[str] = []
+    missing: list[Finding] = []
+    for packages, level in ((REQUIRED, "problem"), (OPTIONAL, "note")):
+        for name, (purpose, extra) in packages.items():
+            try:
+                present.append(f"{name} {version(name)}")
+            except importlib.metadata.PackageNotFoundError:
+                target = f"voiceloop[{extra}]" if extra else "voiceloop"
+                found = f"not installed; it is needed for {purpose}"
+                kind: Any = level
+                missing.append(Finding(kind, name, found, f"pip install '{target}'"))
+    yield Finding("ok", "packages", ", ".join(present))
+    yield from missing
+
+
+def check_origins(
+    find: Callable[[str], ModuleSpec | None] = find_spec,
+) -> Iterator[Finding]:
+    """All rooms must come from one place: a folder engine/ where the user stands can shadow ours.
+
+    Source: research brief on layouts; ``python -m`` puts the current folder first on the path.
+    """
+    places = {name: _origin(find(name)) for name in ROOMS}
+    home = places["voiceloop"]
+    shown = True
+    for name, place in places.items():
+        if place is None:
+            shown = False
+            remedy = "pip install voiceloop again; the package is not complete"
+            yield Finding("problem", f"module {name}", "not found", remedy)
+        elif place != home:
+            shown = False
+            remedy = (
+                f"a folder of the same name stands before ours on the path: start the command "
+                f"voiceloop (not python -m), or do not stand in {place}"
+            )
+            found = f"found in {place}, expected in {home}"
+            yield Finding("problem", f"module {name}", found, remedy)
+    if shown:
+        yield Finding("ok", "modules", f"{', '.join(ROOMS)} from {home}")
+
+
+def _origin(spec: ModuleSpec | None) -> Path | None:
+    if spec is None:
+        return None
+    if spec.origin is not None:
+        return Path(spec.origin).resolve().parent.parent
+    folders = list(spec.submodule_search_locations or ())
+    return Path(folders[0]).resolve().parent if folders else None
+
+
+def check_machine() -> Iterator[Finding]:
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if (n_cores or 1) < MIN_CORES:
+        remedy = "the embedded models share one core: expect answers to come late"
+        yield Finding("note", "processor", f"{n_cores} core", remedy)
+    else:
+        yield Finding("ok", "processor", f"{n_cores} cores, {platform.machine()}")
+    memory_mb = _available_memory_mb()
+    if memory_mb is not None and memory_mb < MIN_MEMORY_MB:
+        remedy = f"free memory up to {MIN_MEMORY_MB} MB: the embedded preset holds about 1400"
+        yield Finding("problem", "memory", f"{memory_mb} MB available", remedy)
+    elif memory_mb is not None:
+        yield Finding("ok", "memory", f"{memory_mb} MB available")
+    yield Finding("ok", "GPU", _gpus() or "none; the embedded preset needs none")
+
+
+def check_microphone() -> Iterator[Finding]:
+    """Sound devices, for ``voiceloop talk`` alone; a server needs none."""
+    try:
+        import sounddevice
+    except ImportError:
+        return  # the packages' check has said so
+    except OSError as error:
+        remedy = "install PortAudio (Debian: apt install libportaudio2); talk --wav needs none"
+        yield Finding("note", "sound devices", str(error), remedy)
+        return
+    devices = list(sounddevice.query_devices())
+    n_inputs = sum(device["max_input_channels"] > 0 for device in devices)
+    n_outputs = sum(device["max_output_channels"] > 0 for device in devices)
+    found = f"{n_inputs} microphones, {n_outputs} speakers"
+    if n_inputs and n_outputs:
+        yield Finding("ok", "sound devices", found)
+    else:
+        remedy = "voiceloop talk needs both; talk --wav FILE needs none"
+        yield Finding("note", "sound devices", found, remedy)
+
+
+def _available_memory_mb() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024 // 1_000_000
+    return None
+
+
+def _gpus() -> str:
+    """Names of NVIDIA devices as their own tool tells them; importing torch takes seconds."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    command = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "; ".join(listed.stdout.split("\n")).strip("; ") if listed.returncode == 0 else ""
+
+
+def check_models(folder: Path | None = None) -> Iterator[Finding]:
+    """The embedded agent's model; the recognizer's and the voice's say so in their self-tests."""
+    try:
+        folder = folder or embedded_model_dir()
+    except VoiceLoopError as error:
+        yield Finding("problem", "agent model", error.message, "pip install voiceloop again")
+        return
+    names = ("config.json", "tokenizer.json", "model.safetensors")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        found = f"expected {', '.join(missing)} in {folder}, found none"
+        remedy = "install voiceloop from a complete checkout, or give --llm-url"
+        yield Finding("problem", "agent model", found, remedy)
+        return
+    n_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    yield Finding("ok", "agent model", f"{n_bytes / 1e6:.0f} MB in {folder}")
+
+
+# --- self-tests ---------------------------------------------------------------------------------
+
+
+async def _self_test(specs: Sequence[WorkerSpec], show: Callable[[Finding], None]) -> None:
+    async for finding in self_test(specs):
+        show(finding)
+
+
+async def self_test(specs: Sequence[WorkerSpec]) -> AsyncIterator[Finding]:
+    """One second of work for each stage, in the processes a server would use."""
+    from voiceloop import doctor_stages  # numpy and onnxruntime: only once the rest was looked at
+
+    yield await _stage("voice activity", asyncio.to_thread(doctor_stages.hear_silence))
+    for spec in specs:
+        roles = ", ".join(role.role for role in spec.roles)
+        started = time.monotonic()
+        supervisor = Supervisor([spec])
+        try:
+            await supervisor.start()
+        except VoiceLoopError as error:
+            remedy = (
+                "pip install 'voiceloop[embedded]' brings the packages, a complete checkout the "
+                "models"
+            )
+            yield Finding("problem", f"worker {spec.name} ({roles})", error.message, remedy)
+            continue
+        took_s = time.monotonic() - started
+        yield Finding("ok", f"worker {spec.name} ({roles})", f"ready after {took_s:.1f} s")
+        try:
+            for role in spec.roles:
+                test = doctor_stages.STAGES[role.role]
+                yield await _stage(role.role, test(supervisor))
+        finally:
+            await supervisor.close()
+
+
+async def _stage(subject: str, test: Any) -> Finding:
+    try:
+        async with asyncio.timeout(STAGE_DEADLINE_S):
+            return Finding("ok", subject, await test)
+    except TimeoutError:
+        found = f"no answer within {STAGE_DEADLINE_S:.0f} s"
+        return Finding("problem", subject, found, "is the machine busy? try again when it is not")
+    except Exception as error:  # whatever a stage does, the doctor goes on and tells it
+        found = str(error) or type(error).__name__
+        return Finding("problem", subject, found, "pip install 'voiceloop[embedded]' again")
