@@ -23,9 +23,9 @@ def counted_ids() -> Callable[[str], str]:
 class Wire:
     """A protocol under test: ``say`` a client event, read what it ``sent``."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, is_beta: bool = False, **settings: Any) -> None:
         start = msgspec.structs.replace(SessionSettings(), **settings)
-        self.protocol = Protocol(start, new_id=counted_ids(), expires_at=1)
+        self.protocol = Protocol(start, new_id=counted_ids(), expires_at=1, is_beta=is_beta)
         self.protocol.connect()
         self.protocol.take_outgoing()
 

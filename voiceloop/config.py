@@ -11,11 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.errors import ConfigError
 from voiceloop.table import field_types, overlay, read_toml
-
-__all__ = ["AgentConfig", "BargeIn", "Config", "Limits", "config_keys", "load_config"]
 
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024

@@ -15,6 +15,7 @@ import msgspec
 
 from voiceloop import client_events as asked
 from voiceloop import events
+from voiceloop.beta import from_beta, to_beta
 from voiceloop.commands import (
     AppendAudio,
     CancelResponse,
@@ -65,6 +66,7 @@ class Protocol:
     """One session's protocol state.
 
     ``new_id(prefix)`` makes ids (tests pass a counter). ``expires_at`` is epoch seconds.
+    ``is_beta``: this client speaks the beta's names.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Protocol:
         limits: ProtocolLimits | None = None,
         new_id: Callable[[str], str] | None = None,
         expires_at: int = 0,
+        is_beta: bool = False,
     ) -> None:
         self.settings = settings
         self._limits = limits or ProtocolLimits()
@@ -84,6 +87,7 @@ class Protocol:
         self.session_id = self.new_id("sess")
         self.conversation_id = self.new_id("conv")
         self._expires_at = expires_at
+        self._is_beta = is_beta
         self._queue: list[Outgoing] = []
         self._n_events = 0
         self._active: ResponseHandle | None = None
@@ -110,7 +114,7 @@ class Protocol:
             given = raw.get("event_id")
             if isinstance(given, str) and len(given) <= MAX_EVENT_ID_CHARS:
                 event_id = given
-            return self._handle(asked.parse_event(raw))
+            return self._handle(asked.parse_event(from_beta(raw) if self._is_beta else raw))
         except InvalidRequest as error:
             self.error(error, event_id)
             return []
@@ -348,7 +352,10 @@ class Protocol:
         """Number the event and queue it; ``delta_of`` names the response of a droppable delta."""
         self._n_events += 1
         event.event_id = f"event_{self.session_id[-12:]}_{self._n_events}"
-        data = msgspec.json.encode(event).decode()
+        wire: object = event
+        if self._is_beta and (wire := to_beta(msgspec.to_builtins(event))) is None:
+            return
+        data = msgspec.json.encode(wire).decode()
         self._queue.append(Outgoing(data, delta_of, delta_of is not None))
 
     def _closed(self, handle: ResponseHandle) -> None:

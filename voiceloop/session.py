@@ -86,6 +86,7 @@ class Session:
                 n_context_tokens=config.context_tokens,
             ),
             expires_at=int(time.time() + 60 * limits.session_minutes),
+            is_beta=self._transport.hello.beta,
         )
         self._output = asyncio.Event()
         self._written = asyncio.Event()
