@@ -28,6 +28,7 @@ SPEECH_THRESHOLD = 0.5  # Silero's own default
 HYSTERESIS = 0.15  # speech ends only below threshold - this: a weak syllable is no pause
 ONSET_WINDOWS = 2  # 64 ms of speech: one window alone is often a click
 PRE_ROLL_MS = 300.0  # a soft first consonant lies up to 200 ms before the detector's onset
+LONGEST_VAD_LAG_MS = 96.0  # three windows: beyond that the loudness is more likely wrong
 STALL_MS = 300.0  # no audio for this long: the client has stopped sending, wall clock takes over
 WATCH_S = 0.05
 ARRIVALS = 512  # chunks whose arrival is remembered: ten seconds of 20 ms chunks
@@ -244,6 +245,10 @@ class Listener:
         """First low window: ask for the fullest hypothesis while the silence is still young."""
         stretch.paused, stretch.flushed = True, False
         stretch.first_low_s = self._clock()
+        # The detector answers some 50 ms after the sound has ended; its loudness says when.
+        quiet_since_ms = max(self.now_ms - self._loudness.quiet_ms(), stretch.onset_ms)
+        earliest_ms = stretch.last_sound_ms - LONGEST_VAD_LAG_MS
+        stretch.last_sound_ms = min(max(quiet_since_ms, earliest_ms), stretch.last_sound_ms)
         self._endpointing.observe_silence(stretch.last_sound_ms, self._loudness.tail_level_db())
         self._recognition.flush()
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 FRAME = 160  # samples: 10 ms
 TRACK_FRAMES = 400  # 4 s: the level a speaker keeps within a sentence
 TAIL_FRAMES = 8  # 80 ms before the last sound: about one syllable's rhyme
-SOUND_DB = 22.0  # below the loud parts by less than this: still voice, not room
+VOICE_DB = 22.0  # below the loud parts by less than this: a vowel or nasal, not its echo
+SOUND_DB = 32.0  # by less than this: any speech sound; a soft final "s" or "t" lies at -25 to -30
 MIN_FRAMES = 20
 
 
@@ -48,6 +49,15 @@ class LoudnessTrack:
             return None
         levels = np.array(self._levels)
         loud = float(np.percentile(levels, 90))
-        sounding = np.flatnonzero(levels > loud - SOUND_DB)
+        sounding = np.flatnonzero(levels > loud - VOICE_DB)
         end = int(sounding[-1]) + 1
         return float(levels[max(0, end - TAIL_FRAMES) : end].mean()) - loud
+
+    def quiet_ms(self) -> float:
+        """How long ago the last sound was, to 10 ms; 0 in noise that hides it."""
+        if len(self._levels) < MIN_FRAMES:
+            return 0.0
+        levels = np.array(self._levels)
+        loud = float(np.percentile(levels, 90))
+        sounding = np.flatnonzero(levels > loud - SOUND_DB)
+        return 10.0 * (len(levels) - 1 - int(sounding[-1]))

@@ -40,3 +40,13 @@ def test_a_reset_forgets() -> None:
     found = track(tone(800, HZ))
     found.reset()
     assert found.tail_level_db() is None
+
+
+def test_the_last_sound_is_found_to_ten_milliseconds() -> None:
+    assert track(tone(800, HZ), quiet(150, HZ)).quiet_ms() == pytest.approx(150, abs=10)
+    assert track(tone(800, HZ)).quiet_ms() == 0.0
+
+
+def test_noise_as_loud_as_the_voice_hides_its_end() -> None:
+    noise = np.random.default_rng(1).normal(0, 3000, HZ // 2).astype(np.int16)
+    assert track(tone(800, HZ), noise).quiet_ms() == 0.0
