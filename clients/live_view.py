@@ -29,7 +29,8 @@ NAMED_FROM_MS = 5.0
 class LiveView:
     """Observer of one call; use as a context manager around it.
 
-    ``n_turns``: length of the call for a progress bar, None for a call without a known end.
+    ``n_turns``: length of a scripted call, for its progress bar and the figures of its turns; None
+    for a call without a script, whose turns nobody knows beforehand.
     """
 
     def __init__(self, console: Console, agent: str, n_turns: int | None = None) -> None:
@@ -46,7 +47,7 @@ class LiveView:
             TimeElapsedColumn(),
             console=console,
         )
-        self._known_end = n_turns is not None
+        self._scripted = n_turns is not None
         self._task = self._progress.add_task("call", total=n_turns)
         self._live = Live(console=console, refresh_per_second=12, transient=True)
 
@@ -83,6 +84,8 @@ class LiveView:
         self._refresh()
 
     def finished(self, turn: TurnResult) -> None:
+        if not self._scripted:
+            return
         self._console.print(Padding(turn_summary(turn), (0, 0, 1, self._width)))
 
     # --- drawing ---
@@ -118,7 +121,7 @@ class LiveView:
             lines.append(self._line(self._agent, AGENT, Text(self._agent_words.strip())))
         # Refreshed by Live's own thread at its own pace, never from here: drawing on the event
         # loop would delay the stamps of arriving audio.
-        if self._known_end:
+        if self._scripted:
             lines.append(self._progress)
         self._live.update(Group(*lines))
 
