@@ -9,28 +9,63 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from voiceloop.errors import ConfigError, Forbidden, Unauthorized
+from voiceloop.errors import ConfigError, Forbidden, Overloaded, Unauthorized
+from voiceloop.settings import Json
 
 REALTIME_SUBPROTOCOL = "realtime"
+CLIENT_SECRET_PREFIX = "ek_"
+MAX_CLIENT_SECRETS = 10_000
 KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set headers
 
 
-class KeyRing:
-    """The keys that open the door. Without any, the door is open (loopback only, see below)."""
+@dataclass(frozen=True, slots=True)
+class ClientSecret:
+    """A short-lived key for a browser, and the session it opens. ``expires_at``: epoch seconds."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
+    value: str = field(repr=False)
+    expires_at: int
+    session: Json
+
+
+class KeyRing:
+    """The keys that open the door. Without any, the door is open (loopback only, see below).
+
+    ``now`` is epoch seconds. Client secrets live in memory: a restart ends them.
+    """
+
+    def __init__(self, keys: Iterable[str], now: Callable[[], float] = time.time) -> None:
         self._digests = tuple(_digest(key) for key in keys)
+        self._secrets: dict[bytes, ClientSecret] = {}
+        self._now = now
 
     @property
     def is_open(self) -> bool:
         """True when no keys are configured."""
         return not self._digests
 
-    def check(self, key: str | None) -> None:
-        """Raises Unauthorized unless the key is one of ours; says nothing about why not."""
+    def check(self, key: str | None) -> Json:
+        """The session that the key opens with: a client secret's own, else ``{}``.
+
+        Raises:
+            Unauthorized: the key is not one of ours or has expired; it does not say which.
+        """
+        if key is not None and key.startswith(CLIENT_SECRET_PREFIX):
+            secret = self._secrets.get(_digest(key))
+            if secret is None or secret.expires_at <= self._now():
+                raise Unauthorized("expected a valid client secret, found another or an old one")
+            return secret.session
+        if not self.is_open:
+            self.check_lasting(key)
+        return {}
+
+    def check_lasting(self, key: str | None) -> None:
+        """As ``check``, for what a client secret does not open. Raises: Unauthorized."""
         if self.is_open:
             return
         if key is None:
@@ -40,6 +75,21 @@ class KeyRing:
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         if not any(matches):
             raise Unauthorized("expected a valid API key, found another one")
+
+    def issue(self, seconds: int, session: Json) -> ClientSecret:
+        """A new client secret, usable until it expires.
+
+        Raises:
+            Overloaded: too many are alive.
+        """
+        now = self._now()
+        self._secrets = {d: one for d, one in self._secrets.items() if one.expires_at > now}
+        if len(self._secrets) >= MAX_CLIENT_SECRETS:
+            raise Overloaded(f"expected at most {MAX_CLIENT_SECRETS} client secrets, found more")
+        value = CLIENT_SECRET_PREFIX + secrets.token_urlsafe(24)
+        secret = ClientSecret(value, int(now) + seconds, session)
+        self._secrets[_digest(value)] = secret
+        return secret
 
 
 def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> str | None:

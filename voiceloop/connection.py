@@ -6,8 +6,8 @@ the client said in its URL and headers, and the exception that says it has gone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 
 class Disconnected(Exception):
@@ -20,7 +20,8 @@ class Hello:
 
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
     ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline`` and
-    ``partials`` switch VoiceLoop's opt-in extra events on from the start.
+    ``partials`` switch VoiceLoop's opt-in extra events on from the start. ``session`` is the
+    update that the client secret carries which opened the door.
     """
 
     model: str = "voiceloop"
@@ -28,6 +29,7 @@ class Hello:
     beta: bool = False
     timeline: bool = False
     partials: bool = False
+    session: dict[str, Any] = field(default_factory=dict)
 
 
 class Transport(Protocol):

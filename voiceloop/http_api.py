@@ -6,7 +6,8 @@ that further APIs stand beside these.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
+from uuid import uuid4
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.requests import Request
@@ -14,10 +15,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from voiceloop.admission import RETRY_AFTER_S
-from voiceloop.auth import KeyRing, client_key
-from voiceloop.errors import Forbidden, Overloaded, Unauthorized, VoiceLoopError
+from voiceloop.auth import KeyRing, check_origin, client_key
+from voiceloop.client_events import parse_frame
+from voiceloop.errors import (
+    Forbidden,
+    InvalidRequest,
+    Overloaded,
+    Unauthorized,
+    VoiceLoopError,
+    expected,
+)
+from voiceloop.session_update import merge
+from voiceloop.settings import Json, SessionSettings
 
-Handler = Callable[[Request], Awaitable[Response]]
+DEFAULT_SECRET_S = 600
+MAX_BODY_BYTES = 512 * 1024
 
 
 def error_response(error: VoiceLoopError) -> JSONResponse:
@@ -63,7 +75,7 @@ def health_routes(
 
     async def metrics(request: Request) -> Response:
         try:
-            keys.check(client_key(request.headers))
+            keys.check_lasting(client_key(request.headers))
         except Unauthorized as error:
             return error_response(error)
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -73,3 +85,60 @@ def health_routes(
         Route("/readyz", readyz, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
+
+
+def realtime_routes(
+    *, keys: KeyRing, allowed_origins: Sequence[str], settings: SessionSettings
+) -> list[Route]:
+    """``POST /v1/realtime/client_secrets``: a short-lived key that a browser may hold.
+
+    Args:
+        settings: what a session starts with; the session asked for is merged into it.
+    """
+
+    async def client_secrets(request: Request) -> Response:
+        try:
+            check_origin(request.headers, allowed_origins, is_keyed=not keys.is_open)
+            keys.check_lasting(client_key(request.headers))
+            seconds, session = _read_secret_request(await _body(request))
+            merged = merge(settings, session)
+            secret = keys.issue(seconds, session)
+        except VoiceLoopError as error:
+            return error_response(error)
+        wire = merged.to_wire(f"sess_{uuid4().hex[:24]}", secret.expires_at)
+        return JSONResponse(
+            {"value": secret.value, "expires_at": secret.expires_at, "session": wire}
+        )
+
+    return [Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"])]
+
+
+async def _body(request: Request) -> Json:
+    """The JSON object of a request; nothing counts as an empty one. Raises: InvalidRequest."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise InvalidRequest(f"expected a body of at most {MAX_BODY_BYTES} bytes, found more")
+    if not body.strip():
+        return {}
+    try:
+        return parse_frame(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InvalidRequest("expected UTF-8 JSON, found other bytes") from None
+
+
+def _read_secret_request(raw: Json) -> tuple[int, Json]:
+    """Lifetime in seconds and the session's settings. Raises: InvalidRequest."""
+    expires = raw.get("expires_after") or {}
+    session = raw.get("session") or {}
+    if not isinstance(expires, dict):
+        raise expected("expires_after", "an object", expires)
+    if not isinstance(session, dict):
+        raise expected("session", "an object", session)
+    if expires.get("anchor", "created_at") != "created_at":
+        raise expected("expires_after.anchor", "created_at", expires["anchor"])
+    seconds = expires.get("seconds", DEFAULT_SECRET_S)
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 10 <= seconds <= 7200:
+        raise expected("expires_after.seconds", "10 to 7200", seconds)
+    return seconds, session

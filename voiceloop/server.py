@@ -27,9 +27,10 @@ from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.connection import Hello, Transport
 from voiceloop.errors import ConfigError, Overloaded, VoiceLoopError
-from voiceloop.http_api import error_response, health_routes
+from voiceloop.http_api import error_response, health_routes, realtime_routes
 from voiceloop.presets import context_tokens, open_backends, resolve_agent
 from voiceloop.session import Session
+from voiceloop.settings import Json
 from voiceloop.supervisor import Progress
 from voiceloop.telemetry import Metrics, probe_loop_lag
 from voiceloop.websocket import BoundedWebSocket, SocketTransport
@@ -113,6 +114,11 @@ def build_app(gateway: Gateway) -> Starlette:
     routes = health_routes(
         registry=gateway.metrics.registry, keys=gateway.keys, not_ready=gateway.not_ready
     )
+    routes += realtime_routes(
+        keys=gateway.keys,
+        allowed_origins=gateway.config.allowed_origins,
+        settings=gateway.agent.session_settings(),
+    )
     return Starlette(routes=[*routes, WebSocketRoute("/v1/realtime", realtime)])
 
 
@@ -123,18 +129,18 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         is_keyed = not gateway.keys.is_open
         allowed = gateway.config.allowed_origins
         auth.check_origin(websocket.headers, allowed, is_keyed=is_keyed)
-        gateway.keys.check(auth.client_key(websocket.headers, offered))
+        session = gateway.keys.check(auth.client_key(websocket.headers, offered))
         reason = gateway.not_ready()
         if reason is not None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
         with gateway.admission.slot():
             await websocket.accept(subprotocol=auth.subprotocol(offered))
-            await gateway.serve_session(SocketTransport(websocket, _hello(websocket)))
+            await gateway.serve_session(SocketTransport(websocket, _hello(websocket, session)))
     except VoiceLoopError as error:
         await websocket.send_denial_response(error_response(error))
 
 
-def _hello(websocket: WebSocket) -> Hello:
+def _hello(websocket: WebSocket, session: Json) -> Hello:
     query = websocket.query_params
     is_transcription = query.get("intent") == "transcription"
     return Hello(
@@ -143,6 +149,7 @@ def _hello(websocket: WebSocket) -> Hello:
         beta=websocket.headers.get("openai-beta", "") == "realtime=v1",
         timeline=query.get("voiceloop.timeline") == "1",
         partials=query.get("voiceloop.partials") == "1",
+        session=session,
     )
 
 

@@ -35,6 +35,7 @@ from voiceloop.errors import SessionExpired, VoiceLoopError
 from voiceloop.floor import Floor
 from voiceloop.listener import Listener, VoiceActivity
 from voiceloop.protocol import Outgoing, Protocol, ProtocolLimits
+from voiceloop.session_update import merge
 from voiceloop.settings import SessionSettings
 from voiceloop.telemetry import Metrics
 from voiceloop.turn import Services
@@ -96,12 +97,13 @@ class Session:
 
     def _first_settings(self) -> SessionSettings:
         hello = self._transport.hello
-        return replace(
+        settings = replace(
             self._agent.session_settings(hello.model),
             type=hello.intent,
             timeline=hello.timeline,
             partials=hello.partials,
         )
+        return merge(settings, hello.session)  # checked when the client secret was issued
 
     def drain(self) -> None:
         """Finish what is being said, then close; for a server that shuts down."""

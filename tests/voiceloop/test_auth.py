@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from voiceloop.auth import KeyRing, check_bind, check_origin, client_key, subprotocol
-from voiceloop.errors import ConfigError, Forbidden, Unauthorized
+from voiceloop.auth import ClientSecret, KeyRing, check_bind, check_origin, client_key, subprotocol
+from voiceloop.errors import ConfigError, Forbidden, Overloaded, Unauthorized
 
 KEY = "secret-key-1"
 
@@ -80,3 +80,41 @@ def test_this_machine_is_served_without_keys(host: str) -> None:
 def test_the_selected_subprotocol_is_never_the_key() -> None:
     assert subprotocol([f"openai-insecure-api-key.{KEY}", "realtime"]) == "realtime"
     assert subprotocol([f"openai-insecure-api-key.{KEY}"]) is None
+
+
+# --- client secrets ---
+
+
+def test_a_client_secret_opens_until_it_expires_and_brings_its_session() -> None:
+    now = [1000.0]
+    ring = KeyRing([KEY], lambda: now[0])
+    secret = ring.issue(10, {"instructions": "Be brief."})
+    assert secret.value.startswith("ek_") and secret.expires_at == 1010
+    assert ring.check(secret.value) == {"instructions": "Be brief."} and ring.check(KEY) == {}
+    now[0] = 1010.0
+    with pytest.raises(Unauthorized):
+        ring.check(secret.value)
+    assert secret.value not in repr(secret)
+
+
+def test_a_client_secret_makes_no_others() -> None:
+    ring = KeyRing([KEY])
+    with pytest.raises(Unauthorized):
+        ring.check_lasting(ring.issue(10, {}).value)
+
+
+@pytest.mark.parametrize("keys", [[KEY], []])
+def test_an_invented_client_secret_opens_nothing(keys: list[str]) -> None:
+    with pytest.raises(Unauthorized):
+        KeyRing(keys).check("ek_invented")
+
+
+def test_client_secrets_are_bounded_and_old_ones_make_room() -> None:
+    now = [1000.0]
+    ring = KeyRing([], lambda: now[0])
+    for _ in range(10_000):
+        ring._secrets[len(ring._secrets).to_bytes(4, "big")] = ClientSecret("ek_", 1010, {})
+    with pytest.raises(Overloaded):
+        ring.issue(10, {})
+    now[0] = 2000.0
+    ring.issue(10, {})

@@ -239,6 +239,41 @@ async def test_other_machines_are_not_served_without_keys() -> None:
         await serve(Config(host="0.0.0.0"))
 
 
+async def test_a_client_secret_opens_the_door_with_its_session() -> None:
+    async with running(Config(keys=(KEY,))) as server:
+        async with httpx.AsyncClient(base_url=server.http) as http:
+            asked = {"session": {"type": "realtime", "instructions": "Be brief."}}
+            refused = await http.post("/v1/realtime/client_secrets", json=asked)
+            assert refused.status_code == 401
+            headers = {"Authorization": f"Bearer {KEY}"}
+            answer = await http.post("/v1/realtime/client_secrets", json=asked, headers=headers)
+            found = answer.json()
+            assert answer.status_code == 200 and found["value"].startswith("ek_")
+            assert found["session"]["instructions"] == "Be brief."
+        offered = ["realtime", f"openai-insecure-api-key.{found['value']}"]
+        async with server.connect(subprotocols=offered) as client:
+            assert (await event(client))["session"]["instructions"] == "Be brief."
+
+
+@pytest.mark.parametrize("body", [
+    b"[]", b"{", b"\xff", b'{"session": 5}', b'{"expires_after": {"seconds": 5}}',
+    b'{"expires_after": {"seconds": true}}', b'{"expires_after": {"anchor": "now"}}',
+    b'{"session": {"type": "video"}}', b'{"session": {"output_modalities": "audio"}}',
+    b" " * 600_000,
+])  # fmt: skip
+async def test_a_client_secret_for_nonsense_is_refused(body: bytes) -> None:
+    async with running() as server, httpx.AsyncClient(base_url=server.http) as http:
+        answer = await http.post("/v1/realtime/client_secrets", content=body)
+        assert answer.status_code == 400 and "expected" in answer.json()["error"]["message"]
+
+
+async def test_another_sites_page_gets_no_client_secret() -> None:
+    async with running() as server, httpx.AsyncClient(base_url=server.http) as http:
+        headers = {"Origin": "https://evil.example"}
+        answer = await http.post("/v1/realtime/client_secrets", headers=headers)
+        assert answer.status_code == 403
+
+
 # --- the transport ---
 
 
