@@ -1,11 +1,11 @@
-"""How many sessions there may be, and when no new one may start.
+"""How many sessions there may be, and how fast one of them may send.
 
-Owns the count of open sessions. Pure: no clock, no sockets.
+Owns the count of open sessions and the pace of a connection. Pure: clock passed in, no sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from voiceloop.errors import Overloaded
@@ -42,3 +42,22 @@ class Admission:
 
     def drain(self) -> None:
         self.is_draining = True
+
+
+class Pace:
+    """A bucket of tokens: ``burst`` at once, then ``per_s`` of them a second."""
+
+    def __init__(self, per_s: float, burst: float, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._clock = clock
+        self._tokens = burst
+        self._at = clock()
+
+    def take(self, n_tokens: float = 1.0) -> float:
+        """Take tokens, on credit if need be; returns the seconds to wait before the next take."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
+        self._at = now
+        self._tokens -= n_tokens
+        return max(0.0, -self._tokens / self._per_s)

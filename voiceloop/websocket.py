@@ -6,15 +6,22 @@ reading is noticed; and the end of such a client, who cannot be asked to close.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from asyncio.transports import BaseTransport
+from collections.abc import Callable
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from voiceloop.admission import Pace
 from voiceloop.connection import Disconnected, Hello
 
 WRITE_BUFFER_BYTES = 32 * 1024  # half a second of base64 PCM16 at 24 kHz
+# Ten callers' worth of 20 ms frames; a file sent for manual commit goes at 40 times real time.
+FRAMES_PER_S = 500.0
+BYTES_PER_S = 2.5e6
 CLOSE_GRACE_S = 1.0  # for the close frame to leave before the connection is cut
 
 
@@ -45,23 +52,34 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 class SocketTransport:
     """``connection.Transport`` over Starlette's WebSocket."""
 
-    def __init__(self, websocket: WebSocket, hello: Hello) -> None:
+    def __init__(
+        self, websocket: WebSocket, hello: Hello, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.hello = hello
+        self._frames = Pace(FRAMES_PER_S, 2 * FRAMES_PER_S, clock)
+        self._bytes = Pace(BYTES_PER_S, 4 * BYTES_PER_S, clock)
         self._websocket = websocket
         state = websocket.scope.get("state", {})
         self._connection: BoundedWebSocket | None = state.get("connection")
         self._is_closed = False
+        self._wait_s = 0.0
 
     async def receive(self) -> str | bytes:
-        """Wait for the next frame. Raises Disconnected."""
+        """Wait for the next frame. Raises Disconnected.
+
+        A client that sends too fast is read slowly: TCP tells it, and nothing is lost.
+        """
         if self._is_closed:
             raise Disconnected
+        if self._wait_s > 0.0:
+            await asyncio.sleep(self._wait_s)
         message: Any = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             self._is_closed = True
             raise Disconnected
         text = message.get("text")
         frame: str | bytes = text if text is not None else message["bytes"]
+        self._wait_s = max(self._frames.take(), self._bytes.take(len(frame)))
         return frame
 
     async def send(self, data: str) -> None:

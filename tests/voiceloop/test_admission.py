@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from voiceloop.admission import Admission
+from voiceloop.admission import Admission, Pace
 from voiceloop.errors import Overloaded
 
 
@@ -32,3 +32,14 @@ def test_a_draining_server_takes_none() -> None:
         assert admission.n_sessions == 1
     with pytest.raises(Overloaded, match="shutting down"):
         admission.check()
+
+
+def test_a_burst_passes_and_then_the_pace_holds() -> None:
+    now = [0.0]
+    pace = Pace(10.0, 20.0, lambda: now[0])
+    assert [pace.take() for _ in range(20)] == [0.0] * 20
+    assert pace.take() == pytest.approx(0.1)
+    now[0] += 0.1
+    assert pace.take(2) == pytest.approx(0.2)
+    now[0] += 100.0
+    assert pace.take(20) == 0.0
