@@ -241,8 +241,8 @@ def check_models(folder: Path | None = None) -> Iterator[Finding]:
     except VoiceLoopError as error:
         yield Finding("problem", "agent model", error.message, "pip install voiceloop again")
         return
-    names = ("config.json", "tokenizer.json", "model.safetensors")
-    missing = [name for name in names if not (folder / name).is_file()]
+    patterns = ("config.json", "tokenizer.json", "*.safetensors")
+    missing = [pattern for pattern in patterns if not any(folder.glob(pattern))]
     if missing:
         found = f"expected {', '.join(missing)} in {folder}, found none"
         remedy = "install voiceloop from a complete checkout, or give --llm-url"
