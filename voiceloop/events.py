@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from voiceloop.errors import VoiceLoopError
 from voiceloop.items import Item
 
 Json = dict[str, Any]
@@ -36,6 +37,17 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     param: str | None = None
     event_id: str | None = None
+
+    @classmethod
+    def of(cls, error: VoiceLoopError, event_id: str | None = None) -> ErrorBody:
+        """``event_id`` is the client event that caused it."""
+        return cls(
+            type=error.type,
+            code=error.wire_code,
+            message=error.message,
+            param=error.param,
+            event_id=event_id,
+        )
 
 
 class ErrorEvent(ServerEvent, kw_only=True, tag="error"):

@@ -261,6 +261,17 @@ class Protocol:
         """The speech turned out to hold no words: forget the open user item."""
         self._input.reset()
 
+    def idle_timeout(self, audio_start_ms: float, audio_end_ms: float) -> str:
+        """Nobody spoke for ``idle_timeout_ms``: an empty turn of the caller, to be answered.
+
+        Queues ``timeout_triggered`` and what ``commit_input`` does. Returns the item's id.
+        """
+        start_ms, end_ms, item_id = int(audio_start_ms), int(audio_end_ms), self._input.item_id()
+        self.send(
+            events.TimeoutTriggered(audio_start_ms=start_ms, audio_end_ms=end_ms, item_id=item_id)
+        )
+        return self.commit_input()
+
     def transcription_delta(self, item_id: str, text: str) -> None:
         """Words that will not change any more (sent when the session asked for transcription)."""
         if self.settings.transcription is not None and text:
@@ -337,14 +348,7 @@ class Protocol:
 
     def error(self, error: VoiceLoopError, event_id: str | None = None) -> None:
         """Queue an ``error`` event; ``event_id`` is the client event that caused it."""
-        body = events.ErrorBody(
-            type=error.type,
-            code=error.wire_code,
-            message=error.message,
-            param=error.param,
-            event_id=event_id,
-        )
-        self.send(events.ErrorEvent(error=body))
+        self.send(events.ErrorEvent(error=events.ErrorBody.of(error, event_id)))
 
     # --- inside ---
 

@@ -290,6 +290,20 @@ def test_a_commit_of_too_little_audio_is_refused(n_bytes: int) -> None:
     assert wire.error_code() == "input_audio_buffer_commit_empty"
 
 
+def test_an_idle_caller_makes_an_empty_turn() -> None:
+    wire = Wire()
+    item_id = wire.protocol.idle_timeout(1000.0, 7000.0)
+    events = wire.sent()
+    assert [event["type"] for event in events] == [
+        "input_audio_buffer.timeout_triggered",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+    ]
+    assert events[0]["item_id"] == events[1]["item_id"] == item_id
+    assert wire.protocol.conversation.messages() == ()
+
+
 def test_clear_forgets_what_waits() -> None:
     wire = Wire(**MANUAL)
     wire.say("input_audio_buffer.append", audio=b64(SECOND))
