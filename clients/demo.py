@@ -29,7 +29,7 @@ from clients.recording import Recording, Samples, read_wav, write_wav
 from clients.report import report_html
 from clients.server_process import ServerProcess, running_server
 from clients.simulated_call import CallOptions, SimulatedCall
-from clients.waterfall_png import draw_waterfall
+from clients.waterfall_png import check_matplotlib, draw_waterfall
 from clients.waveform import pauses, speech_start
 
 EXTRAS = {"voiceloop.timeline": "1", "voiceloop.partials": "1"}
@@ -80,6 +80,7 @@ async def run_demo(options: DemoOptions) -> int:
     Raises:
         ClientError: the recording cannot be used, the server did not start, or the call broke off.
     """
+    check_matplotlib()
     script = load_call()
     title = script.title if options.wav is None else options.wav.name
     utterances = (

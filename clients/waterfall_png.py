@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,24 @@ from clients.waterfall_svg import ticks
 INK, SOFT, GRID, PAPER = "#1f2328", "#6a737d", "#e6e3dc", "#fbfaf7"
 
 
-def draw_waterfall(path: Path, turns: Sequence[TurnResult], title: str, note: str) -> None:
-    """Write the picture; turns without a gap keep their row and say why.
+def check_matplotlib() -> None:
+    """Called before a call is played, not after it.
 
     Raises:
         ClientError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
+    if find_spec("matplotlib") is None:
         raise ClientError(
             "expected matplotlib for waterfall.png, found none: pip install 'voiceloop[embedded]'"
-        ) from error
+        )
+
+
+def draw_waterfall(path: Path, turns: Sequence[TurnResult], title: str, note: str) -> None:
+    """Write the picture; turns without a gap keep their row and say why."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
     longest = max((turn.gap_ms or 0.0 for turn in turns), default=0.0)
     scale_ms = max(100.0, longest * 1.14)
     figure = Figure(figsize=(11, 1.9 + 0.5 * len(turns)), dpi=160, facecolor=PAPER)

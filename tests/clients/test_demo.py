@@ -1,0 +1,83 @@
+"""The demo's own parts: a person's recording as the caller, and the files it leaves."""
+
+from __future__ import annotations
+
+import json
+import sys
+import wave
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.call_script import load_call, load_utterances
+from clients.call_summary import summary_of, turn_json
+from clients.connection import RATE_HZ
+from clients.demo import DemoOptions, recording_as_call, run_demo, write_outputs
+from clients.errors import ClientError, RecordingError
+from clients.provenance import provenance
+from clients.recording import write_wav
+from clients.simulated_call import SimulatedCall
+from tests.clients.mock_server import memory_call
+
+
+def speech(ms: float, rate_hz: int) -> np.ndarray:
+    n = int(rate_hz * ms / 1000)
+    return (6000 * np.sin(2 * np.pi * 200 * np.arange(n) / rate_hz)).astype(np.int16)
+
+
+def silence(ms: float, rate_hz: int) -> np.ndarray:
+    return np.zeros(int(rate_hz * ms / 1000), dtype=np.int16)
+
+
+def test_a_recording_is_split_where_it_pauses_for_a_second(tmp_path: Path) -> None:
+    rate = 16_000
+    parts = [speech(500, rate), silence(700, rate), speech(500, rate), silence(1500, rate)]
+    write_wav(tmp_path / "me.wav", (np.concatenate([*parts, speech(400, rate)]),), rate)
+    first, second = recording_as_call(tmp_path / "me.wav")
+    assert first.recording.rate_hz == RATE_HZ
+    assert first.end / RATE_HZ == pytest.approx(1.7, abs=0.02)
+    assert len(first.hesitations) == 1
+    assert (second.end - second.onset) / RATE_HZ == pytest.approx(0.4, abs=0.03)
+    assert second.turn.expect == ()
+
+
+def test_a_recording_of_silence_or_of_hours_is_refused(tmp_path: Path) -> None:
+    write_wav(tmp_path / "a.wav", (silence(500, 8000),), 8000)
+    with pytest.raises(RecordingError, match="digital silence"):
+        recording_as_call(tmp_path / "a.wav")
+    write_wav(tmp_path / "b.wav", (np.ones(8000 * 601, dtype=np.int16),), 8000)
+    with pytest.raises(RecordingError, match="at most 600 s, found 601 s"):
+        recording_as_call(tmp_path / "b.wav")
+
+
+async def test_without_matplotlib_the_demo_refuses_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    monkeypatch.setattr("clients.waterfall_png.find_spec", lambda name: None)
+    with pytest.raises(ClientError, match="expected matplotlib"):
+        await run_demo(DemoOptions(out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.virtual_time
+async def test_a_call_leaves_its_four_files(clock: Callable[[], float], tmp_path: Path) -> None:
+    utterances = load_utterances(load_call(), "slt", RATE_HZ)[2:3]
+    async with memory_call(clock) as (connection, _):
+        call = SimulatedCall(connection, utterances, clock=clock)
+        result = await call.run()
+    results = {
+        **provenance(),
+        **summary_of([result]),
+        "turns": [turn_json(turn) for turn in result.turns],
+    }
+    caller = call.uplink.recorded()
+    write_outputs(DemoOptions(out=tmp_path), call.record, result, results, caller, "A call")
+    assert json.loads((tmp_path / "turns.json").read_text()) == json.loads(json.dumps(results))
+    with wave.open(str(tmp_path / "conversation.wav")) as file:
+        assert (file.getnchannels(), file.getframerate()) == (2, RATE_HZ)
+        assert file.getnframes() >= len(caller)
+    assert (tmp_path / "waterfall.png").read_bytes().startswith(b"\x89PNG")
+    assert "A call" in (tmp_path / "report.html").read_text()
