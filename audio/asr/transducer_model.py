@@ -16,6 +16,7 @@ from typing import Any
 
 from ..checkpoint import load_checkpoint, torch_device
 from ..errors import AudioError
+from ..key_window import KeyWindow
 
 CLASSES = {
     "nemotron_asr_streaming": ("NemotronAsrStreamingForRNNT", "NemotronAsrStreamingProcessor"),
@@ -107,7 +108,7 @@ class TransducerModel:
         torch = self.torch
         with torch.inference_mode():
             embedded, contexts = self._subsample(states, mels)
-            encoded, caches, pads = self._encode(states, embedded)
+            encoded, (keys, values), context = self._encode(states, embedded)
             if self._n_prompts:
                 slots = torch.tensor(prompts, device=self.device)
                 one_hot = torch.nn.functional.one_hot(slots, self._n_prompts).to(encoded.dtype)
@@ -120,9 +121,9 @@ class TransducerModel:
                 emitted = [EmittedToken(t, state.n_frames + frame) for t, frame in tokens[i]]
                 following = TransducerState(
                     subsampling=contexts[i],
-                    context=pads.context[i],
-                    keys=caches.keys[i],
-                    values=caches.values[i],
+                    context=context[i],
+                    keys=keys[i],
+                    values=values[i],
                     n_cached=min(self._n_keys, state.n_cached + self.n_chunk),
                     hidden=hidden[:, i],
                     cell=cell[:, i],
@@ -171,9 +172,9 @@ class TransducerModel:
 
     def _encode(
         self, states: Sequence[TransducerState], embedded: Any
-    ) -> tuple[Any, "_Keys", "_ContextPads"]:
+    ) -> tuple[Any, tuple[Any, Any], Any]:
         torch, encoder = self.torch, self._model.encoder
-        caches = _Keys(torch, states)
+        window = KeyWindow(torch, [s.keys for s in states], [s.values for s in states])
         pads = _ContextPads(torch, states)
         n_valid = torch.tensor([state.n_cached for state in states], device=self.device)
         places = torch.arange(self._n_keys + self.n_chunk, device=self.device)
@@ -186,12 +187,11 @@ class TransducerModel:
                 rows,
                 attention_mask=mask,
                 position_embeddings=positions,
-                past_key_values=caches,
+                past_key_values=window,
                 padding_cache=pads,
             )
-        caches.finish()
         pads.finish()
-        return rows, caches, pads
+        return rows, window.windows(), pads.context
 
     def _decode(
         self, states: Sequence[TransducerState], projected: Any
@@ -230,30 +230,6 @@ class TransducerModel:
                 prediction[emitting] = decoder.decoder_projector(output)
             active = [i for i in emitting if at[i] < self.n_chunk]
         return tokens, hidden, cell, prediction
-
-
-class _Keys:
-    """transformers' cache interface over the states' keys and values of fixed length."""
-
-    def __init__(self, torch: Any, states: Sequence[TransducerState]) -> None:
-        self._torch = torch
-        self.keys = torch.stack([state.keys for state in states])
-        self.values = torch.stack([state.values for state in states])
-        self._new: list[tuple[Any, Any]] = []
-
-    def update(self, keys: Any, values: Any, layer: int) -> tuple[Any, Any]:
-        """Keys and values [batch, heads, n_cached_max + n_chunk, head_dim] of one layer."""
-        keys = self._torch.cat((self.keys[:, layer], keys), dim=2)
-        values = self._torch.cat((self.values[:, layer], values), dim=2)
-        n_kept = self.keys.shape[3]
-        start = keys.shape[2] - n_kept
-        self._new.append((keys[:, :, start:], values[:, :, start:]))
-        return keys, values
-
-    def finish(self) -> None:
-        """The newest n_cached_max of all layers become `keys` and `values`."""
-        self.keys = self._torch.stack([keys for keys, _ in self._new], dim=1)
-        self.values = self._torch.stack([values for _, values in self._new], dim=1)
 
 
 class _ContextPads:

@@ -1,0 +1,222 @@
+"""A voice over continuous latents: frames of 80 ms, batched over replies, streamed as they come.
+
+Each step gives every reply that has text one frame: the flow head samples a latent, the codec
+decodes it with its state, the backbone reads it back. A fragment is one prompt behind the voice's
+prefix; the next one starts anew, as the models were trained.
+"""
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checkpoint import load_checkpoint, torch_device
+from ..errors import AudioError, UnknownStream
+from ..frames import VOICE_HZ, duration_ms
+from ..stream import Event, StreamFailed, VoiceOptions
+from .latent_codec import CodecState, LatentCodec
+from .latent_model import LatentModel, LatentReply
+from .reply import Fragment, Reply, Waveform
+from .voice_prompts import VoicePrompts
+from .word_pace import PacedWords, WordPace
+
+MAX_BATCH = 64
+# Of the original runtime: frames after the end of speech for short texts (up to so many words)
+# and for longer ones.
+SHORT_WORDS, FRAMES_AFTER_SHORT, FRAMES_AFTER = 4, 4, 2
+FADE_IN_MS = 5.0  # a fresh codec state starts with a small step, heard as a click
+
+
+@dataclass(slots=True)
+class _Speaking:
+    """A fragment under way."""
+
+    reply: LatentReply
+    codec: CodecState
+    fragment: Fragment
+    words: PacedWords
+    n_samples: int = 0
+
+
+class LatentVoice:
+    """`VoiceModel` over a checkpoint of class_name.
+
+    folder: the model's, on disk. codec_folder: the audio tokenizer's; None for
+    folder/audio_tokenizer. voices_folder: None for folder/voices.
+
+    Raises: AudioError if a package, a folder or the device is absent; it names the remedy.
+    """
+
+    rate_hz = VOICE_HZ
+
+    def __init__(
+        self,
+        class_name: str,
+        folder: Path,
+        *,
+        codec_folder: Path | None,
+        voices_folder: Path | None,
+        device: str,
+        seed: int,
+    ) -> None:
+        torch, self._device = torch_device(device, "a latent voice")
+        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
+        model = load_checkpoint(class_name, folder, dtype=dtype).to(self._device).eval()
+        codec_model = load_checkpoint(
+            "PocketTTSAudioTokenizerModel", codec_folder or folder / "audio_tokenizer"
+        )
+        codec_model = codec_model.to(self._device).eval()
+        self._tokenizer = load_checkpoint("AutoTokenizer", folder)
+        self._audio_bos: int = model.config.audio_bos_token_id
+        self._model = LatentModel(torch, model, _frames_after_eos(folder))
+        self._codec = LatentCodec(torch, codec_model)
+        self._prompts = VoicePrompts(
+            torch, voices_folder or folder / "voices", self._model, codec_model
+        )
+        self.voices = self._prompts.names
+        self._prompts.prefix(self.voices[0])  # the default voice must be ready, and readable
+        self._seed = seed
+        self._paces: dict[str, WordPace] = {}
+        self._replies: dict[str, Reply] = {}
+        self._speaking: dict[str, _Speaking] = {}
+
+    def open(self, stream_id: str, options: VoiceOptions) -> None:
+        """Raises: AudioError on a voice or speed that is not there, or an id in use."""
+        if stream_id in self._replies:
+            raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
+        if options.voice and options.voice not in self.voices:
+            raise AudioError(
+                f"expected a voice of {', '.join(self.voices)}, found {options.voice!r}"
+            )
+        if options.speed != 1.0:
+            raise AudioError(f"expected a speed of 1.0 (this model has one), found {options.speed}")
+        self._prompts.prefix(options.voice or self.voices[0])
+        self._replies[stream_id] = Reply(stream_id, options, self._codec.rate_hz)
+
+    def feed(self, stream_id: str, text: str) -> None:
+        self._reply(stream_id).feed(text)
+
+    def flush(self, stream_id: str) -> None:
+        self._reply(stream_id).flush()
+
+    def finish(self, stream_id: str) -> None:
+        self._reply(stream_id).finish()
+
+    def close(self, stream_id: str) -> None:
+        self._replies.pop(stream_id, None)
+        self._speaking.pop(stream_id, None)
+
+    def has_work(self) -> bool:
+        replies = self._replies.values()
+        return bool(self._speaking) or any(r.has_fragment or r.finished for r in replies)
+
+    def step(self) -> list[Event]:
+        """One frame of every stream that has text."""
+        events: list[Event] = []
+        for stream_id, reply in list(self._replies.items()):
+            if stream_id not in self._speaking:
+                events += self._start(stream_id, reply)
+        members = list(self._speaking)
+        for i in range(0, len(members), MAX_BATCH):
+            batch = members[i : i + MAX_BATCH]
+            try:
+                events += self._frames(batch)
+            except RuntimeError as error:  # the device failed: no reply of the batch can go on
+                for stream_id in batch:
+                    self.close(stream_id)
+                    events.append(StreamFailed(stream_id, str(error), retryable=True))
+        return events
+
+    def _reply(self, stream_id: str) -> Reply:
+        if stream_id not in self._replies:
+            raise UnknownStream(stream_id)
+        return self._replies[stream_id]
+
+    def _start(self, stream_id: str, reply: Reply) -> list[Event]:
+        """Reads the stream's next fragment, or ends it."""
+        fragment = reply.next_fragment()
+        if fragment is not None:
+            voice = reply.options.voice or self.voices[0]
+            try:
+                begun = self._model.begin(
+                    self._prompts.prefix(voice),
+                    self._text_ids(fragment.text),
+                    len(fragment.words),
+                    self._seed ^ zlib.crc32(fragment.text.encode()),
+                )
+            except (AudioError, RuntimeError) as error:
+                self.close(stream_id)
+                return [StreamFailed(stream_id, str(error), retryable=True)]
+            words = PacedWords(fragment.words, self._paces.setdefault(voice, WordPace()))
+            self._speaking[stream_id] = _Speaking(begun, self._codec.initial, fragment, words)
+            return []
+        if not reply.finished:
+            return []
+        self.close(stream_id)
+        return reply.end()
+
+    def _frames(self, members: list[str]) -> list[Event]:
+        speaking = [self._speaking[stream_id] for stream_id in members]
+        latents, ended = self._model.frame([s.reply for s in speaking])
+        states, waves = self._codec.decode([s.codec for s in speaking], latents)
+        waves = waves.cpu().numpy()
+        events: list[Event] = []
+        for stream_id, now, state, wave, is_last in zip(
+            members, speaking, states, waves, ended, strict=True
+        ):
+            now.codec = state
+            samples = _faded_in(wave, self._codec.rate_hz) if now.n_samples == 0 else wave
+            now.n_samples += len(samples)
+            audio_ms = duration_ms(now.n_samples, self._codec.rate_hz)
+            spans = now.words.rest(audio_ms) if is_last else now.words.until(audio_ms)
+            events += self._replies[stream_id].say(samples, spans)
+            if is_last:
+                del self._speaking[stream_id]
+        return events
+
+    def _text_ids(self, text: str) -> list[int]:
+        """The prompt of a fragment behind the voice: text tokens and the audio's first position.
+
+        The checkpoint's chat template prepares the text as in training.
+        """
+        prompt = text
+        if getattr(self._tokenizer, "chat_template", None):
+            content = [{"type": "text", "text": text}]
+            prompt = self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False
+            )
+        ids = list(self._tokenizer.encode(prompt, add_special_tokens=False))
+        if not ids or ids[-1] != self._audio_bos:
+            ids.append(self._audio_bos)
+        return ids
+
+
+def _faded_in(wave: Waveform, rate_hz: int) -> Waveform:
+    n_fade = min(len(wave), round(FADE_IN_MS * rate_hz / 1000.0))
+    faded = wave.copy()
+    faded[:n_fade] *= np.linspace(0.0, 1.0, n_fade, dtype=np.float32)
+    return faded
+
+
+def _frames_after_eos(folder: Path) -> tuple[int, int, int]:
+    """Words of a short text, frames after it, frames after a longer one: the processor's own."""
+    settings: dict[str, Any] = {}
+    path = folder / "processor_config.json"
+    if path.is_file():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise AudioError(f"expected JSON in {path}, found: {error}") from error
+        settings = found if isinstance(found, dict) else {}
+    names = (
+        ("short_text_max_words", SHORT_WORDS),
+        ("frames_after_eos_short_text", FRAMES_AFTER_SHORT),
+        ("frames_after_eos", FRAMES_AFTER),
+    )
+    values = [settings.get(name, default) for name, default in names]
+    if not all(isinstance(value, int) and 0 <= value <= 100 for value in values):
+        raise AudioError(f"expected whole numbers of 0 to 100 in {path}, found {values}")
+    return values[0], values[1], values[2]
