@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 MAX_WAITING_BYTES = 24 * 1024 * 1024
 SOCKET_BUFFER_BYTES = 1024 * 1024
 # How long a new stream waits for a worker that is being restarted before the turn is given up.
-OPEN_WAIT_S = 3.0
+OPEN_WAIT_S = 5.0
 DEFAULT_VOICE_RATE_HZ = 24_000
 
 EventT = TypeVar("EventT")

@@ -52,6 +52,7 @@ class EchoRole:
         self._n_steps = 0
         self._due: list[StreamEvent | StreamFailed] = []
         self._n_samples = 0
+        self._unfinished: set[str] = set()
 
     def warm_up(self) -> None:
         pass
@@ -69,6 +70,8 @@ class EchoRole:
                 self._answer(message.stream_id, Transcript(0, words))
             case Stage():
                 self._answer(message.stream_id, Staged(message.stage_id, 1, 1, 0.5))
+            case Commit() if message.tail[-1].content == "half a reply":
+                self._answer(message.stream_id, TextDelta("half of"))
             case Commit():
                 self._answer(message.stream_id, TextDelta(message.tail[-1].content))
                 self._answer(message.stream_id, Generated("stop", Usage()))
@@ -83,9 +86,13 @@ class EchoRole:
             case FeedText(text="flood"):
                 for _ in range(6000):
                     self._answer(message.stream_id, Speech(b"", 24_000))
+            case FeedText(text="half"):
+                half_a_second = b"\0\x10" * (self.rate_hz // 2)
+                self._answer(message.stream_id, Speech(half_a_second, self.rate_hz))
+                self._unfinished.add(message.stream_id)
             case FeedText():
                 self._answer(message.stream_id, Speech(message.text.encode(), 24_000))
-            case FinishText():
+            case FinishText() if message.stream_id not in self._unfinished:
                 self._answer(message.stream_id, SpeechEnd(0))
 
     def _answer(self, stream_id: str, event: StreamOutput) -> None:

@@ -1,0 +1,76 @@
+"""A whole call whose workers are killed in mid-turn: the turn fails, the call goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.callers import Caller
+from voiceloop.backends import Backends
+from voiceloop.supervisor import Supervisor, WorkerProcess
+from voiceloop.worker_messages import RoleSpec, WorkerSpec
+
+ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
+PLACE = "scripted_roles:load"
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    specs = [
+        WorkerSpec("engine", (RoleSpec("engine", {}, PLACE),)),
+        WorkerSpec("speech", (RoleSpec("recognizer", {}, PLACE), RoleSpec("voice", {}, PLACE))),
+    ]
+    async with Supervisor(specs, environ=ENVIRON) as running:
+        yield running
+
+
+def caller_of(supervisor: Supervisor) -> Caller:
+    backends = Backends(supervisor.recognizer(), supervisor.language_model(), supervisor.voice())
+    return Caller(time.monotonic, backends)
+
+
+def ask(caller: Caller, text: str, modality: str) -> None:
+    content = [{"type": "input_text", "text": text}]
+    item = {"type": "message", "role": "user", "content": content}
+    caller.send("conversation.item.create", item=item)
+    caller.send("response.create", response={"output_modalities": [modality]})
+
+
+def kill(worker: WorkerProcess) -> None:
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+
+
+async def test_a_killed_engine_fails_its_turn_and_the_next_one_is_answered(
+    supervisor: Supervisor,
+) -> None:
+    async with caller_of(supervisor) as caller:
+        ask(caller, "half a reply", "text")
+        await caller.wait_for("response.output_text.delta")
+        kill(supervisor.workers[0])
+        failed = await caller.wait_for("response.done")
+        assert failed.event["response"]["status"] == "failed"
+        assert failed.event["response"]["status_details"]["error"]["code"] == "worker_lost"
+        ask(caller, "and now", "text")
+        await caller.wait_for("response.done", count=2)
+        assert caller.statuses() == ["failed", "completed"]
+
+
+async def test_a_killed_voice_fails_its_turn_and_the_next_one_is_heard(
+    supervisor: Supervisor,
+) -> None:
+    async with caller_of(supervisor) as caller:
+        ask(caller, "half", "audio")
+        first = await caller.wait_for("response.output_audio.delta")
+        kill(supervisor.workers[1])
+        failed = await caller.wait_for("response.done")
+        assert failed.event["response"]["status"] == "failed"
+        ask(caller, "hi", "audio")
+        await caller.wait_for("response.done", count=2)
+        assert caller.statuses() == ["failed", "completed"]
+        assert caller.audio_ms() > caller.audio_ms(first.event["response_id"])
