@@ -21,7 +21,7 @@ from clients.call_result import CallResult
 from clients.call_script import ScriptedTurn, Utterance, load_call, load_utterances, utterance_of
 from clients.call_summary import summary_of, turn_json
 from clients.connection import RATE_HZ, RealtimeConnection
-from clients.errors import RecordingError
+from clients.errors import ConnectionFailed, RecordingError
 from clients.live_view import LiveView
 from clients.progress import spinner
 from clients.provenance import provenance
@@ -97,7 +97,10 @@ async def run_demo(options: DemoOptions) -> int:
                 running_server(arguments, log=options.out / "server.log")
             )
         console.print(f"[dim]ready after {server.ready_s:.1f} s at {server.url}[/dim]\n")
-        call, result = await _play(server, utterances, options, console)
+        try:
+            call, result = await _play(server, utterances, options, console)
+        except ConnectionFailed as error:
+            raise ConnectionFailed(f"{error}; see {options.out / 'server.log'}") from error
         resident_mb = server.resident_mb()
     results = _results(result, server, resident_mb, title)
     with spinner("writing the report", console):

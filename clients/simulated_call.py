@@ -25,7 +25,8 @@ from clients.uplink import Uplink
 class CallOptions:
     """How a call is played.
 
-    ``answer_timeout_s``: how long the caller waits for a first sound. ``turn_detection``: what the
+    ``answer_timeout_s``: how long the caller waits for a first sound; ``turn_timeout_s``: after how
+    long the caller speaks over an agent that does not end. ``turn_detection``: what the
     session asks for in the protocol's words, None for the server's own default.
     """
 
@@ -33,7 +34,7 @@ class CallOptions:
     noise_dbfs: float = -62.0
     greeting_wait_s: float = 2.0
     answer_timeout_s: float = 8.0
-    turn_timeout_s: float = 30.0
+    turn_timeout_s: float = 15.0
     farewell_s: float = 0.5
     turn_detection: Mapping[str, Any] | None = None
 
