@@ -27,7 +27,7 @@ class Span:
     n_rows: int
     first: int
     blocks: "Tensor | slice"
-    masks: dict[int, Tensor | None]  # by attention window
+    masks: dict[int, Tensor | None]  # by attention window; rows repeated where they are grouped
 
     @property
     def n_tokens(self) -> int:
@@ -43,15 +43,24 @@ class Plan:
 
 
 def plan_step(
-    parts: Sequence[tuple[int, int, Sequence[int]]], windows: set[int], device: str
+    parts: Sequence[tuple[int, int, Sequence[int]]],
+    *,
+    windows: set[int],
+    group: int,
+    dtype: torch.dtype,
+    device: str,
 ) -> Plan:
-    """parts: per sequence (first position, number of rows, its block table)."""
+    """parts: per sequence (first position, number of rows, its block table).
+
+    group: query heads that share a KV head. dtype: that of the queries.
+    """
     spans: list[Span] = []
     slots: list[int] = []
     row = 0
     for first, n_rows, table in parts:
         n_blocks = -(-(first + n_rows) // BLOCK_TOKENS)
-        masks = {window: _mask(first, n_rows, window, device) for window in windows}
+        repeats = group if n_rows <= GROUPED_ROWS else 1
+        masks = {window: _mask(first, n_rows, window, repeats, dtype, device) for window in windows}
         spans.append(Span(row, n_rows, first, _compact(table[:n_blocks], device), masks))
         slots.extend(
             table[p // BLOCK_TOKENS] * BLOCK_TOKENS + p % BLOCK_TOKENS
@@ -69,15 +78,20 @@ def _compact(indices: Sequence[int], device: str) -> "Tensor | slice":
     return torch.tensor(indices, device=device)
 
 
-def _mask(first: int, n_rows: int, window: int, device: str) -> Tensor | None:
-    """True where a row may look: causal, and within the window. None where all may look."""
+def _mask(
+    first: int, n_rows: int, window: int, repeats: int, dtype: torch.dtype, device: str
+) -> Tensor | None:
+    """0 where a row may look, -inf elsewhere: causal, and within the window. None for one row."""
     if n_rows == 1:
         return None  # a window is cut off before attention instead
     skip = _skip(first, window)
     query = torch.arange(first, first + n_rows, device=device)[:, None]
     key = torch.arange(skip, first + n_rows, device=device)[None]
-    seen = key <= query
-    return seen & (key > query - window) if window else seen
+    hidden = key > query
+    if window:
+        hidden |= key <= query - window
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+    return torch.cat([mask] * repeats) if repeats > 1 else mask
 
 
 def _skip(first: int, window: int) -> int:
@@ -112,7 +126,7 @@ def _attend_grouped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor)
         grouped.reshape(1, n_kv, group * n_rows, head_dim),
         keys,
         values,
-        attn_mask=mask.repeat(group, 1),
+        attn_mask=mask,
     )
     output = output.view(n_kv, group, n_rows, head_dim).permute(2, 0, 1, 3)
     return output.reshape(n_rows, n_heads * head_dim)

@@ -5,7 +5,7 @@ came of it. One thread drives an engine; nothing here blocks, sleeps or knows ab
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from .runner import Runner
 from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task
 from .sequence import Sequence, n_blocks_for
+from .speculative import Drafter, ModelDrafter, NgramDrafter, Speculation
 from .text import Text
 from .tool_calls import MalformedToolCall, notation_of
 from .types import (
@@ -44,7 +45,12 @@ class Engine:
     """One model, one KV pool, many branches. Build it with `Engine.load`."""
 
     def __init__(
-        self, text: Text, decoder: Decoder, config: EngineConfig, clock: Callable[[], float]
+        self,
+        text: Text,
+        decoder: Decoder,
+        config: EngineConfig,
+        clock: Callable[[], float] = monotonic,
+        drafters: Iterable[Drafter] = (),
     ) -> None:
         self.text, self.config, self.clock = text, config, clock
         model = decoder.config
@@ -61,6 +67,7 @@ class Engine:
         self.tree = PrefixTree(self.pool)
         self.runner = Runner(decoder, self.pool)
         self.scheduler = Scheduler(self.pool, self.tree, config)
+        self.speculation = Speculation(drafters, config.max_draft_tokens, clock)
         self.notation = notation_of(text.template_source)
         self.outbox: list[Event] = []
         self._branches: dict[str, Branch] = {}
@@ -82,23 +89,8 @@ class Engine:
         """
         config = config or EngineConfig()
         torch.set_num_threads(config.threads)
-        checkpoint = Checkpoint(model_dir)
-        model = read_config(model_dir)
-        text = Text(model_dir, model.eos_ids)
-        if text.vocab_size > model.vocab_size:
-            raise CheckpointError(
-                f"{model_dir}: expected a tokenizer of at most {model.vocab_size} tokens, "
-                f"found {text.vocab_size}"
-            )
-        decoder = Decoder(
-            checkpoint,
-            model,
-            dtype=config.dtype,
-            quant=config.quant,
-            device=config.device,
-            context_length=config.context_length or model.context_length,
-        )
-        return cls(text, decoder, config, clock)
+        text, decoder = _read_model(model_dir, config)
+        return cls(text, decoder, config, clock, _make_drafters(text, decoder, config))
 
     # -- what a caller asks for ------------------------------------------------------------------
 
@@ -132,6 +124,7 @@ class Engine:
     def step(self) -> list[Event]:
         """Advance what is due, most urgent class first, and return what came of it."""
         self._expire()
+        self._draft()
         tasks = self.scheduler.compose(self._branches.values())
         self._stalled = not tasks
         if tasks:
@@ -142,9 +135,7 @@ class Engine:
             logits = self.runner.run([task.extension for task in tasks])
             for task, rows in self._split(tasks, logits):
                 self._advance(task, rows)
-            n_rows = sum(task.extension.n_rows for task in tasks)
-            self.scheduler.observe(n_rows, (self.clock() - started) * 1e3)
-            self._totals.update(steps=1, rows=n_rows)
+            self._measure(tasks, (self.clock() - started) * 1e3)
         events, self.outbox = self.outbox, []
         return events
 
@@ -216,6 +207,7 @@ class Engine:
 
     def forget(self, branch: Branch) -> None:
         self._stalled = False
+        self.speculation.forget(branch.branch_id)
         del self._branches[branch.branch_id]
         self.outbox = [event for event in self.outbox if event.branch_id != branch.branch_id]
 
@@ -233,6 +225,27 @@ class Engine:
                     f"found it unfinished after {waited_ms:.0f} ms"
                 )
                 branch.finish("error", str(error))
+
+    def _draft(self) -> None:
+        """Let a drafter guess for the only reply in decode; with company, rows have better use."""
+        decoding = [
+            branch
+            for branch in self._branches.values()
+            if branch.admitted and branch.reply is not None and branch.reply.tokens
+        ]
+        if len(decoding) == 1:
+            branch, reply = decoding[0], decoding[0].reply
+            assert reply is not None
+            reply.proposals = self.speculation.propose(branch.branch_id, branch.sequence, reply)
+
+    def _measure(self, tasks: list[Task], elapsed_ms: float) -> None:
+        """Learn from a step what rows and guesses cost."""
+        n_rows = sum(task.extension.n_rows for task in tasks)
+        self.scheduler.observe(n_rows, elapsed_ms)
+        self._totals.update(steps=1, rows=n_rows)
+        if len(tasks) == 1 and tasks[0].service is Service.DECODE:
+            n_drafted = len(tasks[0].extension.proposals)
+            self.speculation.verified(n_drafted, tasks[0].n_accepted, elapsed_ms)
 
     def _split(
         self, tasks: list[Task], logits: Tensor | None
@@ -256,7 +269,7 @@ class Engine:
         if logits is None:
             return
         sampled = self._verify(task.reply, sequence.tokens, extension.proposals, logits)
-        known = len(sequence.tokens)
+        known, task.n_accepted = len(sequence.tokens), len(sampled) - 1
         sequence.n_resident = known + len(extension.proposals)
         sequence.tokens += sampled
         sequence.retreat(known + len(sampled) - 1)
@@ -317,3 +330,40 @@ class Engine:
             branch.finish("error", error)
         elif reply.finish_reason is not None:
             branch.finish(reply.finish_reason)
+
+
+def _read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:
+    """Raises: CheckpointError, TemplateError."""
+    checkpoint = Checkpoint(model_dir)
+    model = read_config(model_dir)
+    text = Text(model_dir, model.eos_ids)
+    if text.vocab_size > model.vocab_size:
+        raise CheckpointError(
+            f"{model_dir}: expected a tokenizer of at most {model.vocab_size} tokens, "
+            f"found {text.vocab_size}"
+        )
+    decoder = Decoder(
+        checkpoint,
+        model,
+        dtype=config.dtype,
+        quant=config.quant,
+        device=config.device,
+        context_length=config.context_length or model.context_length,
+    )
+    return text, decoder
+
+
+def _make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterator[Drafter]:
+    """The drafters a config asks for, the cheapest first."""
+    if config.ngram_draft:
+        yield NgramDrafter()
+    length = config.context_length or decoder.config.context_length
+    if config.draft_dir is not None:
+        draft_text, draft = _read_model(config.draft_dir, config)
+        if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
+            raise CheckpointError(
+                f"{config.draft_dir}: expected the target's tokenizer, found another"
+            )
+        yield ModelDrafter(draft, config.kv_tokens, length)
+    if config.self_draft_layers:
+        yield ModelDrafter(decoder.shallow(config.self_draft_layers), config.kv_tokens, length)

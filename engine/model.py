@@ -5,6 +5,8 @@ only; each is a field of the config. The pass works on the rows of many sequence
 """
 
 import math
+from copy import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -145,6 +147,17 @@ class Decoder:
         ]
         self.rope = Rope(config.rope, config.head_dim, context_length, self.dtype, device)
         self.windows = set(config.windows)
+
+    def shallow(self, n_layers: int) -> "Decoder":
+        """The same weights cut after `n_layers`, as a drafter: embedding, first layers, head."""
+        n_layers = min(n_layers, self.config.n_layers)
+        draft = copy(self)
+        draft.layers = self.layers[:n_layers]
+        draft.config = replace(
+            self.config, n_layers=n_layers, windows=self.config.windows[:n_layers]
+        )
+        draft.windows = set(draft.config.windows)
+        return draft
 
     def forward(
         self, tokens: Tensor, positions: "Tensor | slice", plan: Plan, pool: KvPool,

@@ -53,7 +53,14 @@ class Runner:
             wanted += range(len(tokens) - extension.n_logits, len(tokens))
             parts.append((first, extension.n_rows, sequence.table))
         device = self.decoder.device
-        plan = plan_step(parts, self.decoder.windows, device)
+        config = self.decoder.config
+        plan = plan_step(
+            parts,
+            windows=self.decoder.windows,
+            group=config.n_heads // config.n_kv_heads,
+            dtype=self.decoder.dtype,
+            device=device,
+        )
         one_run = len(extensions) == 1
         return self.decoder.forward(
             torch.tensor(tokens, device=device),

@@ -34,6 +34,7 @@ class Task:
     branch: Branch
     extension: Extension
     reply: Reply | None
+    n_accepted: int = 0  # of the extension's proposals, known after the step
 
 
 def worst_blocks(branch: Branch) -> int:

@@ -91,6 +91,7 @@ class EngineConfig:
     speculation_tokens: most tokens one turn may spend on speculated replies.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
+    self_draft_layers: draft with this many of the model's own first layers; 0 does not.
     max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
     poison: fill freed KV with NaN, so that any use of it shows (tests).
     """
@@ -110,6 +111,7 @@ class EngineConfig:
     speculation_tokens: int = 256
     draft_dir: Path | None = None
     ngram_draft: bool = False
+    self_draft_layers: int = 0
     max_draft_tokens: int = 4
     poison: bool = False
 
@@ -126,10 +128,9 @@ class EngineConfig:
         for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        if self.max_draft_tokens < 0:
-            raise ConfigError(
-                f"max_draft_tokens: expected 0 or more, found {self.max_draft_tokens}"
-            )
+        for name in ("max_draft_tokens", "self_draft_layers", "speculation_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)

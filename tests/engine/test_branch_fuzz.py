@@ -203,14 +203,19 @@ def oracle(tiny_model: Path) -> DenseOracle:
 
 
 @settings(max_examples=N_EXAMPLES, deadline=None, derandomize=N_EXAMPLES <= 50)
-@given(OPERATIONS, st.sampled_from([{}, {"share_steps": True, "step_tokens": 24}]))
+@given(
+    OPERATIONS,
+    st.sampled_from([{}, {"share_steps": True, "step_tokens": 24}]),
+    st.sampled_from([{}, {"ngram_draft": True}, {"self_draft_layers": 1}]),
+)
 def test_any_life_of_branches_equals_the_dense_oracle(
     tiny_model: Path,
     oracle: DenseOracle,
     operations: list[tuple[str, int, int, int]],
     changes: dict[str, Any],
+    drafting: dict[str, Any],
 ) -> None:
-    world = World(tiny_model, oracle, **changes)
+    world = World(tiny_model, oracle, **changes, **drafting)
     for operation in operations:
         world.operate(*operation)
     world.finish()

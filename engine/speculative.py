@@ -1,0 +1,224 @@
+"""Owns drafting: guesses at the next tokens of a reply, and how many of them are worth a guess.
+
+A drafter may say what it likes; the engine samples every position anyway (see `sampler`) and keeps
+a guess only where it is what was sampled. So the reply is the same with any drafter or none.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from torch import Tensor
+
+from .kv_cache import KvPool
+from .model import Decoder
+from .prefix_tree import PrefixTree
+from .reply import Reply
+from .runner import Extension, Runner
+from .sampler import choose, penalize
+from .sequence import Sequence
+from .types import BLOCK_TOKENS, OutOfMemory
+
+CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no step waits for it
+
+
+class Drafter(Protocol):
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
+        """Up to `n_most` guesses at what follows the target's tokens (prompt and reply so far)."""
+        ...
+
+    def forget(self, branch_id: str) -> None:
+        """The branch ended."""
+        ...
+
+
+class NgramDrafter:
+    """Whatever followed the last time the same few tokens stood at the end.
+
+    Strong where a reply repeats the conversation: read-backs, names, tool arguments.
+    Source: prompt lookup decoding (Saxena 2023); longest match first.
+    """
+
+    SIZES = (4, 3, 2)
+
+    def __init__(self) -> None:
+        self._indices: dict[str, _NgramIndex] = {}
+
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
+        tokens = target.tokens
+        index = self._indices.setdefault(branch_id, _NgramIndex())
+        index.update(tokens, reply.n_prompt)
+        for size in self.SIZES:
+            place = index.ends.get(tuple(tokens[-size:])) if len(tokens) > size else None
+            if place is not None:
+                return tokens[place : place + n_most]
+        return []
+
+    def forget(self, branch_id: str) -> None:
+        self._indices.pop(branch_id, None)
+
+
+class _NgramIndex:
+    """Where each n-gram of a conversation last ended, the one at its very end left out."""
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[int, ...], int] = {}
+        self._n_done = 0
+        self._n_prompt = 0
+
+    def update(self, tokens: list[int], n_prompt: int) -> None:
+        if n_prompt != self._n_prompt:  # another turn: the prompt may have been revised
+            self.ends, self._n_done, self._n_prompt = {}, 0, n_prompt
+        for end in range(self._n_done, len(tokens)):
+            for size in NgramDrafter.SIZES:
+                if end >= size:
+                    self.ends[tuple(tokens[end - size : end])] = end
+        self._n_done = len(tokens)
+
+
+class ModelDrafter:
+    """A small model of the same tokenizer, with KV of its own.
+
+    It draws with the target's noise, so that where both agree on the odds they agree on the token.
+    """
+
+    def __init__(self, decoder: Decoder, kv_tokens: int, context_length: int) -> None:
+        config = decoder.config
+        self.pool = KvPool(
+            n_layers=config.n_layers,
+            n_kv_heads=config.n_kv_heads,
+            head_dim=config.head_dim,
+            n_blocks=kv_tokens // BLOCK_TOKENS,
+            dtype=decoder.dtype,
+            device=decoder.device,
+        )
+        self.tree = PrefixTree(self.pool)
+        self.runner = Runner(decoder, self.pool)
+        self.context_length = min(context_length, config.context_length)
+        self._sequences: dict[str, Sequence] = {}
+
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
+        n_most = min(n_most, self.context_length - len(target.tokens))
+        if n_most <= 0:
+            return []
+        own = Sequence(self.pool, self.tree, target.salt)
+        sequence = self._sequences.setdefault(branch_id, own)
+        sequence.retarget(list(target.tokens))
+        try:
+            return self._guess(sequence, reply, n_most)
+        except OutOfMemory:
+            self.forget(branch_id)
+            return []
+
+    def _guess(self, sequence: Sequence, reply: Reply, n_most: int) -> list[int]:
+        if sequence.n_pending > CATCH_UP_TOKENS:
+            self._extend(sequence, CATCH_UP_TOKENS)
+            return []
+        guesses: list[int] = []
+        for i in range(n_most):
+            logits = self._extend(sequence, sequence.n_pending)
+            params, said = reply.params, [*reply.tokens, *guesses]
+            row = penalize(logits[0], params, sequence.tokens[: reply.n_prompt], said)
+            guesses.append(choose(row, params, reply.seed, len(reply.tokens) + i))
+            sequence.tokens.append(guesses[-1])
+        return guesses
+
+    def _extend(self, sequence: Sequence, n_tokens: int) -> Tensor:
+        """The logits after the next `n_tokens` pending tokens: [1, vocab]."""
+        sequence.reserve(n_tokens)
+        logits = self.runner.run([Extension(sequence, n_tokens)])
+        sequence.n_resident += n_tokens
+        assert logits is not None
+        return logits
+
+    def forget(self, branch_id: str) -> None:
+        sequence = self._sequences.pop(branch_id, None)
+        if sequence is not None:
+            sequence.publish(sequence.n_resident)
+            sequence.release()
+
+
+class DraftLength:
+    """How many tokens to draft: what the measured costs and acceptance make cheapest per token.
+
+    Zero where drafting loses; then one draft in `PROBE_EVERY` steps looks whether it still does.
+    """
+
+    PROBE_EVERY = 32
+    MEMORY = 0.9  # weight of the past in the running means
+
+    def __init__(self, n_most: int) -> None:
+        self.n_most = n_most
+        self.acceptance = 0.7  # optimistic: the first drafts tell
+        self._step_ms: dict[int, float] = {}  # by number of drafted tokens
+        self._draft_ms = 0.0  # per drafted token
+        self._n_idle = 0
+
+    def choose(self) -> int:
+        best = min(range(self.n_most + 1), key=self._ms_per_token)
+        if best or not self.n_most:
+            self._n_idle = 0
+            return best
+        self._n_idle += 1
+        return 1 if self._n_idle % self.PROBE_EVERY == 0 else 0
+
+    def _ms_per_token(self, n_drafted: int) -> float:
+        plain_ms = self._step_ms.get(0, 1.0)
+        # A few more rows cost a tenth of a step each until measured.
+        step_ms = self._step_ms.get(n_drafted, plain_ms * (1 + 0.1 * n_drafted))
+        n_tokens = sum(self.acceptance**i for i in range(n_drafted + 1))
+        return (step_ms + n_drafted * self._draft_ms) / n_tokens
+
+    def drafted(self, n_drafted: int, elapsed_ms: float) -> None:
+        """Learn what drafting costs."""
+        if n_drafted:
+            self._draft_ms = self._mean(self._draft_ms, elapsed_ms / n_drafted)
+
+    def verified(self, n_drafted: int, n_accepted: int, elapsed_ms: float) -> None:
+        """Learn what a step costs and how many of its guesses stood."""
+        known = self._step_ms.get(n_drafted, elapsed_ms)
+        self._step_ms[n_drafted] = self._mean(known, elapsed_ms)
+        n_tried = min(n_accepted + 1, n_drafted)  # guesses after the first wrong one tell nothing
+        for i in range(n_tried):
+            self.acceptance = self._mean(self.acceptance, float(i < n_accepted))
+
+    def _mean(self, known: float, new: float) -> float:
+        return self.MEMORY * known + (1 - self.MEMORY) * new
+
+
+class Speculation:
+    """The drafters of one engine, in order of preference, each with its own draft length."""
+
+    def __init__(
+        self, drafters: Iterable[Drafter], n_most: int, clock: Callable[[], float]
+    ) -> None:
+        self._drafters = [(drafter, DraftLength(n_most)) for drafter in drafters]
+        self._clock = clock
+        self._used: DraftLength | None = None  # whose guesses the coming step verifies
+
+    def propose(self, branch_id: str, target: Sequence, reply: Reply) -> list[int]:
+        """Guesses for the next step of a reply that is being decoded, from the first with any."""
+        n_left = reply.params.max_tokens - len(reply.tokens) - 1
+        self._used = None
+        for drafter, length in self._drafters:
+            n_most = min(length.choose(), n_left)
+            if n_most <= 0:
+                continue
+            started = self._clock()
+            guesses = drafter.propose(branch_id, target, reply, n_most)[:n_most]
+            length.drafted(len(guesses), (self._clock() - started) * 1e3)
+            if guesses:
+                self._used = length
+                return guesses
+        return []
+
+    def verified(self, n_drafted: int, n_accepted: int, elapsed_ms: float) -> None:
+        """What became of the guesses, in a step that served nothing else."""
+        if self._used is not None:
+            self._used.verified(n_drafted, n_accepted, elapsed_ms)
+            return
+        for _, length in self._drafters:
+            length.verified(0, 0, elapsed_ms)
+
+    def forget(self, branch_id: str) -> None:
+        for drafter, _ in self._drafters:
+            drafter.forget(branch_id)

@@ -1,0 +1,161 @@
+"""Drafting changes the speed of a reply and nothing else."""
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from engine.engine import Engine
+from engine.reply import Reply
+from engine.sequence import Sequence
+from engine.speculative import DraftLength, NgramDrafter, Speculation
+from engine.types import CheckpointError, Done, EngineConfig, SamplingParams, TextDelta
+
+MakeEngine = Callable[..., Engine]
+
+SAMPLINGS = (
+    {},
+    {"temperature": 0.8, "seed": 4},
+    {"temperature": 1.3, "top_k": 30, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 0.6, "repetition_penalty": 1.2, "presence_penalty": 0.3},
+    {"stop": ("e",)},
+)
+
+
+class Oracle:
+    """Knows the reply, and errs where told: any acceptance rate one wants."""
+
+    def __init__(self, reply: list[int], errors: Iterable[int]) -> None:
+        self.reply, self.errors = reply, set(errors)
+
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
+        start = len(reply.tokens)
+        guesses = self.reply[start : start + n_most]
+        return [7 if start + i in self.errors else token for i, token in enumerate(guesses)]
+
+    def forget(self, branch_id: str) -> None:
+        pass
+
+
+def answer(
+    engine: Engine, prompt: list[int], params: SamplingParams, branch_id: str = "b"
+) -> tuple[str, list[int], Done]:
+    """Text, tokens and end of one reply."""
+    branch = engine.branch(branch_id)
+    branch.commit(prompt, params)
+    text, done = "", None
+    while engine.has_work():
+        for event in engine.step():
+            if isinstance(event, TextDelta):
+                text += event.text
+            elif isinstance(event, Done):
+                done = event
+    assert done is not None
+    tokens = branch.sequence.tokens[len(prompt) :]
+    branch.close()
+    return text, tokens, done
+
+
+def draft_always(engine: Engine, drafters: list[Oracle], n_most: int) -> None:
+    """Use these drafters with a fixed length."""
+    engine.speculation = Speculation(drafters, n_most, engine.clock)
+    for _, length in engine.speculation._drafters:
+        length.choose = lambda: n_most  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="module")
+def engines(tiny_model: Path) -> dict[str, Engine]:
+    def make(**changes: object) -> Engine:
+        settings = {"dtype": "fp64", "kv_tokens": 1024, "poison": True, **changes}
+        engine = Engine.load(tiny_model, EngineConfig(**settings))  # type: ignore[arg-type]
+        engine.notation = None
+        return engine
+
+    return {
+        "off": make(),
+        "oracle": make(),
+        "ngram": make(ngram_draft=True),
+        "model": make(draft_dir=tiny_model),
+        "self": make(self_draft_layers=1),
+    }
+
+
+def test_any_drafter_gives_the_same_reply(engines: dict[str, Engine]) -> None:
+    chance = random.Random(1)
+    for case in range(24):
+        prompt = [chance.randrange(3, 60) for _ in range(chance.randrange(1, 40))]
+        params = SamplingParams(
+            max_tokens=chance.randrange(1, 14),
+            ignore_eos=case % 3 > 0,
+            **SAMPLINGS[case % len(SAMPLINGS)],  # type: ignore[arg-type]
+        )
+        expected = answer(engines["off"], prompt, params)
+        errors = [i for i in range(14) if chance.random() < 0.4]
+        draft_always(engines["oracle"], [Oracle(expected[1], errors)], 1 + case % 5)
+        for name in ("oracle", "ngram", "model", "self"):
+            found = answer(engines[name], prompt, params)
+            assert found[:2] == expected[:2], f"case {case}, drafter {name}"
+            assert found[2].finish_reason == expected[2].finish_reason
+    for engine in engines.values():
+        engine.check_integrity()
+
+
+def test_right_guesses_save_steps(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    params = SamplingParams(max_tokens=13, ignore_eos=True)
+    _, tokens, _ = answer(engine, [5, 6, 7], params, "plain")
+    draft_always(engine, [Oracle(tokens, [])], 3)
+    _, _, done = answer(engine, [5, 6, 7], params, "drafted")
+    assert len(done.timings.token_gaps_ms) == 3  # after the first token, 4 a step
+    assert done.usage.accepted_tokens == done.usage.drafted_tokens == 9
+
+
+def test_a_draft_model_of_its_own_weights_is_always_right(engines: dict[str, Engine]) -> None:
+    engine = engines["model"]
+    params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.9, seed=2)
+    _, _, done = answer(engine, [5, 6, 7], params)
+    assert 0 < done.usage.drafted_tokens == done.usage.accepted_tokens
+
+
+def test_ngrams_continue_what_was_said_before(tiny_model: Path, make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    reply = engine.new_reply(9, SamplingParams())
+    target = Sequence(engine.pool, engine.tree)
+    target.tokens = [10, 11, 12, 13, 14, 99, 10, 11, 12]
+    drafter = NgramDrafter()
+    assert drafter.propose("b", target, reply, 3) == [13, 14, 99]
+    target.tokens.append(50)
+    assert drafter.propose("b", target, reply, 3) == []
+
+
+def settle(length: DraftLength, step_ms: float, per_row_ms: float, accepted: float) -> list[int]:
+    """Let a draft length learn from steps of these costs; returns its later choices."""
+    chance, choices = random.Random(3), []
+    for _ in range(300):
+        k = length.choose()
+        n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
+        length.drafted(k, 0.1 * k)
+        length.verified(k, n_accepted, step_ms + per_row_ms * k)
+        choices.append(k)
+    return choices[100:]
+
+
+def test_drafting_stops_where_it_loses_and_grows_where_it_pays() -> None:
+    losing = settle(DraftLength(4), step_ms=2.0, per_row_ms=2.0, accepted=0.2)
+    assert losing.count(0) > 0.9 * len(losing)
+    assert 1 in losing, "expected a probe now and then"
+    paying = settle(DraftLength(4), step_ms=2.0, per_row_ms=0.1, accepted=0.95)
+    assert paying.count(4) > 0.9 * len(paying)
+
+
+def test_a_draft_model_of_another_tokenizer_is_refused(
+    tiny_model: Path, tmp_path: Path, make_engine: MakeEngine
+) -> None:
+    import shutil
+
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    vocabulary = (tmp_path / "tokenizer.json").read_text().replace('"Ġtable"', '"Ġtablet"')
+    (tmp_path / "tokenizer.json").write_text(vocabulary.replace('"Ġt"', '"Ġu"', 1))
+    with pytest.raises(CheckpointError):
+        make_engine(draft_dir=tmp_path)
