@@ -100,7 +100,10 @@ class Conversation:
             self._open_branch()
         self._to_stage = None
         turn = [_chat_dict(message) for message in tail]
-        whole = self._turn_tokens(self._encode(turn, add_generation_prompt=True))
+        # A model that does not see the tools calls none; what was staged with them is dropped.
+        tools = [] if params.tool_choice == "none" else self._tools
+        tokens = self._encode(turn, tools=tools, add_generation_prompt=True)
+        whole = self._turn_tokens(tokens)
         draft, self._draft = self._draft, None
         self._branch.commit(whole, _sampling(params), draft=draft)
         self._messages += turn
@@ -158,8 +161,15 @@ class Conversation:
         self._staged = []
         self._draft = None
 
-    def _encode(self, tail: Sequence[dict[str, Any]] = (), **options: Any) -> list[int]:
-        return self._model.text.encode_chat([*self._messages, *tail], self._tools, **options)
+    def _encode(
+        self,
+        tail: Sequence[dict[str, Any]] = (),
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> list[int]:
+        seen = self._tools if tools is None else tools
+        return self._model.text.encode_chat([*self._messages, *tail], seen, **options)
 
     def _turn_tokens(self, tokens: list[int]) -> list[int]:
         """What follows the history in ``tokens``.

@@ -128,7 +128,7 @@ class RemoteBranch(EventStream[LanguageEvent]):
             body["stop"] = list(params.stop)
         if self._tools:
             body["tools"] = self._tools
-            body["tool_choice"] = params.tool_choice
+            body["tool_choice"] = _tool_choice(params.tool_choice)
         return body
 
 
@@ -219,6 +219,13 @@ def _chat(message: ChatMessage) -> dict[str, Any]:
     if message.tool_call_id is not None:
         chat["tool_call_id"] = message.tool_call_id
     return chat
+
+
+def _tool_choice(choice: str) -> Any:
+    """auto, none, required, or the Realtime API's {"type", "name"} as the chat API spells it."""
+    if not choice.startswith("{"):
+        return choice
+    return {"type": "function", "function": {"name": json.loads(choice)["name"]}}
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class RoleState(msgspec.Struct, frozen=True):
     state: str  # "starting", "loading", "ready", "restarting", "stopped"
     n_restarts: int
     load_ms: float = 0.0
+    hop_ms: float = 0.0  # the last event's way from the worker's step to this process
     detail: str = ""
 
 
@@ -156,6 +157,7 @@ class WorkerProcess:
                 state=self.state,
                 n_restarts=self.n_restarts,
                 load_ms=loaded[spec.role].load_ms if spec.role in loaded else 0.0,
+                hop_ms=self.connection.hop_ms if self.connection is not None else 0.0,
                 detail=loaded[spec.role].detail if spec.role in loaded else "",
             )
             for spec in self.spec.roles

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -163,3 +166,39 @@ async def test_workers_end_with_their_supervisor() -> None:
     with pytest.raises(WorkerLost):
         await anext(stream.events())
     assert [state.state for state in supervisor.states()] == ["stopped"] * 3
+
+
+GATEWAY = """
+import asyncio, time
+from voiceloop.backends import VoiceOptions
+from voiceloop.supervisor import Supervisor
+from voiceloop.worker_messages import RoleSpec, WorkerSpec
+
+async def main():
+    spec = WorkerSpec("voice", (RoleSpec("voice", {}, "scripted_roles:load"),))
+    async with Supervisor([spec]) as supervisor:
+        stream = await supervisor.voice().open("sess_1/turn_1", VoiceOptions())
+        stream.feed("and then")
+        await anext(stream.events())
+        stream.feed("hang")
+        await asyncio.sleep(0)
+        print(supervisor.workers[0].pid, flush=True)
+        time.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's help is Linux's")
+def test_a_busy_worker_dies_with_a_killed_gateway() -> None:
+    environ = {**os.environ, **ENVIRON}
+    command = [sys.executable, "-P", "-c", GATEWAY]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as gateway:
+        assert gateway.stdout is not None
+        worker = os.pidfd_open(int(gateway.stdout.readline()))
+        gateway.kill()
+    try:
+        ended, _, _ = select.select([worker], [], [], 10)
+        assert ended
+    finally:
+        os.close(worker)

@@ -210,6 +210,19 @@ def test_tool_results_follow_the_reply_that_called_the_tool(
     ]
 
 
+def test_a_model_told_to_call_no_tool_does_not_see_the_tools(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", (SYSTEM,), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Commit("s", user("hi"), GenerateParams(tool_choice="none")))
+    assert model.calls == [
+        ("1 branch", "[order]<s:be brief>\n"),
+        ("1 close", ""),
+        ("2 branch", ""),
+        ("2 commit", "<s:be brief>\n<u:hi>\n<a:", None),
+    ]
+
+
 def test_a_template_that_ends_a_history_differently_starts_from_what_is_common(
     model: RecordingEngine, role: LanguageRole
 ) -> None:

@@ -108,11 +108,14 @@ async def test_a_tool_call_comes_whole_and_its_result_continues_the_reply(
     assert await anext(events) == call
     generated = await anext(events)
     assert isinstance(generated, Generated) and generated.finish_reason == "tool_calls"
-    branch.commit((ChatMessage("tool", "ok", tool_call_id="call_9"),), PARAMS)
+    named = GenerateParams(tool_choice='{"type": "function", "name": "order"}')
+    branch.commit((ChatMessage("tool", "ok", tool_call_id="call_9"),), named)
     assert await anext(events) == TextDelta("done")
     await branch.close()
-    roles = [m["role"] for m in json.loads(service.asked("/chat/completions")[1])["messages"]]
-    assert roles == ["user", "assistant", "tool"]
+    first, second = (json.loads(body) for body in service.asked("/chat/completions"))
+    assert [message["role"] for message in second["messages"]] == ["user", "assistant", "tool"]
+    assert first["tool_choice"] == "auto"
+    assert second["tool_choice"] == {"type": "function", "function": {"name": "order"}}
 
 
 async def test_staging_is_answered_without_a_request(service: Service, connect: Connect) -> None:
