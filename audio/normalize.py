@@ -74,6 +74,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     # Markup, emoji and other marks no voice can say.
     (r"[*_`~|<>\\^{}\[\]\u2022\u200d\ufe0f]|[^\u0000-\u024f\u2010-\u2026\u20ac]", lambda m: " "),
 )
+_SPOKEN_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 _COMPILED = tuple((re.compile(pattern, re.I), spell) for pattern, spell in _RULES)
 
 
@@ -126,6 +127,14 @@ def normalize(text: str) -> NormalizedText:
         taken = match.end()
     add(text[taken:], taken, len(text), False)
     return NormalizedText("".join(pieces), tuple(starts), tuple(sources))
+
+
+def spoken_words(text: str) -> list[str]:
+    """Lower-case words as a recognizer writes them, numbers spelled: "At 7pm!" -> at seven pm."""
+    spoken = normalize(text).text.lower().replace("\u2019", "'")
+    for read, heard in (("ay em", "am"), ("pee em", "pm")):
+        spoken = spoken.replace(read, heard)
+    return _SPOKEN_WORD.findall(spoken)
 
 
 def number_words(n: int) -> str:

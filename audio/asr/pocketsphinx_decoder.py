@@ -3,22 +3,35 @@
 Everything that knows the pocketsphinx binding stands here; `pocketsphinx.py` makes streams of it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ..errors import AudioError, MissingExtra
-from ..frames import Samples
+from ..frames import RECOGNIZER_HZ, Samples, duration_ms
+from ..pronunciation import pronounce
 from ..stream import RecognizerOptions
+from .cepstral_mean import CepstralMean
+from .session_words import session_phrases
 
 FRAME_MS = 10.0  # pocketsphinx's frame rate is 100 Hz
 # The class token: it stands in the language model where a word may stand that only the session
 # knows (a menu item, a name). Such words are added as further pronunciations of it.
 CLASS_TOKEN = "xhotword"
+# Its own pronunciation: no English word sounds like it.
+UNSPOKEN = "ZH OY ZH OY ZH OY"
 EMBEDDED = Path(__file__).parents[1] / "embedded" / "recognizer"
 
-# Mean of the cepstra of speech at conversational level, the start of a stream's live estimate.
-CEPSTRAL_MEAN = "40,3,-1"
+
+SEARCH: dict[str, float | int] = {
+    # One pass: the second and third would run after the caller has ended, 200 ms of it.
+    "fwdflat": False,
+    "bestpath": False,
+    # No phone look-ahead: it holds every word back by 50 ms.
+    "pl_window": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,8 @@ class ModelFiles:
     dictionary: Path
     language: Path
     digits: Path | None  # the language model while digits are expected
+    pronunciations: Path  # a larger dictionary, for words of a session
+    has_class_token: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +70,14 @@ def find_model(name: str) -> ModelFiles:
     except ImportError:
         raise MissingExtra("pocketsphinx", "the embedded recognizer") from None
     wheel = Path(pocketsphinx.get_model_path("en-us"))
-    acoustic = wheel / "en-us"
+    acoustic, cmudict = wheel / "en-us", wheel / "cmudict-en-us.dict"
     match name:
         case "generic":
-            files = ModelFiles(acoustic, wheel / "cmudict-en-us.dict", wheel / "en-us.lm.bin", None)
+            files = ModelFiles(acoustic, cmudict, wheel / "en-us.lm.bin", None, cmudict, False)
         case "domain":
             files = ModelFiles(
                 acoustic, EMBEDDED / "domain.dict", EMBEDDED / "domain.lm.bin",
-                EMBEDDED / "digits.lm.bin",
+                EMBEDDED / "digits.lm.bin", cmudict, True,
             )  # fmt: skip
         case _:
             raise AudioError(f"expected the model 'domain' or 'generic', found {name!r}")
@@ -73,11 +88,17 @@ def find_model(name: str) -> ModelFiles:
 
 
 class SegmentDecoder:
-    """Decodes one segment after the other; each starts with the first audio after `finish`."""
+    """Decodes one segment after the other; each starts with the first audio after `finish`.
 
-    def __init__(self, files: ModelFiles, options: RecognizerOptions) -> None:
+    mean: the session's cepstral mean, carried from decoder to decoder; it learns here.
+    """
+
+    def __init__(
+        self, files: ModelFiles, options: RecognizerOptions, mean: CepstralMean | None = None
+    ) -> None:
         import pocketsphinx
 
+        self.mean = mean or CepstralMean()
         language = files.language
         if options.grammar == "digits" and files.digits is not None:
             language = files.digits
@@ -86,62 +107,103 @@ class SegmentDecoder:
             dict=str(files.dictionary),
             lm=str(language),
             loglevel="FATAL",
-            # One pass: the second and third would run after the caller has ended, 200 ms of it.
-            fwdflat=False,
-            bestpath=False,
             cmn="live",
-            cmninit=CEPSTRAL_MEAN,
             **SEARCH,
         )
+        self._phrases: dict[str, tuple[str, ...]] = {}
+        if files.has_class_token:
+            self._add_phrases(session_phrases(options), files)
         self._started = False
         self._n_samples = 0
 
     @property
-    def cepstral_mean(self) -> str:
-        mean: str = self._decoder.get_cmn(False)
-        return mean
-
-    @cepstral_mean.setter
-    def cepstral_mean(self, mean: str) -> None:
-        self._decoder.set_cmn(mean)
+    def n_samples(self) -> int:
+        """Decoded of the current segment."""
+        return self._n_samples
 
     def decode(self, samples: Samples) -> None:
         """Advance by samples [n] int16 at 16 kHz."""
         if not self._started:
+            self._decoder.set_cmn(str(self.mean))
             self._decoder.start_utt()
             self._started = True
             self._n_samples = 0
         self._n_samples += len(samples)
         self._decoder.process_raw(samples.astype("<i2", copy=False).tobytes(), False, False)
 
+    def restart(self) -> None:
+        """Learn the mean of the segment so far, and forget its audio: it is to be fed again."""
+        if self._started:
+            self._end()
+
     def hypothesis(self) -> Hypothesis:
-        """The best path over what the search has seen (some 80 ms less than was fed)."""
+        """The best path over what the search has seen (some 50 ms less than was fed)."""
         if not self._started:
             return Hypothesis((), 0.0)
         return Hypothesis(tuple(self._words()), self._decoder.n_frames() * FRAME_MS)
-
-    def flushed_hypothesis(self) -> Hypothesis:
-        return self.hypothesis()
 
     def finish(self) -> Hypothesis:
         """End the segment: the final words."""
         if not self._started:
             return Hypothesis((), 0.0)
+        end_ms = duration_ms(self._n_samples, RECOGNIZER_HZ)
+        self._end()
+        return Hypothesis(tuple(self._words()), end_ms)
+
+    def _end(self) -> None:
+        n_frames = self._decoder.n_frames()
         self._decoder.end_utt()
+        self.mean.observe(self._decoder.get_cmn(False), n_frames)
         self._started = False
-        return Hypothesis(tuple(self._words()), self._n_samples / 16.0)
+        self._n_samples = 0
+
+    def _add_phrases(self, phrases: Sequence[tuple[str, ...]], files: ModelFiles) -> None:
+        """Each phrase as one more pronunciation of the class token."""
+        known = {}
+        unknown = []
+        for word in sorted({word for phrase in phrases for word in phrase}):
+            phones = self._decoder.lookup_word(word)
+            if phones:
+                known[word] = phones
+            else:
+                unknown.append(word)
+        spelled = _pronounce(tuple(unknown), files.pronunciations)
+        known |= {word: alternatives[0] for word, alternatives in spelled.items()}
+        for phrase in phrases:
+            if all(word in known for word in phrase):
+                entry = f"{CLASS_TOKEN}({len(self._phrases) + 2})"
+                self._phrases[entry] = phrase
+                self._decoder.add_word(entry, " ".join(known[word] for word in phrase), False)
+        if self._phrases:
+            # The search rebuilds its tree once, with the last word added.
+            self._decoder.add_word(f"{CLASS_TOKEN}({len(self._phrases) + 2})", UNSPOKEN, True)
 
     def _words(self) -> list[HeardWord]:
-        words = []
+        words: list[HeardWord] = []
         for segment in self._decoder.seg() or ():
-            text = segment.word.split("(")[0]
-            if text and text[0] not in "<[+":
-                words.append(
-                    HeardWord(
-                        text, segment.start_frame * FRAME_MS, (segment.end_frame + 1) * FRAME_MS
-                    )
-                )
+            start_ms = segment.start_frame * FRAME_MS
+            end_ms = (segment.end_frame + 1) * FRAME_MS
+            text = segment.word.partition("(")[0]
+            if text == CLASS_TOKEN:
+                words += _share(self._phrases.get(segment.word, ()), start_ms, end_ms)
+            elif text and text[0] not in "<[+":  # fillers: silence, breath, noise
+                words.append(HeardWord(text.rstrip("."), start_ms, end_ms))
         return words
 
 
-SEARCH: dict[str, float | int] = {}
+@lru_cache(maxsize=64)
+def _pronounce(words: tuple[str, ...], dictionary: Path) -> dict[str, tuple[str, ...]]:
+    """`pronounce`, read from the dictionary once for all calls of an agent (60 ms)."""
+    return pronounce(words, dictionary) if words else {}
+
+
+def _share(phrase: tuple[str, ...], start_ms: float, end_ms: float) -> list[HeardWord]:
+    """The words of a phrase, its time shared out by their letters."""
+    n_letters = max(1, sum(map(len, phrase)))
+    words = []
+    for word in phrase:
+        word_end_ms = start_ms + (end_ms - start_ms) * len(word) / n_letters
+        n_letters -= len(word)
+        words.append(HeardWord(word, start_ms, word_end_ms))
+        start_ms = word_end_ms
+    return words

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pocketsphinx
 
-from ..asr.pocketsphinx_decoder import CLASS_TOKEN, EMBEDDED
+from ..asr.pocketsphinx_decoder import CLASS_TOKEN, EMBEDDED, UNSPOKEN
 from ..pronunciation import pronounce
 from .phrases import generate_digits, generate_phrases
 from .trigram import TrigramModel, build_trigram, write_arpa
@@ -38,7 +38,7 @@ PRONUNCIATIONS: dict[str, tuple[str, ...]] = {
     "uh": ("AH",),
     "um": ("AH M",),
     "hmm": ("HH M", "M"),
-    CLASS_TOKEN: ("SIL",),  # a placeholder: the session's words are added as further ones
+    CLASS_TOKEN: (UNSPOKEN,),
 }
 # Too short or too rare to be heard as a word of their own; they only steal time from others.
 UNWANTED = frozenset(

@@ -2,12 +2,11 @@
 
 import gzip
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import AudioError
-from ..normalize import normalize
+from ..normalize import spoken_words
 
 # How much a turn of each source counts. Orders and bookings are the job; `tm4` (coffee orders)
 # is small and the closest to it; `selfdlg` is chat between people, for the rest of English.
@@ -15,17 +14,6 @@ SOURCE_WEIGHTS = {
     "tm4": 6.0, "tm3": 1.0, "sgd": 0.5, "star": 0.5, "ohf": 1.0, "mschat": 0.5, "selfdlg": 0.1,
     "webq": 0.3,
 }  # fmt: skip
-
-_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
-_SPOKEN = (("ay em", "am"), ("pee em", "pm"), ("can not", "cannot"))
-
-
-def spoken_words(text: str) -> list[str]:
-    """Lower-case words as they are said, numbers spelled: "At 7pm!" -> at seven pm."""
-    spoken = normalize(text).text.lower().replace("\u2019", "'")
-    for written, said in _SPOKEN:
-        spoken = spoken.replace(written, said)
-    return _WORD.findall(spoken)
 
 
 def read_user_turns(data: Path, split: str) -> Iterator[tuple[str, list[str]]]:

@@ -39,6 +39,7 @@ _TIMBRES = {
 _TIMBRES |= dict.fromkeys(("alloy", "coral", "marin", "sage", "shimmer"), _TIMBRES["ava"])
 _TIMBRES |= dict.fromkeys(("ash", "ballad", "cedar", "echo", "verse"), _TIMBRES["en-us"])
 DEFAULT_VOICE = "ava"
+_TIMBRES["default"] = _TIMBRES[DEFAULT_VOICE]
 
 
 @dataclass(slots=True)
