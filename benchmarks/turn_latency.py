@@ -159,6 +159,8 @@ def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
             f"{label:<30}{row['n']:>5}"
             + "".join(f"{'-':>9}" if cell is None else f"{cell:>9.1f}" for cell in cells)
         )
+    stages = ", ".join(f"{name} {ms:g}" for name, ms in data["stage_p50_ms"].items())
+    print(f"median of each stage, ms: {stages}")
     for turn in (turn for call in measured.calls for turn in call.turns):
         if turn.missing or turn.cut_in or not turn.answered:
             why = "cut in" if turn.cut_in else "missing " + ", ".join(turn.missing)

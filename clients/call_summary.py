@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from clients.call_result import CallResult, TurnResult
-from clients.percentiles import Distribution
+from clients.percentiles import Distribution, percentile
+from clients.waterfall import Waterfall, stage_names
 
 
 def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
@@ -33,12 +34,26 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
         "barge_in_wire_ms": asdict(Distribution.of([b.wire_ms for b in barge_ins])),
         "barge_in_audible_ms": asdict(Distribution.of([b.audible_ms for b in barge_ins])),
         "waterfalls": len(waterfalls),
+        "stage_p50_ms": stage_medians(waterfalls),
         "waterfall_worst_error_ms": max((abs(w.sum_error_ms) for w in waterfalls), default=None),
         "waterfall_missing_marks": sorted({m for w in waterfalls for m in w.missing_marks}),
         "spurious_speech": sum(call.spurious_speech for call in calls),
         "underruns": sum(call.underruns for call in calls),
         "errors": [error for call in calls for error in call.errors],
     }
+
+
+def stage_medians(waterfalls: Sequence[Waterfall]) -> dict[str, float]:
+    """The median of every stage in ms, in the order of a turn; a turn without the stage counts 0.
+
+    Medians of parts do not add up to the median of the whole.
+    """
+    medians = {}
+    for name in stage_names():
+        lengths = [sum(s.ms for s in w.stages if s.name == name) for w in waterfalls]
+        if any(lengths):
+            medians[name] = round(percentile(lengths, 50), 1)
+    return medians
 
 
 def turn_json(turn: TurnResult) -> dict[str, Any]:

@@ -37,6 +37,11 @@ DOWNLINK = "downlink"
 LEAD_IN = "lead-in silence"
 
 
+def stage_names() -> tuple[str, ...]:
+    """All stages in the order of a turn."""
+    return (*(name for _, name in STAGES), DOWNLINK, LEAD_IN)
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """``name`` took ``ms``, beginning ``start_ms`` after the caller's last sample was sent."""

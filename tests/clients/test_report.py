@@ -114,6 +114,8 @@ def test_the_summary_counts_failures_and_never_averages_them_in() -> None:
     assert summary["gap_ms"]["n"] == 1
     assert summary["gap_ms"]["p50"] == 332.0
     assert summary["turns_with_words_found"] == 1
+    assert summary["stage_p50_ms"]["silence wait"] == 30.0
+    assert "lead-in silence" in summary["stage_p50_ms"]
     json.dumps(summary)
 
 

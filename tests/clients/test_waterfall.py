@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clients.waterfall import REQUIRED_MARKS, STAGES, waterfall_of
+from clients.stage_colors import COLORS
+from clients.waterfall import REQUIRED_MARKS, STAGES, stage_names, waterfall_of
 from clients.waterfall_svg import shared_scale_ms, ticks, waterfall_svg
 
 END, FIRST, AUDIBLE = 100.0, 100.400, 100.420
@@ -24,8 +25,10 @@ def test_stages_add_up_to_the_gap_and_follow_each_other() -> None:
     assert [s.name for s in waterfall.stages][-2:] == ["downlink", "lead-in silence"]
 
 
-def test_no_stage_is_called_other() -> None:
-    assert "other" not in {name for _, name in STAGES}
+def test_no_stage_is_called_other_and_each_has_its_color() -> None:
+    assert "other" not in stage_names()
+    assert set(COLORS) == set(stage_names())
+    assert len(set(COLORS.values())) == len(COLORS)
 
 
 def test_what_was_done_before_the_caller_ended_costs_nothing() -> None:
