@@ -35,6 +35,8 @@ def to_beta(event: Json) -> Json | None:
     if kind in _DROPPED:
         return None
     event = {**event, "type": _RENAMED.get(kind, kind)}
+    if "session" in event and event["session"]["type"] == "transcription":
+        event["type"] = f"transcription_{kind}"
     if "session" in event:
         event["session"] = _session_to_beta(event["session"])
     if "response" in event:
@@ -100,6 +102,8 @@ def _modalities_to_beta(modalities: list[str]) -> list[str]:
 
 def from_beta(event: Json) -> Json:
     """A client event of the beta in GA form. What is not beta is left as it is."""
+    if event.get("type") == "transcription_session.update":
+        event = {**event, "type": "session.update"}
     if isinstance(event.get("session"), dict):
         return {**event, "session": _session_from_beta(event["session"])}
     if isinstance(event.get("response"), dict):

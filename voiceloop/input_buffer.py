@@ -1,7 +1,7 @@
 """The caller's audio that is not committed yet, as the protocol counts it.
 
-Owns the id of the open user item, whether the caller is speaking, and how much audio waits; the
-samples themselves go straight to the listener. Pure.
+Owns the id of the open user item, whether the caller is speaking, which words are stable, and how
+much audio waits; the samples themselves go straight to the listener. Pure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class InputBuffer:
         self._limit_ms = limit_ms
         self._item_id: str | None = None
         self._waiting_ms = 0.0
+        self._stable = ""
         self.is_speaking = False
 
     def item_id(self) -> str:
@@ -66,9 +67,17 @@ class InputBuffer:
                 code="input_audio_buffer_commit_empty",
             )
 
+    def grown(self, stable: str) -> str:
+        """What the stable words of the open turn have gained since the last call."""
+        if not stable.startswith(self._stable):
+            return ""  # a new segment of the recognizer; the completed transcript settles it
+        delta, self._stable = stable[len(self._stable) :], stable
+        return delta
+
     def reset(self) -> None:
         """Committed, cleared or dropped."""
         self._item_id, self._waiting_ms, self.is_speaking = None, 0.0, False
+        self._stable = ""
 
 
 def _decode_base64(text: str) -> bytes:

@@ -15,7 +15,7 @@ import msgspec
 
 from voiceloop import client_events as asked
 from voiceloop import events
-from voiceloop.beta import from_beta, to_beta
+from voiceloop.beta import from_beta
 from voiceloop.commands import (
     AppendAudio,
     CancelResponse,
@@ -32,6 +32,8 @@ from voiceloop.conversation import Conversation, Window
 from voiceloop.errors import FrameTooLarge, InvalidRequest, VoiceLoopError, expected
 from voiceloop.input_buffer import InputBuffer
 from voiceloop.items import Item, Message, Part, parse_item
+from voiceloop.outbox import Outbox
+from voiceloop.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
 from voiceloop.request import ResponseRequest, parse_request
 from voiceloop.response import ResponseHandle
 from voiceloop.session_update import merge
@@ -40,16 +42,6 @@ from voiceloop.settings import Json, SessionSettings
 MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
 MAX_ITEMS = 4096
 MAX_EVENT_ID_CHARS = 512
-N_REMEMBERED_CANCELLED = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """One frame for the writer, which may drop a delta whose response was cut short since."""
-
-    data: str
-    response_id: str | None = None
-    is_delta: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +80,9 @@ class Protocol:
         self.conversation_id = self.new_id("conv")
         self._expires_at = expires_at
         self._is_beta = is_beta
-        self._queue: list[Outgoing] = []
-        self._n_events = 0
+        self._outbox = Outbox(self.session_id[-12:], is_beta=is_beta)
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
-        self._cancelled: dict[str, None] = {}  # ordered; the oldest are forgotten
         self._input = InputBuffer(self.new_id, self._limits.uncommitted_audio_ms)
 
     # --- the client's side ---
@@ -121,12 +111,11 @@ class Protocol:
 
     def take_outgoing(self) -> list[Outgoing]:
         """All frames queued since the last call, in order."""
-        taken, self._queue = self._queue, []
-        return taken
+        return self._outbox.take()
 
     def is_stale(self, frame: Outgoing) -> bool:
         """True for a delta of a response that was cut short since it was queued."""
-        return frame.is_delta and frame.response_id in self._cancelled
+        return self._outbox.is_stale(frame)
 
     def _handle(self, event: asked.ClientEvent) -> list[Command]:
         match event:
@@ -274,26 +263,30 @@ class Protocol:
 
     def transcription_delta(self, item_id: str, text: str) -> None:
         """Words that will not change any more (sent when the session asked for transcription)."""
-        if self.settings.transcription is not None and text:
+        if self.settings.transcribes and text:
             self.send(events.TranscriptionDelta(item_id=item_id, delta=text))
 
     def transcription_completed(self, item_id: str, text: str, seconds: float) -> None:
         """The final words: into the conversation always, onto the wire when asked for."""
         self.conversation.set_transcript(item_id, text)
-        if self.settings.transcription is not None:
+        if self.settings.transcribes:
             usage = events.DurationUsage(seconds=round(seconds, 3))
             self.send(events.TranscriptionCompleted(item_id=item_id, transcript=text, usage=usage))
 
     def transcription_failed(self, item_id: str, message: str) -> None:
         """The recognizer failed on this item; it stays without words."""
-        if self.settings.transcription is not None:
+        if self.settings.transcribes:
             body = events.ErrorBody(
                 type="server_error", code="transcription_failed", message=message
             )
             self.send(events.TranscriptionFailed(item_id=item_id, error=body))
 
     def partial(self, item_id: str, stable: str, unstable: str) -> None:
-        """The hypothesis, for clients that switched on ``voiceloop.partial`` events."""
+        """The hypothesis of the open turn: its stable words grow the transcript.
+
+        Clients that switched on ``voiceloop.partial`` events see the rest too.
+        """
+        self.transcription_delta(item_id, self._input.grown(stable))
         if self.settings.partials:
             self.send(events.PartialHeard(item_id=item_id, stable=stable, unstable=unstable))
 
@@ -353,14 +346,8 @@ class Protocol:
     # --- inside ---
 
     def send(self, event: events.ServerEvent, delta_of: str | None = None) -> None:
-        """Number the event and queue it; ``delta_of`` names the response of a droppable delta."""
-        self._n_events += 1
-        event.event_id = f"event_{self.session_id[-12:]}_{self._n_events}"
-        wire: object = event
-        if self._is_beta and (wire := to_beta(msgspec.to_builtins(event))) is None:
-            return
-        data = msgspec.json.encode(wire).decode()
-        self._queue.append(Outgoing(data, delta_of, delta_of is not None))
+        """Queue an event; ``delta_of`` names the response of a droppable delta."""
+        self._outbox.put(event, delta_of)
 
     def _closed(self, handle: ResponseHandle) -> None:
         if handle.is_out_of_band:
@@ -368,9 +355,7 @@ class Protocol:
         elif self._active is handle:
             self._active = None
         if handle.status != "completed":
-            self._cancelled[handle.id] = None
-            if len(self._cancelled) > N_REMEMBERED_CANCELLED:
-                del self._cancelled[next(iter(self._cancelled))]
+            self._outbox.cut_short(handle.id)
 
     def _known(self, item_id: str, code: str) -> Item:
         item = self.conversation.get(item_id)

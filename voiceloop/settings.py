@@ -111,6 +111,11 @@ class SessionSettings(msgspec.Struct, frozen=True):
         """True when replies are spoken (else they are text)."""
         return "audio" in self.output_modalities
 
+    @property
+    def transcribes(self) -> bool:
+        """True when the client wants to read what the caller said."""
+        return self.transcription is not None or self.type == "transcription"
+
     def real_voice(self, name: str) -> str:
         """The voice that this name means to our models."""
         return self.own_voice if name in OPENAI_VOICES else name

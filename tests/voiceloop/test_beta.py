@@ -87,3 +87,14 @@ def test_flat_keys_mean_nothing_without_the_header() -> None:
     wire.update(voice="alloy", turn_detection=None)
     assert wire.protocol.settings.voice == "default"
     assert wire.protocol.settings.turn_detection is not None
+
+
+def test_a_transcription_session_of_the_beta_has_its_own_events() -> None:
+    wire = Wire(is_beta=True, type="transcription")
+    wire.protocol.connect()
+    asked = {"input_audio_format": "g711_ulaw"}
+    assert wire.say("transcription_session.update", session=asked)
+    created, updated = wire.sent()
+    assert created["type"] == "transcription_session.created"
+    assert updated["type"] == "transcription_session.updated"
+    assert updated["session"]["input_audio_format"] == "g711_ulaw"

@@ -417,6 +417,31 @@ def test_transcription_is_silent_unless_asked_for_and_known_all_the_same() -> No
     assert wire.protocol.conversation.messages()[0].content == "two lattes"
 
 
+def test_stable_words_grow_the_transcript_while_the_caller_speaks() -> None:
+    wire = Wire(transcription=Transcription())
+    item_id = wire.protocol.speech_started(0.0)
+    wire.sent()
+    for stable in ("two", "two", "two lattes", "two lattes please"):
+        wire.protocol.partial(item_id, stable, "unsure")
+    events = wire.sent()
+    assert {event["item_id"] for event in events} == {item_id}
+    assert [event["delta"] for event in events] == ["two", " lattes", " please"]
+    wire.protocol.commit_input()
+    second = wire.protocol.speech_started(9.0)
+    wire.sent()
+    wire.protocol.partial(second, "and", "")
+    assert [event["delta"] for event in wire.sent()] == ["and"]
+
+
+def test_a_transcription_session_is_told_the_words_and_gives_no_response() -> None:
+    wire = Wire(type="transcription")
+    item_id = wire.protocol.commit_input()
+    wire.protocol.transcription_completed(item_id, "two lattes", 1.0)
+    assert wire.types()[-1].endswith("transcription.completed")
+    assert wire.say("response.create") == []
+    assert wire.error_code() == "invalid_value"
+
+
 def test_the_extra_events_are_sent_to_those_who_asked() -> None:
     wire = Wire()
     wire.update(voiceloop={"timeline": True, "partials": True})
