@@ -8,6 +8,7 @@ server in benchmarks ("the runtime alone": every model answers at once).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
@@ -76,6 +77,7 @@ class EventPipe(Generic[T]):
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[T | Exception | None] = asyncio.Queue()
+        self._pending: deque[T | Exception | None] = deque()
         self._due_s = 0.0
         self.closed = False
         self.hung = False
@@ -85,12 +87,15 @@ class EventPipe(Generic[T]):
             return
         loop = asyncio.get_running_loop()
         self._due_s = max(self._due_s, loop.time() + delay_ms / 1000.0)
+        self._pending.append(event)
         if self._due_s <= loop.time():
-            self._deliver(event)
+            self._deliver()
         else:
-            loop.call_at(self._due_s, self._deliver, event)
+            loop.call_at(self._due_s, self._deliver)
 
-    def _deliver(self, event: T | Exception | None) -> None:
+    def _deliver(self) -> None:
+        """The next event: timers that are due together fire in any order."""
+        event = self._pending.popleft()
         if not self.closed or event is None:
             self._queue.put_nowait(event)
 

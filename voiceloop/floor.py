@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 from voiceloop.anticipation import Context
 from voiceloop.barge_in import BargeInJudge
+from voiceloop.drafts import Drafts
+from voiceloop.ear import Activity, TurnInput
 from voiceloop.errors import BackendError
-from voiceloop.listener import Activity, Listener, TurnInput
+from voiceloop.listener import Listener
+from voiceloop.reply_plan import plan_of_response
 from voiceloop.response import ResponseHandle
 from voiceloop.settings import SessionSettings
 from voiceloop.telemetry import Metrics, TurnTimeline
@@ -33,7 +36,14 @@ class _Awaited:
 class Floor:
     """The listener's `Ear`, and what the client's commands do to the turns."""
 
-    def __init__(self, services: Services, metrics: Metrics, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        services: Services,
+        metrics: Metrics,
+        tasks: asyncio.TaskGroup,
+        *,
+        drafts: bool = True,
+    ) -> None:
         self._services = services
         self._protocol = services.protocol
         self._agent = services.agent
@@ -43,6 +53,7 @@ class Floor:
         self._judge = BargeInJudge(services.agent.barge_in)
         self._turn: Turn | None = None
         self._side_turns: dict[str, Turn] = {}
+        self._drafts = Drafts(services, metrics, tasks, enabled=drafts)
         self._activity: Activity | None = None
         self._caller_open = False  # the wire has heard that the caller speaks
         self._item_id = ""  # the open user item's
@@ -64,10 +75,11 @@ class Floor:
     def is_idle(self) -> bool:
         return self._turn is None and not self._caller_open and self._owed is None
 
-    def timeline_of(self, response_id: str) -> TurnTimeline | None:
+    def turn_of(self, response_id: str) -> Turn | None:
+        """The turn that answers in this response."""
         for turn in (self._turn, *self._side_turns.values()):
             if turn is not None and turn.response.id == response_id:
-                return turn.timeline
+                return turn
         return None
 
     @property
@@ -100,6 +112,8 @@ class Floor:
     def on_activity(self, activity: Activity) -> None:
         self._activity = activity
         if self._caller_open:
+            if activity.silence_ms == 0.0 and self._drafts.drop():
+                self._anticipate()  # the caller goes on
             return
         if not self._agent_has_floor():
             self._caller_begins(activity)
@@ -125,6 +139,8 @@ class Floor:
 
     def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
         if self._caller_open or self._settings.turn_detection is None:
+            if self._drafts.drop_unless(stable + unstable):
+                self._anticipate()
             self._services.anticipation.observe_words(stable, unstable, full=full)
             if self._caller_open:
                 self._protocol.partial(self._item_id, " ".join(stable), " ".join(unstable))
@@ -132,6 +148,14 @@ class Floor:
         elif self._activity is not None and self.listener.in_speech:
             self._judge.observe_words(stable + unstable)
             self.on_activity(self._activity)
+
+    def on_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
+        """The language model's P(end of turn) after these words of the open turn."""
+        self.listener.observe_p_end(words, p_end)
+        detection = self._settings.turn_detection
+        answers = detection is not None and detection.create_response
+        if self._caller_open and self.listener.is_paused and answers and self._turn is None:
+            self._drafts.consider(words, p_end)
 
     def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
         if not self._caller_open:
@@ -200,10 +224,15 @@ class Floor:
         """What was heard held no words."""
         if not self._caller_open:
             self._protocol.drop_input()
-            self._services.anticipation.abort()
+            self._forget_ahead()
+
+    def _forget_ahead(self) -> None:
+        self._drafts.drop()
+        self._services.anticipation.abort()
 
     def _caller_begins(self, activity: Activity) -> None:
         self._caller_open = True
+        self._drafts.reset()
         self._item_id = self._protocol.speech_started(activity.onset_ms)
         self._anticipate()
         self._services.on_output()
@@ -251,12 +280,25 @@ class Floor:
         owed = self._owed
         free = self._protocol.active_response is None and not self._caller_open
         if owed is not None and free and not self._awaited:
-            crisis = self._agent.crisis
-            text = crisis.answer if crisis.answers(owed.text) else None
-            self._begin_turn(self._protocol.open_response(), owed.timeline, text, answers=owed)
-        if self.is_idle:
-            self._idle.set()
+            self._answer(owed)
         self._services.on_output()
+
+    def _answer(self, owed: TurnInput) -> None:
+        """Release the draft where it is what is asked for, else begin from here."""
+        response = self._protocol.open_response()
+        crisis = self._agent.crisis
+        if crisis.answers(owed.text):
+            self._drafts.drop()
+            self._begin_turn(response, owed.timeline, crisis.answer, answers=owed)
+            return
+        draft = self._drafts.take(plan_of_response(response, self._agent))
+        if draft is None:
+            self._begin_turn(response, owed.timeline, answers=owed)
+            return
+        owed.timeline.facts["draft_buffered_ms"] = round(draft.playout.pacer.buffered_ms, 1)
+        draft.answers, draft.on_done = owed, self._turn_done
+        self._turn, self._owed = draft, None
+        draft.release(response, owed.timeline)
 
     def _begin_turn(
         self,
@@ -265,31 +307,32 @@ class Floor:
         fixed_text: str | None = None,
         answers: TurnInput | None = None,
     ) -> None:
-        timeline.turn_id = response.id
-        before = self._turn
-        not_before_s = before.playout.pacer.play_end_s if before is not None else 0.0
+        before = self._turn if not response.is_out_of_band else None
         turn = Turn(
             self._services,
-            response,
+            plan_of_response(response, self._agent),
             timeline,
             fixed_text=fixed_text,
-            answers=answers,
-            not_before_s=0.0 if response.is_out_of_band else not_before_s,
+            not_before_s=before.playout.pacer.play_end_s if before is not None else 0.0,
         )
+        turn.answers = answers
         if response.is_out_of_band:
             self._side_turns[response.id] = turn
         else:
             self._turn = turn
             self._owed = None
-        turn.start(self._tasks, self._turn_done)
+        turn.release(response).start(self._tasks, self._turn_done)
 
     def _turn_done(self, turn: Turn) -> None:
-        if self._side_turns.pop(turn.first_response_id, None) is None and self._turn is turn:
+        self._metrics.wasted_audio_ms.inc(turn.wasted_audio_ms)
+        for response_id, side_turn in list(self._side_turns.items()):
+            if side_turn is turn:
+                del self._side_turns[response_id]
+        if self._turn is turn:
             self._turn = None
         outcome = turn.outcome or "failed"
         turn.timeline.facts["outcome"] = outcome
         self._metrics.observe_turn(turn.timeline, outcome)
-        self._metrics.wasted_audio_ms.inc(turn.wasted_audio_ms)
         if turn.usage is not None:
             self._metrics.tokens.labels(fate="generated").inc(turn.usage.n_reply_tokens)
             self._metrics.tokens.labels(fate="discarded").inc(turn.usage.n_discarded_tokens)
@@ -326,20 +369,20 @@ class Floor:
     def clear(self) -> None:
         self._caller_open = False
         self.listener.discard()
-        self._services.anticipation.abort()
+        self._forget_ahead()
         self._settle()
 
     def create_response(self, response: ResponseHandle) -> None:
+        if not response.is_out_of_band:
+            self._drafts.drop()
         if self._awaited and response.request.input is None:
             self._deferred.append(response)  # its prompt lacks the caller's words so far
         else:
             self._begin_turn(response, TurnTimeline(response.id))
 
     def cancel_response(self, response_id: str) -> None:
-        for turn in (self._turn, *self._side_turns.values()):
-            if turn is not None and turn.response.id == response_id:
-                self._stop(turn, turn.playout.heard_ms())
-                return
+        if (turn := self.turn_of(response_id)) is not None:
+            self._stop(turn, turn.playout.heard_ms())
 
     def truncate(self, item_id: str) -> None:
         """The client has stopped playing this item; the conversation is cut already."""
@@ -353,4 +396,5 @@ class Floor:
         if self._caller_open and current.turn_detection is None:
             self._caller_open = False
             self._protocol.drop_input()
+            self._forget_ahead()
             self._settle()

@@ -17,6 +17,7 @@ from audio.codec import Encoding, decode
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from audio.resample import Resampler
 from voiceloop.backends import Partial, Recognizer, RecognizerOptions, Transcript
+from voiceloop.ear import Activity, Ear, TurnInput
 from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
 from voiceloop.prosody import LoudnessTrack
@@ -40,54 +41,6 @@ class VoiceActivity(Protocol):
     def feed(self, samples: Samples) -> Sequence[Any]: ...
 
     def reset(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """One stretch of the caller's speech, in ms of the audio clock.
-
-    speech_ms: first to last sound so far; silence_ms: since the last sound, 0 while it lasts.
-    onset_arrival_s: when the onset's sample came in.
-    """
-
-    onset_ms: float
-    speech_ms: float
-    silence_ms: float
-    onset_arrival_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class TurnInput:
-    """What the caller said in one turn. `segment` names it in all callbacks."""
-
-    segment: int
-    words: tuple[str, ...]
-    onset_ms: float
-    end_ms: float
-    timeline: TurnTimeline
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
-
-
-class Ear(Protocol):
-    """Who acts on what was heard (the session). No callback may block."""
-
-    def on_speech_onset(self, activity: Activity) -> None: ...
-
-    def on_activity(self, activity: Activity) -> None:
-        """After each window of an open stretch of speech, and while the client stalls."""
-
-    def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
-        """The open turn's hypothesis; `full`: it covers all that was said before this pause."""
-
-    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
-        """The turn is over; its final words follow in `on_turn` or `on_turn_failed`."""
-
-    def on_turn(self, turn: TurnInput) -> None: ...
-
-    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None: ...
 
 
 @dataclass(slots=True)
@@ -170,6 +123,11 @@ class Listener:
     def now_ms(self) -> float:
         """The audio clock."""
         return 1000.0 * self._position / RECOGNIZER_HZ
+
+    @property
+    def is_paused(self) -> bool:
+        """A turn of the caller is open, and the caller silent."""
+        return self._stretch is not None and self._stretch.paused
 
     @property
     def in_speech(self) -> bool:
@@ -301,14 +259,22 @@ class Listener:
         timeline.mark("first_low_frame", stretch.first_low_s)
         timeline.mark("endpoint_decision", self._clock())
         timeline.facts["endpoint"] = facts
-        segment = self._finalize(stretch, timeline)
+        if not (stretch.flushed and stretch.hypothesis):
+            segment = self._finalize(stretch, timeline)
+            self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis)
+            return
+        # The answer to the flush holds all that was said: the final pass has nothing to add, and
+        # waiting for it costs 15-40 ms.
+        timeline.mark("transcript_final", self._clock())
+        segment = self._recognition.segment
+        turn = _turn_input(segment, stretch, timeline)
+        self.discard()
         self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis)
+        self._ear.on_turn(turn)
 
     def _finalize(self, stretch: _Stretch, timeline: TurnTimeline) -> int:
         segment = self._recognition.finalize()
-        self._ended[segment] = TurnInput(
-            segment, stretch.hypothesis, stretch.onset_ms, stretch.last_sound_ms, timeline
-        )
+        self._ended[segment] = _turn_input(segment, stretch, timeline)
         self._idle()
         return segment
 
@@ -395,3 +361,7 @@ class Listener:
             self._ear.on_activity(self._activity(now_ms))
             if self._stretch is stretch:
                 self._decide(now_ms)
+
+
+def _turn_input(segment: int, stretch: _Stretch, timeline: TurnTimeline) -> TurnInput:
+    return TurnInput(segment, stretch.hypothesis, stretch.onset_ms, stretch.last_sound_ms, timeline)

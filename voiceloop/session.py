@@ -69,6 +69,7 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         vad: VoiceActivity | None = None,
         anticipate: bool = True,
+        drafts: bool = True,
     ) -> None:
         self._transport = transport
         self._backends = backends
@@ -78,6 +79,7 @@ class Session:
         self._clock = clock
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         self._anticipate = anticipate
+        self._drafts = drafts
         limits = config.limits
         self.protocol = Protocol(
             self._first_settings(),
@@ -139,7 +141,7 @@ class Session:
             self._backends.language_model,
             session_id,
             tasks,
-            lambda words, p_end: self._listener.observe_p_end(words, p_end),
+            lambda words, p_end: self._floor.on_p_end(words, p_end),
             enabled=self._anticipate,
         )
         services = Services(
@@ -149,9 +151,10 @@ class Session:
             agent=self._agent,
             clock=self._clock,
             on_output=self._on_output,
+            new_stream_id=lambda: self.protocol.new_id("voice"),
             lead_ms=float(self._config.pacing_lead_ms),
         )
-        self._floor = Floor(services, self._metrics, tasks)
+        self._floor = Floor(services, self._metrics, tasks, drafts=self._drafts)
         self._listener = Listener(
             recognizer=self._backends.recognizer,
             options=self._recognizer_options(settings),
@@ -239,9 +242,8 @@ class Session:
         except Disconnected:
             self._end(1000, "")
         if frame.is_delta and frame.response_id is not None and "audio.delta" in frame.data[:64]:
-            timeline = self._floor.timeline_of(frame.response_id)
-            if timeline is not None:
-                timeline.mark("first_byte_on_wire", self._clock())
+            if (turn := self._floor.turn_of(frame.response_id)) is not None:
+                turn.timeline.mark("first_byte_on_wire", self._clock())
 
     # --- time ---
 

@@ -126,6 +126,12 @@ class Metrics:
             ["fate"],
             registry=self.registry,
         )
+        self.drafts = Counter(
+            "voiceloop_drafts",
+            "Replies made ahead of the end of the caller's turn.",
+            ["fate"],
+            registry=self.registry,
+        )
         self.wasted_audio_ms = Counter(
             "voiceloop_wasted_audio_ms",
             "Synthesized speech that was never sent.",

@@ -4,12 +4,14 @@ Owns its tasks: generate -> feed the voice -> take its audio -> play. The pieces
 bounded queues. A turn ends in exactly one way (completed, incomplete, failed, cancelled), catches
 every backend's error itself, and leaves nothing open. Tool calls that the agent file answers go on
 in the same turn with another response; others end it, and the client's result begins the next.
+
+A turn may begin before it is known to be wanted: without a response it generates and synthesizes,
+and holds everything (sound, text, calls) until `release` gives it the response to answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,7 +25,6 @@ from voiceloop.anticipation import Anticipation, LiveBranch
 from voiceloop.backends import (
     ChatMessage,
     Generated,
-    GenerateParams,
     Speech,
     SpeechEnd,
     TextDelta,
@@ -33,11 +34,12 @@ from voiceloop.backends import (
     VoiceOptions,
     VoiceStream,
 )
+from voiceloop.ear import TurnInput
 from voiceloop.errors import BackendError, BackendTimeout, Overloaded, VoiceLoopError
 from voiceloop.items import FunctionCallOutput
-from voiceloop.listener import TurnInput
 from voiceloop.playout import Chunk, Pacer, Playout
 from voiceloop.protocol import Protocol
+from voiceloop.reply_plan import ReplyPlan
 from voiceloop.response import CloseReason, ResponseHandle
 from voiceloop.spoken_text import SpokenText
 from voiceloop.telemetry import TurnTimeline
@@ -67,6 +69,7 @@ class Services:
     agent: AgentConfig
     clock: Callable[[], float]
     on_output: Callable[[], None]  # frames wait in the protocol
+    new_stream_id: Callable[[], str]  # for the voice
     lead_ms: float = 160.0
 
 
@@ -85,27 +88,28 @@ class Turn:
     def __init__(
         self,
         services: Services,
-        response: ResponseHandle,
+        plan: ReplyPlan,
         timeline: TurnTimeline,
         *,
         fixed_text: str | None = None,
-        answers: TurnInput | None = None,
         not_before_s: float = 0.0,
     ) -> None:
-        self.response = response
-        self.first_response_id = response.id
-        self.answers = answers  # the caller's turn this is the answer to
+        self.plan = plan
         self.timeline = timeline
+        self.answers: TurnInput | None = None  # the caller's turn this is the answer to
         self.outcome: Outcome | None = None
         self.wasted_audio_ms = 0.0
         self.usage: Usage | None = None
         self._services = services
+        self.on_done: Callable[[Turn], None] | None = None
         self._fixed_text = fixed_text
         self._task: asyncio.Task[None] | None = None
+        self._response: ResponseHandle | None = None
+        self._released = asyncio.Event()
         self._new_playout(not_before_s)
 
     def _new_playout(self, not_before_s: float) -> None:
-        services, audio_format = self._services, self.response.output_format
+        services, audio_format = self._services, self.plan.output_format
         self._encoding, rate_hz = _ENCODINGS[audio_format.type]
         self._rate_hz = rate_hz or audio_format.rate
         pacer = Pacer(self._rate_hz, services.lead_ms, not_before_s)
@@ -116,8 +120,31 @@ class Turn:
     # --- from outside ---
 
     def start(self, tasks: asyncio.TaskGroup, on_done: Callable[[Turn], None]) -> Turn:
-        self._task = tasks.create_task(self._run(on_done), name=f"turn {self.response.id}")
+        self.on_done = on_done
+        self._task = tasks.create_task(self._run(), name="turn")
         return self
+
+    def release(self, response: ResponseHandle, timeline: TurnTimeline | None = None) -> Turn:
+        """This is the response it answers: what is held leaves now, the rest as it comes."""
+        self._response = response
+        if timeline is not None:
+            for name, at_s in self.timeline.marks.items():
+                timeline.mark(name, at_s)
+            self.timeline = timeline
+        self.timeline.turn_id = response.id
+        self._released.set()
+        return self
+
+    @property
+    def is_released(self) -> bool:
+        return self._response is not None
+
+    @property
+    def response(self) -> ResponseHandle:
+        """The response being answered (of this round); only after `release`."""
+        if self._response is None:
+            raise RuntimeError("expected a released turn, found one that is held")
+        return self._response
 
     def cancel(self) -> None:
         """Silence now, for good; idempotent. The response itself is closed by who cancels."""
@@ -144,13 +171,13 @@ class Turn:
 
     # --- the turn's own task ---
 
-    async def _run(self, on_done: Callable[[Turn], None]) -> None:
+    async def _run(self) -> None:
         live: LiveBranch | None = None
         try:
-            prompt = () if self._fixed_text is not None else self.response.messages()
+            tail = self.plan.prompt
             if self._fixed_text is None:
-                live, prompt = self._services.anticipation.adopt(prompt, self.response.tools)
-            await self._rounds(live, prompt)
+                live, tail = self._services.anticipation.adopt(tail, self.plan.tools)
+            await self._rounds(live, tail)
             await self.playout.played_out()
         except asyncio.CancelledError:
             self._close("cancelled")
@@ -163,7 +190,8 @@ class Turn:
             if live is not None:
                 live.close()
             self.timeline.mark("turn_end", self._services.clock())
-            on_done(self)
+            if self.on_done is not None:
+                self.on_done(self)
 
     def _fail(self, error: VoiceLoopError) -> None:
         self.playout.stop()
@@ -173,8 +201,10 @@ class Turn:
         """End the response on the wire, unless whoever cancelled has done so."""
         if self.outcome is None:
             self.outcome = outcome
+        if self._response is None:
+            return
         reason: CloseReason | None = "max_output_tokens" if outcome == "incomplete" else None
-        self.response.close(outcome, reason, error, self.usage)
+        self._response.close(outcome, reason, error, self.usage)
         self._services.on_output()
 
     async def _rounds(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> None:
@@ -193,10 +223,11 @@ class Turn:
         done = _Round()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._generate(live, tail, done))
-            if self.response.speaks:
+            if self.plan.speaks:
                 tasks.create_task(self._synthesize())
-                tasks.create_task(self.playout.run())
-        if self.response.speaks:
+                tasks.create_task(self._play())
+        await self._released.wait()
+        if self.plan.speaks:
             self.response.transcript_delta(self._spoken.take_rest())
         return done
 
@@ -219,7 +250,7 @@ class Turn:
 
     async def _reply(self, live: LiveBranch, tail: tuple[ChatMessage, ...], done: _Round) -> None:
         clock = self._services.clock
-        await live.commit(tail, self._params())
+        await live.commit(tail, self.plan.params)
         self.timeline.mark("prompt_committed", clock())
         async for event in live.events():
             match event:
@@ -228,6 +259,7 @@ class Turn:
                     await self._say(text)
                 case ToolCall():
                     done.calls.append(event)
+                    await self._released.wait()
                     self.response.function_call(event.call_id, event.name)
                     self.response.arguments_done(event.call_id, event.arguments)
                     self._services.on_output()
@@ -236,31 +268,19 @@ class Turn:
                     return
 
     async def _say(self, text: str) -> None:
-        if self.response.speaks:
+        if self.plan.speaks:
             self._spoken.add(text, self._services.clock())
             await self._text.put(text)
         else:
+            await self._released.wait()
             self.response.text_delta(text)
             self._services.on_output()
-
-    def _params(self) -> GenerateParams:
-        limits, response = self._services.agent.limits, self.response
-        asked = response.max_output_tokens
-        n_tokens = limits.max_reply_tokens
-        temperature = response.temperature
-        choice = response.tool_choice
-        return GenerateParams(
-            max_tokens=n_tokens if asked == "inf" else min(int(asked), n_tokens),
-            temperature=limits.temperature if temperature is None else temperature,
-            seed=limits.seed,
-            tool_choice=choice if isinstance(choice, str) else json.dumps(choice),
-        )
 
     # --- speak ---
 
     async def _synthesize(self) -> None:
-        options = VoiceOptions(self.response.voice, self.response.speed)
-        stream = await self._services.voice.open(self.response.id, options)
+        options = VoiceOptions(self.plan.voice, self.plan.speed)
+        stream = await self._services.voice.open(self._services.new_stream_id(), options)
         try:
             async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._feed(stream, stall))
@@ -304,6 +324,10 @@ class Turn:
         self.timeline.mark("first_clause", self._spoken.fed_at_s(n_chars))
         self.timeline.mark("first_audio_frame", self._services.clock())
 
+    async def _play(self) -> None:
+        await self._released.wait()
+        await self.playout.run()
+
     def _emit(self, chunk: Chunk) -> None:
         """One chunk to the wire; its words' text goes just before the sound."""
         if chunk.words:
@@ -333,7 +357,7 @@ class Turn:
         for call, answer in results:
             item_id = protocol.new_id("item")
             protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
-        self.response = protocol.open_response(request)
+        self._response = protocol.open_response(request)
         self.outcome = None
         self._new_playout(self.playout.pacer.play_end_s)
         self._services.on_output()

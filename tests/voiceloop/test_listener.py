@@ -219,7 +219,7 @@ async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) ->
 
 
 async def test_audio_that_breaks_the_recognizer_twice_fails_its_turn_only(clock: Clock) -> None:
-    faults = [Fault("finalize", nth=0), Fault("finalize", nth=1)]
+    faults = [Fault("flush"), Fault("finalize")]
     recognizer = FakeRecognizer(["one two three"], faults=faults)
     async with listening(clock, recognizer) as bench:
         await bench.say(800)
@@ -231,7 +231,7 @@ async def test_audio_that_breaks_the_recognizer_twice_fails_its_turn_only(clock:
 
 
 async def test_a_recognizer_that_hangs_fails_the_turn_at_its_deadline(clock: Clock) -> None:
-    recognizer = FakeRecognizer(["one"], faults=[Fault("finalize", "hang")])
+    recognizer = FakeRecognizer(["one"], faults=[Fault("flush", "hang")])
     async with listening(clock, recognizer) as bench:
         await bench.say(800)
         await bench.be_quiet(7000)

@@ -1,0 +1,117 @@
+"""A reply made ahead: ready at the endpoint, never said to other words, never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import (
+    FakeLanguageModel,
+    FakeRecognizer,
+    FakeVoice,
+    Fault,
+    Reply,
+    instant_backends,
+)
+from voiceloop.agent import AgentConfig, Crisis
+from voiceloop.backends import Backends, ChatMessage, ToolCall
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+
+
+def slow_models(
+    model: FakeLanguageModel | None = None, transcripts: tuple[str, ...] = ("what time is it",)
+) -> Backends:
+    """200 ms to the first sample, of which a draft hides all."""
+    return instant_backends(
+        recognizer=FakeRecognizer(transcripts, ms_per_word=200),
+        language_model=model
+        or FakeLanguageModel(["It is noon."], ttft_ms=100, p_end_of_turn=lambda text: 0.4),
+        voice=FakeVoice(first_audio_ms=100),
+    )
+
+
+async def gap_ms_of(clock: Clock, **options: bool) -> tuple[float, Caller]:
+    async with Caller(clock, slow_models(), **options) as caller:
+        end_s = await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert caller.statuses() == ["completed"] and caller.transcript() == "It is noon."
+    return 1000 * (caller.first_audio_s() - end_s), caller
+
+
+async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
+    with_draft_ms, caller = await gap_ms_of(clock)
+    without_ms, _ = await gap_ms_of(clock, drafts=False)
+    assert without_ms - with_draft_ms == pytest.approx(200, abs=25)
+    timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
+    assert timeline["draft_buffered_ms"] > 0
+    assert sum(stage["ms"] for stage in timeline["stages"]) == pytest.approx(timeline["gap_ms"])
+    marks = timeline["marks"]
+    released_ms = 1000 * (marks["first_byte_on_wire"] - marks["endpoint_decision"])
+    assert released_ms <= 10
+
+
+async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clock) -> None:
+    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.2)
+    backends = slow_models(model, ("a large latte please",))
+    async with Caller(clock, backends) as caller:
+        await caller.say(600)
+        await caller.wait_quietly(250)
+        assert not caller.of("response.created")
+        await caller.say(400)
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "You said a large latte please."
+    assert caller.statuses() == ["completed"]
+    assert len(model.prompts) >= 2  # one draft was thrown away
+    assert not model.open_branches
+    sample = caller.session._metrics.registry.get_sample_value
+    assert sample("voiceloop_drafts_total", {"fate": "dropped"}) == len(model.prompts) - 1
+
+
+async def test_a_draft_that_fails_is_made_again_in_the_open(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        ["It is noon."], p_end_of_turn=lambda text: 0.4, faults=[Fault("commit")]
+    )
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    assert caller.statuses() == ["completed"]
+
+
+async def test_a_drafted_call_is_not_announced_before_the_turn_is_over(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        [Reply("", (ToolCall("c1", "order", "{}"),))], p_end_of_turn=lambda text: 0.2
+    )
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    call_s = caller.of("response.function_call_arguments.done")[0].at_s
+    assert len(model.prompts) == 1
+    assert call_s >= caller.of("input_audio_buffer.committed")[0].at_s
+
+
+async def test_words_in_danger_are_never_drafted(clock: Clock) -> None:
+    agent = AgentConfig(crisis=Crisis(("time",), "Please call for help."))
+    backends = slow_models()
+    async with Caller(clock, backends, agent) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "Please call for help."
+    assert isinstance(backends.language_model, FakeLanguageModel)
+    assert not backends.language_model.prompts
+
+
+async def test_a_setting_changed_meanwhile_makes_the_draft_void(clock: Clock) -> None:
+    model = FakeLanguageModel(["Old.", "New."], p_end_of_turn=lambda text: 0.2)
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(200)
+        assert len(model.prompts) == 1
+        session = {"type": "realtime", "instructions": "Be brief."}
+        caller.send("session.update", session=session)
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "New."
+    assert model.prompts[1][0] == ChatMessage("system", "Be brief.")

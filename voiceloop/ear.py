@@ -1,0 +1,61 @@
+"""What the listener tells, and to whom.
+
+Owns the messages between hearing and deciding: a stretch of speech, a turn of the caller, and the
+callbacks of whoever acts on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from voiceloop.errors import BackendError
+from voiceloop.telemetry import TurnTimeline
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One stretch of the caller's speech, in ms of the audio clock.
+
+    speech_ms: first to last sound so far; silence_ms: since the last sound, 0 while it lasts.
+    onset_arrival_s: when the onset's sample came in.
+    """
+
+    onset_ms: float
+    speech_ms: float
+    silence_ms: float
+    onset_arrival_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInput:
+    """What the caller said in one turn. `segment` names it in all callbacks."""
+
+    segment: int
+    words: tuple[str, ...]
+    onset_ms: float
+    end_ms: float
+    timeline: TurnTimeline
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+class Ear(Protocol):
+    """Who acts on what was heard (the session). No callback may block."""
+
+    def on_speech_onset(self, activity: Activity) -> None: ...
+
+    def on_activity(self, activity: Activity) -> None:
+        """After each window of an open stretch of speech, and while the client stalls."""
+
+    def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
+        """The open turn's hypothesis; `full`: it covers all that was said before this pause."""
+
+    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
+        """The turn is over; its final words follow in `on_turn` or `on_turn_failed`."""
+
+    def on_turn(self, turn: TurnInput) -> None: ...
+
+    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None: ...
