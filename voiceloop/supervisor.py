@@ -4,8 +4,9 @@
         recognizer = supervisor.recognizer()
 
 A worker says Ready once its models are loaded and warm. From then on its step loop must be heard
-from: one that is silent for two seconds hangs and is killed. A worker that dies is started anew
-with a growing pause; its streams have raised ``WorkerLost``, and new ones go to its successor.
+from: one that is silent for two seconds (``hung_after_s``) hangs and is killed. A worker that dies
+is started anew with a growing pause; its streams have raised ``WorkerLost``, and new ones go to its
+successor.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from voiceloop.worker_messages import RoleName, WorkerSpec
 
 log = logging.getLogger(__name__)
 
-HUNG_AFTER_S = 2.0
 WATCH_EVERY_S = 0.25
 # A gateway that was itself held up has not listened: one look counts for at most this much silence.
 MAX_SILENCE_PER_LOOK_S = 2 * WATCH_EVERY_S
@@ -202,7 +202,7 @@ class WorkerProcess:
         connection, process = self.connection, self.process
         assert connection is not None and process is not None
         silent_s, n_heard, looked = 0.0, connection.n_heartbeats, self._clock()
-        while not connection.lost.is_set() and silent_s < HUNG_AFTER_S:
+        while not connection.lost.is_set() and silent_s < self.spec.hung_after_s:
             try:
                 async with asyncio.timeout(WATCH_EVERY_S):
                     await connection.lost.wait()

@@ -13,8 +13,8 @@ import msgspec
 
 from voiceloop.backends import (
     ChatMessage,
-    GenerateParams,
     Generated,
+    GenerateParams,
     Partial,
     RecognizerOptions,
     Speech,
@@ -49,11 +49,16 @@ class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker process: the roles that share it, and its intra-op threads."""
+    """One worker process: the roles that share it, and its intra-op threads.
+
+    A worker that is silent for ``hung_after_s`` is killed: it must be longer than the longest step
+    of its models (a large model's first prefill on a CPU may take more than the default).
+    """
 
     name: str
     roles: tuple[RoleSpec, ...]
     n_threads: int = 1
+    hung_after_s: float = 2.0
 
 
 # --- gateway -> worker --------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from voiceloop import supervisor as supervisor_module
 from voiceloop.backends import (
     ChatMessage,
     Generated,
@@ -30,15 +29,23 @@ from voiceloop.worker_messages import RoleSpec, WorkerSpec
 ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
 
 
-def spec(name: str = "all", factory: str = "load", **options: object) -> WorkerSpec:
+def spec(*, hung_after_s: float = 2.0, **options: object) -> WorkerSpec:
     roles = ("engine", "recognizer", "voice")
-    place = f"scripted_roles:{factory}"
-    return WorkerSpec(name, tuple(RoleSpec(role, dict(options), place) for role in roles))
+    place = "scripted_roles:load"
+    all_roles = tuple(RoleSpec(role, dict(options), place) for role in roles)
+    return WorkerSpec("all", all_roles, hung_after_s=hung_after_s)
 
 
 @pytest.fixture
 async def supervisor() -> AsyncIterator[Supervisor]:
     async with Supervisor([spec()], environ=ENVIRON) as running:
+        yield running
+
+
+@pytest.fixture
+async def impatient() -> AsyncIterator[Supervisor]:
+    """Three heartbeats missed are a hang: short enough for a unit suite."""
+    async with Supervisor([spec(hung_after_s=0.8)], environ=ENVIRON) as running:
         yield running
 
 
@@ -93,25 +100,23 @@ async def test_a_killed_worker_fails_its_streams_and_the_next_stream_works(
 
 
 async def test_a_worker_that_hangs_is_killed_and_replaced(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+    impatient: Supervisor,
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "HUNG_AFTER_S", 0.6)
-    stopped = supervisor.workers[0].pid
-    stream = await supervisor.voice().open("sess_1/turn_1", VoiceOptions())
+    stopped = impatient.workers[0].pid
+    stream = await impatient.voice().open("sess_1/turn_1", VoiceOptions())
     assert stopped is not None
     os.kill(stopped, signal.SIGSTOP)
     with pytest.raises(WorkerLost):
         await anext(stream.events())
-    assert await say(supervisor, "again") == b"again"
+    assert await say(impatient, "again") == b"again"
 
 
 async def test_a_model_that_never_returns_is_killed_and_replaced(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+    impatient: Supervisor,
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "HUNG_AFTER_S", 0.6)
     with pytest.raises(WorkerLost):
-        await say(supervisor, "hang")
-    assert await say(supervisor, "again") == b"again"
+        await say(impatient, "hang")
+    assert await say(impatient, "again") == b"again"
 
 
 async def test_a_model_that_raises_ends_its_worker_and_not_the_call() -> None:
