@@ -12,11 +12,15 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from .kv_cache import KvPool
-from .types import BLOCK_TOKENS
+from .types import BLOCK_TOKENS, n_blocks_for
 
 # Measured on a CPU with 1,000 tokens of KV, 6 heads on 2: 5 rows take 102 us grouped, 162 not;
 # from 16 rows on there is nothing to gain.
 GROUPED_ROWS = 8
+# A padded batch reads at least this share of real tokens; below it, one call each is cheaper.
+LEAST_FILLED = 0.5
+
+Part = tuple[int, int, Sequence[int]]  # of a sequence: first position, number of rows, block table
 
 
 @dataclass(slots=True)
@@ -35,39 +39,90 @@ class Span:
 
 
 @dataclass(slots=True)
+class Batch:
+    """Decoding sequences of like length, one row each, that attend in one call.
+
+    rows: [n]; blocks: [n, blocks], padded; masks: [n, 1, 1, tokens] by attention window.
+    """
+
+    rows: Tensor
+    blocks: Tensor
+    masks: dict[int, Tensor]
+
+
+@dataclass(slots=True)
 class Plan:
     """Where a step's rows read and write. slots: KV slot of every row."""
 
     spans: list[Span]
     slots: "Tensor | slice"
+    batch: Batch | None = None
 
 
 def plan_step(
-    parts: Sequence[tuple[int, int, Sequence[int]]],
+    parts: Sequence[Part],
     *,
     windows: set[int],
     group: int,
     dtype: torch.dtype,
     device: str,
 ) -> Plan:
-    """parts: per sequence (first position, number of rows, its block table).
+    """Decide how the rows of a step attend.
 
     group: query heads that share a KV head. dtype: that of the queries.
     """
     spans: list[Span] = []
     slots: list[int] = []
     row = 0
-    for first, n_rows, table in parts:
-        n_blocks = -(-(first + n_rows) // BLOCK_TOKENS)
-        repeats = group if n_rows <= GROUPED_ROWS else 1
-        masks = {window: _mask(first, n_rows, window, repeats, dtype, device) for window in windows}
-        spans.append(Span(row, n_rows, first, _compact(table[:n_blocks], device), masks))
+    batched = _batched(parts)
+    for index, (first, n_rows, table) in enumerate(parts):
+        if index not in batched:
+            n_blocks = n_blocks_for(first + n_rows)
+            repeats = group if n_rows <= GROUPED_ROWS else 1
+            masks = {
+                window: _mask(first, n_rows, window, repeats, dtype, device) for window in windows
+            }
+            blocks = _compact(table[:n_blocks], device)
+            spans.append(Span(row, n_rows, first, blocks, masks))
         slots.extend(
             table[p // BLOCK_TOKENS] * BLOCK_TOKENS + p % BLOCK_TOKENS
             for p in range(first, first + n_rows)
         )
         row += n_rows
-    return Plan(spans, _compact(slots, device))
+    batch = _plan_batch(parts, batched, windows, dtype, device) if batched else None
+    return Plan(spans, _compact(slots, device), batch)
+
+
+def _batched(parts: Sequence[Part]) -> set[int]:
+    """Which sequences attend together: those of one row, if padding them costs little."""
+    single = [i for i, (_, n_rows, _) in enumerate(parts) if n_rows == 1]
+    lengths = [parts[i][0] + 1 for i in single]
+    if len(single) < 2 or sum(lengths) < LEAST_FILLED * len(lengths) * max(lengths):
+        return set()
+    return set(single)
+
+
+def _plan_batch(
+    parts: Sequence[Part], batched: set[int], windows: set[int], dtype: torch.dtype, device: str
+) -> Batch:
+    chosen = [parts[i] for i in sorted(batched)]
+    n_blocks = max(n_blocks_for(first + 1) for first, _, _ in chosen)
+    tables = [[*table[:n_blocks], *[table[0]] * (n_blocks - len(table))] for _, _, table in chosen]
+    rows, row = [], 0
+    for i, (_, n_rows, _) in enumerate(parts):
+        if i in batched:
+            rows.append(row)
+        row += n_rows
+    position = torch.tensor([first for first, _, _ in chosen], device=device)[:, None]
+    key = torch.arange(n_blocks * BLOCK_TOKENS, device=device)[None]
+    masks = {}
+    for window in windows:
+        hidden = key > position
+        if window:
+            hidden |= key <= position - window
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
+        masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
+    return Batch(torch.tensor(rows, device=device), torch.tensor(tables, device=device), masks)
 
 
 def _compact(indices: Sequence[int], device: str) -> "Tensor | slice":
@@ -101,19 +156,36 @@ def _skip(first: int, window: int) -> int:
 
 def attend(pool: KvPool, layer: int, plan: Plan, queries: Tensor, window: int) -> Tensor:
     """queries: [rows, heads, head_dim] -> [rows, heads * head_dim]. KV is already written."""
-    outputs = []
+    if plan.batch is None and len(plan.spans) == 1:
+        return _attend_span(pool, layer, plan.spans[0], queries, window)
+    outputs = torch.empty_like(queries).flatten(1)
     for span in plan.spans:
-        keys, values = pool.read(layer, span.blocks, _skip(span.first, window), span.n_tokens)
-        rows = queries[span.row : span.row + span.n_rows]
-        mask = span.masks[window]
-        if mask is not None and span.n_rows <= GROUPED_ROWS:
-            outputs.append(_attend_grouped(rows, keys, values, mask))
-            continue
+        rows = slice(span.row, span.row + span.n_rows)
+        outputs[rows] = _attend_span(pool, layer, span, queries[rows], window)
+    batch = plan.batch
+    if batch is not None:
+        keys, values = pool.read_batch(layer, batch.blocks)
         output = scaled_dot_product_attention(
-            rows.transpose(0, 1).unsqueeze(0), keys, values, attn_mask=mask, enable_gqa=True
+            queries[batch.rows].unsqueeze(2),
+            keys,
+            values,
+            attn_mask=batch.masks[window],
+            enable_gqa=True,
         )
-        outputs.append(output.transpose(1, 2).reshape(span.n_rows, -1))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        outputs[batch.rows] = output.flatten(1)
+    return outputs
+
+
+def _attend_span(pool: KvPool, layer: int, span: Span, queries: Tensor, window: int) -> Tensor:
+    """queries: [rows of the span, heads, head_dim] -> [rows, heads * head_dim]."""
+    keys, values = pool.read(layer, span.blocks, _skip(span.first, window), span.n_tokens)
+    mask = span.masks[window]
+    if mask is not None and span.n_rows <= GROUPED_ROWS:
+        return _attend_grouped(queries, keys, values, mask)
+    output = scaled_dot_product_attention(
+        queries.transpose(0, 1).unsqueeze(0), keys, values, attn_mask=mask, enable_gqa=True
+    )
+    return output.transpose(1, 2).reshape(span.n_rows, -1)
 
 
 def _attend_grouped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:

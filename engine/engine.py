@@ -23,7 +23,7 @@ from .reply import Reply
 from .runner import Runner
 from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task
-from .sequence import Sequence, n_blocks_for
+from .sequence import Sequence
 from .speculative import Drafter, ModelDrafter, NgramDrafter, Speculation
 from .text import Text
 from .tool_calls import MalformedToolCall, notation_of
@@ -38,6 +38,7 @@ from .types import (
     OutOfMemory,
     SamplingParams,
     Staged,
+    n_blocks_for,
 )
 
 

@@ -29,7 +29,8 @@ class KvPool:
     ) -> None:
         """poison: fill freed blocks with NaN, so that a read of one shows up (tests)."""
         shape = (n_layers, n_blocks, BLOCK_TOKENS, 2, n_kv_heads, head_dim)
-        self._whole = torch.empty(shape, dtype=dtype, device=device)
+        # Zeros: a masked slot still meets the softmax's 0, and 0 * NaN is NaN.
+        self._whole = torch.zeros(shape, dtype=dtype, device=device)
         # Views by layer: indexing them costs less than indexing the whole.
         self.blocks = list(self._whole.unbind(0))
         self.slots = [layer.flatten(0, 1) for layer in self.blocks]
@@ -59,6 +60,8 @@ class KvPool:
         else:
             block, _ = self._free.popitem(last=False)
         self.refs[block] = 1
+        if self.poison:
+            self._whole[:, block] = 0
         return block
 
     def share(self, blocks: Sequence[int]) -> None:
@@ -98,6 +101,16 @@ class KvPool:
         else:
             cache = self.blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
         keys, values = cache.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
+        return keys, values
+
+    def read_batch(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of many sequences: [n, kv_heads, tokens, head_dim] each.
+
+        blocks: [n, blocks], shorter tables padded with any block in use.
+        """
+        cache = self.blocks[layer].index_select(0, blocks.flatten())
+        cache = cache.view(len(blocks), -1, *cache.shape[2:])
+        keys, values = cache.permute(2, 0, 3, 1, 4).unbind(0)
         return keys, values
 
     def check_integrity(self, held: Sequence[int]) -> None:

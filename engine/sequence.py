@@ -8,11 +8,7 @@ from collections.abc import Iterable
 
 from .kv_cache import KvPool
 from .prefix_tree import PrefixTree
-from .types import BLOCK_TOKENS
-
-
-def n_blocks_for(n_tokens: int) -> int:
-    return -(-n_tokens // BLOCK_TOKENS)
+from .types import BLOCK_TOKENS, n_blocks_for
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

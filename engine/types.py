@@ -9,6 +9,12 @@ from pathlib import Path
 
 BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a turn's prefix
 
+
+def n_blocks_for(n_tokens: int) -> int:
+    """Blocks that hold this many tokens."""
+    return -(-n_tokens // BLOCK_TOKENS)
+
+
 DTYPES = ("bf16", "fp32", "fp64")
 QUANTS = (None, "int8", "int4")
 
