@@ -37,7 +37,11 @@ class Call(RuleBasedStateMachine):
                 self.handles.append(command.response)
 
     def handle(self, pick: int) -> ResponseHandle | None:
-        return self.handles[pick % len(self.handles)] if self.handles else None
+        """Mostly an open response, now and then one that has ended."""
+        found = [handle for handle in self.handles if not handle.closed]
+        if pick == 7 or not found:
+            found = self.handles
+        return found[pick % len(found)] if found else None
 
     # --- the client ---
 
@@ -95,19 +99,27 @@ class Call(RuleBasedStateMachine):
 
     # --- the turns ---
 
-    @rule()
-    def open(self) -> None:
+    @rule(text=st.sampled_from(["", "Hi ", "there."]))
+    def open(self, text: str) -> None:
         try:
             self.handles.append(self.protocol.open_response(ResponseRequest()))
         except InvalidRequest:
             assert self.protocol.active_response is not None
+        else:
+            self.utter(self.handles[-1], text)
 
     @rule(pick=PICK, text=st.sampled_from(["", "Hi ", "there."]))
     def speak(self, pick: int, text: str) -> None:
         if (handle := self.handle(pick)) is not None:
-            handle.transcript_delta(text) if handle.speaks else handle.text_delta(text)
-            handle.audio_delta(b"\0\0" * 480, 20.0)
-            handle.add_words((SpokenWord(text, 0, 20, len(text)),))
+            self.utter(handle, text)
+
+    def utter(self, handle: ResponseHandle, text: str) -> None:
+        if handle.speaks:
+            handle.transcript_delta(text)
+        else:
+            handle.text_delta(text)
+        handle.audio_delta(b"\0\0" * 480, 20.0)
+        handle.add_words((SpokenWord(text, 0, 20, len(text)),))
 
     @rule(pick=PICK, call=st.integers(min_value=0, max_value=1), done=st.booleans())
     def use_tool(self, pick: int, call: int, done: bool) -> None:
@@ -178,6 +190,6 @@ def check(log: list[dict[str, Any]]) -> None:
 
 
 Call.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
 )
 TestCall = Call.TestCase
