@@ -84,4 +84,4 @@ class Drafts:
     def _done(self, turn: Turn) -> None:
         """A draft that nobody took is over."""
         self._metrics.drafts.labels(fate="dropped").inc()
-        self._metrics.wasted_audio_ms.inc(turn.wasted_audio_ms)
+        self._metrics.observe_work(turn.usage, turn.wasted_audio_ms)

@@ -15,10 +15,11 @@ from voiceloop.barge_in import BargeInJudge
 from voiceloop.drafts import Drafts
 from voiceloop.ear import Activity, TurnInput
 from voiceloop.errors import BackendError
+from voiceloop.idleness import Idleness
 from voiceloop.listener import Listener
 from voiceloop.reply_plan import plan_of_response
 from voiceloop.response import ResponseHandle
-from voiceloop.settings import SessionSettings
+from voiceloop.settings import ServerVad, SessionSettings
 from voiceloop.telemetry import Metrics, TurnTimeline
 from voiceloop.turn import Services, Turn
 
@@ -58,22 +59,13 @@ class Floor:
         self._caller_open = False  # the wire has heard that the caller speaks
         self._item_id = ""  # the open user item's
         self._closed = False
-        self._idle = asyncio.Event()
+        self._idleness = Idleness(self._prompt_idle_caller)
         self._awaited: dict[int, _Awaited] = {}
         self._deferred: list[ResponseHandle] = []  # asked for before the words were known
         self._owed: TurnInput | None = None
         self.listener: Listener  # set by the session right after: they know each other
 
     # --- state ---
-
-    @property
-    def turn(self) -> Turn | None:
-        """The default conversation's turn, until its last sample has been played."""
-        return self._turn
-
-    @property
-    def is_idle(self) -> bool:
-        return self._turn is None and not self._caller_open and self._owed is None
 
     def turn_of(self, response_id: str) -> Turn | None:
         """The turn that answers in this response."""
@@ -88,9 +80,8 @@ class Floor:
 
     async def until_idle(self) -> None:
         """Wait for a moment in which nobody speaks and nothing is owed."""
-        while not self.is_idle:
-            self._idle.clear()
-            await self._idle.wait()
+        self._observe_idleness()
+        await self._idleness.wait()
 
     def _agent_has_floor(self) -> bool:
         """The agent speaks or is about to, and the caller may take that from it."""
@@ -132,7 +123,7 @@ class Floor:
                 self._turn.playout.hold()
                 self.listener.ask_for_words()
             case "stop":
-                self._interrupt(activity)
+                self._caller_begins(activity, interrupts=self._turn)
             case "resume":
                 self._turn.playout.resume()
                 self.listener.discard()
@@ -178,7 +169,7 @@ class Floor:
         assert self._turn is not None and self._activity is not None
         self._judge.observe_words(hypothesis)
         if hypothesis and self._judge.options.enabled and not self._judge.is_backchannel():
-            self._interrupt(self._activity)
+            self._caller_begins(self._activity, interrupts=self._turn)
             return True
         self._judge.reset()
         self._turn.playout.resume()
@@ -230,10 +221,17 @@ class Floor:
         self._drafts.drop()
         self._services.anticipation.abort()
 
-    def _caller_begins(self, activity: Activity) -> None:
+    def _caller_begins(self, activity: Activity, interrupts: Turn | None = None) -> None:
+        """The caller has the floor. The wire hears of it before anything else."""
+        heard_ms = interrupts.playout.heard_ms() if interrupts is not None else 0.0
         self._caller_open = True
-        self._drafts.reset()
         self._item_id = self._protocol.speech_started(activity.onset_ms)
+        if interrupts is not None:
+            if heard_ms == 0.0 and self._owed is None:
+                self._owed = interrupts.answers  # nothing of it was heard: it is owed still
+            self._stop(interrupts, heard_ms)
+        self._drafts.reset()
+        self._idleness.stop()
         self._anticipate()
         self._services.on_output()
 
@@ -241,19 +239,6 @@ class Floor:
         settings = self._settings
         history = self._protocol.conversation.messages(settings.instructions)
         self._services.anticipation.open(Context(history, settings.tools))
-
-    def _interrupt(self, activity: Activity) -> None:
-        """The caller takes the floor. The wire hears of it before anything else."""
-        turn = self._turn
-        assert turn is not None
-        heard_ms = turn.playout.heard_ms()
-        self._item_id = self._protocol.speech_started(activity.onset_ms)
-        if heard_ms == 0.0 and self._owed is None:
-            self._owed = turn.answers  # nothing of it was heard: it is owed still
-        self._stop(turn, heard_ms)
-        self._caller_open = True
-        self._anticipate()
-        self._services.on_output()
 
     def _stop(self, turn: Turn, heard_ms: float) -> None:
         turn.cancel()
@@ -267,6 +252,7 @@ class Floor:
     def close(self) -> None:
         """The session is over: no turn begins any more."""
         self._closed = True
+        self._idleness.stop()
 
     def _settle(self) -> None:
         """Give what is due, where nothing stands in the way."""
@@ -281,6 +267,22 @@ class Floor:
         free = self._protocol.active_response is None and not self._caller_open
         if owed is not None and free and not self._awaited:
             self._answer(owed)
+        self._observe_idleness()
+        self._services.on_output()
+
+    def _observe_idleness(self) -> None:
+        detection = self._settings.turn_detection
+        timeout_ms = detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
+        is_idle = self._turn is None and not self._caller_open and self._owed is None
+        self._idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=self.listener.now_ms)
+
+    def _prompt_idle_caller(self, since_ms: float) -> None:
+        """The caller has said nothing for so long: the agent speaks."""
+        if self._closed or self._protocol.active_response or self.listener.in_speech:
+            return
+        self._protocol.idle_timeout(since_ms, self.listener.now_ms)
+        response = self._protocol.open_response()
+        self._begin_turn(response, TurnTimeline(response.id))
         self._services.on_output()
 
     def _answer(self, owed: TurnInput) -> None:
@@ -324,7 +326,6 @@ class Floor:
         turn.release(response).start(self._tasks, self._turn_done)
 
     def _turn_done(self, turn: Turn) -> None:
-        self._metrics.wasted_audio_ms.inc(turn.wasted_audio_ms)
         for response_id, side_turn in list(self._side_turns.items()):
             if side_turn is turn:
                 del self._side_turns[response_id]
@@ -333,9 +334,7 @@ class Floor:
         outcome = turn.outcome or "failed"
         turn.timeline.facts["outcome"] = outcome
         self._metrics.observe_turn(turn.timeline, outcome)
-        if turn.usage is not None:
-            self._metrics.tokens.labels(fate="generated").inc(turn.usage.n_reply_tokens)
-            self._metrics.tokens.labels(fate="discarded").inc(turn.usage.n_discarded_tokens)
+        self._metrics.observe_work(turn.usage, turn.wasted_audio_ms)
         self._protocol.timeline(turn.timeline.payload())
         self._settle()
 
@@ -346,7 +345,8 @@ class Floor:
             self._agent.greeting
             and settings.type == "realtime"
             and settings.instructions == self._agent.instructions
-            and self.is_idle
+            and self._turn is None
+            and not self._caller_open
             and not conversation.items()
             and self._protocol.active_response is None
         ):

@@ -14,6 +14,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from voiceloop.backends import Usage
+
 # Each mark and the stage that ends at it, in the order in which a reply comes about. What an
 # anticipated turn did ahead of time has marks before the decision: its stages are then 0 long.
 STAGES: tuple[tuple[str, str], ...] = (
@@ -151,6 +153,13 @@ class Metrics:
             self.stage.labels(stage=stage).observe(ms / 1000.0)
         if (gap_ms := timeline.gap_ms) is not None:
             self.gap.observe(gap_ms / 1000.0)
+
+    def observe_work(self, usage: Usage | None, wasted_audio_ms: float) -> None:
+        """What a turn cost, and how much of it nobody heard."""
+        self.wasted_audio_ms.inc(wasted_audio_ms)
+        if usage is not None:
+            self.tokens.labels(fate="generated").inc(usage.n_reply_tokens)
+            self.tokens.labels(fate="discarded").inc(usage.n_discarded_tokens)
 
     def observe_barge_in(self, action: str, delay_s: float) -> None:
         self.barge_ins.labels(action=action).inc()

@@ -280,7 +280,11 @@ class Turn:
 
     async def _synthesize(self) -> None:
         options = VoiceOptions(self.plan.voice, self.plan.speed)
-        stream = await self._services.voice.open(self._services.new_stream_id(), options)
+        try:
+            async with asyncio.timeout(VOICE_DEADLINE_S):
+                stream = await self._services.voice.open(self._services.new_stream_id(), options)
+        except TimeoutError:
+            raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
         try:
             async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._feed(stream, stall))

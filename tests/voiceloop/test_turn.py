@@ -1,0 +1,198 @@
+"""How a turn ends, in which form it speaks, and what history keeps of it."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import (
+    FakeLanguageModel,
+    FakeRecognizer,
+    FakeVoice,
+    Fault,
+    Reply,
+    instant_backends,
+)
+from voiceloop.agent import AgentConfig, AgentTool, ReplyLimits
+from voiceloop.backends import ChatMessage, ToolCall
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+STORY = " ".join(f"word{i}" for i in range(30))
+
+
+def ask(caller: Caller, **response: object) -> None:
+    caller.send("response.create", response=response)
+
+
+async def test_text_is_sent_as_text_and_no_voice_is_opened(clock: Clock) -> None:
+    backends = instant_backends(voice=FakeVoice(faults=[Fault("open")]))
+    async with Caller(clock, backends) as caller:
+        ask(caller, output_modalities=["text"])
+        await caller.wait_for("response.done")
+    assert caller.statuses() == ["completed"]
+    text = "".join(r.event["delta"] for r in caller.of("response.output_text.delta"))
+    assert text == "Sure, I can help you with that."
+
+
+@pytest.mark.parametrize(("law", "rate"), [("audio/pcmu", 8000), ("audio/pcma", 8000)])
+async def test_the_reply_is_spoken_in_the_format_asked_for(
+    clock: Clock, law: str, rate: int
+) -> None:
+    async with Caller(clock) as caller:
+        ask(caller, audio={"output": {"format": {"type": law}}})
+        await caller.wait_for("response.done")
+    n_bytes = sum(
+        len(base64.b64decode(r.event["delta"])) for r in caller.of("response.output_audio.delta")
+    )
+    n_letters = len("Sure,IcanhelpyouwithThat.")
+    assert n_bytes / rate == pytest.approx(0.06 * n_letters, abs=0.01)
+
+
+async def test_a_reply_at_its_token_limit_is_incomplete(clock: Clock) -> None:
+    agent = AgentConfig(limits=ReplyLimits(max_reply_tokens=5))
+    backends = instant_backends(language_model=FakeLanguageModel([STORY]))
+    async with Caller(clock, backends, agent) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+    done = caller.of("response.done")[0].event["response"]
+    assert done["status"] == "incomplete"
+    assert done["status_details"]["reason"] == "max_output_tokens"
+    assert caller.transcript() == "word0 word1 word2 word3 word4"
+
+
+@pytest.mark.parametrize("at", ["open", "feed", "finish"])
+@pytest.mark.parametrize("action", ["fail", "hang"])
+async def test_a_voice_that_breaks_fails_its_turn_only(clock: Clock, at: str, action: str) -> None:
+    backends = instant_backends(voice=FakeVoice(faults=[Fault(at, action)]))  # type: ignore[arg-type]
+    async with Caller(clock, backends) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+        ask(caller)
+        await caller.wait_for("response.done", count=2)
+    assert caller.statuses() == ["failed", "completed"]
+
+
+async def test_the_transcript_never_runs_ahead_of_the_sound(clock: Clock) -> None:
+    backends = instant_backends(
+        language_model=FakeLanguageModel([STORY]), voice=FakeVoice(ms_per_char=50)
+    )
+    async with Caller(clock, backends) as caller:
+        ask(caller)
+        start_s = (await caller.wait_for("response.output_audio.delta")).at_s
+        await caller.wait_for("response.done")
+    said = ""
+    for received in caller.of("response.output_audio_transcript.delta"):
+        spoken_ms = 50 * len(said.replace(" ", ""))
+        assert 1000 * (received.at_s - start_s) >= spoken_ms - 200
+        said += received.event["delta"]
+    assert said == STORY
+
+
+async def test_out_of_band_replies_run_beside_and_leave_no_trace(clock: Clock) -> None:
+    model = FakeLanguageModel(lambda m: f"To {m[-1].content}.")
+    async with Caller(clock, instant_backends(language_model=model)) as caller:
+        content = [{"type": "input_text", "text": "aside"}]
+        item = {"type": "message", "role": "user", "content": content}
+        ask(caller)
+        for _ in range(2):
+            ask(caller, conversation="none", input=[item], metadata={"kind": "side"})
+        await caller.wait_for("response.done", count=3)
+        messages = caller.session.protocol.conversation.messages()
+    assert caller.statuses() == ["completed"] * 3
+    assert not any("aside" in message.content for message in messages)
+
+
+async def test_tools_that_never_end_are_cut_off(clock: Clock) -> None:
+    model = FakeLanguageModel([Reply("", (ToolCall("c", "again", "{}"),))])
+    agent = AgentConfig(tools=(AgentTool("again", result="more"),))
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller)
+        await caller.wait_for("voiceloop.timeline")
+    assert caller.statuses() == ["completed"] * 4
+    assert len(model.prompts) == 4
+
+
+async def test_a_client_that_cancels_hears_no_more_of_it(clock: Clock) -> None:
+    backends = instant_backends(language_model=FakeLanguageModel([STORY]))
+    async with Caller(clock, backends) as caller:
+        ask(caller)
+        await caller.wait_for("response.output_audio.delta")
+        await caller.wait_quietly(1000)
+        caller.send("response.cancel")
+        await caller.wait_for("response.done")
+        cancelled_s = clock()
+        await caller.wait_quietly(1000)
+    assert caller.statuses() == ["cancelled"]
+    assert all(r.at_s <= cancelled_s for r in caller.of("response.output_audio.delta"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_history_differs_from_what_was_heard_by_at_most_a_word(
+    clock: Clock, seed: int
+) -> None:
+    chance = random.Random(seed)
+    ms_per_char = chance.choice([40.0, 70.0, 110.0])
+    model = FakeLanguageModel([STORY, "Fine."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["stop it now"], ms_per_word=80),
+        language_model=model,
+        voice=FakeVoice(ms_per_char=ms_per_char),
+    )
+    async with Caller(clock, backends) as caller:
+        ask(caller)
+        start_s = (await caller.wait_for("response.output_audio.delta")).at_s
+        await caller.wait_quietly(chance.uniform(100, 4000))
+        await caller.say(600)
+        stopped_s = caller.of("input_audio_buffer.speech_started")[0].at_s
+        await caller.listen_until("response.done", count=2)
+        kept = next(m for m in model.prompts[1] if m.role == "assistant").content
+    sent_ms = caller.audio_ms(caller.of("response.done")[0].event["response"]["id"])
+    heard_ms = min(1000 * (stopped_s - start_s), sent_ms)
+    heard = [w for i, w in enumerate(STORY.split()) if heard_ms > _end_ms(i, ms_per_char)]
+    assert abs(len(kept.split()) - len(heard)) <= 1
+
+
+def _end_ms(index: int, ms_per_char: float) -> float:
+    """When the word was over half, at the voice's pace."""
+    words = STORY.split()
+    before = sum(map(len, words[:index]))
+    return ms_per_char * (before + len(words[index]) / 2)
+
+
+async def test_an_idle_caller_is_spoken_to_when_the_session_asks_for_it(clock: Clock) -> None:
+    detection = {"type": "server_vad", "idle_timeout_ms": 6000}
+    async with Caller(clock) as caller:
+        audio = {"input": {"turn_detection": detection}}
+        caller.send("session.update", session={"type": "realtime", "audio": audio})
+        await caller.say(800)
+        await caller.listen_until("response.done")
+        done_s = clock()
+        await caller.listen_until("input_audio_buffer.timeout_triggered")
+        assert 5.5 < clock() - done_s < 6.5
+        await caller.listen_until("response.done", count=2)
+    assert caller.statuses() == ["completed", "completed"]
+
+
+async def test_the_prompt_ends_with_what_was_said(clock: Clock) -> None:
+    model = FakeLanguageModel(["Noon."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["what time is it"]), language_model=model
+    )
+    agent = AgentConfig(instructions="Be brief.", greeting="Hello.")
+    async with Caller(clock, backends, agent) as caller:
+        await caller.listen_until("response.done")
+        await caller.wait_quietly(300)
+        await caller.say(1000)
+        await caller.listen_until("response.done", count=2)
+    assert model.prompts == [
+        (
+            ChatMessage("system", "Be brief."),
+            ChatMessage("assistant", "Hello."),
+            ChatMessage("user", "what time is it"),
+        )
+    ]
