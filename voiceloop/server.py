@@ -194,8 +194,12 @@ class _Server(uvicorn.Server):
 
 
 def make_server(app: Starlette, config: Config) -> uvicorn.Server:
-    """uvicorn as we run it: quiet, bounded frames, no compression, keepalive pings."""
-    return _Server(
+    """uvicorn as we run it: quiet, bounded frames, no compression, keepalive pings.
+
+    Raises:
+        ConfigError: the certificate or its key cannot be used.
+    """
+    server = _Server(
         uvicorn.Config(
             app,
             loop="asyncio",
@@ -215,6 +219,14 @@ def make_server(app: Starlette, config: Config) -> uvicorn.Server:
             ssl_keyfile=config.keyfile,
         )
     )
+    try:
+        server.config.load()
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(
+            f"expected a certificate and its key in {config.certfile} and {config.keyfile}, "
+            f"found: {error}"
+        ) from None
+    return server
 
 
 async def serve(
@@ -240,8 +252,8 @@ async def serve(
     )
     config = replace(config, context_tokens=context_tokens(config))
     gateway = Gateway(config, agent or resolve_agent(config))
-    sock = listen(config.host, config.port)
     server = make_server(build_app(gateway), config)
+    sock = listen(config.host, config.port)
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
     stop = Stop()
     try:

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -232,6 +233,14 @@ def test_the_listening_socket_holds_little() -> None:
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * 64 * 1024
     assert sock.getsockopt(socket.IPPROTO_TCP, 25) == 16 * 1024
     sock.close()
+
+
+async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    none, wrong = tmp_path / "none.pem", tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    for file in (none, wrong):
+        with pytest.raises(ConfigError, match="expected a certificate and its key in"):
+            await serve(Config(port=0, certfile=file, keyfile=file))
 
 
 async def test_other_machines_are_not_served_without_keys() -> None:
