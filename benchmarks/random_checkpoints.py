@@ -1,0 +1,186 @@
+"""Checkpoints of the true architectures and sizes with random weights, for timing.
+
+Weights cannot be downloaded where this runs. A forward pass costs what it costs whatever the
+weights are; how many tokens a model says does depend on them, and `speech_bench` says where.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# name -> (hidden, encoder layers, decoder layers, heads, mel bins): openai/whisper's model card
+WHISPER_SIZES = {
+    "tiny": (384, 4, 4, 6, 80),
+    "base": (512, 6, 6, 8, 80),
+    "small": (768, 12, 12, 12, 80),
+    "turbo": (1280, 32, 4, 20, 128),
+}
+SPECIALS = ("<pad>", "<bos>", "<prompt>", "<latent>", "<prompt_bos>")
+ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?!'-"
+TALKATIVE = 0.25  # of 12.5 encoder frames a second: about 3 tokens/s, as in speech
+VOICE_FRAMES = 125  # ten seconds of prompt, what the released voices have
+
+
+def whisper(folder: Path, size: str) -> None:
+    """A multilingual Whisper: the decoder runs to its limit, as no random one ends by itself."""
+    import transformers
+    from faster_whisper.tokenizer import _LANGUAGE_CODES
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    hidden, n_encoder, n_decoder, n_heads, n_mels = WHISPER_SIZES[size]
+    languages = _LANGUAGE_CODES if n_mels == 128 else _LANGUAGE_CODES[:99]
+    config = transformers.WhisperConfig(
+        vocab_size=51766 + len(languages),
+        d_model=hidden,
+        encoder_layers=n_encoder,
+        decoder_layers=n_decoder,
+        encoder_attention_heads=n_heads,
+        decoder_attention_heads=n_heads,
+        encoder_ffn_dim=4 * hidden,
+        decoder_ffn_dim=4 * hidden,
+        num_mel_bins=n_mels,
+    )
+    model = transformers.WhisperForConditionalGeneration(config)
+    model.generation_config.lang_to_id = {
+        f"<|{code}|>": 50259 + i for i, code in enumerate(languages)
+    }
+    model.half().save_pretrained(folder)
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {symbol: i for i, symbol in enumerate(symbols)}
+    vocab |= {f"\u0120w{i}": i for i in range(len(symbols), 50257)}
+    tokenizer = Tokenizer(models.BPE(vocab, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in languages)]
+    names += ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>"]
+    names += ["<|nospeech|>", "<|notimestamps|>"]
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    _write(folder / "preprocessor_config.json", {"feature_size": n_mels})
+
+
+def transducer(folder: Path) -> None:
+    """Nemotron ASR streaming, 600M, saying about 3 tokens a second of noise."""
+    import torch
+    import transformers
+
+    config = transformers.NemotronAsrStreamingConfig()
+    model = transformers.NemotronAsrStreamingForRNNT(config).eval()
+    model.generation_config.decoder_start_token_id = config.blank_token_id
+    extractor = transformers.NemotronAsrStreamingFeatureExtractor()
+    with torch.no_grad():
+        sound = extractor(0.1 * torch.randn(48_000).numpy(), sampling_rate=16_000)
+        heard = model.get_audio_features(sound["input_features"], num_lookahead_tokens=1)
+        said = model.decoder(torch.tensor([[config.blank_token_id]]))
+        logits = model.joint(said[:, None], heard.pooler_output[:, :, None]).flatten(0, -2)
+        blank = config.blank_token_id
+        lead = logits[:, :blank].amax(-1) - logits[:, blank]
+        model.joint.head.bias[blank] += lead.quantile(1.0 - TALKATIVE)
+    model.save_pretrained(folder)
+    tokenizer = _pieces(config.vocab_size - 1)
+    transformers.NemotronAsrStreamingProcessor(
+        extractor, tokenizer, default_num_lookahead_tokens=1
+    ).save_pretrained(folder)
+
+
+def moonshine(folder: Path) -> None:
+    """Moonshine streaming tiny; the decoder runs to its limit."""
+    import transformers
+
+    config = transformers.MoonshineStreamingConfig(decoder_start_token_id=1, num_key_value_heads=8)
+    transformers.MoonshineStreamingForConditionalGeneration(config).save_pretrained(folder)
+    transformers.MoonshineStreamingProcessor(
+        transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True),
+        _pieces(config.vocab_size - 1),
+    ).save_pretrained(folder)
+
+
+def vits(folder: Path) -> None:
+    """An MMS voice: VITS at 16 kHz. Random durations: about one frame (16 ms) a token."""
+    import transformers
+
+    transformers.VitsModel(transformers.VitsConfig(vocab_size=64)).save_pretrained(folder)
+    vocab = {symbol: i for i, symbol in enumerate(["<pad>", *ALPHABET.lower()[:26], " ", "'"])}
+    _write(folder / "vocab.json", vocab | {"<unk>": len(vocab)})
+    settings = {"phonemize": False, "add_blank": True, "normalize": True, "is_uroman": False}
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "VitsTokenizer", **settings})
+
+
+def pocket(folder: Path) -> None:
+    """Pocket TTS, 100M; each fragment runs to its frame limit or a random end."""
+    import transformers
+
+    config = transformers.PocketTTSConfig(
+        audio_bos_token_id=1,
+        audio_prompt_token_id=2,
+        audio_latent_token_id=3,
+        audio_prompt_bos_token_id=4,
+        pad_token_id=0,
+    )
+    model = transformers.PocketTTSForConditionalGeneration(config)
+    _latent_voice(folder, model, config.latent_dim)
+
+
+def phonon(folder: Path) -> None:
+    """Gradium's phonon, 31M; as `pocket`."""
+    import transformers
+
+    config = transformers.GradiumPhononTTSConfig(
+        audio_bos_token_id=1, audio_prompt_token_id=2, audio_latent_token_id=3, pad_token_id=0
+    )
+    model = transformers.GradiumPhononTTSForConditionalGeneration(config)
+    _latent_voice(folder, model, config.audio_prompt_dim)
+
+
+BUILDERS: dict[str, Callable[[Path], None]] = {
+    "transducer": transducer,
+    "moonshine": moonshine,
+    "vits": vits,
+    "pocket": pocket,
+    "phonon": phonon,
+    **{f"whisper-{size}": (lambda f, s=size: whisper(f, s)) for size in WHISPER_SIZES},
+}
+
+
+def _latent_voice(folder: Path, model: Any, prompt_dim: int) -> None:
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    with torch.no_grad():
+        model.eos_head.bias.fill_(-1e4)  # never ends: every fragment has its limit's frames
+    model.save_pretrained(folder)
+    codec = transformers.PocketTTSAudioTokenizerModel(transformers.PocketTTSAudioTokenizerConfig())
+    codec.save_pretrained(folder / "audio_tokenizer")
+    inner = Tokenizer(
+        models.WordLevel({n: i for i, n in enumerate([*SPECIALS, *ALPHABET])}, unk_token="<pad>")
+    )
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    inner.add_special_tokens([AddedToken(name, special=True) for name in SPECIALS])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>")
+    tokenizer.chat_template = "{{ messages[0].content[0].text }}<bos>"
+    tokenizer.save_pretrained(folder)
+    (folder / "voices").mkdir()
+    save_file(
+        {"latents": torch.randn(VOICE_FRAMES, prompt_dim)}, folder / "voices" / "random.safetensors"
+    )
+
+
+def _pieces(n_pieces: int) -> Any:
+    """A tokenizer whose pieces are words and their endings, two to one."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = {"<pad>": 0}
+    vocab |= {(f"\u2581w{i}" if i % 3 else f"x{i}"): i for i in range(1, n_pieces)}
+    inner = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
+    inner.decoder = decoders.Metaspace()
+    inner.add_special_tokens([AddedToken("<blank>", special=True)])
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>")
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")

@@ -1,0 +1,329 @@
+"""What each recognizer and voice costs, alone and batched over streams.
+
+    python -m benchmarks.speech_bench [--gpu] [--models NAME ...] [--streams 1 2 4]
+
+Without ``--folder NAME=PATH`` a model that must be downloaded runs with random weights of its
+true size. What the figures are then: the time of the same arithmetic. What they are not: Whisper
+and Moonshine write to their token limit (more than in speech, so their times are upper bounds),
+and no random model's words or retractions mean anything ("-" in the table).
+
+Streams are fed in steps of 20 ms as fast as the model takes them; a time is that of the calls
+into the model. rtf: seconds of computing a second of audio, all streams together. A model keeps
+up with so many calls where rtf < 1.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audio.errors import AudioError
+from audio.frames import RECOGNIZER_HZ, VOICE_HZ, Samples
+from audio.stream import (
+    Partial,
+    RecognizerModel,
+    RecognizerOptions,
+    Speech,
+    SpeechEnd,
+    StreamFailed,
+    Transcript,
+    VoiceModel,
+    VoiceOptions,
+)
+
+CHUNK = RECOGNIZER_HZ // 50  # 20 ms, as the gateway feeds
+SILENCE_S = 0.3  # between the caller's last sound and the end of the turn
+REPLY = (
+    "Good evening, and thank you for calling. I have a table for four tomorrow at seven. "
+    "May I have your name and a number, please?"
+)
+DELTA_CHARACTERS = 4  # of a language model's token
+MAX_STEPS = 100_000  # a model that is never done must not hang the benchmark
+
+# name -> (class, options of its constructor beside folder and device, needs a folder)
+RECOGNIZERS: dict[str, tuple[str, bool]] = {
+    "pocketsphinx": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
+    "moonshine": ("audio.asr.moonshine:MoonshineRecognizer", True),
+    "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
+    "whisper-base": ("audio.asr.whisper:WhisperRecognizer", True),
+    "whisper-small": ("audio.asr.whisper:WhisperRecognizer", True),
+    "whisper-turbo": ("audio.asr.whisper:WhisperRecognizer", True),
+    "transducer": ("audio.asr.transducer:TransducerRecognizer", True),
+}
+VOICES: dict[str, tuple[str, bool]] = {
+    "espeak": ("audio.tts.espeak:EspeakVoice", False),
+    "vits": ("audio.tts.vits:VitsVoice", True),
+    "phonon": ("audio.tts.phonon:PhononVoice", True),
+    "pocket": ("audio.tts.pocket:PocketVoice", True),
+}
+CPU_MODELS = ("pocketsphinx", "moonshine", "whisper-tiny", "espeak", "vits", "phonon", "pocket")
+GPU_MODELS = ("moonshine", "whisper-turbo", "transducer", "vits", "phonon", "pocket")
+
+
+@dataclass(frozen=True, slots=True)
+class RecognizerFigures:
+    """One recognizer at one number of streams; None: means nothing with random weights."""
+
+    model: str
+    n_streams: int
+    n_retracted_stable: int | None  # stable words that a later partial took back
+    revised_per_word: float | None  # unstable words that changed, per word of the transcript
+    update_ms: float  # of audio between two partials of a stream
+    flush_ms: float  # from the caller's last sound to the full hypothesis, worst stream
+    final_ms: float  # from the end of the turn, SILENCE_S later, to the transcript, worst stream
+    rtf: float
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceFigures:
+    """One voice at one number of streams."""
+
+    model: str
+    n_streams: int
+    first_audio_ms: float  # from the text to the first samples, worst stream
+    rtf: float
+
+
+class Stopwatch:
+    """Sums the time of the calls it wraps."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.total_s += time.perf_counter() - started
+
+
+def speech(seconds: float, n_streams: int) -> list[Samples]:
+    """A clip for each stream: recorded where the data is, else bursts of noise."""
+    root = Path(__file__).parents[1] / ".." / "shared" / "data" / "speech" / "ljspeech"
+    files = sorted(root.glob("*.flac")) if root.is_dir() else []
+    clips = []
+    for i in range(n_streams):
+        n_samples = round(seconds * RECOGNIZER_HZ)
+        if files:
+            import soundfile
+
+            samples, _ = soundfile.read(files[i % len(files)], dtype="int16")
+        else:
+            rng = np.random.default_rng(i)
+            is_loud = np.sin(np.arange(n_samples) * (2 * np.pi * 3 / RECOGNIZER_HZ)) > -0.8
+            samples = (rng.normal(0.0, 3_000.0, n_samples) * is_loud).astype(np.int16)
+        clips.append(np.resize(samples, n_samples).astype(np.int16))
+    return clips
+
+
+def measure_recognizer(
+    name: str, model: RecognizerModel, n_streams: int, seconds: float, is_random: bool
+) -> RecognizerFigures:
+    """One utterance a stream, all streams at once."""
+    clips = speech(seconds, n_streams)
+    watch = Stopwatch()
+    events: list[Any] = []
+    names = [f"s{i}" for i in range(n_streams)]
+    for stream_id in names:
+        model.open(stream_id, RecognizerOptions())
+    for at in range(0, len(clips[0]), CHUNK):
+        for stream_id, clip in zip(names, clips, strict=True):
+            model.feed(stream_id, clip[at : at + CHUNK])
+        with watch.running():
+            events += _drain(model)
+    flush_ms = _time_requests(model, model.flush, names, Partial, watch, events)
+    quiet = np.zeros(CHUNK, np.int16)
+    for _ in range(round(SILENCE_S * RECOGNIZER_HZ / CHUNK)):
+        for stream_id in names:
+            model.feed(stream_id, quiet)
+        with watch.running():
+            events += _drain(model)
+    final_ms = _time_requests(model, model.finalize, names, Transcript, watch, events)
+    for stream_id in names:
+        model.close(stream_id)
+    retracted, revised = _stability(events)
+    n_partials = sum(isinstance(event, Partial) for event in events)
+    return RecognizerFigures(
+        model=name,
+        n_streams=n_streams,
+        n_retracted_stable=None if is_random else retracted,
+        revised_per_word=None if is_random else revised,
+        update_ms=1000.0 * seconds * n_streams / max(1, n_partials),
+        flush_ms=flush_ms,
+        final_ms=final_ms,
+        rtf=watch.total_s / (seconds + SILENCE_S),
+    )
+
+
+def measure_voice(name: str, model: VoiceModel, n_streams: int) -> VoiceFigures:
+    """The same reply in every stream, all text there at once after the first clause."""
+    names = [f"s{i}" for i in range(n_streams)]
+    for stream_id in names:
+        model.open(stream_id, VoiceOptions())
+        for at in range(0, len(REPLY), DELTA_CHARACTERS):
+            model.feed(stream_id, REPLY[at : at + DELTA_CHARACTERS])
+        model.finish(stream_id)
+    started = time.perf_counter()
+    first_ms: dict[str, float] = {}
+    n_samples = 0
+    for _ in range(MAX_STEPS):
+        if not model.has_work():
+            break
+        for event in model.step():
+            if isinstance(event, StreamFailed):
+                raise AudioError(f"{name} failed: {event.message}")
+            if isinstance(event, Speech) and len(event.samples):
+                elapsed_ms = 1000.0 * (time.perf_counter() - started)
+                first_ms.setdefault(event.stream_id, elapsed_ms)
+            if isinstance(event, SpeechEnd):
+                n_samples += event.n_samples
+    total_s = time.perf_counter() - started
+    rtf = total_s / max(1e-9, n_samples / VOICE_HZ)
+    return VoiceFigures(name, n_streams, max(first_ms.values(), default=0.0), rtf * n_streams)
+
+
+def _drain(model: RecognizerModel) -> list[Any]:
+    events: list[Any] = []
+    for _ in range(MAX_STEPS):
+        if not model.has_work():
+            return events
+        events += model.step()
+    raise AudioError(f"expected a model that comes to an end, found work after {MAX_STEPS} steps")
+
+
+def _time_requests(
+    model: RecognizerModel,
+    request: Callable[[str], None],
+    names: Sequence[str],
+    answer: type,
+    watch: Stopwatch,
+    events: list[Any],
+) -> float:
+    """Milliseconds until the last stream's answer, all asking at once."""
+    before = watch.total_s
+    for stream_id in names:
+        request(stream_id)
+    waiting = set(names)
+    with watch.running():
+        for _ in range(MAX_STEPS):
+            if not waiting:
+                break
+            for event in model.step():
+                events.append(event)
+                if isinstance(event, StreamFailed):
+                    raise AudioError(f"stream {event.stream_id} failed: {event.message}")
+                if isinstance(event, answer):
+                    waiting.discard(event.stream_id)
+    return 1000.0 * (watch.total_s - before)
+
+
+def _stability(events: Sequence[Any]) -> tuple[int, float]:
+    """Stable words taken back, and unstable words changed per word of the transcripts."""
+    n_retracted = n_revised = n_words = 0
+    stable: dict[str, tuple[str, ...]] = {}
+    shown: dict[str, tuple[str, ...]] = {}
+    for event in events:
+        if isinstance(event, Partial):
+            before = stable.get(event.stream_id, ())
+            words = (*event.stable_words, *event.unstable_words)
+            n_retracted += sum(a != b for a, b in zip(before, words, strict=False))
+            n_retracted += max(0, len(before) - len(words))
+            last = shown.get(event.stream_id, ())
+            n_revised += sum(a != b for a, b in zip(last, words, strict=False))
+            stable[event.stream_id], shown[event.stream_id] = event.stable_words, words
+        elif isinstance(event, Transcript):
+            n_words += len(event.words)
+    return n_retracted, n_revised / max(1, n_words)
+
+
+def load(name: str, folders: dict[str, Path], device: str, scratch: Path) -> tuple[Any, bool]:
+    """The model, and whether its weights are random."""
+    place, needs_folder = (RECOGNIZERS | VOICES)[name]
+    module, _, class_name = place.partition(":")
+    build = getattr(import_module(module), class_name)
+    if not needs_folder:
+        return build(), False
+    folder, is_random = folders.get(name), name not in folders
+    options: dict[str, Any] = {"device": device}
+    if folder is None:
+        from benchmarks.random_checkpoints import BUILDERS
+
+        folder = scratch / name
+        folder.mkdir()
+        BUILDERS[name](folder)
+    if name.startswith("whisper"):
+        options["cache_dir"] = scratch / "converted"
+    return build(folder, **options), is_random
+
+
+def print_table(rows: Sequence[Any]) -> None:
+    if not rows:
+        return
+    header = list(asdict(rows[0]))
+    cells = [[_cell(value) for value in asdict(row).values()] for row in rows]
+    widths = [max(len(c) for c in column) for column in zip(header, *cells, strict=True)]
+    for line in (header, *cells):
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    print()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.speech_bench", description=__doc__)
+    parser.add_argument("--gpu", action="store_true", help="run on CUDA")
+    parser.add_argument("--models", nargs="+", choices=[*RECOGNIZERS, *VOICES])
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each caller's speech")
+    parser.add_argument("--folder", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    folders = {name: Path(path) for name, _, path in (f.partition("=") for f in options.folder)}
+    names = options.models or (GPU_MODELS if options.gpu else CPU_MODELS)
+    recognizers: list[RecognizerFigures] = []
+    voices: list[VoiceFigures] = []
+    with tempfile.TemporaryDirectory(prefix="speech_bench") as scratch:
+        for name in names:
+            device = "cuda" if options.gpu else "cpu"
+            try:
+                model, is_random = load(name, folders, device, Path(scratch))
+                # The first pass pays for caches and kernels; nobody calls into a cold model.
+                for n_streams in (1, *options.streams):
+                    if name in RECOGNIZERS:
+                        recognizers.append(
+                            measure_recognizer(name, model, n_streams, options.seconds, is_random)
+                        )
+                    else:
+                        voices.append(measure_voice(name, model, n_streams))
+                (recognizers if name in RECOGNIZERS else voices).pop(-1 - len(options.streams))
+            except AudioError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+    print_table(recognizers)
+    print_table(voices)
+    if options.json is not None:
+        figures = [asdict(row) for row in (*recognizers, *voices)]
+        options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    return 0 if recognizers or voices else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
