@@ -83,8 +83,10 @@ class Caller:
         backends: Backends | None = None,
         agent: AgentConfig | None = None,
         config: Config | None = None,
+        chunk_ms: int = CHUNK_MS,
         **session_options: Any,
     ) -> None:
+        self.chunk_ms = chunk_ms
         self.clock = clock
         self.transport = MemoryTransport(Hello(timeline=True), clock)
         self.backends = backends or instant_backends()
@@ -114,8 +116,8 @@ class Caller:
         self.transport.put({"type": type, **fields})
 
     async def play(self, samples: NDArray[np.int16]) -> None:
-        """Stream int16 at 24 kHz in real time, 20 ms a frame."""
-        per_chunk = RATE_HZ * CHUNK_MS // 1000
+        """Stream int16 at 24 kHz in real time, `chunk_ms` a frame."""
+        per_chunk = RATE_HZ * self.chunk_ms // 1000
         for start in range(0, len(samples), per_chunk):
             chunk = samples[start : start + per_chunk]
             self.send(
@@ -138,8 +140,8 @@ class Caller:
         waited_ms = 0.0
         while len(self.of(type)) < count:
             assert waited_ms < limit_ms, f"no {type} within {limit_ms} ms: {self.types()}"
-            await self.wait_quietly(CHUNK_MS)
-            waited_ms += CHUNK_MS
+            await self.wait_quietly(self.chunk_ms)
+            waited_ms += self.chunk_ms
 
     # --- what came ---
 

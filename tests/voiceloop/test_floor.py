@@ -136,7 +136,9 @@ async def is_answered_in_the_end(caller: Caller) -> None:
 async def test_no_order_of_events_leaves_a_dead_call(clock: Clock, seed: int) -> None:
     chance = random.Random(seed)
     backends = scripted(seed)
-    async with Caller(clock, backends, AgentConfig(greeting="Hello, how can I help?")) as caller:
+    async with Caller(
+        clock, backends, AgentConfig(greeting="Hello, how can I help?"), chunk_ms=40
+    ) as caller:
         for _ in range(25):
             await random_act(caller, chance)
         await is_answered_in_the_end(caller)
@@ -156,7 +158,7 @@ async def test_no_worker_failure_leaves_a_dead_call(clock: Clock, seed: int) -> 
         "voice": [Fault(chance.choice(["open", "feed", "finish"]), "fail", nth)],
     }  # fmt: skip
     backends = scripted(seed, **faults)
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, chunk_ms=40) as caller:
         for _ in range(8):
             await caller.say(chance.choice([200, 700, 1000]))
             await caller.wait_quietly(chance.choice([300, 1500, 3000]))
@@ -170,7 +172,7 @@ async def test_no_worker_failure_leaves_a_dead_call(clock: Clock, seed: int) -> 
 @pytest.mark.parametrize("after_ms", [10, 350, 700, 900, 1300, 1400, 1500, 2200])
 async def test_hanging_up_at_any_moment_leaves_nothing(clock: Clock, after_ms: float) -> None:
     backends = scripted(3)
-    async with Caller(clock, backends, AgentConfig(greeting="Hello.")) as caller:
+    async with Caller(clock, backends, AgentConfig(greeting="Hello."), chunk_ms=40) as caller:
         task = asyncio.create_task(caller.say(900))
         await asyncio.sleep(after_ms / 1000)
         if after_ms > 1000:
@@ -184,7 +186,7 @@ async def test_a_failed_turn_is_said_so_and_the_next_works(clock: Clock) -> None
     backends = instant_backends(
         language_model=FakeLanguageModel([LONG], faults=[Fault("commit", after=3)])
     )
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, chunk_ms=40) as caller:
         await caller.say(900)
         await caller.listen_until("response.done")
         await caller.wait_quietly(1000)
@@ -199,7 +201,7 @@ async def test_a_reply_that_never_comes_ends_at_its_deadline(clock: Clock) -> No
     backends = instant_backends(
         language_model=FakeLanguageModel(["Hi."], faults=[Fault("commit", "hang")])
     )
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, chunk_ms=40) as caller:
         await caller.say(900)
         await caller.listen_until("response.done", limit_ms=40_000)
     assert caller.statuses() == ["failed"]
@@ -207,7 +209,7 @@ async def test_a_reply_that_never_comes_ends_at_its_deadline(clock: Clock) -> No
 
 async def test_sixty_turns_and_none_is_unanswered(clock: Clock) -> None:
     backends = instant_backends(recognizer=FakeRecognizer(["what time is it now"]))
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, chunk_ms=40) as caller:
         for turn in range(60):
             await caller.say(600 + 10 * (turn % 40))
             await caller.listen_until("response.done", count=turn + 1)
@@ -220,7 +222,7 @@ async def test_a_cough_over_the_agent_does_not_stop_it(clock: Clock) -> None:
     backends = instant_backends(
         recognizer=FakeRecognizer(["tell me a story", ""]), language_model=FakeLanguageModel([LONG])
     )
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, chunk_ms=40) as caller:
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(800)
@@ -239,7 +241,7 @@ async def test_noise_before_the_first_sound_of_the_reply_keeps_it_owed(clock: Cl
     backends = instant_backends(
         recognizer=recognizer, language_model=FakeLanguageModel(["Noon."], ttft_ms=600)
     )
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, chunk_ms=40) as caller:
         await caller.say(700)
         await caller.listen_until("response.created")
         await caller.say(400)  # long enough to take the floor, yet no word in it
@@ -256,7 +258,7 @@ async def test_a_tool_of_the_agent_file_is_answered_in_the_same_turn(clock: Cloc
 
     backends = instant_backends(language_model=FakeLanguageModel(reply))
     agent = AgentConfig(tools=(AgentTool("hours", result="nine"),))
-    async with Caller(clock, backends, agent) as caller:
+    async with Caller(clock, backends, agent, chunk_ms=40) as caller:
         await caller.say(900)
         await caller.listen_until("response.done", count=2)
     assert caller.statuses() == ["completed", "completed"]
@@ -270,7 +272,7 @@ async def test_a_tool_of_the_client_ends_the_turn_until_its_result(clock: Clock)
         return Reply("", (ToolCall("call_1", "weather", '{"city": "Rome"}'),))
 
     backends = instant_backends(language_model=FakeLanguageModel(reply))
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, chunk_ms=40) as caller:
         await caller.say(900)
         await caller.listen_until("response.function_call_arguments.done")
         output = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
@@ -285,7 +287,7 @@ async def test_manual_turns_wait_for_the_words_before_the_answer(clock: Clock) -
     backends = instant_backends(
         recognizer=FakeRecognizer(["how are you"], final_delay_ms=300), language_model=model
     )
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, chunk_ms=40) as caller:
         caller.send("session.update", session=turn_detection(None))
         await caller.say(800)
         caller.send("input_audio_buffer.commit")
@@ -297,14 +299,14 @@ async def test_manual_turns_wait_for_the_words_before_the_answer(clock: Clock) -
 async def test_a_crisis_word_gets_the_fixed_answer(clock: Clock) -> None:
     agent = AgentConfig(crisis=Crisis(("hurt myself",), "Please call your local helpline."))
     backends = instant_backends(recognizer=FakeRecognizer(["i want to hurt myself"]))
-    async with Caller(clock, backends, agent) as caller:
+    async with Caller(clock, backends, agent, chunk_ms=40) as caller:
         await caller.say(1300)
         await caller.listen_until("response.done")
     assert caller.transcript() == "Please call your local helpline."
 
 
 async def test_a_client_that_does_not_read_is_closed(clock: Clock) -> None:
-    async with Caller(clock) as caller:
+    async with Caller(clock, chunk_ms=40) as caller:
         caller.transport.reading = False
         await caller.say(900)
         await caller.wait_quietly(9000)
