@@ -33,6 +33,13 @@ class AgentConfig:
         return self.hidden_size // self.n_heads
 
 
+# Scales of the initial weights; see `AgentModel._initialize` and `prepare_copying`.
+EMBEDDING_STD = 0.5
+FINAL_NORM_GAIN = 0.05
+PREVIOUS_TOKEN_SCORE = 60.0  # before the softmax, at distance one
+MATCH_GAIN = 3.0
+COPY_GAIN = 6.0
+
 SIZES: dict[str, AgentConfig] = {
     "target": AgentConfig(),
     "draft": AgentConfig(
@@ -139,18 +146,23 @@ class AgentModel(nn.Module):
         self.register_buffer("frequencies", frequencies, persistent=False)
         self._initialize()
 
+    @torch.no_grad()
     def _initialize(self) -> None:
-        """Small normal weights; projections into the residual stream start at zero.
+        """Wide embeddings, silent output projections, and the first two layers ready to copy.
 
-        Zero output projections let each layer begin as the identity, which helps short runs.
+        The residual stream starts as the token itself, large enough that no layer drowns it; each
+        projection back into it starts at zero, so that a layer begins as the identity.
         """
         for name, parameter in self.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(parameter)
             elif "embed_tokens" in name:
-                nn.init.normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=EMBEDDING_STD)
             elif parameter.ndim == 2:
                 nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+        nn.init.constant_(self.model.norm.weight, FINAL_NORM_GAIN)
+        if self.config.n_layers > 1 and self.config.hidden_size > 2 * self.config.head_dim:
+            prepare_copying(self)
 
     def forward(
         self,
@@ -178,6 +190,51 @@ class AgentModel(nn.Module):
 
     def n_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+@torch.no_grad()
+def prepare_copying(model: AgentModel) -> None:
+    """Start the first two layers as an induction circuit: find what followed this token, say it.
+
+    Answers from a prompt are copies. Left to chance the two heads that copying needs form after
+    millions of tokens; here they are written down and training only refines them.
+    Layer 0, head 0 attends to the previous token by rotary phase and writes it into a free
+    subspace. Layer 1 compares the current token with that subspace in the slowly turning rotary
+    dimensions and writes the token it finds.
+    Source: Olsson et al., In-context Learning and Induction Heads, 2022, for the circuit.
+    """
+    config = model.config
+    hidden, dim, half = config.hidden_size, config.head_dim, config.head_dim // 2
+    basis, _ = torch.linalg.qr(torch.randn(hidden, hidden))
+    constant, token, place, spoken = basis.T.split([1, dim, dim, hidden - 2 * dim - 1])
+    spoken = torch.cat((token, spoken))[torch.randperm(hidden - dim - 1)[:dim]]
+    # A direction all tokens share gives heads something that does not depend on content.
+    model.model.embed_tokens.weight.add_(constant * EMBEDDING_STD * hidden**0.5)
+
+    first, second = model.model.layers[0].self_attn, model.model.layers[1].self_attn
+    sharp = min(12, half)  # the fastest pairs tell neighbours apart
+    angle = model.frequencies[:sharp]
+    query, key = torch.zeros(dim), torch.zeros(dim)
+    query[:sharp] = 1.0
+    key[:sharp], key[half : half + sharp] = angle.cos(), angle.sin()
+    gain = (PREVIOUS_TOKEN_SCORE * dim**0.5 / sharp) ** 0.5 / (hidden / 2) ** 0.5
+    first.q_proj.weight[:dim] = gain * query[:, None] * constant
+    first.k_proj.weight[:dim] = gain * key[:, None] * constant
+    first.v_proj.weight[:dim] = token
+    first.o_proj.weight[:, :dim] = 1.5 * EMBEDDING_STD * place.T
+
+    slow = half - max(1, half // 3)
+    dims = torch.cat((torch.arange(slow, half), torch.arange(slow, half) + half))
+    group = config.n_heads // config.n_kv_heads
+    for head in range(config.n_kv_heads):
+        part = torch.arange(len(dims)) + head * len(dims)
+        part = part % dim
+        query_rows, key_rows = dims + head * group * dim, dims + head * dim
+        second.q_proj.weight[query_rows] = MATCH_GAIN * token[part]
+        second.k_proj.weight[key_rows] = MATCH_GAIN * place[part]
+        second.v_proj.weight[head * dim : (head + 1) * dim] = spoken
+        columns = slice(head * group * dim, (head * group + 1) * dim)
+        second.o_proj.weight[:, columns] = COPY_GAIN * EMBEDDING_STD * spoken.T
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:

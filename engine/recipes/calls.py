@@ -166,7 +166,8 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
                         expand(
                             rng,
                             "you are {a}, the voice of {n}.|you are {a}. you (answer the phone|"
-                            "take calls) (for|at) {n}.|you are the (voice |)assistant {a} (at|of) {n}.",
+                            "take calls) (for|at) {n}.|you are the (voice |)assistant {a} (at|of) "
+                            "{n}.",
                             a=place.agent,
                             n=place.name,
                         ),

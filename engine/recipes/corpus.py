@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from .calls import Chatter, generate_call
 from .chat_format import ChatEncoder, render_chat, train_tokenizer
 from .dialogues import SOURCES, Dialogue, as_messages, read_dialogues
-from .drills import echo, lookup
+from .drills import echo, lookup, unlearned
 from .recognizer_noise import RecognizerNoise
 
 ROW_TOKENS = 512
@@ -26,18 +26,20 @@ MAX_POSITION = 2048
 # Conversations per thousand of a shard. The task sources are small beside the calls: this decides
 # how often they repeat.
 MIXTURE = {
-    "calls": 640,
-    "sgd": 60,
-    "star": 70,
-    "tm4": 90,
+    "calls": 720,
+    "sgd": 50,
+    "star": 60,
+    "tm4": 80,
     "tm3": 15,
-    "mschat": 40,
-    "ohf": 35,
-    "selfdlg": 15,
-    "webq": 35,
-    "echo": 60,
-    "lookup": 160,
+    "mschat": 30,
+    "ohf": 30,
+    "selfdlg": 10,
+    "webq": 30,
+    "echo": 15,
+    "lookup": 40,
 }
+# The first stage: nothing but copying.
+DRILLS = {"echo": 60, "lookup": 40}
 _SGD_PARTS = frozenset("restaurants hotels movies ridesharing events services rentalcars".split())
 
 Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]], set[int]]
@@ -79,7 +81,8 @@ class Corpus:
             for _, text in d.turns
             for word in text.split()
         }
-        self.noise = RecognizerNoise(sorted(word for word in words if word.isalpha()))
+        self.vocabulary = sorted(word for word in words if word.isalpha())
+        self.noise = RecognizerNoise(self.vocabulary)
         self.chatter = Chatter(
             tuple(
                 (d.turns[0][1], d.turns[1][1])
@@ -89,14 +92,17 @@ class Corpus:
             tuple(d.turns[0][1] for d in self.dialogues["webq"]),
         )
 
-    def conversations(self, rng: random.Random, count: int) -> Iterator[Conversation]:
+    def conversations(
+        self, rng: random.Random, count: int, mixture: dict[str, int] = MIXTURE
+    ) -> Iterator[Conversation]:
         """Draw from the mixture."""
-        for source in rng.choices(list(MIXTURE), weights=list(MIXTURE.values()), k=count):
+        for source in rng.choices(list(mixture), weights=list(mixture.values()), k=count):
             if source == "calls":
                 call = generate_call(rng.randrange(1 << 60), self.noise, self.chatter)
                 yield call.messages, call.tools, call.unlearned
             elif source in ("echo", "lookup"):
-                yield (echo if source == "echo" else lookup)(rng), [], set()
+                messages = echo(rng, self.vocabulary) if source == "echo" else lookup(rng)
+                yield messages, [], unlearned(messages)
             elif source == "webq":
                 # A lone question with a place's prompt: refused, whatever it is.
                 call = refusal_call(rng, self)
@@ -150,10 +156,16 @@ def tokenizer_from(
     )
 
 
-def build_rows(corpus: Corpus, encoder: ChatEncoder, seed: str, n_conversations: int) -> Rows:
+def build_rows(
+    corpus: Corpus,
+    encoder: ChatEncoder,
+    seed: str,
+    n_conversations: int,
+    mixture: dict[str, int] = MIXTURE,
+) -> Rows:
     """Generate, encode and pack one shard."""
     rng = random.Random(seed)
-    encoded = encoder.encode_batch(list(corpus.conversations(rng, n_conversations)))
+    encoded = encoder.encode_batch(list(corpus.conversations(rng, n_conversations, mixture)))
     return pack_rows(encoded, encoder.pad, rng)
 
 

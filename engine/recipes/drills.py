@@ -7,6 +7,7 @@ varied copying brings that about in a fraction of the tokens that whole calls ne
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from .lexicon import (
@@ -46,25 +47,32 @@ def _value(rng: random.Random) -> str:
             return _thing(rng)
 
 
-def echo(rng: random.Random) -> list[dict[str, Any]]:
-    """The agent says the caller's words again, two or three times over."""
-    messages: list[dict[str, Any]] = [
-        {
-            "role": "system",
-            "content": expand(
-                rng, "you repeat (what|the words) the caller says.|say it back to the caller."
-            ),
-        }
-    ]
-    for _ in range(rng.randint(1, 3)):
-        words = " ".join(
-            digit_words(str(rng.randint(10, 10**7))) if rng.random() < 0.3 else _thing(rng)
-            for _ in range(rng.randint(1, 6))
+def echo(rng: random.Random, vocabulary: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The agent says the caller's words again, up to three times over."""
+    messages: list[dict[str, Any]] = []
+    if rng.random() < 0.5:
+        prompt = expand(
+            rng, "you repeat (what|the words) the caller says.|say it back to the caller."
         )
-        messages.append({"role": "user", "content": words.lower()})
+        messages.append({"role": "system", "content": prompt})
+    for _ in range(rng.randint(1, 3)):
+        if vocabulary and rng.random() < 0.6:
+            words = " ".join(rng.choice(vocabulary) for _ in range(rng.randint(3, 16)))
+        else:
+            words = " ".join(
+                digit_words(str(rng.randint(10, 10**7))) if rng.random() < 0.3 else _thing(rng)
+                for _ in range(rng.randint(1, 6))
+            )
+        is_exact = rng.random() < 0.6
+        messages.append({"role": "user", "content": words if is_exact else words.lower()})
         lead = expand(rng, "(you said|i heard|that was|okay)(,|:) ")
         messages.append({"role": "assistant", "content": f"{lead.strip()} {words}."})
     return messages
+
+
+def unlearned(messages: Sequence[dict[str, Any]]) -> set[int]:
+    """All that the agent does not say: random words cannot be predicted, only copied."""
+    return {at for at, message in enumerate(messages) if message["role"] != "assistant"}
 
 
 def lookup(rng: random.Random) -> list[dict[str, Any]]:

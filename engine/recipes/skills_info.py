@@ -199,8 +199,8 @@ def menu(call: Call) -> None:
         named = groups[group][:6]
         if word.startswith(("to ", "for ")) or word == "sweet":
             call.user(
-                "what do you have {w}|what (is there|can i (get|have)|have you got|do you serve) {w}|"
-                "do you have (anything|something) {w}",
+                "what do you have {w}|what (is there|can i (get|have)|have you got|do you serve) "
+                "{w}|do you have (anything|something) {w}",
                 w=word,
             )
         else:

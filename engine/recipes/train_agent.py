@@ -25,7 +25,7 @@ from torch import Tensor
 from .agent_model import SIZES, AgentModel, document_mask
 from .chat_format import ChatEncoder
 from .checkpoint import export_model, load_checkpoint, save_checkpoint
-from .corpus import Corpus, Rows, build_rows, tokenizer_from
+from .corpus import DRILLS, MIXTURE, Corpus, Rows, build_rows, tokenizer_from
 from .dialogues import data_directory
 
 SHARD_CONVERSATIONS = 6000
@@ -43,11 +43,13 @@ class TrainOptions:
     n_tokens: int = 24_000_000
     rows_per_step: int = 8
     rows_per_part: int = 2
-    muon_lr: float = 4e-3
-    adam_lr: float = 3e-3
+    muon_lr: float = 3e-3
+    embedding_lr: float = 5e-3
+    norm_lr: float = 1e-3
     weight_decay: float = 0.02
     warmup_steps: int = 60
     decay_share: float = 0.3
+    drill_until: int = 0  # tokens that are drills alone, in the beginning
     grow_at: int = 0  # tokens after which half the depth becomes the whole; 0: whole at once
     seed: int = 1
     threads: int = 2
@@ -95,7 +97,8 @@ class Trainer:
         self.parameters = list(self.model.parameters())
         self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         matrices = [p for n, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in n]
-        others = [p for n, p in self.model.named_parameters() if p.ndim != 2 or "embed" in n]
+        embedding = [self.model.model.embed_tokens.weight]
+        norms = [p for p in self.model.parameters() if p.ndim == 1]
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(
                 matrices,
@@ -104,7 +107,10 @@ class Trainer:
                 weight_decay=options.weight_decay,
                 adjust_lr_fn="match_rms_adamw",
             ),
-            torch.optim.AdamW(others, lr=options.adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
+            torch.optim.AdamW(
+                embedding, lr=options.embedding_lr, betas=(0.9, 0.95), weight_decay=0
+            ),
+            torch.optim.AdamW(norms, lr=options.norm_lr, betas=(0.9, 0.95), weight_decay=0),
         ]
 
     def grow(self) -> None:
@@ -142,7 +148,7 @@ class Trainer:
             self._build(n_layers)
         self.model.load_state_dict(state["model"])
         self.average = {name: t.to(self.device) for name, t in state["average"].items()}
-        for optimizer, saved in zip(self.optimizers, state["optimizers"] or (), strict=False):
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step, self.n_seen = state["step"], state["n_seen"]
         self.shard, self.row = state["shard"], state["row"]
@@ -199,10 +205,10 @@ class Trainer:
         scale = learning_rate_scale(
             self.n_seen, options.n_tokens, self.step - self.warm_from, options
         )
-        rates = (options.muon_lr * scale, options.adam_lr * scale)
+        rates = (options.muon_lr, options.embedding_lr, options.norm_lr)
         for optimizer, rate in zip(self.optimizers, rates, strict=True):
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * scale
         stop = min(at.stop, len(rows))
         size = options.rows_per_part if self.device.type == "cpu" else options.rows_per_step
         parts = [slice(first, min(first + size, stop)) for first in range(at.start, stop, size)]
@@ -240,11 +246,13 @@ class Trainer:
         with log_path.open("a", newline="") as log:
             writer = csv.writer(log)
             while self.n_seen < options.n_tokens:
+                drilling = self.n_seen < options.drill_until
                 rows = build_rows(
                     self.corpus,
                     self.encoder,
                     f"{options.seed}/{self.shard}",
                     options.shard_conversations,
+                    DRILLS if drilling else MIXTURE,
                 )
                 while self.row < len(rows) and self.n_seen < options.n_tokens:
                     if self.config.n_layers < self.full_depth and self.n_seen >= options.grow_at:
@@ -334,6 +342,9 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--tokens", type=float, default=24e6, help="tokens to train on, in all")
     parser.add_argument(
+        "--drill-until", type=float, default=1e6, help="nothing but drills until then"
+    )
+    parser.add_argument(
         "--grow-at", type=float, default=4e6, help="train half the depth until then"
     )
     parser.add_argument("--rows-per-step", type=int, default=8, help="rows of 512 tokens")
@@ -348,6 +359,7 @@ def main() -> None:
             given.device,
             int(given.tokens),
             given.rows_per_step,
+            drill_until=int(given.drill_until),
             grow_at=int(given.grow_at),
             seed=given.seed,
             threads=given.threads,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.recipes.agent_model import SIZES, AgentModel, document_mask
+from engine.recipes.agent_model import SIZES, AgentConfig, AgentModel, document_mask
 from engine.recipes.chat_format import END, PAD, USER, ChatEncoder, render_chat, train_tokenizer
 from engine.recipes.corpus import Rows, build_rows, pack_rows
 from engine.recipes.decoding import generate_replies, load_agent, log_probabilities
@@ -180,6 +180,19 @@ def test_a_grown_model_computes_the_same_and_goes_on(data: Path, tmp_path: Path)
     torch.testing.assert_close(log_probabilities(trainer.model, [3, 40, 41, 42]), before)
     trainer.run()
     assert Trainer(given).config.n_layers == 2 and trainer.n_seen >= 4000
+
+
+def test_a_fresh_model_already_continues_a_repetition() -> None:
+    torch.manual_seed(0)
+    model = AgentModel(AgentConfig(vocab_size=512, n_layers=2))
+    generator = torch.Generator().manual_seed(1)
+    words = torch.randperm(500, generator=generator)[:24].tolist()
+    scores = log_probabilities(model, words + words)
+    found = 0
+    for at in range(24, 47):
+        others = [word for word in words if word != words[at - 24]]
+        found += max(others, key=lambda word: float(scores[at, word])) == words[at - 23]
+    assert found >= 8  # by chance one
 
 
 def test_cached_decoding_equals_a_full_pass() -> None:
