@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .branch import Branch
+from .grammar import GrammarCompiler
 from .kv_cache import KvPool
 from .loader import Checkpoint, read_config
 from .model import Decoder
@@ -26,7 +27,7 @@ from .scheduler import Scheduler, Service, Task
 from .sequence import Sequence
 from .speculative import Drafter, ModelDrafter, NgramDrafter, Speculation
 from .text import Text
-from .tool_calls import MalformedToolCall, notation_of
+from .tool_calls import MalformedToolCall, ParsedCall, notation_of
 from .types import (
     BLOCK_TOKENS,
     CheckpointError,
@@ -34,6 +35,7 @@ from .types import (
     Done,
     EngineConfig,
     Event,
+    GrammarError,
     InvalidRequest,
     OutOfMemory,
     SamplingParams,
@@ -68,6 +70,7 @@ class Engine:
         self.tree = PrefixTree(self.pool)
         self.runner = Runner(decoder, self.pool)
         self.scheduler = Scheduler(self.pool, self.tree, config)
+        self._grammars = GrammarCompiler(text, model.vocab_size)
         self.speculation = Speculation(drafters, config.max_draft_tokens, clock)
         self.notation = notation_of(text.template_source)
         self.outbox: list[Event] = []
@@ -164,7 +167,9 @@ class Engine:
 
     def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply:
         self._stalled = False
+        """A reply not yet begun. Raises: GrammarError."""
         n_most = min(params.max_tokens, self.context_length - n_prompt)
+        schema = params.json_schema
         return Reply(
             self.text,
             replace(params, max_tokens=max(1, n_most)),
@@ -172,6 +177,7 @@ class Engine:
             n_prompt=n_prompt,
             now=self.clock(),
             notation=self.notation,
+            grammar=None if schema is None else self._grammars.json_schema(schema),
         )
 
     def require_room(self, n_tokens: int) -> None:
@@ -269,7 +275,12 @@ class Engine:
             task.reply.count(prefilled_tokens=extension.n_known)
         if logits is None:
             return
-        sampled = self._verify(task.reply, sequence.tokens, extension.proposals, logits)
+        try:
+            sampled = self._verify(task.reply, sequence.tokens, extension.proposals, logits)
+        except GrammarError as error:
+            sequence.n_resident = len(sequence.tokens)
+            self._conclude(task, [], str(error))
+            return
         known, task.n_accepted = len(sequence.tokens), len(sampled) - 1
         sequence.n_resident = known + len(extension.proposals)
         sequence.tokens += sampled
@@ -297,9 +308,13 @@ class Engine:
         sampled: list[int] = []
         n_prompt, n_before = reply.n_prompt, len(reply.tokens)
         for i, row in enumerate(logits):
-            penalized = penalize(row, reply.params, prompt[:n_prompt], [*reply.tokens, *sampled])
-            sampled.append(choose(penalized, reply.params, reply.seed, n_before + i))
-            if i < len(proposals) and sampled[-1] != proposals[i]:
+            row = penalize(row, reply.params, prompt[:n_prompt], [*reply.tokens, *sampled])
+            if reply.grammar is not None:
+                row = reply.grammar.mask(row)
+            sampled.append(choose(row, reply.params, reply.seed, n_before + i))
+            if reply.grammar is not None:
+                reply.grammar.advance(sampled[-1])
+            if sampled[-1] in reply.stop_ids or sampled[-1:] != proposals[i : i + 1]:
                 break
         n_accepted = len(sampled) - 1
         reply.count(drafted_tokens=len(proposals), accepted_tokens=n_accepted)
@@ -320,17 +335,22 @@ class Engine:
         n_taken = len(reply.tokens) - n_before
         sequence.truncate(len(sequence.tokens) - len(sampled) + n_taken)
         if task.service is Service.SPECULATIVE:
-            self._totals["speculated_tokens"] += n_taken
-            if error is not None:
-                reply.finish_reason = "error"
             branch.n_speculated += n_taken
+            self._totals["speculated_tokens"] += n_taken
+        self._conclude(task, output, error)
+
+    def _conclude(self, task: Task, output: list[str | ParsedCall], error: str | None) -> None:
+        """Send a step's output, and the end where this was it."""
+        branch, reply = task.branch, task.reply
+        assert reply is not None
+        if error is not None:
+            reply.finish_reason = "error"
+        if task.service is Service.SPECULATIVE:
             branch.emit_draft(output)
             return
         branch.emit(output)
-        if error is not None:
-            branch.finish("error", error)
-        elif reply.finish_reason is not None:
-            branch.finish(reply.finish_reason)
+        if reply.finish_reason is not None:
+            branch.finish(reply.finish_reason, error)
 
 
 def _read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:

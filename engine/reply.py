@@ -8,6 +8,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 
 from .detokenizer import Detokenizer, StopStrings
+from .grammar import Grammar
 from .text import Text
 from .tool_calls import Notation, ParsedCall, ToolCallParser
 from .types import SamplingParams, Timings, Usage
@@ -51,7 +52,9 @@ class Reply:
         n_prompt: int,
         now: float,
         notation: Notation | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
+        self.grammar = grammar
         self.params, self.n_prompt = params, n_prompt
         self.seed = seed if params.seed is None else params.seed
         self.tokens: list[int] = []
@@ -61,7 +64,7 @@ class Reply:
         self.usage = Usage(prompt_tokens=n_prompt)
         self.clock = ReplyClock(now)
         self._n_reported = 0
-        self._stop_ids = frozenset[int]() if params.ignore_eos else text.stop_ids
+        self.stop_ids = frozenset[int]() if params.ignore_eos else text.stop_ids
         marks = {notation.open, notation.close} if notation else set[str]()
         shown = frozenset(i for i, content in text.special.items() if content in marks)
         self._detokenizer = Detokenizer(text, shown)
@@ -100,7 +103,7 @@ class Reply:
         output: list[str | ParsedCall] = []
         for token in tokens:
             self.tokens.append(token)
-            if token in self._stop_ids:
+            if token in self.stop_ids:
                 self.finish_reason = "stop"
             else:
                 output += self._parser.feed(self._stops.feed(self._detokenizer.feed(token)))
