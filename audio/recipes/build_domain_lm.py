@@ -9,6 +9,8 @@ number is expected). Text: user turns of the training splits, and generated phra
 import argparse
 import json
 import os
+import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from tempfile import TemporaryDirectory
 import pocketsphinx
 
 from ..asr.pocketsphinx_decoder import CLASS_TOKEN, EMBEDDED, UNSPOKEN
+from ..normalize import spoken_words
 from ..pronunciation import pronounce
 from .phrases import generate_digits, generate_phrases
 from .trigram import TrigramModel, build_trigram, write_arpa
@@ -27,6 +30,8 @@ MIN_COUNT = 4
 N_PHRASES = 150_000
 PHRASE_WEIGHT = 1.5  # of a generated sentence, as SOURCE_WEIGHTS are of a turn
 N_DIGIT_STRINGS = 20_000
+THIN_WEIGHT = 0.001  # of other sentences in the digits' model: some 2 % of its words
+HELD_OUT_WORDS = 4  # shorter sentences ("yes please") are nobody's
 SEED = 7
 
 # Said otherwise than the CMU dictionary or espeak's rules tell.
@@ -34,7 +39,8 @@ PRONUNCIATIONS: dict[str, tuple[str, ...]] = {
     "am": ("AE M", "EY EH M"),
     "matcha": ("M AA CH AH",),
     "macchiato": ("M AA K IY AA T OW",),
-    "latte": ("L AA T EY",),
+    "latte": ("L AA T EY", "L AE T EY", "L AE T"),  # the third is flite's
+    "lattes": ("L AA T EY Z", "L AE T EY Z", "L AE T S"),
     "uh": ("AH",),
     "um": ("AH M",),
     "hmm": ("HH M", "M"),
@@ -54,17 +60,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=Path(default), help="folder with dialogues/")
     parser.add_argument("--out", type=Path, default=EMBEDDED)
     parser.add_argument(
-        "--held-out", type=Path, help="lines of text that must not be a sentence of the model"
+        "--held-out",
+        type=Path,
+        default=Path("clients/call/call.toml"),
+        help="TOML file whose `text` values must not be sentences of the model",
     )
     options = parser.parse_args(arguments)
-    held_out = set(options.held_out.read_text().lower().splitlines()) if options.held_out else set()
+    held_out = read_held_out(options.held_out)
 
     turns = [
         (words, SOURCE_WEIGHTS[source]) for source, words in read_user_turns(options.data, "train")
     ]
     phrases = [(words, PHRASE_WEIGHT) for words in generate_phrases(N_PHRASES, SEED)]
     sentences: Sentences = [
-        sentence for sentence in (*turns, *phrases) if " ".join(sentence[0]) not in held_out
+        sentence for sentence in (*turns, *phrases) if tuple(sentence[0]) not in held_out
     ]
     digits: Sentences = [(words, 1.0) for words in generate_digits(N_DIGIT_STRINGS, SEED)]
 
@@ -72,14 +81,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     vocabulary = frozenset(pronunciations)
     domain = build_trigram(sentences, vocabulary, min_bigram=0.6, min_trigram=1.2, prune=1.2)
     # The digits' model is nearly all digit strings, over a thin layer of everything else.
-    thin: Sentences = [(words, 0.02 * weight) for words, weight in sentences]
-    digit = build_trigram(digits + thin, vocabulary, min_bigram=1.0, min_trigram=1.0, prune=1.5)
+    thin: Sentences = [(words, THIN_WEIGHT * weight) for words, weight in sentences]
+    digit = build_trigram(
+        digits + thin, vocabulary, min_bigram=0.5, min_trigram=1.0, prune=0.5, floor=0.01
+    )
 
     options.out.mkdir(parents=True, exist_ok=True)
     write_dictionary(pronunciations, options.out / "domain.dict")
     write_binary(domain, options.out / "domain.lm.bin")
     write_binary(digit, options.out / "digits.lm.bin")
     report(options.data, options.out, domain)
+
+
+def read_held_out(path: Path) -> set[tuple[str, ...]]:
+    """Spoken words of each sentence of at least HELD_OUT_WORDS under a `text` key of the file."""
+    found: set[tuple[str, ...]] = set()
+
+    def collect(value: object) -> None:
+        match value:
+            case {"text": str(text), **rest}:
+                for sentence in (text, *re.split(r"[.?!]", text)):
+                    if len(words := spoken_words(sentence)) >= HELD_OUT_WORDS:
+                        found.add(tuple(words))
+                collect(rest)
+            case dict():
+                collect(list(value.values()))
+            case list():
+                for element in value:
+                    collect(element)
+
+    collect(tomllib.loads(path.read_text()))
+    return found
 
 
 def choose_vocabulary(

@@ -41,7 +41,9 @@ def _expand(template: str, generator: random.Random) -> str:
     def rule(match: re.Match[str]) -> str:
         return _expand(_grammar()["rules"][match[1]], generator)
 
-    return re.sub(r"\{(\w+)\}", rule, re.sub(r"\[([^\]]*)\]", optional, text))
+    text = re.sub(r"\{(\w+)\}", rule, re.sub(r"\[([^\]]*)\]", optional, text))
+    # "{food}s": sandwiches, pancakes.
+    return re.sub(r"(?<=ch)s\b", "es", re.sub(r"ss\b", "s", text))
 
 
 def _alternatives(template: str) -> list[str]:

@@ -1,0 +1,204 @@
+"""Word error rate of the embedded recognizer, generic against domain language model.
+
+    python -m benchmarks.recognizer_bench [--data DIR] [--most N] [--out DIR]
+
+Every clip is a call of its own: a fresh stream, nothing known of the speaker, audio streamed in
+20 ms frames. `digits` is the domain model with the digit grammar switched in, as the runtime does
+when the agent has asked for a number. At 10 dB a recorded noise is mixed in, a different one for
+each clip. Slot recall: share of a spoken order's slots whose words were all heard.
+
+The recognizer is a fallback that needs no download; these figures say how far it carries.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from audio.asr.pocketsphinx import PocketsphinxRecognizer
+from audio.errors import AudioError
+from audio.frames import RECOGNIZER_HZ, Samples, rms_dbfs
+from audio.stream import RecognizerOptions, StreamFailed, Transcript
+from benchmarks.harness import results, write_results
+
+CHUNK = RECOGNIZER_HZ // 50
+SNR_DB = 10.0
+LEAD_S = 0.2  # of silence or noise before and after a clip, as the listener gives
+SEED = 0
+VARIANTS = ("generic", "domain", "digits")
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A recording with either its words or, of a spoken order, its slots."""
+
+    source: str
+    path: Path
+    words: tuple[str, ...] = ()
+    slots: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(slots=True)
+class Score:
+    """errors over n: word errors, or slots not heard."""
+
+    n_clips: int = 0
+    errors: int = 0
+    n: int = 0
+    audio_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    default = os.environ.get("VOICELOOP_DATA", "../shared/data")
+    parser.add_argument("--data", type=Path, default=Path(default))
+    parser.add_argument("--most", type=int, default=10**6, help="clips of one source at most")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args(arguments)
+    speech = options.data / "speech"
+    if not speech.is_dir():
+        sys.exit(f"expected speech data in {speech}, found none: set VOICELOOP_DATA or --data")
+
+    clips = list(read_clips(speech, options.most))
+    noises = [read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))]
+    table: dict[str, dict[str, Score]] = {}
+    for variant in VARIANTS:
+        recognizer = PocketsphinxRecognizer("generic" if variant == "generic" else "domain")
+        for index, clip in enumerate(clips):
+            if variant == "digits" and clip.source != "fsdd":
+                continue
+            noise = noises[index % len(noises)]
+            for condition, samples in conditions(read_audio(clip.path), noise, index):
+                row = table.setdefault(f"{clip.source}, {condition}", {})
+                score_clip(recognizer, variant, clip, samples, row.setdefault(variant, Score()))
+            if sys.stderr.isatty():
+                print(f"\r{variant} {index + 1}/{len(clips)}", end="", file=sys.stderr)
+    print_table(table)
+    settings = {"snr_db": SNR_DB, "most": options.most, "chunk_ms": 1000 * CHUNK / RECOGNIZER_HZ}
+    data = results("recognizer", SEED, settings, [], rows=as_rows(table))
+    print(write_results(data, options.out))
+
+
+def read_clips(speech: Path, most: int) -> Iterator[Clip]:
+    """At most `most` clips of each source, spread over its list."""
+    by_source: dict[str, list[Clip]] = {}
+    for line in (speech / "manifest.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        clip = Clip(record["source"], speech / record["file"], tuple(record["text"].split()))
+        by_source.setdefault(clip.source, []).append(clip)
+    for line in (speech / "commands.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        slots = tuple(tuple(value.split()) for value in record["slots"].values())
+        clip = Clip("commands (slots)", speech / record["file"], slots=slots)
+        by_source.setdefault(clip.source, []).append(clip)
+    for clips in by_source.values():
+        yield from clips[:: max(1, -(-len(clips) // most))]
+
+
+def read_audio(path: Path) -> Samples:
+    samples, rate_hz = soundfile.read(path, dtype="int16")
+    if rate_hz != RECOGNIZER_HZ:
+        raise AudioError(f"expected {path} at {RECOGNIZER_HZ} Hz, found {rate_hz}")
+    return np.asarray(samples, np.int16)
+
+
+def conditions(speech: Samples, noise: Samples, index: int) -> Iterator[tuple[str, Samples]]:
+    """The clip with a silent edge, and with noise at SNR_DB below its level."""
+    edge = round(LEAD_S * RECOGNIZER_HZ)
+    padded = np.pad(speech, edge).astype(np.float64)
+    generator = np.random.default_rng(SEED + index)
+    hiss = generator.normal(0.0, 3.0, len(padded))  # digital silence exists on no line
+    yield "clean", np.clip(padded + hiss, -32768, 32767).astype(np.int16)
+    start = int(generator.integers(0, len(noise)))
+    repeated = np.resize(np.roll(noise, -start), len(padded))
+    gain = 10 ** ((rms_dbfs(speech) - SNR_DB - rms_dbfs(repeated)) / 20)
+    yield f"{SNR_DB:.0f} dB", np.clip(padded + gain * repeated, -32768, 32767).astype(np.int16)
+
+
+def score_clip(
+    recognizer: PocketsphinxRecognizer, variant: str, clip: Clip, samples: Samples, score: Score
+) -> None:
+    options = RecognizerOptions(grammar="digits" if variant == "digits" else None)
+    started = time.process_time()
+    heard = recognize(recognizer, samples, options)
+    score.cpu_s += time.process_time() - started
+    score.audio_s += len(samples) / RECOGNIZER_HZ
+    score.n_clips += 1
+    if clip.slots:
+        score.n += len(clip.slots)
+        score.errors += sum(not set(slot) <= set(heard) for slot in clip.slots)
+    else:
+        score.n += len(clip.words)
+        score.errors += edit_distance(clip.words, heard)
+
+
+def recognize(
+    recognizer: PocketsphinxRecognizer, samples: Samples, options: RecognizerOptions
+) -> tuple[str, ...]:
+    """The words of one clip in a stream of its own."""
+    recognizer.open("clip", options)
+    for start in range(0, len(samples), CHUNK):
+        recognizer.feed("clip", samples[start : start + CHUNK])
+    recognizer.finalize("clip")
+    words: tuple[str, ...] = ()
+    while recognizer.has_work():
+        for event in recognizer.step():
+            if isinstance(event, StreamFailed):
+                raise AudioError(event.message)
+            if isinstance(event, Transcript):
+                words = tuple(word.text for word in event.words)
+    recognizer.close("clip")
+    return words
+
+
+def edit_distance(reference: Sequence[str], heard: Sequence[str]) -> int:
+    """Substitutions, deletions and insertions between two word sequences."""
+    row = list(range(len(heard) + 1))
+    for i, expected in enumerate(reference, start=1):
+        diagonal, row[0] = row[0], i
+        for j, found in enumerate(heard, start=1):
+            change = diagonal + (expected != found)
+            diagonal, row[j] = row[j], min(change, row[j] + 1, row[j - 1] + 1)
+    return row[-1]
+
+
+def as_rows(table: dict[str, dict[str, Score]]) -> list[dict[str, Any]]:
+    rows = []
+    for name, scores in table.items():
+        for variant, score in scores.items():
+            rate = 100 * score.errors / max(1, score.n)
+            is_recall = "slots" in name
+            measure = "slot_recall_percent" if is_recall else "wer_percent"
+            rows.append({
+                "set": name, "model": variant, measure: 100 - rate if is_recall else rate,
+                "n_clips": score.n_clips, "n": score.n,
+                "rtf": round(score.cpu_s / max(1e-9, score.audio_s), 3),
+            })  # fmt: skip
+    return rows
+
+
+def print_table(table: dict[str, dict[str, Score]]) -> None:
+    """WER (or slot recall) in percent, a line for each source and condition."""
+    print(f"\n{'set':<28}{'clips':>6}" + "".join(f"{variant:>10}" for variant in VARIANTS))
+    for name, scores in table.items():
+        cells = []
+        for variant in VARIANTS:
+            score = scores.get(variant)
+            rate = 100 * score.errors / max(1, score.n) if score else None
+            if rate is not None and "slots" in name:
+                rate = 100 - rate
+            cells.append(f"{'-' if rate is None else f'{rate:.1f}':>10}")
+        print(f"{name:<28}{next(iter(scores.values())).n_clips:>6}" + "".join(cells))
+
+
+if __name__ == "__main__":
+    main()

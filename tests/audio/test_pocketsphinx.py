@@ -1,0 +1,184 @@
+"""The embedded recognizer: partials firm up, segments follow each other, a session's words help.
+
+The speech is espeak-ng's, so that the tests need no data; what is held is behaviour, not accuracy.
+"""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pocketsphinx", reason="the embedded extra is not installed")
+pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
+
+from audio.asr.pocketsphinx import PocketsphinxRecognizer
+from audio.errors import AudioError, UnknownStream
+from audio.resample import Resampler
+from audio.stream import Partial, RecognizerOptions, Speech, Transcript, VoiceOptions
+from audio.tts.espeak import EspeakVoice
+
+ORDER = "what time do you open on friday"
+
+
+@pytest.fixture(scope="session")
+def recognizer_model():
+    return PocketsphinxRecognizer()
+
+
+@pytest.fixture
+def recognizer(recognizer_model):
+    yield recognizer_model
+    for stream_id in ("s", "a", "b"):
+        recognizer_model.close(stream_id)
+
+
+@pytest.fixture(scope="session")
+def say():
+    """say(text) -> int16 at 16 kHz with quiet room noise, 200 ms before and 300 ms after."""
+    voice = EspeakVoice()
+    cache = {}
+
+    def speak(text):
+        if text not in cache:
+            voice.open(text, VoiceOptions(voice="en-us"))
+            voice.feed(text, text)
+            voice.finish(text)
+            events = []
+            while voice.has_work():
+                events += voice.step()
+            speech = np.concatenate([e.samples for e in events if isinstance(e, Speech)])
+            resampler = Resampler(24_000, 16_000)
+            speech = np.concatenate([resampler.push(speech), resampler.flush()])
+            noise = np.random.default_rng(0).normal(0, 30, len(speech) + 8_000)
+            noise[3_200 : 3_200 + len(speech)] += speech * 0.5
+            cache[text] = noise.astype(np.int16)
+        return cache[text]
+
+    return speak
+
+
+def feed(recognizer, stream_id, samples, chunk=640):
+    events = []
+    for start in range(0, len(samples), chunk):
+        recognizer.feed(stream_id, samples[start : start + chunk])
+        events += recognizer.step()
+    return events + drain(recognizer)
+
+
+def drain(recognizer):
+    events = []
+    while recognizer.has_work():
+        events += recognizer.step()
+    return events
+
+
+def test_partials_firm_up_and_agree_with_the_transcript(recognizer, say):
+    recognizer.open("s", RecognizerOptions())
+    partials = feed(recognizer, "s", say(ORDER))
+    recognizer.finalize("s")
+    (transcript,) = drain(recognizer)
+    assert isinstance(transcript, Transcript)
+    assert {"what", "time", "open", "friday"} <= set(transcript.text.split())
+    assert all(isinstance(p, Partial) and not p.flushed for p in partials)
+    assert len(partials) > 3
+    words = tuple(word.text for word in transcript.words)
+    assert len(partials[-1].stable_words) >= 3
+    assert partials[-1].stable_words == words[: len(partials[-1].stable_words)]
+    assert len(partials[-1].unstable_words) >= 1
+
+
+def test_word_times_are_in_the_streams_clock_over_segments(recognizer, say):
+    recognizer.open("s", RecognizerOptions())
+    first, second = say("yes please"), say("thank you")
+    for samples in (first, second):
+        recognizer.feed("s", samples)
+        recognizer.finalize("s")
+    transcripts = [e for e in drain(recognizer) if isinstance(e, Transcript)]
+    assert [t.segment for t in transcripts] == [0, 1]
+    for transcript, start, end in (
+        (transcripts[0], 0, len(first)),
+        (transcripts[1], len(first), len(first) + len(second)),
+    ):
+        times = [t for w in transcript.words for t in (w.start_ms, w.end_ms)]
+        assert times == sorted(times)
+        assert start / 16 <= times[0] <= times[-1] <= end / 16
+
+
+def test_flush_reports_the_last_word_and_does_not_end_the_segment(recognizer, say):
+    recognizer.open("s", RecognizerOptions())
+    feed(recognizer, "s", say(ORDER)[:-3_000])
+    recognizer.flush("s")
+    (flushed,) = recognizer.step()
+    assert flushed.flushed
+    assert "friday" in (flushed.stable_words + flushed.unstable_words)
+    feed(recognizer, "s", say("thank you"))
+    recognizer.finalize("s")
+    (transcript,) = drain(recognizer)
+    assert transcript.segment == 0
+    assert transcript.words[0].start_ms < 1_000
+    assert transcript.text.endswith("thank you")
+
+
+def test_flush_answers_even_before_any_audio(recognizer):
+    recognizer.open("s", RecognizerOptions())
+    recognizer.flush("s")
+    recognizer.finalize("s")
+    assert recognizer.step() == [Partial("s", 0, (), (), True), Transcript("s", 0, ())]
+
+
+def test_silence_gives_no_words(recognizer):
+    recognizer.open("s", RecognizerOptions())
+    noise = np.random.default_rng(1).normal(0, 30, 24_000).astype(np.int16)
+    recognizer.feed("s", noise)
+    recognizer.finalize("s")
+    assert drain(recognizer)[-1] == Transcript("s", 0, ())
+
+
+def test_a_step_decodes_a_bounded_piece_of_each_stream(recognizer, say):
+    for stream_id in ("a", "b"):
+        recognizer.open(stream_id, RecognizerOptions())
+        recognizer.feed(stream_id, say(ORDER))
+        recognizer.finalize(stream_id)
+    n_steps, done = 0, []
+    while recognizer.has_work():
+        done += [e.stream_id for e in recognizer.step() if isinstance(e, Transcript)]
+        n_steps += 1
+    assert n_steps >= len(say(ORDER)) // 1_280
+    assert sorted(done) == ["a", "b"]
+
+
+def test_words_of_the_session_are_recognized(recognizer, say):
+    text = "i'd like a zorblax please"
+    heard = {}
+    for hotwords in ((), ("zorblax",)):
+        recognizer.open("s", RecognizerOptions(hotwords=hotwords))
+        feed(recognizer, "s", say(text))
+        recognizer.finalize("s")
+        heard[hotwords] = drain(recognizer)[-1].text.split()
+        recognizer.close("s")
+    assert "zorblax" not in heard[()]
+    assert "zorblax" in heard["zorblax",]
+
+
+def test_options_take_effect_at_the_next_segment(recognizer, say):
+    recognizer.open("s", RecognizerOptions())
+    feed(recognizer, "s", say("yes please"))
+    recognizer.set_options("s", RecognizerOptions(grammar="digits"))
+    recognizer.finalize("s")
+    drain(recognizer)
+    feed(recognizer, "s", say("five zero one four"))
+    recognizer.finalize("s")
+    (transcript,) = drain(recognizer)
+    assert transcript.segment == 1
+    assert transcript.text == "five zero one four"
+
+
+def test_what_is_not_english_or_not_open_is_refused(recognizer):
+    with pytest.raises(AudioError, match="found 'de'"):
+        recognizer.open("s", RecognizerOptions(language="de"))
+    with pytest.raises(UnknownStream):
+        recognizer.feed("s", np.zeros(10, np.int16))
+    with pytest.raises(AudioError, match="'domain' or 'generic'"):
+        PocketsphinxRecognizer("whisper")
+    recognizer.close("s")
+    recognizer.open("s", RecognizerOptions(language="en-US"))
+    with pytest.raises(AudioError, match="in use"):
+        recognizer.open("s", RecognizerOptions())

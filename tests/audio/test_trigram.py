@@ -1,0 +1,66 @@
+"""The trigram builder: probabilities that sum to one, back-off that works, files others read."""
+
+import math
+
+import pytest
+
+from audio.recipes.phrases import generate_digits, generate_phrases
+from audio.recipes.trigram import build_trigram, write_arpa
+
+TEXT = [
+    ("i would like a latte", 2.0),
+    ("i would like a muffin", 1.0),
+    ("a latte please", 1.0),
+    ("what time do you open", 3.0),
+    ("do you open on friday", 1.0),
+]
+SENTENCES = [(text.split(), weight) for text, weight in TEXT]
+VOCABULARY = frozenset(word for words, _ in SENTENCES for word in words) | {"zebra"}
+
+
+def build(**options):
+    settings = {"min_bigram": 0.0, "min_trigram": 0.0, "prune": 0.0} | options
+    return build_trigram(SENTENCES, VOCABULARY, **settings)
+
+
+@pytest.mark.parametrize("prune", [0.0, 1.0])
+@pytest.mark.parametrize("history", [(), ("<s>",), ("a",), ("would", "like"), ("zebra", "a")])
+def test_probabilities_after_any_history_sum_to_one(history, prune):
+    model = build(prune=prune)
+    total = sum(10 ** model.log_probability(w, history) for w in VOCABULARY | {"</s>"})
+    assert total == pytest.approx(1.0, abs=1e-3)
+
+
+def test_what_was_seen_is_likelier_than_what_was_not():
+    model = build()
+    seen = model.log_probability("latte", ("like", "a"))
+    assert seen > model.log_probability("muffin", ("like", "a"))
+    assert model.log_probability("zebra", ("like", "a")) > -6
+
+
+def test_pruning_drops_grams_and_keeps_the_model_usable():
+    full, pruned = build(), build(prune=2.0)
+    assert len(pruned.probabilities[2]) < len(full.probabilities[2])
+    sentences = [words for words, _ in SENTENCES]
+    assert full.perplexity(sentences) < pruned.perplexity(sentences) < 10
+
+
+def test_the_arpa_file_lists_what_it_counts(tmp_path):
+    path = tmp_path / "model.arpa"
+    write_arpa(build(), path)
+    lines = path.read_text().splitlines()
+    n_bigrams = int(next(line for line in lines if line.startswith("ngram 2=")).split("=")[1])
+    start = lines.index("\\2-grams:")
+    bigrams = lines[start + 1 : lines.index("", start)]
+    assert len(bigrams) == n_bigrams
+    assert all(float(line.split("\t")[0]) <= 0 for line in bigrams)
+    assert not math.isnan(float(bigrams[0].split("\t")[-1]))
+
+
+def test_generated_phrases_are_plain_words_and_repeatable():
+    phrases = [" ".join(words) for words in generate_phrases(300, seed=1)]
+    assert phrases == [" ".join(words) for words in generate_phrases(300, seed=1)]
+    assert not any(mark in phrase for phrase in phrases for mark in "{}[]|")
+    assert len(set(phrases)) > 200
+    digits = {word for words in generate_digits(50, seed=1) for word in words}
+    assert {"zero", "five", "nine"} <= digits
