@@ -24,9 +24,10 @@ OPEN_WORDS = frozenset(
     "between until before after without under over".split()
 )
 FILLERS = frozenset("uh um er erm hmm hm ah eh well uhm mm".split())
+# Whole turns by themselves. Greetings are not among them: a request mostly follows "hi".
 SHORT_ANSWERS = frozenset(
     "yes no yeah yep nope sure okay ok right correct exactly thanks nothing never please "
-    "definitely absolutely hello hi hey bye goodbye stop cancel perfect great".split()
+    "definitely absolutely bye goodbye stop cancel perfect great".split()
 )
 DIGITS = frozenset(
     "zero oh one two three four five six seven eight nine ten double triple hundred".split()

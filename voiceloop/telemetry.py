@@ -154,12 +154,11 @@ class Metrics:
         if (gap_ms := timeline.gap_ms) is not None:
             self.gap.observe(gap_ms / 1000.0)
 
-    def observe_work(self, usage: Usage | None, wasted_audio_ms: float) -> None:
+    def observe_work(self, usage: Usage, wasted_audio_ms: float) -> None:
         """What a turn cost, and how much of it nobody heard."""
         self.wasted_audio_ms.inc(wasted_audio_ms)
-        if usage is not None:
-            self.tokens.labels(fate="generated").inc(usage.n_reply_tokens)
-            self.tokens.labels(fate="discarded").inc(usage.n_discarded_tokens)
+        self.tokens.labels(fate="generated").inc(usage.n_reply_tokens)
+        self.tokens.labels(fate="discarded").inc(usage.n_discarded_tokens)
 
     def observe_barge_in(self, action: str, delay_s: float) -> None:
         self.barge_ins.labels(action=action).inc()

@@ -99,7 +99,8 @@ class Turn:
         self.answers: TurnInput | None = None  # the caller's turn this is the answer to
         self.outcome: Outcome | None = None
         self.wasted_audio_ms = 0.0
-        self.usage: Usage | None = None
+        self.n_deltas = 0  # about the tokens generated, where no usage is reported
+        self._usage: Usage | None = None
         self._services = services
         self.on_done: Callable[[Turn], None] | None = None
         self._fixed_text = fixed_text
@@ -161,6 +162,14 @@ class Turn:
         return self.playout.pacer.is_audible(self._services.clock())
 
     @property
+    def usage(self) -> Usage:
+        """What the model reported, or what was seen of a reply that was cut short."""
+        if self._usage is not None and self.is_released:
+            return self._usage
+        n_discarded = 0 if self.is_released else self.n_deltas
+        return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
+
+    @property
     def remaining_ms(self) -> float | None:
         """Audio the caller has still to hear; None while more may come."""
         pacer = self.playout.pacer
@@ -204,13 +213,13 @@ class Turn:
         if self._response is None:
             return
         reason: CloseReason | None = "max_output_tokens" if outcome == "incomplete" else None
-        self._response.close(outcome, reason, error, self.usage)
+        self._response.close(outcome, reason, error, self._usage)
         self._services.on_output()
 
     async def _rounds(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> None:
         for n_more in reversed(range(MAX_ROUNDS)):
             done = await self._one_round(live, tail)
-            self.usage = done.usage
+            self._usage = done.usage
             results = self._results(done.calls)
             if done.finish_reason == "cancelled":
                 raise BackendError("expected a whole reply, found it cancelled by the model")
@@ -256,6 +265,7 @@ class Turn:
             match event:
                 case TextDelta(text=text):
                     self.timeline.mark("first_token", clock())
+                    self.n_deltas += 1
                     await self._say(text)
                 case ToolCall():
                     done.calls.append(event)

@@ -69,6 +69,8 @@ async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clo
     assert not model.open_branches
     sample = caller.session._metrics.registry.get_sample_value
     assert sample("voiceloop_drafts_total", {"fate": "dropped"}) == len(model.prompts) - 1
+    wasted = sample("voiceloop_reply_tokens_total", {"fate": "discarded"})
+    assert wasted and wasted < (sample("voiceloop_reply_tokens_total", {"fate": "generated"}) or 0)
 
 
 async def test_a_draft_that_fails_is_made_again_in_the_open(clock: Clock) -> None:
