@@ -132,6 +132,18 @@ def added_tokens() -> list[AddedToken]:
     ]
 
 
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a special token.
+
+    Raises:
+        ValueError: the tokenizer does not know it.
+    """
+    found: int | None = tokenizer.token_to_id(token)
+    if found is None:
+        raise ValueError(f"expected a tokenizer with {token}, found none in it")
+    return found
+
+
 class ChatEncoder:
     """Encodes conversations with a loss weight for each token.
 
@@ -144,9 +156,7 @@ class ChatEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.ids = {
-            token: tokenizer.token_to_id(token) for token in (*CONTROL_TOKENS, *TEXT_TOKENS)
-        }
+        self.ids = {token: token_id(tokenizer, token) for token in (*CONTROL_TOKENS, *TEXT_TOKENS)}
         self.end = self.ids[END]
         self.pad = self.ids[PAD]
         self._role_weight = {

@@ -105,8 +105,7 @@ class Corpus:
                 yield messages, [], unlearned(messages)
             elif source == "webq":
                 # A lone question with a place's prompt: refused, whatever it is.
-                call = refusal_call(rng, self)
-                yield call, [], set()
+                yield refusal_call(rng, self), [], set()
             else:
                 dialogue = rng.choice(self.dialogues[source])
                 yield as_messages(dialogue, rng, self.noise), [], set()

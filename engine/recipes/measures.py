@@ -78,7 +78,13 @@ def parse_tool_call(reply: str) -> dict[str, Any] | None:
 
 def fits_schema(call: dict[str, Any], tools: Sequence[dict[str, Any]]) -> bool:
     """Whether a call names a tool and its arguments have the schema's names and types."""
-    kinds = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list}
+    kinds: dict[str, Any] = {
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "array": list,
+    }
     for tool in tools:
         function = tool["function"]
         if function["name"] != call["name"]:
