@@ -54,5 +54,11 @@ def load_checkpoint(class_name: str, folder: Path, **options: Any) -> Any:
         )
     try:
         return loader.from_pretrained(str(folder), local_files_only=True, **options)
+    except ImportError as error:  # an older transformers asks for packages that newer ones do not
+        wanted = " ".join(str(error).split())
+        raise AudioError(
+            f"expected the packages that {class_name} needs, found: {wanted}; "
+            "remedy: pip install -U 'transformers>=5.23'"
+        ) from error
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise AudioError(f"expected a {class_name} in {folder}, found: {error}") from error

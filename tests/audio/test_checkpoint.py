@@ -1,0 +1,48 @@
+"""Checkpoints and devices: what is missing is one sentence with its remedy."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from audio.checkpoint import load_checkpoint, torch_device
+from audio.errors import AudioError
+
+
+class NeedsAPackage:
+    @classmethod
+    def from_pretrained(cls, folder, **options):
+        raise ImportError("\n NeedsAPackage requires the librosa library\n")
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    module = ModuleType("transformers")
+    module.__version__ = "5.17.0"
+    module.NeedsAPackage = NeedsAPackage
+    monkeypatch.setitem(sys.modules, "transformers", module)
+    return module
+
+
+def test_transformers_without_the_class_names_the_version_wanted(transformers, tmp_path):
+    with pytest.raises(AudioError, match="has PocketTTS.*found 5.17.0; remedy: pip install -U"):
+        load_checkpoint("PocketTTS", tmp_path)
+
+
+def test_a_class_that_needs_a_package_is_one_sentence(transformers, tmp_path):
+    with pytest.raises(AudioError, match="found: NeedsAPackage requires the librosa library;"):
+        load_checkpoint("NeedsAPackage", tmp_path)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(AudioError, match=r"expected transformers.*pip install 'voiceloop\[gpu\]'"):
+        load_checkpoint("Anything", tmp_path)
+    with pytest.raises(AudioError, match=r"expected torch for a voice.*voiceloop\[gpu\]"):
+        torch_device("cpu", "a voice")
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(AudioError, match="expected the device auto, cpu or cuda, found 'tpu'"):
+        torch_device("tpu", "a voice")
