@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from .packed import Int4Weight, Int8Weight, Weight
+from .quant import quantize_int4, quantize_int8
+
 # Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
 # for 4, 98 for 16; oneDNN on packed bf16 weights takes 18 us for 1 row and 20 for 16, while the
 # weights are in the cache. It moves twice the bytes, so int8 keeps up to 4 rows.
 INT8_KERNEL_MAX_ROWS = 4
 INT4_KERNEL_MAX_ROWS = 2
+INT4_KERNEL_GROUPS = (32, 64, 128, 256)
 INT4_GROUP = 32  # inputs that share one int4 scale; 32 keeps small models within the quality gate
 
 
@@ -89,7 +93,11 @@ class Int4Linear:
         dense = (grouped * scale[..., None] + zero[..., None]).reshape(self.out_features, n_in)
         self.wide = DenseLinear(dense, None)
         self.packed = None
-        if scale.dtype == torch.bfloat16 and self.out_features % 32 == 0:
+        if (
+            scale.dtype == torch.bfloat16
+            and self.out_features % 32 == 0
+            and self.group in INT4_KERNEL_GROUPS
+        ):
             self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
             self.scale_zero = torch.stack((scale, zero), -1).transpose(0, 1).contiguous()
 
@@ -104,17 +112,21 @@ class Int4Linear:
 
 
 def make_linear(
-    weight: Tensor, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
+    weight: Weight, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
 ) -> Linear:
-    """The fastest exact-enough product for a dense float weight [out, in]."""
-    from .quant import quantize_int4, quantize_int8  # here: quant also measures whole models
-
+    """The product for a weight [out, in]; a dense one is quantized as `quant` says."""
     bias = None if bias is None else bias.to(device=device, dtype=dtype)
-    if quant == "int8":
-        codes, scale = quantize_int8(weight)
-        return Int8Linear(codes.to(device), scale.to(device=device, dtype=dtype), bias)
-    if quant == "int4" and weight.shape[1] % INT4_GROUP == 0:
-        codes, scale, zero = quantize_int4(weight, INT4_GROUP)
-        scale, zero = scale.to(device=device, dtype=dtype), zero.to(device=device, dtype=dtype)
-        return Int4Linear(codes.to(device), scale, zero, bias)
-    return DenseLinear(weight.to(device=device, dtype=dtype).contiguous(), bias)
+    if isinstance(weight, Tensor):
+        if quant == "int8":
+            weight = quantize_int8(weight)
+        elif quant == "int4" and weight.shape[1] % INT4_GROUP == 0:
+            weight = quantize_int4(weight, INT4_GROUP)
+    match weight:
+        case Int8Weight(codes, scale):
+            return Int8Linear(codes.to(device), scale.to(device=device, dtype=dtype), bias)
+        case Int4Weight(codes, scale, zero):
+            scale = scale.to(device=device, dtype=dtype)
+            zero = zero.to(device=device, dtype=dtype)
+            return Int4Linear(codes.to(device), scale, zero, bias)
+        case _:
+            return DenseLinear(weight.to(device=device, dtype=dtype).contiguous(), bias)

@@ -16,6 +16,7 @@ from .attention import Plan, attend
 from .kv_cache import KvPool
 from .linear import Linear, make_linear
 from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
+from .packed import join, read_weight
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
@@ -94,7 +95,7 @@ class Layer:
 
         def linear(names: list[str], sizes: list[int], n_in: int, bias: bool) -> Linear:
             weights = [
-                checkpoint.tensor(f"{prefix}{name}.weight", (size, n_in))
+                read_weight(checkpoint, prefix + name, (size, n_in), config.quantization)
                 for name, size in zip(names, sizes, strict=True)
             ]
             biases = [
@@ -103,7 +104,7 @@ class Layer:
                 if bias
             ]
             return make_linear(
-                torch.cat(weights), torch.cat(biases) if bias else None,
+                join(weights), torch.cat(biases) if bias else None,
                 dtype=dtype, quant=quant, device=device,
             )  # fmt: skip
 

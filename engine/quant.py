@@ -6,30 +6,25 @@ Round-to-nearest on load.
 import torch
 from torch import Tensor
 
+from .packed import Int4Weight, Int8Weight
 
-def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Symmetric, one scale per output channel.
 
-    weight: [out, in] -> codes int8 [out, in], scale fp32 [out]; w ~ codes * scale.
-    """
+def quantize_int8(weight: Tensor) -> Int8Weight:
+    """Symmetric, one scale per output channel. weight: [out, in]."""
     weight = weight.float()
     scale = weight.abs().amax(1).clamp_min_(1e-10).div_(127)
     # The scale is stored in bf16; rounding against the stored value costs no accuracy twice.
     scale = scale.bfloat16().float()
     codes = (weight / scale[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-    return codes, scale
+    return Int8Weight(codes, scale)
 
 
-def quantize_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Asymmetric, one scale and zero per `group` inputs of an output channel.
-
-    weight: [out, in] -> codes int32 [out, in] in 0..15, scale and zero fp32 [out, in / group];
-    w ~ (codes - 8) * scale + zero.
-    """
+def quantize_int4(weight: Tensor, group: int) -> Int4Weight:
+    """Asymmetric, one scale and zero per `group` inputs of an output channel. weight: [out, in]."""
     n_out, n_in = weight.shape
     grouped = weight.float().view(n_out, n_in // group, group)
     low, high = grouped.amin(-1), grouped.amax(-1)
     scale = ((high - low) / 15).clamp_min_(1e-10).bfloat16().float()
     zero = (low + 8 * scale).bfloat16().float()
     codes = ((grouped - zero[..., None]) / scale[..., None]).round_().add_(8).clamp_(0, 15)
-    return codes.to(torch.int32).view(n_out, n_in), scale, zero
+    return Int4Weight(codes.to(torch.int32).view(n_out, n_in), scale, zero)

@@ -10,6 +10,8 @@ decoding" (arXiv:2408.07978); Salmon et al., "Parallel random numbers: as easy a
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,39 +20,37 @@ from .types import SamplingParams
 # Noise from 32-bit uniforms lies in -3.1..22.9; a token further below the best cannot win.
 NOISE_SPAN = 26.1
 
-_M0, _M1 = 0xD2511F53, 0xCD9E8D57
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
-_MASK = 0xFFFFFFFF
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
 
 
-def _multiply(a: Tensor, constant: int) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of a 32 x 32 bit product held in int64."""
-    low = a * (constant & 0xFFFF)
-    high = a * (constant >> 16) + (low >> 16)
-    return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
+def philox(seed: int, index: int, tokens: Ids) -> npt.NDArray[np.uint64]:
+    """Philox4x32-10 with counter (token, index, 0, 0): 32 random bits per token.
 
-
-def philox(seed: int, index: int, tokens: Tensor) -> Tensor:
-    """Philox4x32-10 with counter (token, index, 0, 0): 32 random bits per token as int64.
-
-    The same bits as Triton's `tl.randint4x` family gives for that counter and seed.
+    The bits that Triton's `tl.philox` gives for that counter and seed.
     """
-    key0, key1 = seed & _MASK, (seed >> 32) & _MASK
-    c0 = tokens.to(torch.int64)
-    c1 = torch.full_like(c0, index)
-    c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
+    key0, key1 = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    c0 = tokens.astype(np.uint64)
+    c1 = np.full_like(c0, index)
+    c2, c3 = np.zeros_like(c0), np.zeros_like(c0)
     for _ in range(10):
-        high0, low0 = _multiply(c0, _M0)
-        high1, low1 = _multiply(c2, _M1)
-        c0, c1, c2, c3 = high1 ^ c1 ^ key0, low1, high0 ^ c3 ^ key1, low0
-        key0, key1 = (key0 + _W0) & _MASK, (key1 + _W1) & _MASK
+        product0, product1 = c0 * _M0, c2 * _M1
+        c0 = (product1 >> _HALF) ^ c1 ^ np.uint64(key0)
+        c2 = (product0 >> _HALF) ^ c3 ^ np.uint64(key1)
+        c1, c3 = product1 & _LOW, product0 & _LOW
+        key0, key1 = (key0 + _W0) & 0xFFFFFFFF, (key1 + _W1) & 0xFFFFFFFF
     return c0
 
 
-def gumbel_noise(seed: int, index: int, tokens: Tensor) -> Tensor:
-    """Standard Gumbel noise per token id: fp64 [n]."""
-    uniform = (philox(seed, index, tokens).double() + 0.5) / 2**32
-    return -(-uniform.log()).log()
+def gumbel_noise(seed: int, index: int, tokens: Ids) -> Floats:
+    """Standard Gumbel noise per token id."""
+    uniform = (philox(seed, index, tokens) + 0.5) / 2**32
+    noise: Floats = -np.log(-np.log(uniform))
+    return noise
 
 
 def penalize(
@@ -80,29 +80,36 @@ def choose(logits: Tensor, params: SamplingParams, seed: int, index: int) -> int
     """The token for position `index` of a reply; `logits` [vocab] are penalized and masked."""
     if params.temperature == 0:
         return int(logits.argmax())
-    scaled = logits.double() / params.temperature
-    tokens = (scaled >= scaled.max() - NOISE_SPAN).nonzero()[:, 0]
-    scores = scaled[tokens]
+    scores = logits.cpu().numpy().astype(np.float64) / params.temperature
+    tokens = np.flatnonzero(scores >= scores.max() - NOISE_SPAN)
+    total = _log_sum(scores)
+    scores = scores[tokens]
     if params.top_k or params.top_p < 1 or params.min_p > 0:
-        tokens, scores = _filter(tokens, scores, scaled.logsumexp(0), params)
+        tokens, scores = _filter(tokens, scores, total, params)
     return int(tokens[(scores + gumbel_noise(seed, index, tokens)).argmax()])
 
 
+def _log_sum(scores: Floats) -> float:
+    best = scores.max()
+    return float(best + np.log(np.exp(scores - best).sum()))
+
+
 def _filter(
-    tokens: Tensor, scores: Tensor, total: Tensor, params: SamplingParams
-) -> tuple[Tensor, Tensor]:
+    tokens: Ids, scores: Floats, total: float, params: SamplingParams
+) -> tuple[Ids, Floats]:
     """top-k, then top-p of what is left, then min-p; ties go to the smaller id."""
-    scores, order = scores.sort(descending=True, stable=True)
-    tokens = tokens[order]
-    n_kept = len(tokens)
-    if params.top_k and params.top_k < n_kept:
-        n_kept = params.top_k
-        total = scores[:n_kept].logsumexp(0)
-    probabilities = (scores[:n_kept] - total).exp()
+    if params.top_k and params.top_k < len(tokens):
+        order = np.argsort(-scores, kind="stable")[: params.top_k]
+        tokens, scores = tokens[order], scores[order]
+        total = _log_sum(scores)
+    elif params.top_p < 1:
+        # Tokens rarer than this have less than 1 - top_p between them: none is in the nucleus.
+        rare = total + np.log((1 - params.top_p) / len(tokens))
+        likely = np.flatnonzero(scores >= min(rare, scores.max()))
+        order = likely[np.argsort(-scores[likely], kind="stable")]
+        tokens, scores = tokens[order], scores[order]
+    probabilities = np.exp(scores - total)
+    kept = probabilities >= params.min_p * probabilities.max()
     if params.top_p < 1:
-        before = probabilities.cumsum(0) - probabilities
-        n_kept = int((before < params.top_p).sum())
-    if params.min_p > 0:
-        kept = probabilities[:n_kept] >= params.min_p * probabilities[0]
-        n_kept = int(kept.sum())
-    return tokens[:n_kept], scores[:n_kept]
+        kept &= np.cumsum(probabilities) - probabilities < params.top_p
+    return tokens[kept], scores[kept]

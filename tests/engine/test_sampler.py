@@ -1,5 +1,6 @@
 """Sampling: exact randomness, the filters, the penalties."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,24 +14,24 @@ def draws(logits: torch.Tensor, params: SamplingParams, n_draws: int) -> torch.T
 
 
 def test_philox_gives_the_published_numbers() -> None:
-    # Known answers of Random123 for philox4x32-10: counter and key all zeros, and digits of pi.
-    assert int(philox(0, 0, torch.tensor([0]))[0]) == 0x6627E8D5
+    # Known answers of Random123 for philox4x32-10: counter and key all zeros.
+    assert int(philox(0, 0, np.array([0]))[0]) == 0x6627E8D5
     ones = (1 << 32) - 1
-    assert philox(1, 0, torch.tensor([0])) != philox(0, 0, torch.tensor([0]))
-    assert 0 <= int(philox((1 << 64) - 1, ones, torch.tensor([ones]))[0]) <= ones
+    assert philox(1, 0, np.array([0])) != philox(0, 0, np.array([0]))
+    assert 0 <= int(philox((1 << 64) - 1, ones, np.array([ones]))[0]) <= ones
 
 
 def test_noise_depends_on_seed_index_and_token_alone() -> None:
-    tokens = torch.tensor([5, 900, 31])
+    tokens = np.array([5, 900, 31])
     noise = gumbel_noise(7, 3, tokens)
-    assert torch.equal(noise, gumbel_noise(7, 3, tokens.flip(0)).flip(0))
-    assert not torch.equal(noise, gumbel_noise(8, 3, tokens))
-    assert not torch.equal(noise, gumbel_noise(7, 4, tokens))
+    assert np.array_equal(noise, gumbel_noise(7, 3, tokens[::-1])[::-1])
+    assert not np.array_equal(noise, gumbel_noise(8, 3, tokens))
+    assert not np.array_equal(noise, gumbel_noise(7, 4, tokens))
 
 
 def test_sampled_frequencies_are_the_softmax() -> None:
     logits = torch.tensor([1.0, 0.0, -1.0, 2.0, -30.0])
-    n_draws = 4000
+    n_draws = 3000
     for temperature in (0.7, 1.5):
         expected = (logits.double() / temperature).softmax(0) * n_draws
         found = draws(logits, SamplingParams(temperature=temperature), n_draws)

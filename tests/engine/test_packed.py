@@ -1,0 +1,204 @@
+"""Quantized checkpoints give the logits of the dense weights they stand for."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.engine import Engine
+from engine.types import EngineConfig, MissingTensor, UnsupportedQuantization
+
+GROUP = 16
+Packed = dict[str, torch.Tensor]
+Pack = Callable[[torch.Tensor], tuple[Packed, torch.Tensor]]
+"""A float weight [out, in] -> the stored tensors by suffix, and the weight they stand for."""
+
+
+def words(values: torch.Tensor, bits: int = 4) -> torch.Tensor:
+    """[n, 32 / bits * m] integers -> int32 [n, m], lowest bits first."""
+    rows = []
+    for row in values.tolist():
+        packed = []
+        for start in range(0, len(row), 32 // bits):
+            word = sum(v << (bits * i) for i, v in enumerate(row[start : start + 32 // bits]))
+            packed.append(word - (1 << 32) if word >= 1 << 31 else word)
+        rows.append(packed)
+    return torch.tensor(rows, dtype=torch.int32)
+
+
+def codes_of(
+    weight: torch.Tensor, bits: int = 4
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes [out, in], scale and zero code [out, groups], and the weight they stand for."""
+    grouped = weight.view(weight.shape[0], -1, GROUP)
+    top = (1 << bits) - 1
+    low, high = grouped.amin(-1), grouped.amax(-1)
+    scale = ((high - low) / top).half()
+    zero = (-low / scale.float()).round().clamp(1, top).int()
+    codes = (grouped / scale.float()[..., None]).round().int() + zero[..., None]
+    codes = codes.clamp(0, top)
+    meant = (codes - zero[..., None]) * scale.float()[..., None]
+    return codes.view_as(weight), scale, zero, meant.view_as(weight)
+
+
+def pack_awq(weight: torch.Tensor) -> tuple[Packed, torch.Tensor]:
+    codes, scale, zero, meant = codes_of(weight)
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # the packer's order, as AutoAWQ writes it
+
+    def pack(values: torch.Tensor) -> torch.Tensor:
+        return words(values.T.reshape(values.shape[1], -1, 8)[..., order].flatten(1))
+
+    return {"qweight": pack(codes), "qzeros": pack(zero), "scales": scale.T.contiguous()}, meant
+
+
+def pack_gptq(weight: torch.Tensor, bits: int = 4) -> tuple[Packed, torch.Tensor]:
+    codes, scale, zero, meant = codes_of(weight, bits)
+    stored = {
+        "qweight": words(codes, bits).T.contiguous(),
+        "qzeros": words((zero - 1).T, bits),
+        "scales": scale.T.contiguous(),
+        "g_idx": torch.arange(weight.shape[1], dtype=torch.int32) // GROUP,
+    }
+    return stored, meant
+
+
+def pack_gptq_act_order(weight: torch.Tensor) -> tuple[Packed, torch.Tensor]:
+    """Inputs were sorted before grouping: their groups are interleaved."""
+    order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(1))
+    codes, scale, zero, meant = codes_of(weight[:, order].contiguous())
+    back = order.argsort()
+    stored = {
+        "qweight": words(codes[:, back]).T.contiguous(),
+        "qzeros": words((zero - 1).T),
+        "scales": scale.T.contiguous(),
+        "g_idx": (back // GROUP).int(),
+    }
+    return stored, meant[:, back]
+
+
+def pack_compressed_int4(weight: torch.Tensor) -> tuple[Packed, torch.Tensor]:
+    codes, scale, zero, meant = codes_of(weight)
+    shape = torch.tensor(weight.shape)
+    stored = {
+        "weight_packed": words(codes),
+        "weight_scale": scale,
+        "weight_zero_point": words(zero.T).T.contiguous(),
+        "weight_shape": shape,
+    }
+    return stored, meant
+
+
+def pack_compressed_int8(weight: torch.Tensor) -> tuple[Packed, torch.Tensor]:
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    codes = (weight / scale).round().to(torch.int8)
+    return {"weight": codes, "weight_scale": scale}, codes * scale
+
+
+def pack_compressed_fp8(weight: torch.Tensor) -> tuple[Packed, torch.Tensor]:
+    scale = weight.abs().amax(1, keepdim=True) / 448
+    codes = (weight / scale).to(torch.float8_e4m3fn)
+    return {"weight": codes, "weight_scale": scale}, codes.float() * scale
+
+
+FORMATS: dict[str, tuple[dict[str, Any], Pack]] = {
+    "awq": ({"quant_method": "awq", "bits": 4, "version": "gemm"}, pack_awq),
+    "gptq-4bit": ({"quant_method": "gptq", "bits": 4}, pack_gptq),
+    "gptq-8bit": ({"quant_method": "gptq", "bits": 8}, lambda weight: pack_gptq(weight, 8)),
+    "gptq-act-order": ({"quant_method": "gptq", "bits": 4}, pack_gptq_act_order),
+    "compressed-int4": ({"quant_method": "compressed-tensors"}, pack_compressed_int4),
+    "compressed-int8": ({"quant_method": "compressed-tensors"}, pack_compressed_int8),
+    "compressed-fp8": ({"quant_method": "compressed-tensors"}, pack_compressed_fp8),
+}
+
+
+def write(source: Path, folder: Path, tensors: Packed, quantization: dict[str, Any] | None) -> None:
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    if quantization is not None:
+        config["quantization_config"] = quantization
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+    )
+
+
+def split(tensors: Packed) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """Name without ".weight", tensor, and whether quantizers touch it."""
+    for name, tensor in tensors.items():
+        yield name.removesuffix(".weight"), tensor, "_proj" in name
+
+
+def logits(folder: Path) -> torch.Tensor:
+    from engine.runner import Extension
+    from engine.sequence import Sequence
+
+    engine = Engine.load(folder, EngineConfig(dtype="fp32", kv_tokens=64))
+    sequence = Sequence(engine.pool, engine.tree)
+    sequence.tokens = [5, 9, 30, 31, 70, 8]
+    sequence.reserve(6)
+    found = engine.runner.run([Extension(sequence, 6, n_logits=6)])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_quantized_checkpoint_means_its_dense_weights(
+    tiny_model: Path, tmp_path: Path, format_name: str
+) -> None:
+    quantization, pack = FORMATS[format_name]
+    stored: Packed = {}
+    meant: Packed = {}
+    for name, tensor, is_quantized in split(load_file(tiny_model / "model.safetensors")):
+        if not is_quantized:
+            stored[f"{name}.weight"] = meant[f"{name}.weight"] = tensor
+            continue
+        packed, dense = pack(tensor)
+        stored |= {f"{name}.{suffix}": part for suffix, part in packed.items()}
+        meant[f"{name}.weight"] = dense
+    write(tiny_model, tmp_path / "stored", stored, quantization)
+    write(tiny_model, tmp_path / "meant", meant, None)
+    expected, found = logits(tmp_path / "meant"), logits(tmp_path / "stored")
+    assert (found - expected).abs().max() / expected.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("quantization", "found"),
+    [
+        ({"quant_method": "bitsandbytes"}, "found bitsandbytes"),
+        ({"quant_method": "awq", "bits": 4, "version": "marlin"}, "found marlin"),
+        ({"quant_method": "gptq", "bits": 3}, "found 3"),
+    ],
+)
+def test_an_unknown_quantization_is_refused_by_name(
+    tiny_model: Path, tmp_path: Path, quantization: dict[str, Any], found: str
+) -> None:
+    tensors = load_file(tiny_model / "model.safetensors")
+    stored = {
+        f"{name}.qweight" if is_quantized else f"{name}.weight": tensor
+        for name, tensor, is_quantized in split(tensors)
+    }
+    write(tiny_model, tmp_path / "stored", stored, quantization)
+    with pytest.raises(UnsupportedQuantization, match=found):
+        Engine.load(tmp_path / "stored", EngineConfig(dtype="fp32", kv_tokens=64))
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_missing_part_of_a_quantized_weight_is_named(
+    tiny_model: Path, tmp_path: Path, format_name: str
+) -> None:
+    quantization, pack = FORMATS[format_name]
+    stored: Packed = {}
+    for name, tensor, is_quantized in split(load_file(tiny_model / "model.safetensors")):
+        packed = pack(tensor)[0] if is_quantized else {"weight": tensor}
+        stored |= {f"{name}.{suffix}": part for suffix, part in packed.items()}
+    gone = next(name for name in stored if name.endswith(("scales", "weight_scale")))
+    del stored[gone]
+    write(tiny_model, tmp_path / "stored", stored, quantization)
+    with pytest.raises(MissingTensor, match=gone):
+        Engine.load(tmp_path / "stored", EngineConfig(dtype="fp32", kv_tokens=64))
