@@ -150,7 +150,9 @@ def twist(rng: random.Random, value: Any) -> None:
     elif action < 0.8 and isinstance(node, dict):
         del node[key]
     elif isinstance(node, dict):
-        node[rng.choice(["type", "id", "extra", "audio", "", "event_id"])] = copy.deepcopy(node[key])
+        node[rng.choice(["type", "id", "extra", "audio", "", "event_id"])] = copy.deepcopy(
+            node[key]
+        )
 
 
 def test_mutated_frames_give_only_documented_errors() -> None:
