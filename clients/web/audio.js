@@ -1,0 +1,87 @@
+// The page's microphone and loudspeaker: one AudioContext at 24 kHz, a worklet for each side.
+//
+// Both worklets stamp with the same audio clock, so that the time from the caller's last sound to
+// the agent's first is measured without comparing two clocks.
+
+export const RATE_HZ = 24_000;
+
+/** Open the microphone (echo cancellation on) and the loudspeaker. Call it in a user gesture.
+ *  Rejects with a DOMException where there is no microphone or no permission. */
+export async function openAudio({ onFrame, onPlayback, onMicrophoneLost }) {
+  if (!navigator.mediaDevices || !globalThis.AudioWorkletNode) {
+    throw new Error("this page needs https or localhost: browsers give no microphone elsewhere");
+  }
+  const stream = await navigator.mediaDevices.getUserMedia({
+    audio: { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 },
+  });
+  const context = new AudioContext({ sampleRate: RATE_HZ, latencyHint: "interactive" });
+  try {
+    for (const name of ["capture", "playback"]) {
+      await context.audioWorklet.addModule(new URL(`${name}_worklet.js`, import.meta.url));
+    }
+    await context.resume();
+  } catch (error) {
+    stream.getTracks().forEach((track) => track.stop());
+    await context.close();
+    throw error;
+  }
+  return new Audio(context, stream, { onFrame, onPlayback, onMicrophoneLost });
+}
+
+class Audio {
+  constructor(context, stream, { onFrame, onPlayback, onMicrophoneLost }) {
+    this.context = context;
+    this.track = stream.getAudioTracks()[0];
+    this.track.onended = onMicrophoneLost;
+    const capture = new AudioWorkletNode(context, "capture", { numberOfOutputs: 0 });
+    context.createMediaStreamSource(stream).connect(capture);
+    capture.port.onmessage = ({ data }) => onFrame(data);
+    this.playback = new AudioWorkletNode(context, "playback", { numberOfInputs: 0 });
+    this.playback.connect(context.destination);
+    this.playback.port.onmessage = ({ data }) => onPlayback(data);
+  }
+
+  /** Now, on the clock that both worklets stamp with: seconds. */
+  get now() {
+    return this.context.currentTime;
+  }
+
+  push(itemId, samples) {
+    this.playback.port.postMessage({ type: "push", itemId, samples }, [samples.buffer]);
+  }
+
+  complete(itemId) {
+    this.playback.port.postMessage({ type: "complete", itemId });
+  }
+
+  flush() {
+    this.playback.port.postMessage({ type: "flush" });
+  }
+
+  /** A muted microphone goes on as silence: the line stays open and turns still end. */
+  set muted(muted) {
+    this.track.enabled = !muted;
+  }
+
+  async close() {
+    this.track.onended = null;
+    this.track.stop();
+    await this.context.close();
+  }
+}
+
+/** Int16 samples to base64 of their little-endian bytes. */
+export function encodeSamples(samples) {
+  const bytes = new Uint8Array(samples.buffer, samples.byteOffset, samples.byteLength);
+  let text = "";
+  for (const byte of bytes) text += String.fromCharCode(byte);
+  return btoa(text);
+}
+
+/** Base64 of little-endian PCM16 to Int16 samples. */
+export function decodeSamples(base64) {
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return new Int16Array(bytes.buffer);
+}

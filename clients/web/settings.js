@@ -1,0 +1,57 @@
+// What a person can set: voice, instructions, eagerness, how they talk, the key.
+//
+// Kept in this browser (the key only until its tab is closed), turned into the session's settings.
+
+const STORED = "voiceloop.settings";
+const KEY = "voiceloop.key";
+const PCM = { type: "audio/pcm", rate: 24_000 };
+
+export class Settings {
+  constructor(form) {
+    this.form = form;
+    const stored = JSON.parse(localStorage.getItem(STORED) ?? "{}");
+    for (const [name, value] of Object.entries(stored)) {
+      if (form.elements[name]) form.elements[name].value = value;
+    }
+    form.elements.key.value = sessionStorage.getItem(KEY) ?? "";
+  }
+
+  get(name) {
+    return this.form.elements[name].value.trim();
+  }
+
+  get isHandsFree() {
+    return this.get("mode") === "hands-free";
+  }
+
+  save() {
+    const names = ["voice", "instructions", "eagerness", "mode"];
+    const kept = Object.fromEntries(names.map((name) => [name, this.get(name)]));
+    localStorage.setItem(STORED, JSON.stringify(kept));
+    sessionStorage.setItem(KEY, this.get("key"));
+  }
+
+  /** The server's own values, shown where the person has none. */
+  showDefaults(session) {
+    const { instructions, voice } = this.form.elements;
+    instructions.placeholder ||= session.instructions ?? "";
+    voice.placeholder ||= session.audio?.output?.voice ?? "";
+  }
+
+  /** The body of `session.update`. Fields left empty stay the agent's own. */
+  session() {
+    const detection = this.isHandsFree
+      ? { type: "semantic_vad", eagerness: this.get("eagerness") }
+      : null;
+    const input = {
+      format: PCM,
+      transcription: { model: "whisper-1" },
+      turn_detection: detection,
+    };
+    const output = { format: PCM };
+    const session = { type: "realtime", output_modalities: ["audio"], audio: { input, output } };
+    if (this.get("voice")) output.voice = this.get("voice");
+    if (this.get("instructions")) session.instructions = this.get("instructions");
+    return session;
+  }
+}
