@@ -33,6 +33,7 @@ from voiceloop.session import Session
 from voiceloop.settings import Json
 from voiceloop.supervisor import Progress
 from voiceloop.telemetry import Metrics, probe_loop_lag
+from voiceloop.web_page import page_routes
 from voiceloop.websocket import BoundedWebSocket, SocketTransport
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,8 @@ def build_app(gateway: Gateway) -> Starlette:
         allowed_origins=gateway.config.allowed_origins,
         settings=gateway.agent.session_settings(),
     )
-    return Starlette(routes=[*routes, WebSocketRoute("/v1/realtime", realtime)])
+    door = WebSocketRoute("/v1/realtime", realtime)
+    return Starlette(routes=[*routes, door, *page_routes()])
 
 
 async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
