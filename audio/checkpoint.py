@@ -52,6 +52,10 @@ def load_checkpoint(class_name: str, folder: Path, **options: Any) -> Any:
             f"expected a model folder, found none at {str(folder)!r}; "
             "remedy: voiceloop models pull, or name the folder you downloaded"
         )
+    # A worker's output is the gateway's log: no progress bars in it.
+    hub_logging = getattr(getattr(transformers, "utils", None), "logging", None)
+    if hub_logging is not None:
+        hub_logging.disable_progress_bar()
     try:
         return loader.from_pretrained(str(folder), local_files_only=True, **options)
     except ImportError as error:  # an older transformers asks for packages that newer ones do not

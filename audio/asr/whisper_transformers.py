@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AudioError
+from ..checkpoint import load_checkpoint, torch_device
 from .whisper_decoder import (
     PADDED_FRAMES,
     WhisperText,
@@ -29,30 +29,15 @@ class TransformersDecoder:
     """
 
     def __init__(self, folder: Path, device: str) -> None:
-        try:
-            import torch
-            from transformers import WhisperForConditionalGeneration
-        except ImportError as error:
-            raise AudioError(
-                f"expected torch and transformers for Whisper, found {error}; "
-                "remedy: pip install 'voiceloop[gpu]'"
-            ) from error
         from faster_whisper.feature_extractor import FeatureExtractor
 
-        has_cuda = torch.cuda.is_available()
-        if device == "cuda" and not has_cuda:
-            raise AudioError("expected a CUDA device, found none; remedy: use device cpu")
-        self.device = "cuda" if has_cuda and device != "cpu" else "cpu"
-        dtype = torch.float16 if self.device == "cuda" else torch.float32
-        self._torch = torch
+        self._torch, on = torch_device(device, "Whisper")
+        self.device: str = on.type
+        dtype = self._torch.float16 if self.device == "cuda" else self._torch.float32
         self._text = WhisperText(folder)
         self.languages = self._text.languages
-        loader: Any = WhisperForConditionalGeneration
-        try:
-            model = loader.from_pretrained(str(folder), dtype=dtype, local_files_only=True)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise AudioError(f"expected a Whisper model in {folder}, found: {error}") from error
-        self._model = model.to(self.device).eval()
+        model = load_checkpoint("WhisperForConditionalGeneration", folder, dtype=dtype)
+        self._model = model.to(on).eval()
         self._features = FeatureExtractor(feature_size=model.config.num_mel_bins)
         begin = model.generation_config.begin_suppress_tokens or []
         self._never = self._mask(model.generation_config.suppress_tokens or [], specials=True)

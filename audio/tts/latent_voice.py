@@ -71,6 +71,10 @@ class LatentVoice:
         codec_model = codec_model.to(self._device).eval()
         self._tokenizer = load_checkpoint("AutoTokenizer", folder)
         self._audio_bos: int = model.config.audio_bos_token_id
+        self._voice_ids = {
+            model.config.audio_prompt_token_id,
+            getattr(model.config, "audio_prompt_bos_token_id", None),
+        }
         self._model = LatentModel(torch, model, _frames_after_eos(folder))
         self._codec = LatentCodec(torch, codec_model)
         self._prompts = VoicePrompts(
@@ -188,7 +192,8 @@ class LatentVoice:
             prompt = self._tokenizer.apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False
             )
-        ids = list(self._tokenizer.encode(prompt, add_special_tokens=False))
+        ids = self._tokenizer.encode(prompt, add_special_tokens=False)
+        ids = [i for i in ids if i not in self._voice_ids]  # the voice stands before, as keys
         if not ids or ids[-1] != self._audio_bos:
             ids.append(self._audio_bos)
         return ids

@@ -151,7 +151,7 @@ def _latent_checkpoint(torch, transformers, kind, folder):
     inner.add_special_tokens([AddedToken(name, special=True) for name in specials])
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>")
     tokenizer.chat_template = (
-        "{% for item in messages[0].content %}{% if item.type == 'text' %}"
+        "<prompt>{% for item in messages[0].content %}{% if item.type == 'text' %}"
         "{{ item.text }}{% endif %}{% endfor %}<bos>"
     )
     tokenizer.save_pretrained(folder)

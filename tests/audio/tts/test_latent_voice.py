@@ -121,17 +121,15 @@ def test_frames_equal_transformers_generate(voices, tiny_latent_dir, kind):
     assert (found - reference).abs().max() < 1e-4 * max(1.0, float(reference.abs().max()))
 
 
-@pytest.mark.parametrize("kind", ["pocket", "phonon"])
-def test_text_in_any_deltas_gives_the_same_samples(voices, kind):
-    text = " ".join(TEXTS)
-    whole = samples_of(speak(voices(kind), [text]))
+def test_text_in_any_deltas_gives_the_same_samples(voices):
+    voice, text = voices("pocket"), " ".join(TEXTS[:2])
+    whole = samples_of(speak(voice, [text]))
     assert len(whole) > 24_000
-    assert np.array_equal(samples_of(speak(voices(kind), list(text))), whole)
+    assert np.array_equal(samples_of(speak(voice, list(text))), whole)
 
 
-@pytest.mark.parametrize("n_streams", [2, 8])
-def test_batched_replies_equal_each_alone(voices, n_streams):
-    voice = voices("pocket")
+def test_batched_replies_equal_each_alone(voices):
+    voice, n_streams = voices("pocket"), 8
     names = voice.voices
     texts = [TEXTS[i % 3] for i in range(n_streams)]
     alone = {
