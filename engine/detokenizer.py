@@ -11,8 +11,6 @@ from .text import Text
 REPLACEMENT = "\ufffd"
 # A character has at most 4 bytes, so a longer run without a whole one is not UTF-8 and goes out.
 MAX_PENDING_TOKENS = 8
-# Tokens decoded again as context: decoders add or drop a leading space at the very start only.
-CONTEXT_TOKENS = 4
 
 
 class Detokenizer:
@@ -21,6 +19,8 @@ class Detokenizer:
     def __init__(self, text: Text, shown: frozenset[int] = frozenset()) -> None:
         """shown: special tokens whose text is output all the same (tool call markers)."""
         self._text, self._shown = text, shown
+        # The tokens of the last piece, decoded again before new ones: decoders treat the start of
+        # a text differently. They begin and end with whole characters.
         self._context: list[int] = []
         self._context_text = ""
         self._pending: list[int] = []
@@ -49,9 +49,8 @@ class Detokenizer:
         return piece
 
     def _settle(self) -> None:
-        self._context = (self._context + self._pending)[-CONTEXT_TOKENS:]
+        self._context, self._pending = self._pending, []
         self._context_text = self._text.decode(self._context)
-        self._pending = []
 
 
 class StopStrings:

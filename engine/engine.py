@@ -17,7 +17,7 @@ from torch import Tensor
 from .branch import Branch
 from .grammar import GrammarCompiler
 from .kv_cache import KvPool
-from .loader import Checkpoint, read_config
+from .loader import Checkpoint, ModelConfig, read_config
 from .model import Decoder
 from .prefix_tree import PrefixTree
 from .reply import Reply
@@ -57,7 +57,7 @@ class Engine:
     ) -> None:
         self.text, self.config, self.clock = text, config, clock
         model = decoder.config
-        self.context_length = config.context_length or model.context_length
+        self.context_length = _context_length(model, config)
         self.pool = KvPool(
             n_layers=model.n_layers,
             n_kv_heads=model.n_kv_heads,
@@ -369,16 +369,20 @@ def _read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:
         dtype=config.dtype,
         quant=config.quant,
         device=config.device,
-        context_length=config.context_length or model.context_length,
+        context_length=_context_length(model, config),
     )
     return text, decoder
+
+
+def _context_length(model: ModelConfig, config: EngineConfig) -> int:
+    return min(config.context_length or model.context_length, model.context_length)
 
 
 def _make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterator[Drafter]:
     """The drafters a config asks for, the cheapest first."""
     if config.ngram_draft:
         yield NgramDrafter()
-    length = config.context_length or decoder.config.context_length
+    length = _context_length(decoder.config, config)
     if config.draft_dir is not None:
         draft_text, draft = _read_model(config.draft_dir, config)
         if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():

@@ -45,7 +45,8 @@ class Text:
         spelled = sorted(map(re.escape, self.special.values()), key=len, reverse=True)
         self._special_pattern = re.compile("|".join(spelled) or r"(?!)")
         self.end_of_turn_id = self._find_end_of_turn(eos_ids)
-        self.stop_ids = frozenset({*eos_ids, self.end_of_turn_id} - {NO_TOKEN})
+        # Some templates end a turn with plain text ("[/INST]"); a reply may well contain that.
+        self.stop_ids = frozenset({*eos_ids, *({self.end_of_turn_id} & set(self.special))})
 
     def _read_template(self, model_dir: Path) -> str:
         path = model_dir / "chat_template.jinja"

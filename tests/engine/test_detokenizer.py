@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from engine.detokenizer import Detokenizer, StopStrings
 from engine.text import Text
@@ -27,6 +28,30 @@ def test_pieces_join_to_the_whole_and_are_never_broken(text: Text, saying: str) 
     detokenizer = Detokenizer(text)
     pieces = [detokenizer.feed(token) for token in text.encode(saying)]
     assert not any("\ufffd" in piece for piece in pieces)
+    assert "".join(pieces) + detokenizer.flush() == saying
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_text(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Text:
+    """A tokenizer as Llama 2 and Mistral have it: spaces as marks, unknown characters as bytes."""
+    letters = sorted(set("".join(SAYINGS).replace(" ", "\u2581")) & set(map(chr, range(0x2600))))
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    tokenizer = Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return Text(folder)
+
+
+@pytest.mark.parametrize("saying", SAYINGS)
+def test_byte_fallback_pieces_join_to_the_whole(sentencepiece_text: Text, saying: str) -> None:
+    detokenizer = Detokenizer(sentencepiece_text)
+    pieces = [detokenizer.feed(token) for token in sentencepiece_text.encode(saying)]
     assert "".join(pieces) + detokenizer.flush() == saying
 
 

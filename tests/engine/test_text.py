@@ -90,3 +90,12 @@ def test_a_broken_tokenizer_is_refused_by_path(tiny_model: Path, tmp_path: Path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         Text(tmp_path)
+
+
+def test_an_end_of_turn_in_plain_text_does_not_stop_a_reply(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    template = "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
+    text = Text(copy_with_template(tiny_model, tmp_path, template), (2,))
+    assert text.decode([text.end_of_turn_id]).strip() in "[/INST]"
+    assert text.stop_ids == {2}
