@@ -144,7 +144,9 @@ class WindowRecognizer:
             raise AudioError(f"expected update_ms of 20 to 10000, found {update_ms}")
         self._decoder = decoder
         self._n_update = samples_in(update_ms, RECOGNIZER_HZ)
+        self._update_s = update_ms / 1000.0
         self._clock = clock
+        self._rest_until_s = float("-inf")
         self._streams: dict[str, _Stream] = {}
 
     @property
@@ -228,8 +230,10 @@ class WindowRecognizer:
         segment = stream.segment
         if stream.request is not None or len(segment.window) >= LONGEST_WINDOW:
             return True
-        return segment.end - segment.decoded_to >= self._n_update and not (
-            stream.level.is_quiet_since(segment.decoded_to)
+        return (
+            segment.end - segment.decoded_to >= self._n_update
+            and self._clock() >= self._rest_until_s
+            and not stream.level.is_quiet_since(segment.decoded_to)
         )
 
     def _answer_without_decoding(self, stream: _Stream, events: list[Event]) -> bool:
@@ -269,11 +273,17 @@ class WindowRecognizer:
         ends = [self._decode_end(stream) for stream in batch]
         requests = [self._request(s, end) for s, end in zip(batch, ends, strict=True)]
         events: list[Event] = []
+        started_s = self._clock()
         try:
             results: list[DecodedWindow | str] = list(self._decoder.decode(requests))
         except RuntimeError as error:
             # One stream's fault must not take the others of its batch with it.
             results = [str(error)] if len(batch) == 1 else [self._alone(r) for r in requests]
+        ended_s = self._clock()
+        if ended_s - started_s > self._update_s / 2:
+            # A model this slow would be busy with partials whenever a final is asked for: it
+            # rests from them as long as it worked.
+            self._rest_until_s = ended_s + (ended_s - started_s)
         for stream, end, result in zip(batch, ends, results, strict=True):
             stream.due_since_s = None
             if isinstance(result, str):

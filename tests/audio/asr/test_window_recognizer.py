@@ -265,6 +265,24 @@ def test_a_batch_does_not_wait_when_every_stream_is_due(recognizer, decoder):
     assert [len(batch) for batch in decoder.batches] == [2]
 
 
+def test_a_slow_model_rests_between_partials_but_not_from_a_flush(decoder, clock):
+    decoder.clock, decoder.cost_s = clock, 0.400
+    recognizer = WindowRecognizer(decoder, clock=clock, update_ms=250.0)
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(1))
+    assert len(decoder.batches) == 1
+    clock.now += 0.390
+    assert not recognizer.has_work() and recognizer.step() == []
+    recognizer.flush("a")
+    assert recognizer.step()[-1].flushed
+    assert len(decoder.batches) == 2
+    run(recognizer, "a", said(1, first=1))
+    assert len(decoder.batches) == 2
+    clock.now += 0.401
+    recognizer.step()
+    assert len(decoder.batches) == 3
+
+
 def test_a_failing_window_fails_its_stream_alone(recognizer, decoder):
     decoder.fail_on = 1009
     for name, first in (("a", 0), ("b", 9), ("c", 4)):
