@@ -65,6 +65,7 @@ class Engine:
             n_blocks=config.kv_tokens // BLOCK_TOKENS,
             dtype=decoder.dtype,
             device=config.device,
+            kv_format=config.kv_format,
             poison=config.poison,
         )
         self.tree = PrefixTree(self.pool)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from .kv_format import KV_FORMATS, KvFormat
 from .types import BLOCK_TOKENS, IntegrityError, OutOfMemory
 
 
 class KvPool:
-    """Blocks of [layer, block, token in block, key or value, kv head, head_dim]."""
+    """Blocks of [layer, block, token in block, key or value, kv head, code]; scales likewise."""
 
     def __init__(
         self,
@@ -25,22 +26,31 @@ class KvPool:
         n_blocks: int,
         dtype: torch.dtype,
         device: str = "cpu",
+        kv_format: str = "plain",
         poison: bool = False,
     ) -> None:
         """poison: fill freed blocks with NaN, so that a read of one shows up (tests)."""
-        shape = (n_layers, n_blocks, BLOCK_TOKENS, 2, n_kv_heads, head_dim)
+        self.format: KvFormat = KV_FORMATS[kv_format](head_dim, dtype)
+        shape = (n_layers, n_blocks, BLOCK_TOKENS, 2, n_kv_heads)
         # Zeros: a masked slot still meets the softmax's 0, and 0 * NaN is NaN.
-        self._whole = torch.zeros(shape, dtype=dtype, device=device)
+        self._codes = torch.zeros(
+            (*shape, self.format.code_size), dtype=self.format.code_dtype, device=device
+        )
+        self._scales = torch.zeros(shape, dtype=dtype, device=device)
+        if not self.format.is_scaled:
+            self._scales = self._scales[..., :0]
         # Views by layer: indexing them costs less than indexing the whole.
-        self.blocks = list(self._whole.unbind(0))
+        self.blocks = list(self._codes.unbind(0))
         self.slots = [layer.flatten(0, 1) for layer in self.blocks]
+        self._scale_blocks = list(self._scales.unbind(0))
+        self._scale_slots = [layer.flatten(0, 1) for layer in self._scale_blocks]
         self.n_blocks, self.poison = n_blocks, poison
         self.refs = [0] * n_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(n_blocks))
         # Asked for blocks when none is free; set by the prefix tree, returns how many it gave back.
         self.evict: Callable[[int], int] = lambda n_blocks: 0
         if poison:
-            self._whole.fill_(torch.nan)
+            self._fill(slice(None), torch.nan)
 
     @property
     def n_free(self) -> int:
@@ -61,7 +71,7 @@ class KvPool:
             block, _ = self._free.popitem(last=False)
         self.refs[block] = 1
         if self.poison:
-            self._whole[:, block] = 0
+            self._fill(block, 0.0)
         return block
 
     def share(self, blocks: Sequence[int]) -> None:
@@ -78,15 +88,22 @@ class KvPool:
             if self.refs[block] == 0:
                 self._free[block] = None
                 if self.poison:
-                    self._whole[:, block] = torch.nan
+                    self._fill(block, torch.nan)
 
     def copy(self, source: int, target: int) -> None:
         """Copy the KV of one block in all layers."""
-        self._whole[:, target] = self._whole[:, source]
+        self._codes[:, target] = self._codes[:, source]
+        self._scales[:, target] = self._scales[:, source]
+
+    def _fill(self, block: "int | slice", value: float) -> None:
+        (self._scales if self.format.is_scaled else self._codes)[:, block] = value
 
     def write(self, layer: int, slots: "Tensor | slice", keys_values: Tensor) -> None:
         """Store [n, 2, kv_heads, head_dim] at `slots` (block * BLOCK_TOKENS + place in it)."""
-        self.slots[layer][slots] = keys_values
+        codes, scales = self.format.encode(keys_values)
+        self.slots[layer][slots] = codes
+        if scales is not None:
+            self._scale_slots[layer][slots] = scales
 
     def read(
         self, layer: int, where: "Tensor | slice", first: int, last: int
@@ -97,9 +114,12 @@ class KvPool:
         """
         if isinstance(where, slice):
             start = where.start * BLOCK_TOKENS
-            cache = self.slots[layer][start + first : start + last]
+            rows = slice(start + first, start + last)
+            codes, scales = self.slots[layer][rows], self._scale_slots[layer][rows]
         else:
-            cache = self.blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
+            codes = self.blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
+            scales = self._scale_blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
+        cache = self.format.decode(codes, scales)
         keys, values = cache.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
         return keys, values
 
@@ -108,7 +128,10 @@ class KvPool:
 
         blocks: [n, blocks], shorter tables padded with any block in use.
         """
-        cache = self.blocks[layer].index_select(0, blocks.flatten())
+        indices = blocks.flatten()
+        codes = self.blocks[layer].index_select(0, indices)
+        scales = self._scale_blocks[layer].index_select(0, indices)
+        cache = self.format.decode(codes, scales)
         cache = cache.view(len(blocks), -1, *cache.shape[2:])
         keys, values = cache.permute(2, 0, 3, 1, 4).unbind(0)
         return keys, values

@@ -194,5 +194,5 @@ class Decoder:
             queries_keys[:, :n_q] = layer.q_norm(queries_keys[:, :n_q])
             queries_keys[:, n_q:] = layer.k_norm(queries_keys[:, n_q:])
         rotate_(queries_keys, cos, sin)
-        pool.write(index, plan.slots, qkv[:, n_q:].view(-1, 2, n_kv, config.head_dim))
+        pool.write(index, plan.slots, qkv[:, n_q:].unflatten(1, (2, n_kv)))
         return qkv[:, :n_q]

@@ -17,6 +17,7 @@ def n_blocks_for(n_tokens: int) -> int:
 
 DTYPES = ("bf16", "fp32", "fp64")
 QUANTS = (None, "int8", "int4")
+KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
 
 
 class EngineError(Exception):
@@ -85,6 +86,7 @@ class EngineConfig:
 
     dtype: what activations and KV are computed in; "fp32" and "fp64" are for tests.
     quant: weight quantization on load; None keeps the weights in `dtype`.
+    kv_format: how keys and values are stored, "plain" being the compute dtype.
     kv_tokens: size of the KV pool; one conversation of 4k tokens needs 4096 of them.
     context_length: upper bound on prompt + reply; None takes the checkpoint's.
     threads: torch's intra-op threads; 1 is steadiest beside other processes.
@@ -105,6 +107,7 @@ class EngineConfig:
     dtype: str = "bf16"
     quant: str | None = None
     device: str = "cpu"
+    kv_format: str = "plain"
     kv_tokens: int = 32768
     context_length: int | None = None
     max_branches: int = 64
@@ -127,6 +130,9 @@ class EngineConfig:
         if self.quant not in QUANTS:
             known = ", ".join(str(quant) for quant in QUANTS)
             raise ConfigError(f"quant: expected one of {known}, found {self.quant!r}")
+        if self.kv_format not in KV_FORMAT_NAMES:
+            known = ", ".join(KV_FORMAT_NAMES)
+            raise ConfigError(f"kv_format: expected one of {known}, found {self.kv_format!r}")
         if self.kv_tokens < 2 * BLOCK_TOKENS:
             raise ConfigError(
                 f"kv_tokens: expected at least {2 * BLOCK_TOKENS}, found {self.kv_tokens}"

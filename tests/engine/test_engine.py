@@ -53,25 +53,26 @@ class Turn:
         self.closed = text.encode_chat(messages, add_generation_prompt=True)[start:]
         self.tail = self.closed[len(self.open) :]
 
-    def cold(self, make_engine: MakeEngine, params: SamplingParams) -> str:
+    def cold(self, make_engine: MakeEngine, params: SamplingParams, **changes: str) -> str:
         """The reply of a fresh engine that was given the whole prompt at once."""
-        engine = make_engine()
+        engine = make_engine(**changes)
         engine.branch("cold").commit(self.history + self.closed, params)
         return reply_of(drain(engine))
 
 
+@pytest.mark.parametrize("kv_format", ["plain", "fp8", "int8", "int4"])
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 def test_staged_revised_and_committed_equals_cold(
-    make_engine: MakeEngine, params: SamplingParams
+    make_engine: MakeEngine, params: SamplingParams, kv_format: str
 ) -> None:
-    engine = make_engine()
+    engine = make_engine(kv_format=kv_format)
     turn = Turn(engine, "I would like to book a table for four")
     branch = engine.branch("warm", turn.history)
     for heard in ("I", "I would lie", "I would like to look at", "I would like to book a"):
         branch.stage(Turn(engine, heard).open)
         drain(engine)
     branch.commit(turn.closed, params)
-    assert reply_of(drain(engine)) == turn.cold(make_engine, params)
+    assert reply_of(drain(engine)) == turn.cold(make_engine, params, kv_format=kv_format)
 
 
 def test_a_revision_computes_only_what_changed(make_engine: MakeEngine) -> None:

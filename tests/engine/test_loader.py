@@ -119,7 +119,15 @@ def test_a_config_that_is_no_json_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"dtype": "fp16"}, {"quant": "int3"}, {"kv_tokens": 1}, {"threads": 0}]
+    "wrong",
+    [
+        {"dtype": "fp16"},
+        {"quant": "int3"},
+        {"kv_format": "int2"},
+        {"kv_tokens": 1},
+        {"threads": 0},
+        {"max_draft_tokens": -1},
+    ],
 )
 def test_engine_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
