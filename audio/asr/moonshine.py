@@ -1,18 +1,20 @@
 """Moonshine streaming as a recognizer: small models for CPUs, one language a checkpoint.
 
-The encoder sees a sliding window of sound (320 ms back, 80 ms ahead) and costs what the speech
-lasts, no 30 s of padding; the decoder writes the words anew with each update, so the streaming is
-`window_recognizer`'s. Windows of several streams are encoded as one batch and decoded one after
-the other with a key-value cache.
+Each layer of the encoder sees a sliding window of sound (320 ms back, 80 ms ahead), so what it
+made of a window stays true while more comes behind it: only the last two seconds or so are encoded
+again with an update. The decoder writes the words anew, so the streaming is `window_recognizer`'s.
+Windows of several streams are encoded as one batch and decoded one after the other with a
+key-value cache.
 """
 
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..checkpoint import load_checkpoint, torch_device
 from ..frames import RECOGNIZER_HZ
@@ -23,7 +25,11 @@ from .window_recognizer import WindowRecognizer
 UPDATE_MS = 250.0
 # A window is filled with silence to whole buckets, so that windows of several streams share a
 # batch without padding of different lengths, which the encoder's convolutions would let through.
-BUCKET = RECOGNIZER_HZ // 2
+BUCKET_ROWS = 25
+ROW = RECOGNIZER_HZ // 50  # samples of an encoder row: 20 ms, four frames of 5 ms
+FRAME = ROW // 4
+CONVOLUTION_ROWS = 3  # rows back that the two convolutions before the layers see
+MAX_KEPT = 32  # windows whose rows are kept: far more than callers a CPU serves
 WORD_MARK = "\u2581"  # SentencePiece's sign of the space before a word
 
 
@@ -63,32 +69,64 @@ class MoonshineDecoder:
         self._start: int = config.decoder_start_token_id or config.bos_token_id
         end = config.eos_token_id
         self._ends = frozenset(end if isinstance(end, list) else [end])
+        windows = config.encoder_config.sliding_windows
+        self._rows_back = CONVOLUTION_ROWS + sum(back - 1 for back, _ in windows)
+        self._rows_ahead = sum(max(0, ahead - 1) for _, ahead in windows)
+        self._kept: OrderedDict[str, Any] = OrderedDict()  # final rows [n, hidden] by window
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         return ()
 
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodedWindow]:
-        results: dict[int, DecodedWindow] = {}
-        groups: dict[int, list[int]] = defaultdict(list)
-        for i, request in enumerate(requests):
-            groups[-(-max(1, len(request.samples)) // BUCKET)].append(i)
         with self._torch.inference_mode():
-            for n_buckets, members in groups.items():
-                encoded = self._encode([requests[i] for i in members], n_buckets * BUCKET)
-                for row, i in enumerate(members):
-                    results[i] = self._decode(requests[i], encoded[row : row + 1])
-        return [results[i] for i in range(len(requests))]
+            encoded = self._encode(requests)
+            return [self._decode(r, rows) for r, rows in zip(requests, encoded, strict=True)]
 
-    def _encode(self, requests: Sequence[DecodeRequest], n_samples: int) -> Any:
-        """Encoder rows [batch, n_samples / 320, hidden] of windows with silence behind them."""
+    def _encode(self, requests: Sequence[DecodeRequest]) -> list[Any]:
+        """Encoder rows [1, n, hidden] of each window, silence filling its last bucket."""
         torch = self._torch
-        waves = np.zeros((len(requests), n_samples), np.float32)
-        for row, request in enumerate(requests):
-            waves[row, : len(request.samples)] = request.samples / np.float32(32768.0)
-        inputs = torch.from_numpy(waves).to(self._device, self._model.dtype)
+        kept = [self._kept.get(request.window_id) for request in requests]
+        starts = [self._first_row(rows) for rows in kept]
+        totals = [_bucket_rows(len(request.samples)) for request in requests]
+        groups: dict[int, list[int]] = defaultdict(list)
+        for i, (start, total) in enumerate(zip(starts, totals, strict=True)):
+            groups[total - start].append(i)
+        encoded: list[Any] = [None] * len(requests)
+        for n_rows, members in groups.items():
+            waves = np.zeros((len(members), n_rows * ROW), np.float32)
+            for row, i in enumerate(members):
+                samples = requests[i].samples[starts[i] * ROW :]
+                waves[row, : len(samples)] = samples / np.float32(32768.0)
+            fresh = self._encode_waves(waves)
+            for row, i in enumerate(members):
+                rows, known = fresh[row], kept[i]
+                if known is not None and starts[i] > 0:
+                    rows = torch.cat((known, rows[len(known) - starts[i] :]))
+                self._keep(requests[i], rows)
+                encoded[i] = rows[None]
+        return encoded
+
+    def _encode_waves(self, waves: NDArray[np.float32]) -> Any:
+        inputs = self._torch.from_numpy(waves).to(self._device, self._model.dtype)
         # Without a mask the encoder would look at the whole window instead of its sliding one.
-        mask = torch.ones(inputs.shape, dtype=torch.long, device=self._device)
+        mask = self._torch.ones(inputs.shape, dtype=self._torch.long, device=self._device)
         return self._model.model.encoder(inputs, attention_mask=mask).last_hidden_state
+
+    def _first_row(self, kept: Any) -> int:
+        """Where to encode from, a whole bucket: all rows behind the kept ones come out right."""
+        if kept is None:
+            return 0
+        return max(0, len(kept) - self._rows_back) // BUCKET_ROWS * BUCKET_ROWS
+
+    def _keep(self, request: DecodeRequest, rows: Any) -> None:
+        """Keeps the rows that sound still to come cannot change."""
+        if not request.window_id:
+            return
+        n_final = (len(request.samples) - FRAME) // ROW + 1 - self._rows_ahead
+        self._kept[request.window_id] = rows[: max(0, n_final)]
+        self._kept.move_to_end(request.window_id)
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
 
     def _decode(self, request: DecodeRequest, encoded: Any) -> DecodedWindow:
         torch, model = self._torch, self._model
@@ -125,3 +163,8 @@ class MoonshineDecoder:
             groups[-1].append(token)
         words = [HypothesisWord(self._tokenizer.decode(g).strip(), tuple(g)) for g in groups]
         return tuple(word for word in words if word.text)
+
+
+def _bucket_rows(n_samples: int) -> int:
+    """Encoder rows of a window filled to whole buckets."""
+    return -(-max(1, n_samples) // (BUCKET_ROWS * ROW)) * BUCKET_ROWS

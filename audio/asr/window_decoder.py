@@ -23,6 +23,8 @@ class DecodeRequest:
     """One window: samples int16 [n] at 16 kHz, n <= 30 s, and the words it must start with.
 
     prompt: tokens of earlier text or hotwords. with_times: say when each word is spoken.
+    window_id: another request of the same one has the same samples, and perhaps more behind
+    them; "" for a window of its own.
     """
 
     samples: Samples
@@ -30,6 +32,7 @@ class DecodeRequest:
     prompt: tuple[int, ...]
     prefix: tuple[HypothesisWord, ...]
     with_times: bool
+    window_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

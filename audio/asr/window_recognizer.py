@@ -81,8 +81,9 @@ class _Segment:
 class _Stream:
     """One caller: what was sent and not yet heard, and the segment under way."""
 
-    def __init__(self, stream_id: str, options: RecognizerOptions) -> None:
+    def __init__(self, stream_id: str, serial: int, options: RecognizerOptions) -> None:
         self.stream_id = stream_id
+        self.serial = serial  # a stream id may come again, this does not
         self.options = options
         self.inbox: deque[Samples | _Flush | _Finalize | RecognizerOptions] = deque()
         self.n_waiting = 0  # samples in the inbox
@@ -147,6 +148,7 @@ class WindowRecognizer:
         self._update_s = update_ms / 1000.0
         self._clock = clock
         self._rest_until_s = float("-inf")
+        self._n_opened = 0
         self._streams: dict[str, _Stream] = {}
 
     @property
@@ -158,7 +160,8 @@ class WindowRecognizer:
         if stream_id in self._streams:
             raise AudioError(f"expected a new stream id, found {stream_id!r} open already")
         self._check(options)
-        self._streams[stream_id] = _Stream(stream_id, options)
+        self._n_opened += 1
+        self._streams[stream_id] = _Stream(stream_id, self._n_opened, options)
 
     def feed(self, stream_id: str, samples: Samples) -> None:
         """Raises: UnknownStream; AudioError if ten minutes already wait to be heard."""
@@ -321,6 +324,7 @@ class WindowRecognizer:
             prompt=prompt,
             prefix=segment.agreement.prefix,
             with_times=is_long or stream.request is not None,
+            window_id=f"{stream.serial}/{stream.n_segment}/{segment.window_start}",
         )
 
     def _apply(self, stream: _Stream, end: int, result: DecodedWindow, events: list[Event]) -> None:

@@ -45,6 +45,26 @@ def test_batched_windows_give_what_each_gives_alone(decoder, noisy_speech):
     assert len({result.tail for result in alone}) > 1
 
 
+def test_rows_encoded_in_pieces_equal_those_of_the_whole(tiny_moonshine_dir, noisy_speech):
+    decoder = MoonshineDecoder(tiny_moonshine_dir, "cpu", "en")
+    samples = noisy_speech(4.0, 5)
+    encoded_rows = []
+    encode = decoder._encode_waves
+    decoder._encode_waves = lambda waves: (
+        encoded_rows.append(waves.shape[1] // 320),
+        encode(waves),
+    )[1]
+    for n_samples in (3_000, 9_000, 17_333, 26_000, 40_100, 52_000, 64_000):
+        window = DecodeRequest(samples[:n_samples], "en", (), (), False, "a/0/0")
+        with torch.inference_mode():
+            (pieced,) = decoder._encode([window])
+            (whole,) = decoder._encode([request(samples[:n_samples])])
+        assert pieced.shape == whole.shape
+        assert (pieced - whole).abs().max() < 1e-4
+    pieces, wholes = encoded_rows[0::2], encoded_rows[1::2]
+    assert pieces[-1] < wholes[-1] / 2, "the beginning must not be encoded again"
+
+
 def test_tail_continues_the_forced_prefix(decoder, noisy_speech):
     samples = noisy_speech(1.0, 2)
     whole = decoder.decode([request(samples)])[0].tail
@@ -61,7 +81,7 @@ def test_times_cover_prefix_and_tail(decoder, noisy_speech):
 
 
 def test_recognizer_gives_partials_and_a_transcript(tiny_moonshine_dir, noisy_speech):
-    recognizer = MoonshineRecognizer(tiny_moonshine_dir, device="cpu")
+    recognizer = MoonshineRecognizer(tiny_moonshine_dir, device="cpu", clock=lambda: 0.0)
     recognizer.open("a", RecognizerOptions())
     events = []
     for i in range(0, 16_000, 2_000):
@@ -71,6 +91,23 @@ def test_recognizer_gives_partials_and_a_transcript(tiny_moonshine_dir, noisy_sp
     events += recognizer.step()
     assert len(events) >= 3
     assert isinstance(events[-1], Transcript) and events[-1].words
+
+
+def test_a_stream_id_that_comes_again_hears_its_own_sound(tiny_moonshine_dir, noisy_speech):
+    recognizer = MoonshineRecognizer(tiny_moonshine_dir, device="cpu", clock=lambda: 0.0)
+
+    def hear(seed, stream_id):
+        recognizer.open(stream_id, RecognizerOptions())
+        for i in range(0, 40_000, 4_000):
+            recognizer.feed(stream_id, noisy_speech(2.5, seed)[i : i + 4_000])
+            recognizer.step()
+        recognizer.finalize(stream_id)
+        words = recognizer.step()[-1].words
+        recognizer.close(stream_id)
+        return words
+
+    hear(1, "a")
+    assert hear(2, "a") == hear(2, "b")
 
 
 def test_another_language_and_a_missing_folder_are_refused(tiny_moonshine_dir, tmp_path):

@@ -80,7 +80,12 @@ def test_transformers_decodes_the_same_tokens(
 def test_final_of_the_real_architecture_keeps_what_was_stable(tiny_ct2_dir, noisy_speech):
     samples = noisy_speech(6.0)
     recognizer = WhisperRecognizer(
-        tiny_ct2_dir, device="cpu", compute_type="float32", update_ms=2_000.0, n_threads=1
+        tiny_ct2_dir,
+        device="cpu",
+        compute_type="float32",
+        update_ms=2_000.0,
+        n_threads=1,
+        clock=lambda: 0.0,
     )
     recognizer.open("a", RecognizerOptions())
     events = []
