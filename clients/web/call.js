@@ -23,7 +23,7 @@ export class Call {
     this.openResponse = null;
     this.flushed = new Set(); // items that must not be heard any more
     this.playing = null; // the item that is audible
-    this.flushes = []; // {itemId, playedMs, silentAfterMs}
+    this.flushes = []; // {itemId, playedMs, silentAfterMs: the news, silentAfterOnsetMs}
     this.stats = { totalPlayed: 0, totalAudible: 0, underruns: 0 };
   }
 
@@ -90,7 +90,7 @@ export class Call {
     this.endsTalk = false;
     this.heldSince = this.audio.now;
     this.turns.callerStarted();
-    this.interrupt();
+    this.interrupt(this.audio.now);
     if (this.openResponse) this.connection.send({ type: "response.cancel" });
     this.connection.send({ type: "input_audio_buffer.clear" });
     this.view.phase("listening");
@@ -117,9 +117,11 @@ export class Call {
 
   // --- the loudspeaker ---
 
-  interrupt() {
+  /** Fall silent now; `onsetAt` is when the caller began, null where it is not known. */
+  interrupt(onsetAt) {
     if (this.playing) this.flushed.add(this.playing);
     this.flushAskedAt = this.audio.now;
+    this.onsetAt = onsetAt ?? this.flushAskedAt;
     this.audio.flush();
   }
 
@@ -155,8 +157,9 @@ export class Call {
     this.flushed.add(itemId);
     const playedMs = Math.floor((1000 * nPlayed) / RATE_HZ);
     const silentAfterMs = 1000 * Math.max(0, silentAt - this.flushAskedAt);
-    this.flushes.push({ itemId, playedMs, silentAfterMs });
-    if (nPlayed > 0) this.turns.silences.push(silentAfterMs);
+    const silentAfterOnsetMs = 1000 * Math.max(0, silentAt - this.onsetAt);
+    this.flushes.push({ itemId, playedMs, silentAfterMs, silentAfterOnsetMs });
+    if (nPlayed > 0) this.turns.silences.push(silentAfterOnsetMs);
     this.connection.send({
       type: "conversation.item.truncate",
       item_id: itemId,
@@ -176,7 +179,7 @@ export class Call {
         break;
       case "input_audio_buffer.speech_started":
         this.turns.callerStarted();
-        this.interrupt();
+        this.interrupt(this.turns.audio.capturedAt(event.audio_start_ms));
         this.view.phase("listening");
         break;
       case "input_audio_buffer.speech_stopped":

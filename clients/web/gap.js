@@ -51,7 +51,7 @@ export class Turns {
   constructor(rateHz) {
     this.audio = new SentAudio(rateHz);
     this.finished = []; // {gapMs, stages, itemId, responseId}
-    this.silences = []; // ms from the barge-in's news to silence
+    this.silences = []; // ms from the caller's onset in a barge-in to silence
     this.callerEnd = null;
     this.replies = new Map(); // item id -> {responseId, arrivedAt}
   }
