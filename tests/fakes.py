@@ -38,16 +38,18 @@ from voiceloop.backends import (
     VoiceOptions,
     Word,
 )
-from voiceloop.errors import BackendError, WorkerLost
+from voiceloop.errors import BackendError, Overloaded, WorkerLost
 
 T = TypeVar("T")
-Action = Literal["fail", "hang"]
+Action = Literal["fail", "hang", "overload"]
 LOUD = 300  # int16 RMS of 10 ms above which the fakes call audio speech (-41 dBFS)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """At the nth call (from 0) of `at`, after `after` of its events: fail the stream or hang.
+
+    "overload" refuses to open.
 
     at: "open", "flush", "finalize" (recognizer); "branch", "stage", "commit" (language model);
     "open", "feed", "finish" (voice).
@@ -236,6 +238,8 @@ class FakeRecognizer:
 async def _fail_or_hang(fault: Fault) -> None:
     if fault.action == "hang":
         await asyncio.Event().wait()
+    if fault.action == "overload":
+        raise Overloaded("expected room for one more stream, found a scripted fault")
     raise BackendError("expected the backend to accept, found a scripted fault")
 
 

@@ -187,6 +187,8 @@ class Recognition:
                     error = BackendError("expected recognizer events, found the stream closed")
                 except BackendError as failure:
                     error = failure
+                except Overloaded as failure:
+                    error = BackendError(failure.message)
                 await self._lose_stream(error)
                 await asyncio.sleep(RETRY_S[min(n_failures, len(RETRY_S) - 1)])
                 n_failures += 1

@@ -236,3 +236,11 @@ async def test_a_recognizer_that_hangs_fails_the_turn_at_its_deadline(clock: Clo
         await bench.say(800)
         await bench.be_quiet(7000)
     assert [error.wire_code for error in bench.ear.failures] == ["backend_timeout"]
+
+
+async def test_a_recognizer_that_has_no_room_is_asked_again(clock: Clock) -> None:
+    faults = [Fault("open", "overload", nth=n) for n in range(3)]
+    async with listening(clock, FakeRecognizer(["one two"], faults=faults)) as bench:
+        await bench.say(800)
+        await bench.be_quiet(1500)
+    assert [turn.text for turn in bench.ear.turns] == ["one two"]

@@ -66,7 +66,7 @@ async def test_a_reply_at_its_token_limit_is_incomplete(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("at", ["open", "feed", "finish"])
-@pytest.mark.parametrize("action", ["fail", "hang"])
+@pytest.mark.parametrize("action", ["fail", "hang", "overload"])
 async def test_a_voice_that_breaks_fails_its_turn_only(clock: Clock, at: str, action: str) -> None:
     backends = instant_backends(voice=FakeVoice(faults=[Fault(at, action)]))  # type: ignore[arg-type]
     async with Caller(clock, backends) as caller:
