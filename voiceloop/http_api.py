@@ -18,11 +18,18 @@ from voiceloop.admission import RETRY_AFTER_S
 from voiceloop.auth import KeyRing, check_origin, client_key
 from voiceloop.client_events import parse_frame
 from voiceloop.errors import (
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
     Forbidden,
+    FrameTooLarge,
     InvalidRequest,
+    MissingExtra,
     Overloaded,
+    RateLimited,
     Unauthorized,
     VoiceLoopError,
+    WorkerLost,
     expected,
 )
 from voiceloop.session_update import merge
@@ -34,14 +41,12 @@ MAX_BODY_BYTES = 512 * 1024
 
 def error_response(error: VoiceLoopError) -> JSONResponse:
     """The error as OpenAI's HTTP APIs send it."""
-    status = 400
+    status = _status(error)
     headers: dict[str, str] = {}
-    if isinstance(error, Unauthorized):
-        status, headers = 401, {"WWW-Authenticate": "Bearer"}
-    elif isinstance(error, Forbidden):
-        status = 403
-    elif isinstance(error, Overloaded):
-        status, headers = 503, {"Retry-After": str(RETRY_AFTER_S)}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    elif status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
     body = {
         "type": error.type,
         "code": error.wire_code,
@@ -49,6 +54,29 @@ def error_response(error: VoiceLoopError) -> JSONResponse:
         "param": error.param,
     }
     return JSONResponse({"error": body}, status_code=status, headers=headers)
+
+
+def _status(error: VoiceLoopError) -> int:
+    match error:
+        case Unauthorized():
+            return 401
+        case Forbidden():
+            return 403
+        case FrameTooLarge():
+            return 413
+        case RateLimited():
+            return 429
+        case MissingExtra():
+            return 501
+        case Overloaded() | WorkerLost():
+            return 503
+        case BackendTimeout():
+            return 504
+        case BackendRefused() | InvalidRequest():
+            return 400
+        case BackendError():
+            return 502
+    return 400
 
 
 def health_routes(
