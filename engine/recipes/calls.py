@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from . import skills_booking, skills_info, skills_order, skills_talk, skills_tools
 from .business import Business, random_business
@@ -13,30 +16,34 @@ from .call import Call
 from .recognizer_noise import RecognizerNoise
 from .wording import expand, join
 
-# The caller of `voiceloop demo` is not in the training data: calls that hold one of these turns are
-# thrown away, dialogues end before it. A bare "yes" cannot be held out of any dialogue.
-HELD_OUT_TURNS = frozenset(
-    {
-        "what time do you close on saturday",
-        "i'd like a large latte and a blueberry muffin please",
-        "i'd like a large latte and a blueberry muffin",
-        "my number is five five five zero one four two",
-        "five five five zero one four two",
-        "how much is the carrot cake",
-        "what do you have to eat",
-        "actually just a black coffee please",
-        "just a black coffee please",
-        "that's all thank you",
-    }
-)
+_DEMO_CALL = Path(__file__).resolve().parents[2] / "clients" / "call" / "call.toml"
 _HELD_OUT_PLACE = "juniper"
-_LEADS = re.compile(r"^((hi|hey|um|uh|well|okay|oh|so|alright|yeah|and|er) )+")
+_LEADS = re.compile(r"^((hi|hey|um|uh|well|okay|oh|so|alright|yeah|and|er|actually) )+")
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"[a-z']+", text.lower()))
+
+
+@lru_cache(maxsize=1)
+def held_out_turns() -> frozenset[str]:
+    """The caller turns of `voiceloop demo`, which no training data may hold.
+
+    A bare "yes" cannot be held out of any dialogue.
+    """
+    if not _DEMO_CALL.exists():
+        return frozenset()
+    turns = tomllib.loads(_DEMO_CALL.read_text())["turns"]
+    texts = {_plain(str(turn["text"])) for turn in turns}
+    return frozenset(
+        text for whole in texts for text in (whole, _LEADS.sub("", whole)) if " " in text
+    )
 
 
 def is_held_out_turn(text: str) -> bool:
     """Whether a caller turn is one of the demo's, written or recognized, with or without a lead."""
-    plain = " ".join(re.findall(r"[a-z']+", text.lower()))
-    return plain in HELD_OUT_TURNS or _LEADS.sub("", plain) in HELD_OUT_TURNS
+    plain = _plain(text)
+    return plain in held_out_turns() or _LEADS.sub("", plain) in held_out_turns()
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class ChatEncoder:
     """
 
     USER_WEIGHT = 0.4
-    PROMPT_WEIGHT = 0.05
+    PROMPT_WEIGHT = 0.0
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer

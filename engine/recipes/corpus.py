@@ -35,8 +35,8 @@ MIXTURE = {
     "ohf": 30,
     "selfdlg": 10,
     "webq": 30,
-    "echo": 15,
-    "lookup": 40,
+    "echo": 10,
+    "lookup": 20,
 }
 # The first stage: nothing but copying.
 DRILLS = {"echo": 60, "lookup": 40}

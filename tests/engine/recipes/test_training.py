@@ -100,8 +100,8 @@ def test_loss_weights_follow_the_speaker(encoder: ChatEncoder) -> None:
         [(MESSAGES, TOOLS, set()), (MESSAGES, TOOLS, {4})]
     )
     ends = [at for at, token in enumerate(tokens) if token == encoder.end]
-    assert [weights[at] for at in ends] == [0.05, 0.4, 1.0, 0.0, 1.0]
-    assert [unlearned[at] for at in ends] == [0.05, 0.4, 1.0, 0.0, 0.0]
+    assert [weights[at] for at in ends] == [0.0, 0.4, 1.0, 0.0, 1.0]
+    assert [unlearned[at] for at in ends] == [0.0, 0.4, 1.0, 0.0, 0.0]
     assert all(weights[at] == 0.0 for at, token in enumerate(tokens) if token == encoder.ids[USER])
 
 
