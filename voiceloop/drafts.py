@@ -17,6 +17,9 @@ from voiceloop.turn import Services, Turn
 # A pause that ends the turn at least this likely is worth a draft. The model's P(end) is low even
 # at most true ends (0.1-0.9), and below 0.05 it is nearly always in mid-sentence.
 MIN_P_END = 0.08
+# Words and P(end) are known some 50 ms into a pause. When that takes so much longer the machine is
+# overloaded, and speculation is what steps down first.
+MAX_PAUSED_MS = 250.0
 MAX_PER_TURN = 4  # one caller who stops at every word must not buy four replies a second
 
 
@@ -43,8 +46,10 @@ class Drafts:
         self.drop()
         self._n_begun = 0
 
-    def consider(self, words: tuple[str, ...], p_end: float | None) -> None:
+    def consider(self, words: tuple[str, ...], p_end: float | None, paused_ms: float) -> None:
         """The caller paused after these words: begin a draft if this may be the end."""
+        if paused_ms > MAX_PAUSED_MS:
+            return
         if not self._enabled or self._turn is not None or self._n_begun >= MAX_PER_TURN:
             return
         text = " ".join(words)

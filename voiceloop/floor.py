@@ -143,10 +143,10 @@ class Floor:
     def on_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
         """The language model's P(end of turn) after these words of the open turn."""
         self.listener.observe_p_end(words, p_end)
-        detection = self._settings.turn_detection
+        detection, paused_ms = self._settings.turn_detection, self.listener.paused_ms
         answers = detection is not None and detection.create_response
-        if self._caller_open and self.listener.is_paused and answers and self._turn is None:
-            self._drafts.consider(words, p_end)
+        if self._caller_open and paused_ms is not None and answers and self._turn is None:
+            self._drafts.consider(words, p_end, paused_ms)
 
     def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
         if not self._caller_open:

@@ -125,9 +125,11 @@ class Listener:
         return 1000.0 * self._position / RECOGNIZER_HZ
 
     @property
-    def is_paused(self) -> bool:
-        """A turn of the caller is open, and the caller silent."""
-        return self._stretch is not None and self._stretch.paused
+    def paused_ms(self) -> float | None:
+        """How long ago the open turn's pause was noticed; None while the caller speaks."""
+        if self._stretch is None or not self._stretch.paused:
+            return None
+        return 1000.0 * (self._clock() - self._stretch.first_low_s)
 
     @property
     def in_speech(self) -> bool:

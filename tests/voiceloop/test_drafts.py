@@ -117,3 +117,15 @@ async def test_a_setting_changed_meanwhile_makes_the_draft_void(clock: Clock) ->
         await caller.listen_until("response.done")
     assert caller.transcript() == "New."
     assert model.prompts[1][0] == ChatMessage("system", "Be brief.")
+
+
+async def test_an_overloaded_machine_drafts_nothing(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        ["It is noon."], stage_delay_ms=300, p_end_of_turn=lambda text: 0.05 * len(text.split())
+    )
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+        sample = caller.session._metrics.registry.get_sample_value
+        assert not sample("voiceloop_drafts_total", {"fate": "released"})
+    assert caller.statuses() == ["completed"]
