@@ -116,12 +116,12 @@ def _place_call(call: Call, chatter: Chatter) -> None:
     silent = "silent" in place.facts
     _greeting(call, place)
     moves: list[tuple[Move, float]] = [
-        (skills_info.hours_of_day, 0 if silent else 10),
+        (skills_info.hours_of_day, 0 if silent else 12),
         (skills_info.hours_in_general, 0 if silent else 2),
         (skills_info.price, 0 if silent else 7),
         (skills_info.price_of_it, 0 if silent else 3),
         (skills_info.is_there, 0 if silent else 4),
-        (skills_info.menu, 0 if silent else 5),
+        (skills_info.menu, 0 if silent else 9),
         (skills_info.fact, 5),
         (skills_info.unknown_fact, 2),
         (skills_info.identity, 3),

@@ -36,7 +36,7 @@ MIXTURE = {
     "selfdlg": 10,
     "webq": 30,
     "echo": 10,
-    "lookup": 20,
+    "lookup": 50,
 }
 # The first stage: nothing but copying.
 DRILLS = {"echo": 60, "lookup": 40}

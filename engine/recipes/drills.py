@@ -22,7 +22,7 @@ from .lexicon import (
     invented_word,
     pick,
 )
-from .wording import clock, digit_words, expand
+from .wording import clock, digit_words, expand, join
 
 _LISTS = (FIRST_NAMES, LAST_NAMES, DRINKS, PASTRIES, MEALS, SERVICES, TOWNS, HOME_DEVICES)
 
@@ -87,6 +87,11 @@ def lookup(rng: random.Random) -> list[dict[str, Any]]:
         }
     ]
     keys = list(pairs)
+    if rng.random() < 0.5:
+        asked = expand(rng, "(what do you have|list them|what is there|name them all|what's on it)")
+        messages.append({"role": "user", "content": asked.lower()})
+        answer = expand(rng, "(sure, |)(we have|there's|that's) {l}.", l=join(keys[:7]))
+        messages.append({"role": "assistant", "content": answer})
     for key in rng.sample(keys, min(len(keys), rng.randint(2, 5))):
         asked = expand(rng, "(what is|what's|how about|and|tell me|what about) (the |){k}", k=key)
         messages.append(
