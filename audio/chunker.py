@@ -18,6 +18,7 @@ PHRASE_WORDS = (4, 8, 14)
 # ... and at any safe gap from so many on. 6 words are about 2 s of speech, enough for the rest
 # of the sentence to arrive even from a language model of 20 tokens/s.
 ANY_WORDS = (6, 14, 22)
+MAX_WORDS = 30  # 10 s of speech; digits read out have no safe gap, yet must not wait for ever
 MAX_TOKEN_CHARS = 400  # a "word" longer than this is no word: bound what is held back
 
 _SENTENCE_MARKS = ".!?\u2026"
@@ -136,6 +137,8 @@ class Chunker:
         if bare and bare[-1] in _CLAUSE_MARKS:
             within_number = bare[-2:-1].isdigit() and next_char.isdigit()
             return n_words >= _by_index(MARK_WORDS, self._n_clauses) and not within_number
+        if n_words >= MAX_WORDS:
+            return True
         if n_words < _by_index(PHRASE_WORDS, self._n_clauses) or not _is_safe_gap(word, next_char):
             return False
         if n_words >= _by_index(ANY_WORDS, self._n_clauses):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio.chunker import MAX_TOKEN_CHARS, Chunker
+from audio.chunker import MAX_TOKEN_CHARS, MAX_WORDS, Chunker
 
 PIECES = st.sampled_from(
     ["I ", "have ", "a ", "table ", "for ", "two, ", "3.50 ", "$4.", "50 ", "Dr. ", "Smith ",
@@ -85,3 +85,10 @@ def test_a_token_without_end_does_not_grow_what_is_held():
     clauses = [c for _ in range(50) for c in chunker.feed("x" * 100)]
     assert len(clauses) > 5
     assert len(chunker.held) <= MAX_TOKEN_CHARS + 100
+
+
+def test_words_without_a_safe_gap_are_cut_in_the_end():
+    chunker = Chunker()
+    clauses = chunker.feed("one six " * 40)
+    assert clauses
+    assert all(len(clause.text.split()) <= MAX_WORDS for clause in clauses)
