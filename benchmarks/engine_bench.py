@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -283,6 +285,28 @@ def llama_cpp(setting: Setting) -> list[Bar]:
     return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", None, 2.3, "x")]
 
 
+def exactness(setting: Setting) -> list[Bar]:
+    """The float64 oracle tests at length: every model family, drafting, the lives of branches."""
+    tests = {
+        "test_model.py": ("logits of every family against transformers: failures", 1),
+        "test_speculative.py": ("1,000 drafted replies, drafters x k x sampling: failures", 1000),
+        "test_branch_fuzz.py": ("10,000 random operations on branches: failures", 500),
+    }
+    bars = []
+    for name, (title, n_examples) in tests.items():
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", f"tests/engine/{name}", "--timeout", "0"],
+            env={**os.environ, "VOICELOOP_FUZZ_EXAMPLES": str(n_examples)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        last = (run.stdout.strip().splitlines() or ["no output"])[-1]
+        print(f"  {name}: {last}", flush=True)
+        bars.append(Bar(title, float(run.returncode != 0), 0, ""))
+    return bars
+
+
 PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "token_time": token_time,
     "after_commit": after_commit,
@@ -291,6 +315,7 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "under_speculation": under_speculation,
     "drafting": drafting,
     "served_exactness": served_exactness,
+    "exactness": exactness,
     "llama_cpp": llama_cpp,
 }
 

@@ -10,11 +10,13 @@ from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .branch import Branch
+from .calibrate import ScaledCheckpoint, calibrate
 from .grammar import GrammarCompiler
 from .kv_cache import KvPool
 from .loader import Checkpoint, ModelConfig, read_config
@@ -31,6 +33,7 @@ from .tool_calls import MalformedToolCall, ParsedCall, notation_of
 from .types import (
     BLOCK_TOKENS,
     CheckpointError,
+    ConfigError,
     DeadlineExceeded,
     Done,
     EngineConfig,
@@ -364,15 +367,25 @@ def _read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:
             f"{model_dir}: expected a tokenizer of at most {model.vocab_size} tokens, "
             f"found {text.vocab_size}"
         )
-    decoder = Decoder(
-        checkpoint,
-        model,
-        dtype=config.dtype,
-        quant=config.quant,
-        device=config.device,
-        context_length=_context_length(model, config),
-    )
+    length = _context_length(model, config)
+    options: dict[str, Any] = {"device": config.device, "context_length": length}
+    if config.calibration_text is not None:
+        dense = Decoder(checkpoint, model, dtype="fp32", quant=None, **options)
+        tokens = _calibration_tokens(text, config.calibration_text, length)
+        checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens))
+    decoder = Decoder(checkpoint, model, dtype=config.dtype, quant=config.quant, **options)
     return text, decoder
+
+
+def _calibration_tokens(text: Text, path: Path, context_length: int) -> list[int]:
+    """Raises: ConfigError."""
+    try:
+        tokens = text.encode(path.read_text(encoding="utf-8"))[:context_length]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"calibration_text: expected a UTF-8 text, found {error}") from None
+    if not tokens:
+        raise ConfigError(f"calibration_text: expected some text in {path}, found none")
+    return tokens
 
 
 def _context_length(model: ModelConfig, config: EngineConfig) -> int:

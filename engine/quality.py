@@ -105,13 +105,15 @@ def main(arguments: Tokens[str] | None = None) -> int:
     parser.add_argument(
         "--text", type=Path, required=True, help="UTF-8, special tokens spelled out"
     )
+    parser.add_argument("--calibrate", type=Path, help="text on which int4 scales are searched")
     parser.add_argument("--tokens", type=int, default=4096, help="read at most this many")
     options = parser.parse_args(arguments)
     try:
         reference = Engine.load(options.model_dir, EngineConfig(kv_tokens=1024))
-        quantized = Engine.load(
-            options.model_dir, EngineConfig(kv_tokens=1024, quant=options.quant)
+        config = EngineConfig(
+            kv_tokens=1024, quant=options.quant, calibration_text=options.calibrate
         )
+        quantized = Engine.load(options.model_dir, config)
         tokens = reference.text.encode(options.text.read_text(encoding="utf-8"))
     except (EngineError, OSError, UnicodeDecodeError) as error:
         print(error, file=sys.stderr)

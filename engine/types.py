@@ -86,6 +86,7 @@ class EngineConfig:
 
     dtype: what activations and KV are computed in; "fp32" and "fp64" are for tests.
     quant: weight quantization on load; None keeps the weights in `dtype`.
+    calibration_text: real text (a file) on which int4 scales are searched while loading.
     kv_format: how keys and values are stored, "plain" being the compute dtype.
     kv_tokens: size of the KV pool; one conversation of 4k tokens needs 4096 of them.
     context_length: upper bound on prompt + reply; None takes the checkpoint's.
@@ -107,6 +108,7 @@ class EngineConfig:
     dtype: str = "bf16"
     quant: str | None = None
     device: str = "cpu"
+    calibration_text: Path | None = None
     kv_format: str = "plain"
     kv_tokens: int = 32768
     context_length: int | None = None
@@ -130,6 +132,8 @@ class EngineConfig:
         if self.quant not in QUANTS:
             known = ", ".join(str(quant) for quant in QUANTS)
             raise ConfigError(f"quant: expected one of {known}, found {self.quant!r}")
+        if self.calibration_text is not None and self.quant != "int4":
+            raise ConfigError(f"calibration_text: expected quant int4 with it, found {self.quant}")
         if self.kv_format not in KV_FORMAT_NAMES:
             known = ", ".join(KV_FORMAT_NAMES)
             raise ConfigError(f"kv_format: expected one of {known}, found {self.kv_format!r}")

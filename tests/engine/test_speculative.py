@@ -1,6 +1,8 @@
 """Drafting changes the speed of a reply and nothing else."""
 
+import os
 import random
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -83,8 +85,9 @@ def engines(tiny_model: Path) -> dict[str, Engine]:
 
 
 def test_any_drafter_gives_the_same_reply(engines: dict[str, Engine]) -> None:
+    """Few cases by default; VOICELOOP_FUZZ_EXAMPLES gives the number of a long run."""
     chance = random.Random(1)
-    for case in range(24):
+    for case in range(int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "24"))):
         prompt = [chance.randrange(3, 60) for _ in range(chance.randrange(1, 40))]
         params = SamplingParams(
             max_tokens=chance.randrange(1, 14),
@@ -155,8 +158,6 @@ def test_drafting_stops_where_it_loses_and_grows_where_it_pays() -> None:
 def test_a_draft_model_of_another_tokenizer_is_refused(
     tiny_model: Path, tmp_path: Path, make_engine: MakeEngine
 ) -> None:
-    import shutil
-
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     vocabulary = (tmp_path / "tokenizer.json").read_text().replace('"Ġtable"', '"Ġtablet"')
     (tmp_path / "tokenizer.json").write_text(vocabulary.replace('"Ġt"', '"Ġu"', 1))
