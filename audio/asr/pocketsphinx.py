@@ -23,10 +23,9 @@ STEP_MS = 80.0  # audio a stream decodes in one step: about 10 ms of work on a s
 # step by step. Shorter ones measured worse than none: they see too few phones.
 LEARN_MS = 1000.0
 MAX_BACKLOG_S = 600.0  # what a client may send uncommitted when turn detection is off
-# A word is stable once it has stood unchanged for so many updates, or ended so long ago; beam
-# search rarely reaches back further. The last word is never stable: its end is not decided.
-STABLE_UPDATES = 4
-STABLE_AGE_MS = 300.0
+# A word is stable once it has stood unchanged for so much audio. The last word never is: its end
+# is not decided.
+STABLE_MS = 300.0
 
 
 class _Mark(Enum):
@@ -45,7 +44,8 @@ class _Stream:
     n_queued: int = 0  # samples in queue
     segment: int = 0
     n_fed: int = 0  # samples given to the decoder in this stream
-    segment_start: int = 0  # of them before this segment
+    n_heard: int = 0  # the most that n_fed has been
+    segment_start: int = 0  # of n_fed before this segment
     options_changed: bool = False
     # The first segment's audio, kept until the mean is learned from it.
     first_audio: list[Samples] | None = field(default_factory=list)
@@ -138,8 +138,10 @@ class PocketsphinxRecognizer:
             stream.n_fed += len(samples)
             if stream.first_audio is not None:
                 self._learn_mean(stream, samples)
-            stream.stability.observe(stream.decoder.hypothesis())
-            events += self._partial(stream_id, stream)
+            if stream.n_fed >= stream.n_heard:  # else the first second is being decoded again
+                stream.n_heard = stream.n_fed
+                stream.stability.observe(stream.decoder.hypothesis())
+                events += self._partial(stream_id, stream)
         while stream.queue and isinstance(stream.queue[0], _Mark):
             match stream.queue.popleft():
                 case _Mark.FLUSH:
@@ -158,7 +160,7 @@ class PocketsphinxRecognizer:
             stream.queue.extendleft(reversed(stream.first_audio))
             again = sum(map(len, stream.first_audio))
             stream.n_queued += again
-            stream.n_fed -= again
+            stream.n_heard, stream.n_fed = stream.n_fed, stream.n_fed - again
             stream.first_audio = None
 
     def _partial(self, stream_id: str, stream: _Stream, flushed: bool = False) -> list[Event]:
@@ -189,20 +191,20 @@ class _Stability:
     def __init__(self) -> None:
         self.words: tuple[str, ...] = ()
         self.n_stable = 0
-        self._ages: list[int] = []  # updates that each word has stood for
+        self._since_ms: list[float] = []  # from where in the segment each word has stood
 
     def observe(self, hypothesis: Hypothesis) -> None:
         words = tuple(word.text for word in hypothesis.words)
         n_same = _common_prefix(words, self.words)
-        self._ages = [age + 1 for age in self._ages[:n_same]] + [1] * (len(words) - n_same)
+        n_new = len(words) - n_same
+        self._since_ms = self._since_ms[:n_same] + [hypothesis.end_ms] * n_new
         n_stable = 0
-        for word, age in zip(hypothesis.words[:-1], self._ages, strict=False):
-            old = hypothesis.end_ms - word.end_ms >= STABLE_AGE_MS
-            if age < STABLE_UPDATES and not (old and age > 1):
-                break
+        while n_stable < len(words) - 1 and (
+            n_stable < min(self.n_stable, n_same)  # what was called stable stays so while it stands
+            or hypothesis.end_ms - self._since_ms[n_stable] >= STABLE_MS
+        ):
             n_stable += 1
-        # What was called stable stays so while it stands.
-        self.n_stable = max(n_stable, min(self.n_stable, n_same, max(0, len(words) - 1)))
+        self.n_stable = n_stable
         self.words = words
 
 
