@@ -86,11 +86,15 @@ class Crisis:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The agent: what ``agent.toml`` holds."""
+    """The agent: what ``agent.toml`` holds.
+
+    ``fallback`` is said where the model answers a caller with nothing at all; silence is no answer.
+    """
 
     name: str = "Agent"
     instructions: str = "You are a helpful voice assistant. Answer in one or two short sentences."
     greeting: str = ""
+    fallback: str = "Sorry, could you say that again?"
     voice: str = "default"
     speed: float = 1.0
     language: str = "en"

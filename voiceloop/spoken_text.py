@@ -17,6 +17,10 @@ class SpokenText:
         self._text += text
         self._fed.append((len(self._text), at_s))
 
+    @property
+    def is_blank(self) -> bool:
+        return not self._text.strip()
+
     def take(self, n_chars: int) -> str:
         """What has not been taken of the first n_chars characters."""
         taken = self._text[self._n_taken : n_chars]

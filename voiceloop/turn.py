@@ -259,6 +259,7 @@ class Turn:
 
     async def _reply(self, live: LiveBranch, tail: tuple[ChatMessage, ...], done: _Round) -> None:
         clock = self._services.clock
+        offered = {tool.name for tool in self.plan.tools}
         await live.commit(tail, self.plan.params)
         self.timeline.mark("prompt_committed", clock())
         async for event in live.events():
@@ -267,6 +268,8 @@ class Turn:
                     self.timeline.mark("first_token", clock())
                     self.n_deltas += 1
                     await self._say(text)
+                case ToolCall(name=name) if name not in offered:
+                    pass  # a call of nothing that exists: nobody could answer it
                 case ToolCall():
                     done.calls.append(event)
                     await self._released.wait()
@@ -275,6 +278,8 @@ class Turn:
                     self._services.on_output()
                 case Generated():
                     done.finish_reason, done.usage = event.finish_reason, event.usage
+                    if self.plan.speaks and not done.calls and self._spoken.is_blank:
+                        await self._say(self._services.agent.fallback)
                     return
 
     async def _say(self, text: str) -> None:

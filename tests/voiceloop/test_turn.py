@@ -196,3 +196,16 @@ async def test_the_prompt_ends_with_what_was_said(clock: Clock) -> None:
             ChatMessage("user", "what time is it"),
         )
     ]
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(""), Reply("", tool_calls=(ToolCall("call_1", "nothing_offered", "{}"),))]
+)
+async def test_a_caller_is_never_answered_with_silence(clock: Clock, reply: Reply) -> None:
+    backends = instant_backends(language_model=FakeLanguageModel([reply]))
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+    assert caller.statuses() == ["completed"]
+    assert caller.transcript() == "Pardon me?"
+    assert not caller.of("response.function_call_arguments.done")
