@@ -28,6 +28,7 @@ from voiceloop.config import Config
 from voiceloop.connection import Hello, Transport
 from voiceloop.errors import ConfigError, Overloaded, VoiceLoopError
 from voiceloop.http_api import error_response, health_routes, realtime_routes
+from voiceloop.openai_api import openai_routes
 from voiceloop.presets import context_tokens, open_backends, resolve_agent
 from voiceloop.session import Session
 from voiceloop.settings import Json
@@ -119,6 +120,13 @@ def build_app(gateway: Gateway) -> Starlette:
         keys=gateway.keys,
         allowed_origins=gateway.config.allowed_origins,
         settings=gateway.agent.session_settings(),
+    )
+    routes += openai_routes(
+        gateway.config,
+        gateway.agent,
+        keys=gateway.keys,
+        not_ready=gateway.not_ready,
+        backends=lambda: gateway.backends,
     )
     door = WebSocketRoute("/v1/realtime", realtime)
     return Starlette(routes=[*routes, door, *page_routes()])

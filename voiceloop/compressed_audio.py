@@ -1,0 +1,163 @@
+"""Compressed audio in and out, through PyAV: what people upload, and what they want to save.
+
+Owns the choice of formats, and the bounds of decoding: the duration is counted while it decodes,
+so that a small file which unpacks to hours is stopped at the limit. The container is chosen from
+the first bytes, never guessed by the library: its playlist formats would open other files and URLs.
+Everything here is CPU work of milliseconds to seconds: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voiceloop.errors import InvalidRequest, MissingExtra
+
+RECOGNIZER_HZ = 16_000
+
+# response_format -> (container, codec, the codec's sample rate, media type)
+ENCODINGS: dict[str, tuple[str, str, int, str]] = {
+    "mp3": ("mp3", "libmp3lame", 24_000, "audio/mpeg"),
+    "opus": ("ogg", "libopus", 48_000, "audio/ogg"),
+    "aac": ("adts", "aac", 24_000, "audio/aac"),
+    "flac": ("flac", "flac", 24_000, "audio/flac"),
+}
+
+
+def load_av() -> Any:
+    """PyAV. Raises: MissingExtra."""
+    try:
+        import av
+    except ImportError:
+        raise MissingExtra(
+            "expected PyAV for compressed audio, found none: pip install av"
+        ) from None
+    return av
+
+
+class _Sink(io.RawIOBase):
+    """Collects what a muxer writes; it cannot be sought, so nothing is patched afterwards."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._data += data
+        return len(data)
+
+    def take(self) -> bytes:
+        data = bytes(self._data)
+        self._data.clear()
+        return data
+
+
+class Encoder:
+    """PCM16 mono at ``rate_hz`` to one of ``ENCODINGS``, as it comes.
+
+    Raises: MissingExtra.
+    """
+
+    def __init__(self, name: str, rate_hz: int) -> None:
+        av = load_av()
+        container, codec, codec_hz, _ = ENCODINGS[name]
+        self._av = av
+        self._rate_hz = rate_hz
+        self._sink = _Sink()
+        # Without these the mp3 writer would come back to its start when it ends.
+        options = {"write_xing": "0", "id3v2_version": "0"} if container == "mp3" else {}
+        self._output = av.open(self._sink, "w", format=container, options=options)
+        self._stream = self._output.add_stream(codec, rate=codec_hz)
+        self._stream.layout = "mono"
+        self._resampler = av.AudioResampler(self._stream.format.name, "mono", codec_hz)
+        self._n_samples = 0
+
+    def push(self, pcm: bytes) -> bytes:
+        """Add PCM16; what it adds to the file, maybe nothing yet."""
+        samples = np.frombuffer(pcm, "<i2")
+        frame = self._av.AudioFrame.from_ndarray(samples[np.newaxis, :], "s16", "mono")
+        frame.sample_rate = self._rate_hz
+        frame.pts = self._n_samples
+        self._n_samples += len(samples)
+        self._encode(frame)
+        return self._sink.take()
+
+    def finish(self) -> bytes:
+        """The rest of the file."""
+        self._encode(None)
+        self._output.mux(self._stream.encode(None))
+        self._output.close()
+        return self._sink.take()
+
+    def _encode(self, frame: Any) -> None:
+        for resampled in self._resampler.resample(frame):
+            self._output.mux(self._stream.encode(resampled))
+
+
+def container_of(data: bytes) -> str:
+    """The container that a file's first bytes name. Raises: InvalidRequest."""
+    head = data[:12]
+    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
+        return "wav"
+    if head[4:8] == b"ftyp":
+        return "mov"  # mp4 and m4a too
+    marks = {b"OggS": "ogg", b"fLaC": "flac", b"\x1aE\xdf\xa3": "matroska", b"ID3": "mp3"}
+    for mark, name in marks.items():
+        if head.startswith(mark):
+            return name
+    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:
+        return "aac" if head[1] & 0x06 == 0 else "mp3"  # the layer bits are 0 in ADTS alone
+    raise InvalidRequest(
+        "file: expected audio as flac, m4a, mp3, mp4, ogg, wav or webm, found other bytes",
+        param="file",
+        code="invalid_audio_file",
+    )
+
+
+def decode_audio(data: bytes, max_s: float) -> NDArray[np.int16]:
+    """The first audio track as mono int16 [n] at 16 kHz.
+
+    Raises:
+        InvalidRequest: it is no audio, it is damaged, or it lasts longer than ``max_s``.
+        MissingExtra: PyAV is absent.
+    """
+    av = load_av()
+    container = container_of(data)
+    pieces: list[NDArray[np.int16]] = []
+    n_samples = 0
+    try:
+        with av.open(io.BytesIO(data), "r", format=container) as source:
+            if not source.streams.audio:
+                raise _unusable("it has no audio track")
+            resampler = av.AudioResampler("s16", "mono", RECOGNIZER_HZ)
+            for frame in source.decode(source.streams.audio[0]):
+                for resampled in resampler.resample(frame):
+                    pieces.append(resampled.to_ndarray().reshape(-1))
+                    n_samples += len(pieces[-1])
+                if n_samples > max_s * RECOGNIZER_HZ:
+                    raise InvalidRequest(
+                        f"file: expected at most {max_s:g} s of audio, found more",
+                        param="file",
+                        code="audio_too_long",
+                    )
+            pieces += [rest.to_ndarray().reshape(-1) for rest in resampler.resample(None)]
+    except av.FFmpegError as error:
+        raise _unusable(str(error.strerror or "it is damaged")) from None
+    except (ValueError, EOFError) as error:
+        raise _unusable(str(error)) from None
+    if not n_samples:
+        raise _unusable("it is empty")
+    return np.concatenate(pieces)
+
+
+def _unusable(why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"file: expected audio that can be decoded, found that {why[:120]}",
+        param="file",
+        code="invalid_audio_file",
+    )
