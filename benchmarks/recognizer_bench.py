@@ -1,11 +1,14 @@
 """Word error rate of the embedded recognizer, generic against domain language model.
 
-    python -m benchmarks.recognizer_bench [--data DIR] [--most N] [--out DIR]
+    python -m benchmarks.recognizer_bench [--data DIR] [--sources NAME ...] [--most N] [--out DIR]
 
 Every clip is a call of its own: a fresh stream, nothing known of the speaker, audio streamed in
 20 ms frames. `digits` is the domain model with the digit grammar switched in, as the runtime does
 when the agent has asked for a number. At 10 dB a recorded noise is mixed in, a different one for
 each clip. Slot recall: share of a spoken order's slots whose words were all heard.
+
+Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: a clean
+voice saying what the model is made for. The model's settings were chosen on these sentences.
 
 The recognizer is a fallback that needs no download; these figures say how far it carries.
 """
@@ -13,7 +16,10 @@ The recognizer is a fallback that needs no download; these figures say how far i
 import argparse
 import json
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,14 +40,21 @@ SNR_DB = 10.0
 LEAD_S = 0.2  # of silence or noise before and after a clip, as the listener gives
 SEED = 0
 VARIANTS = ("generic", "domain", "digits")
+FLITE_VOICES = ("slt", "rms", "awb", "kal16")
+FLITE_RMS_DBFS = -24.0
+SENTENCES = Path(__file__).parent / "cafe_sentences.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A recording with either its words or, of a spoken order, its slots."""
+    """A recording with either its words or, of a spoken order, its slots.
+
+    path: a FLAC file; of `flite` the file of the sentence, and voice who says it.
+    """
 
     source: str
     path: Path
+    voice: str = ""
     words: tuple[str, ...] = ()
     slots: tuple[tuple[str, ...], ...] = ()
 
@@ -61,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     default = os.environ.get("VOICELOOP_DATA", "../shared/data")
     parser.add_argument("--data", type=Path, default=Path(default))
+    parser.add_argument("--sources", nargs="*", help="only these (fsdd, flite, commands, ...)")
     parser.add_argument("--most", type=int, default=10**6, help="clips of one source at most")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(arguments)
@@ -68,7 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not speech.is_dir():
         sys.exit(f"expected speech data in {speech}, found none: set VOICELOOP_DATA or --data")
 
-    clips = list(read_clips(speech, options.most))
+    clips = [
+        clip
+        for clip in read_clips(speech, options.most)
+        if not options.sources or clip.source.split()[0] in options.sources
+    ]
     noises = [read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))]
     table: dict[str, dict[str, Score]] = {}
     for variant in VARIANTS:
@@ -77,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if variant == "digits" and clip.source != "fsdd":
                 continue
             noise = noises[index % len(noises)]
-            for condition, samples in conditions(read_audio(clip.path), noise, index):
+            for condition, samples in conditions(read_clip(clip), noise, index):
                 row = table.setdefault(f"{clip.source}, {condition}", {})
                 score_clip(recognizer, variant, clip, samples, row.setdefault(variant, Score()))
             if sys.stderr.isatty():
@@ -93,15 +111,36 @@ def read_clips(speech: Path, most: int) -> Iterator[Clip]:
     by_source: dict[str, list[Clip]] = {}
     for line in (speech / "manifest.jsonl").read_text().splitlines():
         record = json.loads(line)
-        clip = Clip(record["source"], speech / record["file"], tuple(record["text"].split()))
+        words = tuple(record["text"].split())
+        clip = Clip(record["source"], speech / record["file"], words=words)
         by_source.setdefault(clip.source, []).append(clip)
     for line in (speech / "commands.jsonl").read_text().splitlines():
         record = json.loads(line)
         slots = tuple(tuple(value.split()) for value in record["slots"].values())
         clip = Clip("commands (slots)", speech / record["file"], slots=slots)
         by_source.setdefault(clip.source, []).append(clip)
+    if shutil.which("flite"):
+        by_source["flite"] = [
+            Clip("flite", SENTENCES, voice, tuple(sentence.split()))
+            for sentence in SENTENCES.read_text().splitlines()
+            for voice in FLITE_VOICES
+        ]
     for clips in by_source.values():
         yield from clips[:: max(1, -(-len(clips) // most))]
+
+
+def read_clip(clip: Clip) -> Samples:
+    return synthesize(" ".join(clip.words), clip.voice) if clip.voice else read_audio(clip.path)
+
+
+def synthesize(text: str, voice: str) -> Samples:
+    """text in a voice of flite, at FLITE_RMS_DBFS."""
+    with tempfile.NamedTemporaryFile(suffix=".wav") as file:
+        command = ["flite", "-voice", voice, "-t", text, "-o", file.name]
+        subprocess.run(command, check=True, capture_output=True)
+        speech = read_audio(Path(file.name)).astype(np.float64)
+    gain = 10 ** ((FLITE_RMS_DBFS - rms_dbfs(speech.astype(np.int16))) / 20)
+    return np.clip(speech * gain, -32768, 32767).astype(np.int16)
 
 
 def read_audio(path: Path) -> Samples:

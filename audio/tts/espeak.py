@@ -19,7 +19,8 @@ from ..resample import Resampler
 from ..stream import Event, Speech, SpeechEnd, SpokenWord, StreamFailed, VoiceOptions
 
 RATE_WPM = 170  # conversational American English is 150-180 words a minute
-MIN_SPEED, MAX_SPEED = 0.5, 2.5  # 85 to 425 words a minute: espeak's own limits are 80 and 450
+MIN_SPEED, MAX_SPEED = 0.25, 4.0  # what the OpenAI speech interfaces allow
+MIN_WPM, MAX_WPM = 80, 450  # espeak's own limits: speeds beyond 0.47 and 2.6 sound like these
 QUIET = 33  # -60 dBFS: below this espeak's output is silence
 LEAD_MS = 5.0  # kept of a clause's leading silence, so that its onset is not clipped
 # The pause before the next clause, by the mark that ended this one. espeak's own pauses come
@@ -78,8 +79,9 @@ class EspeakVoice:
             )
         if stream_id in self._streams:
             raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
+        rate_wpm = min(MAX_WPM, max(MIN_WPM, round(RATE_WPM * options.speed)))
         resampler = Resampler(self._espeak.rate_hz, VOICE_HZ)
-        self._streams[stream_id] = _Stream(timbre, round(RATE_WPM * options.speed), resampler)
+        self._streams[stream_id] = _Stream(timbre, rate_wpm, resampler)
 
     def feed(self, stream_id: str, text: str) -> None:
         stream = self._stream(stream_id)
