@@ -10,16 +10,14 @@ from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from .assembly import context_length, make_drafters, read_model
 from .branch import Branch
-from .calibrate import ScaledCheckpoint, calibrate
 from .grammar import GrammarCompiler
 from .kv_cache import KvPool
-from .loader import Checkpoint, ModelConfig, read_config
 from .model import Decoder
 from .prefix_tree import PrefixTree
 from .reply import Reply
@@ -27,13 +25,11 @@ from .runner import Runner
 from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task
 from .sequence import Sequence
-from .speculative import Drafter, ModelDrafter, NgramDrafter, Speculation
+from .speculative import Drafter, Speculation
 from .text import Text
 from .tool_calls import MalformedToolCall, ParsedCall, notation_of
 from .types import (
     BLOCK_TOKENS,
-    CheckpointError,
-    ConfigError,
     DeadlineExceeded,
     Done,
     EngineConfig,
@@ -60,7 +56,7 @@ class Engine:
     ) -> None:
         self.text, self.config, self.clock = text, config, clock
         model = decoder.config
-        self.context_length = _context_length(model, config)
+        self.context_length = context_length(model, config)
         self.pool = KvPool(
             n_layers=model.n_layers,
             n_kv_heads=model.n_kv_heads,
@@ -97,8 +93,8 @@ class Engine:
         """
         config = config or EngineConfig()
         torch.set_num_threads(config.threads)
-        text, decoder = _read_model(model_dir, config)
-        return cls(text, decoder, config, clock, _make_drafters(text, decoder, config))
+        text, decoder = read_model(model_dir, config)
+        return cls(text, decoder, config, clock, make_drafters(text, decoder, config))
 
     # -- what a caller asks for ------------------------------------------------------------------
 
@@ -355,54 +351,3 @@ class Engine:
         branch.emit(output)
         if reply.finish_reason is not None:
             branch.finish(reply.finish_reason, error)
-
-
-def _read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:
-    """Raises: CheckpointError, TemplateError."""
-    checkpoint = Checkpoint(model_dir)
-    model = read_config(model_dir)
-    text = Text(model_dir, model.eos_ids)
-    if text.vocab_size > model.vocab_size:
-        raise CheckpointError(
-            f"{model_dir}: expected a tokenizer of at most {model.vocab_size} tokens, "
-            f"found {text.vocab_size}"
-        )
-    length = _context_length(model, config)
-    options: dict[str, Any] = {"device": config.device, "context_length": length}
-    if config.calibration_text is not None:
-        dense = Decoder(checkpoint, model, dtype="fp32", quant=None, **options)
-        tokens = _calibration_tokens(text, config.calibration_text, length)
-        checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens))
-    decoder = Decoder(checkpoint, model, dtype=config.dtype, quant=config.quant, **options)
-    return text, decoder
-
-
-def _calibration_tokens(text: Text, path: Path, context_length: int) -> list[int]:
-    """Raises: ConfigError."""
-    try:
-        tokens = text.encode(path.read_text(encoding="utf-8"))[:context_length]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"calibration_text: expected a UTF-8 text, found {error}") from None
-    if not tokens:
-        raise ConfigError(f"calibration_text: expected some text in {path}, found none")
-    return tokens
-
-
-def _context_length(model: ModelConfig, config: EngineConfig) -> int:
-    return min(config.context_length or model.context_length, model.context_length)
-
-
-def _make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterator[Drafter]:
-    """The drafters a config asks for, the cheapest first."""
-    if config.ngram_draft:
-        yield NgramDrafter()
-    length = _context_length(decoder.config, config)
-    if config.draft_dir is not None:
-        draft_text, draft = _read_model(config.draft_dir, config)
-        if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
-            raise CheckpointError(
-                f"{config.draft_dir}: expected the target's tokenizer, found another"
-            )
-        yield ModelDrafter(draft, config.kv_tokens, length)
-    if config.self_draft_layers:
-        yield ModelDrafter(decoder.shallow(config.self_draft_layers), config.kv_tokens, length)
