@@ -7,6 +7,7 @@ weights are; how many tokens a model says does depend on them, and `speech_bench
 import json
 from collections.abc import Callable
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 # name -> (hidden, encoder layers, decoder layers, heads, mel bins): openai/whisper's model card
@@ -17,7 +18,6 @@ WHISPER_SIZES = {
     "turbo": (1280, 32, 4, 20, 128),
 }
 SPECIALS = ("<pad>", "<bos>", "<prompt>", "<latent>", "<prompt_bos>")
-ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?!'-"
 TALKATIVE = 0.25  # of 12.5 encoder frames a second: about 3 tokens/s, as in speech
 VOICE_FRAMES = 125  # ten seconds of prompt, what the released voices have
 
@@ -102,7 +102,7 @@ def vits(folder: Path) -> None:
     import transformers
 
     transformers.VitsModel(transformers.VitsConfig(vocab_size=64)).save_pretrained(folder)
-    vocab = {symbol: i for i, symbol in enumerate(["<pad>", *ALPHABET.lower()[:26], " ", "'"])}
+    vocab = {symbol: i for i, symbol in enumerate(["<pad>", *ascii_lowercase, " ", "'"])}
     _write(folder / "vocab.json", vocab | {"<unk>": len(vocab)})
     settings = {"phonemize": False, "add_blank": True, "normalize": True, "is_uroman": False}
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "VitsTokenizer", **settings})
@@ -155,10 +155,10 @@ def _latent_voice(folder: Path, model: Any, prompt_dim: int) -> None:
     model.save_pretrained(folder)
     codec = transformers.PocketTTSAudioTokenizerModel(transformers.PocketTTSAudioTokenizerConfig())
     codec.save_pretrained(folder / "audio_tokenizer")
-    inner = Tokenizer(
-        models.WordLevel({n: i for i, n in enumerate([*SPECIALS, *ALPHABET])}, unk_token="<pad>")
-    )
-    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    # One token a word: the frame limit, (tokens / 3 + 2) * 12.5, then is about a fragment's length.
+    vocab = {name: i for i, name in enumerate([*SPECIALS, "<word>"])}
+    inner = Tokenizer(models.WordLevel(vocab, unk_token="<word>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     inner.add_special_tokens([AddedToken(name, special=True) for name in SPECIALS])
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>")
     tokenizer.chat_template = "{{ messages[0].content[0].text }}<bos>"
