@@ -128,6 +128,8 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class GenerateParams(msgspec.Struct, frozen=True):
+    """How a reply is drawn. ``json_schema`` (JSON text): the reply must be JSON valid under it."""
+
     max_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
@@ -135,6 +137,7 @@ class GenerateParams(msgspec.Struct, frozen=True):
     seed: int = 0
     stop: tuple[str, ...] = ()
     tool_choice: str = "auto"
+    json_schema: str | None = None
 
 
 class Staged(msgspec.Struct, frozen=True, tag="staged"):

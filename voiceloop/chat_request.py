@@ -1,7 +1,7 @@
 """The body of ``/v1/chat/completions``, read strictly. Pure.
 
-What the engine cannot do yet (JSON schemas, log probabilities, several choices, penalties) is
-refused by name rather than ignored: an answer that only looks constrained would be worse than none.
+What the engine cannot do over HTTP yet (log probabilities, several choices, penalties) is refused
+by name rather than ignored: an answer that only looks as asked for would be worse than none.
 Fields that change nothing of the answer (``user``, ``metadata``, ``store``) are accepted.
 """
 
@@ -57,7 +57,6 @@ def parse_chat(raw: Json) -> ChatRequest:
                 param=field,
                 code="unsupported_parameter",
             )
-    _check_response_format(raw.get("response_format"))
     options = raw.get("stream_options") or {}
     if not isinstance(options, dict):
         raise expected("stream_options", "an object", options)
@@ -71,14 +70,23 @@ def parse_chat(raw: Json) -> ChatRequest:
     )
 
 
-def _check_response_format(value: Any) -> None:
-    if value is None or (isinstance(value, dict) and value.get("type") == "text"):
-        return
-    raise InvalidRequest(
-        "response_format: this server's engine answers in plain text over HTTP so far",
-        param="response_format",
-        code="unsupported_parameter",
-    )
+def _read_response_format(value: Any) -> str | None:
+    """The JSON schema that the reply must follow, as JSON text; None for plain text."""
+    if value is None:
+        return None
+    kind = value.get("type") if isinstance(value, dict) else None
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            return '{"type": "object"}'
+        case "json_schema":
+            given = value.get("json_schema")
+            schema = given.get("schema") if isinstance(given, dict) else None
+            if not isinstance(schema, dict):
+                raise expected("response_format.json_schema.schema", "a JSON schema", schema)
+            return json.dumps(schema)
+    raise expected("response_format.type", "text, json_object or json_schema", kind)
 
 
 def _read_params(raw: Json) -> GenerateParams:
@@ -97,6 +105,7 @@ def _read_params(raw: Json) -> GenerateParams:
         seed=secrets.randbits(31) if seed is None else _whole(seed, "seed", -(2**63), 2**63 - 1),
         stop=_read_stop(raw.get("stop")),
         tool_choice=_read_tool_choice(raw.get("tool_choice")),
+        json_schema=_read_response_format(raw.get("response_format")),
     )
 
 

@@ -25,6 +25,7 @@ ENCODINGS: dict[str, tuple[str, str, int, str]] = {
     "aac": ("adts", "aac", 24_000, "audio/aac"),
     "flac": ("flac", "flac", 24_000, "audio/flac"),
 }
+BIT_RATE = 48_000  # one voice needs no more at any of them
 
 
 def load_av() -> Any:
@@ -74,6 +75,8 @@ class Encoder:
         self._output = av.open(self._sink, "w", format=container, options=options)
         self._stream = self._output.add_stream(codec, rate=codec_hz)
         self._stream.layout = "mono"
+        if codec != "flac":
+            self._stream.bit_rate = BIT_RATE
         self._resampler = av.AudioResampler(self._stream.format.name, "mono", codec_hz)
         self._n_samples = 0
 

@@ -314,6 +314,7 @@ def _sampling(params: GenerateParams) -> SamplingParams:
         top_k=params.top_k,
         seed=params.seed,
         stop=params.stop,
+        json_schema=params.json_schema,
     )
 
 

@@ -126,6 +126,9 @@ class RemoteBranch(EventStream[LanguageEvent]):
             body["top_k"] = params.top_k  # no OpenAI field, but vLLM's, SGLang's and llama.cpp's
         if params.stop:
             body["stop"] = list(params.stop)
+        if params.json_schema is not None:
+            schema = {"name": "reply", "schema": json.loads(params.json_schema), "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self._tools:
             body["tools"] = self._tools
             body["tool_choice"] = _tool_choice(params.tool_choice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -96,6 +97,16 @@ def test_sampling_fields_become_the_engines_parameters() -> None:
     assert named.params.tool_choice == '{"type": "function", "name": "f"}'
 
 
+def test_a_response_format_becomes_the_schema_of_the_reply() -> None:
+    schema = {"type": "object", "properties": {"price": {"type": "number"}}}
+    wrapped = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    found = parse_chat(HELLO | {"response_format": wrapped}).params.json_schema
+    assert found is not None and json.loads(found) == schema
+    loose = parse_chat(HELLO | {"response_format": {"type": "json_object"}}).params.json_schema
+    assert loose is not None and json.loads(loose) == {"type": "object"}
+    assert parse_chat(HELLO | {"response_format": {"type": "text"}}).params.json_schema is None
+
+
 @pytest.mark.parametrize(("fields", "param"), [
     ({"messages": []}, "messages"),
     ({"messages": "hello"}, "messages"),
@@ -112,6 +123,8 @@ def test_sampling_fields_become_the_engines_parameters() -> None:
     ({"stream": "yes"}, "stream"),
     ({"tools": [{"type": "function"}]}, "tools[0]"),
     ({"tool_choice": "maybe"}, "tool_choice"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
 ])  # fmt: skip
 def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -120,7 +133,6 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.parametrize("fields", [
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
     {"logprobs": True}, {"n": 2}, {"logit_bias": {"50256": -100}}, {"presence_penalty": 0.5},
 ])  # fmt: skip
 async def test_what_the_engine_cannot_do_is_refused_by_name(fields: dict[str, Any]) -> None:
