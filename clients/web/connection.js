@@ -65,7 +65,7 @@ export class Connection {
       if (models.status === 401) {
         return { reason: "the server wants an API key: see Settings", final: true };
       }
-      return { reason: "all lines are taken" };
+      return { reason: "it turned us away: all lines are taken, or this address is not allowed" };
     } catch {
       return { reason: "the server does not answer" };
     }

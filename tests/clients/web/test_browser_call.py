@@ -5,6 +5,7 @@ Screenshots are written to out/web (light, dark, narrow), for a person to look a
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,9 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.fake_server import fake_backends
 from clients.recording import read_flac, write_wav
 from clients.server_process import running_server
 from tests.clients.web.chromium import Page, chromium, find_chromium
+from voiceloop.agent import AgentConfig
+from voiceloop.config import Config
+from voiceloop.server import Gateway, build_app, listen, make_server
 
 CHROMIUM = find_chromium()
 pytestmark = [
@@ -56,6 +61,20 @@ async def page_with(wav: Path, log: Path) -> AsyncIterator[Page]:
         assert page.console == []
 
 
+@asynccontextmanager
+async def serving(gateway: Gateway) -> AsyncIterator[int]:
+    """A server in this process, for what the command line of the fakes does not offer."""
+    sock = listen("127.0.0.1", 0)
+    server = make_server(build_app(gateway), gateway.config)
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        yield sock.getsockname()[1]
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await task
+
+
 async def captions(page: Page, who: str) -> list[str]:
     found: list[str] = await page.evaluate(
         f"[...document.querySelectorAll('.says.{who} p')].map((p) => p.textContent)"
@@ -79,6 +98,7 @@ async def test_a_call_is_captioned_heard_measured_and_interrupted(tmp_path: Path
 
         # The caller's words appear while they are said, the unstable ones dimmed.
         await page.until("document.querySelector('.says.caller .unstable')?.textContent")
+        await pictures(page, "listening")
         # The agent is heard, and the gap stands in large figures.
         await page.until("voiceloop.stats.totalAudible > 24000")
         await page.until("Number(document.getElementById('gap').textContent) > 0")
@@ -130,6 +150,35 @@ async def test_push_to_talk_by_the_space_bar(tmp_path: Path) -> None:
         flush = await page.until("voiceloop.flushes.find((one) => one.playedMs > 0)")
         assert flush["silentAfterMs"] <= SILENT_WITHIN_MS
         await page.key("Space", " ", is_down=False)
+
+
+async def test_a_server_with_keys_is_opened_by_the_key_in_the_settings(tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    wav = microphone(tmp_path / "caller.wav", [30.0])
+    gateway = Gateway(Config(keys=("secret-key-1",)), AgentConfig(), fake_backends())
+    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await page.evaluate("document.getElementById('start').click()")
+        await page.until("document.getElementById('status').textContent.includes('API key')")
+        assert await page.evaluate("document.getElementById('start').hidden") is False
+        await page.evaluate("document.querySelector('[name=key]').value = 'secret-key-1'")
+        await page.evaluate("document.getElementById('start').click()")
+        await page.until("document.body.dataset.line === 'open'")
+        assert "secret" not in await page.evaluate("JSON.stringify(localStorage)")
+
+
+async def test_everything_that_takes_a_key_press_has_a_name(tmp_path: Path) -> None:
+    wav = microphone(tmp_path / "caller.wav", [30.0])
+    async with page_with(wav, tmp_path / "server.log") as page:
+        await page.evaluate("document.querySelector('#settings-card').open = true")
+        nodes = (await page.call("Accessibility.getFullAXTree"))["nodes"]
+    roles = {"button", "textbox", "radio", "combobox", "DisclosureTriangle"}
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node["ignored"] and node["role"]["value"] in roles
+    ]
+    assert len(named) >= 7 and all(name.strip() for _, name in named), named
 
 
 async def test_a_broken_line_comes_back_with_the_conversation(tmp_path: Path) -> None:
