@@ -28,6 +28,7 @@ class Home(Protocol):
     """What a branch needs of its engine."""
 
     context_length: int
+    vocab_size: int
     outbox: list[Event]
 
     def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply: ...
@@ -82,6 +83,8 @@ class Branch:
         self._n_drafts = 0
         self._n_calls = 0
         home.require_room(len(history))
+        self._require_context(len(history))
+        self._require_known(history)
         sequence.retarget(list(history))
 
     # -- what a caller asks for ------------------------------------------------------------------
@@ -112,6 +115,7 @@ class Branch:
         self._require_idle()
         if not tail_tokens:
             raise InvalidRequest("expected at least one tail token, found none")
+        self._require_known(tail_tokens)
         n_prompt = len(self.sequence.tokens) + len(tail_tokens)
         self._require_context(n_prompt)
         self._drop_draft()
@@ -216,6 +220,7 @@ class Branch:
 
     def _target(self, tokens: Tokens[int]) -> list[int]:
         self._require_idle()
+        self._require_known(tokens)
         target = self.sequence.tokens[: self.n_history] + list(tokens)
         self._require_context(len(target))
         return target
@@ -232,6 +237,14 @@ class Branch:
         if n_tokens >= self._home.context_length:
             raise PromptTooLong(
                 f"expected a prompt below {self._home.context_length} tokens, found {n_tokens}"
+            )
+
+    def _require_known(self, tokens: Tokens[int]) -> None:
+        """A token id out of range would fail in the middle of everybody's step."""
+        if tokens and not (0 <= min(tokens) and max(tokens) < self._home.vocab_size):
+            raise InvalidRequest(
+                f"expected token ids from 0 to {self._home.vocab_size - 1}, "
+                f"found {min(tokens)} to {max(tokens)}"
             )
 
     def _aim(self, target: list[int]) -> None:

@@ -57,6 +57,7 @@ class Engine:
         self.text, self.config, self.clock = text, config, clock
         model = decoder.config
         self.context_length = context_length(model, config)
+        self.vocab_size = model.vocab_size
         self.pool = KvPool(
             n_layers=model.n_layers,
             n_kv_heads=model.n_kv_heads,

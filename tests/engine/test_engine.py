@@ -371,6 +371,26 @@ def test_a_branch_refuses_what_its_state_forbids(make_engine: MakeEngine) -> Non
         branch.commit([5], GREEDY)
 
 
+@pytest.mark.parametrize("wrong", [[-1], [5, 10_000]])
+def test_a_token_id_out_of_range_hurts_only_who_sent_it(
+    make_engine: MakeEngine, wrong: list[int]
+) -> None:
+    engine = make_engine()
+    engine.branch("good").commit([5, 6], GREEDY)
+    bad = engine.branch("bad")
+    for ask in (bad.stage, lambda tokens: bad.speculate(tokens, GREEDY)):
+        with pytest.raises(InvalidRequest, match="expected token ids from 0 to"):
+            ask(wrong)
+    with pytest.raises(InvalidRequest, match="expected token ids"):
+        bad.commit(wrong, GREEDY)
+    with pytest.raises(InvalidRequest, match="expected token ids"):
+        engine.branch("worse", wrong)
+    with pytest.raises(PromptTooLong):
+        engine.branch("long", [5] * 512)
+    assert only(drain(engine), Done)[-1].finish_reason == "length"
+    assert list(engine._branches) == ["good", "bad"]
+
+
 def test_usage_and_timings_tell_what_happened(make_engine: MakeEngine) -> None:
     engine = make_engine()
     turn = Turn(engine, "good morning")

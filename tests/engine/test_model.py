@@ -66,37 +66,58 @@ def reference(family: str, folder: Path, tokens: list[int]) -> torch.Tensor:
     return logits
 
 
-def own_logits(folder: Path, tokens: list[int], chunks: list[int]) -> torch.Tensor:
-    """The engine's logits, the prompt extended in chunks of these sizes."""
-    config = read_config(folder)
-    decoder = Decoder(
-        Checkpoint(folder), config, dtype="fp32", quant=None, device="cpu", context_length=128
-    )
-    pool = KvPool(
-        n_layers=config.n_layers,
-        n_kv_heads=config.n_kv_heads,
-        head_dim=config.head_dim,
-        n_blocks=8,
-        dtype=torch.float32,
-        poison=True,
-    )
-    sequence, runner = Sequence(pool, PrefixTree(pool)), Runner(decoder, pool)
-    sequence.tokens = list(tokens)
-    rows = []
-    for n_rows in chunks:
-        sequence.reserve(n_rows)
-        logits = runner.run([Extension(sequence, n_rows, n_logits=n_rows)])
+class Bench:
+    """The engine's decoder on one checkpoint, sequences extended by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        config = read_config(folder)
+        decoder = Decoder(
+            Checkpoint(folder), config, dtype="fp32", quant=None, device="cpu", context_length=128
+        )
+        self.pool = KvPool(
+            n_layers=config.n_layers,
+            n_kv_heads=config.n_kv_heads,
+            head_dim=config.head_dim,
+            n_blocks=8,
+            dtype=torch.float32,
+            poison=True,
+        )
+        self.runner = Runner(decoder, self.pool)
+
+    def sequence(self, tokens: list[int]) -> Sequence:
+        sequence = Sequence(self.pool, PrefixTree(self.pool))
+        sequence.tokens = list(tokens)
+        return sequence
+
+    def extend(self, *parts: tuple[Sequence, int]) -> list[torch.Tensor]:
+        """One step: each sequence by so many tokens; the logits of each."""
+        for sequence, n_rows in parts:
+            sequence.reserve(n_rows)
+        logits = self.runner.run([Extension(s, n_rows, n_logits=n_rows) for s, n_rows in parts])
         assert logits is not None
-        rows.append(logits)
-        sequence.n_resident += n_rows
-    return torch.cat(rows)
+        for sequence, n_rows in parts:
+            sequence.n_resident += n_rows
+        return list(logits.split([n_rows for _, n_rows in parts]))
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
     tokens = torch.randint(97, (40,), generator=torch.Generator().manual_seed(3)).tolist()
     expected = reference(family, tmp_path, tokens)
+    bench = Bench(tmp_path)
     for chunks in ([40], [1] * 40, [17, 1, 20, 2]):
-        found = own_logits(tmp_path, tokens, chunks)
-        error = (found - expected).abs().max() / expected.abs().max()
+        sequence = bench.sequence(tokens)
+        found = torch.cat([bench.extend((sequence, n_rows))[0] for n_rows in chunks])
+        error = relative_error(found, expected)
         assert error <= 1e-4, f"{family} in chunks {chunks}: relative error {error:.2e}"
+        sequence.release()
+    long, short = bench.sequence(tokens), bench.sequence(tokens)
+    bench.extend((long, 30), (short, 19))
+    for step in range(10):  # two sequences of different lengths in one batch
+        first, second = bench.extend((long, 1), (short, 1))
+        assert relative_error(first[0], expected[30 + step]) <= 1e-4
+        assert relative_error(second[0], expected[19 + step]) <= 1e-4
