@@ -33,6 +33,8 @@ WARM_UP_STEPS = 1000  # far more than 0.3 s of audio takes; a model that is neve
 MODELS = {
     "pocketsphinx": "audio.asr.pocketsphinx:PocketsphinxRecognizer",
     "whisper": "audio.asr.whisper:WhisperRecognizer",
+    "moonshine": "audio.asr.moonshine:MoonshineRecognizer",
+    "transducer": "audio.asr.transducer:TransducerRecognizer",
 }
 
 

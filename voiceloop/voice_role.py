@@ -25,7 +25,13 @@ WARM_UP_STREAM = "warm_up"
 WARM_UP_STEPS = 1000  # far more than one word takes; a model that is never done must not hang
 
 # name in a preset -> where the class stands
-MODELS = {"espeak": "audio.tts.espeak:EspeakVoice"}
+MODELS = {
+    "espeak": "audio.tts.espeak:EspeakVoice",
+    "vits": "audio.tts.vits:VitsVoice",
+    "pocket": "audio.tts.pocket:PocketVoice",
+    "phonon": "audio.tts.phonon:PhononVoice",
+    "kokoro": "audio.tts.kokoro:KokoroVoice",
+}
 
 
 class VoiceRole:
