@@ -40,15 +40,21 @@ class DenseLinear:
     """Weights as they are: [out, in] in the compute dtype.
 
     bf16 weights on a CPU are packed once; oneDNN otherwise reorders them in every call, which
-    doubles the time of a few rows.
+    doubles the time of a few rows. A CPU without a bf16 GEMM computes in fp32 instead.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features = weight.shape[0]
         self.weight, self.bias = weight, bias
-        self.is_packed = weight.dtype == torch.bfloat16 and weight.is_cpu and _packs_bf16()
+        self.is_packed = self.is_upcast = False
+        if weight.dtype == torch.bfloat16 and weight.is_cpu:
+            self.is_packed = _packs_bf16()
+            self.is_upcast = not self.is_packed
         if self.is_packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
+        elif self.is_upcast:
+            self.weight = weight.float()
+            self.bias = None if bias is None else bias.float()
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.is_packed:
@@ -56,6 +62,8 @@ class DenseLinear:
                 x, self.weight, self.bias, "none", [], ""
             )
             return product
+        if self.is_upcast:
+            return linear(x.float(), self.weight, self.bias).to(x.dtype)
         return linear(x, self.weight, self.bias)
 
 

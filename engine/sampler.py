@@ -19,6 +19,9 @@ from .types import SamplingParams
 
 # Noise from 32-bit uniforms lies in -3.1..22.9; a token further below the best cannot win.
 NOISE_SPAN = 26.1
+# Colder than this only the best token can win: fp32 logits near 10 differ by 1e-6 or not at all,
+# and a thousandfold of that is far beyond the noise. Dividing by next to nothing would overflow.
+COLDEST = 1e-9
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -78,7 +81,7 @@ def penalize(
 
 def choose(logits: Tensor, params: SamplingParams, seed: int, index: int) -> int:
     """The token for position `index` of a reply; `logits` [vocab] are penalized and masked."""
-    if params.temperature == 0:
+    if params.temperature < COLDEST:
         return int(logits.argmax())
     scores = logits.cpu().numpy().astype(np.float64) / params.temperature
     tokens = np.flatnonzero(scores >= scores.max() - NOISE_SPAN)

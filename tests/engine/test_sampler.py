@@ -59,6 +59,12 @@ def test_temperature_zero_takes_the_first_of_the_best() -> None:
     assert choose(torch.tensor([0.0, 3.0, 3.0]), SamplingParams(), 1, 0) == 1
 
 
+@pytest.mark.parametrize("temperature", [1e-8, 1e-310])
+def test_next_to_no_temperature_is_as_greedy(temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, top_p=0.5)
+    assert choose(torch.tensor([0.0, 3.0, 2.999]), params, 1, 0) == 1
+
+
 def test_penalties_follow_their_definitions() -> None:
     logits = torch.tensor([2.0, -2.0, 1.0, 1.0])
     params = SamplingParams(repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)

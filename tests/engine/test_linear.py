@@ -1,0 +1,57 @@
+"""Every weight format against the same product in float64, for every number of rows."""
+
+import pytest
+import torch
+
+import engine.linear
+from engine.linear import make_linear
+from engine.packed import dense
+from engine.quant import quantize_int4, quantize_int8
+
+ROWS = (1, 2, 4, 5, 8, 16, 70)  # on both sides of every switch between kernels
+
+
+def example(n_out: int = 96, n_in: int = 64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(n_out, n_in, generator=generator).bfloat16().float()
+    bias = torch.randn(n_out, generator=generator).bfloat16().float()
+    return weight, bias, torch.randn(max(ROWS), n_in, generator=generator).bfloat16()
+
+
+def meant(weight: torch.Tensor, quant: str | None) -> torch.Tensor:
+    """The weight a quantized one stands for."""
+    if quant is None:
+        return weight
+    return dense(quantize_int8(weight) if quant == "int8" else quantize_int4(weight, 32))
+
+
+@pytest.mark.parametrize("has_bf16_gemm", [True, False])
+@pytest.mark.parametrize("quant", [None, "int8", "int4"])
+def test_bf16_products_agree_for_any_number_of_rows(
+    monkeypatch: pytest.MonkeyPatch, quant: str | None, has_bf16_gemm: bool
+) -> None:
+    if not has_bf16_gemm:
+        monkeypatch.setattr(engine.linear, "_packs_bf16", lambda: False)
+    weight, bias, x = example()
+    product = make_linear(weight, bias, dtype=torch.bfloat16, quant=quant, device="cpu")
+    for n_rows in ROWS:
+        rows = x[:n_rows]
+        expected = rows.double() @ meant(weight, quant).double().T + bias.double()
+        found = product(rows)
+        assert found.dtype == torch.bfloat16 and found.shape == (n_rows, 96)
+        error = (found.double() - expected).abs().max() / expected.abs().max()
+        assert error < 0.02, f"{n_rows} rows: relative error {error:.4f}"
+
+
+@pytest.mark.parametrize("quant", [None, "int8", "int4"])
+def test_exact_dtypes_stay_exact(quant: str | None) -> None:
+    weight, bias, x = example()
+    product = make_linear(weight, bias, dtype=torch.float64, quant=quant, device="cpu")
+    expected = x.double() @ meant(weight, quant).double().T + bias.double()
+    assert torch.allclose(product(x.double()), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_size_no_group_divides_stays_dense() -> None:
+    weight, _, x = example(n_in=50)
+    product = make_linear(weight, None, dtype=torch.float64, quant="int4", device="cpu")
+    assert torch.allclose(product(x.double()), x.double() @ weight.double().T)
