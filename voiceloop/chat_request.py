@@ -12,6 +12,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from voiceloop.backends import ChatMessage, GenerateParams, Tool, ToolCall
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.session_update import read_tools
@@ -199,9 +201,10 @@ def _read_tool_calls(value: Any, where: str) -> tuple[ToolCall, ...]:
             raise expected(f"{where}[{index}]", "a function call", raw)
         arguments = _text(function.get("arguments"), f"{where}[{index}].function.arguments")
         try:
-            json.loads(arguments)
-        except ValueError:
-            raise expected(f"{where}[{index}].function.arguments", "JSON", arguments) from None
+            msgspec.json.decode(arguments, type=dict)  # strict: no NaN, no half characters
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            path = f"{where}[{index}].function.arguments"
+            raise expected(path, "a JSON object", arguments) from None
         call_id = _text(raw.get("id"), f"{where}[{index}].id")
         name = _text(function.get("name"), f"{where}[{index}].function.name")
         calls.append(ToolCall(call_id, name, arguments))

@@ -241,6 +241,18 @@ async def test_a_form_without_a_file_or_of_another_type_is_refused() -> None:
         assert refused.json()["error"]["param"] == "response_format"
 
 
+@pytest.mark.parametrize(("content_type", "body"), [
+    ("multipart/form-data", b""), ("multipart/form-data; boundary=x", b""),
+    ("multipart/form-data; boundary=x", b"--x\r\nnonsense"),
+    ("multipart/form-data; boundary=x; charset=nothing", b"--x\r\n\r\n\r\n--x--\r\n"),
+])  # fmt: skip
+async def test_a_broken_form_is_refused(content_type: str, body: bytes) -> None:
+    async with http_client() as http:
+        headers = {"Content-Type": content_type}
+        response = await http.post(TRANSCRIPTIONS, content=body, headers=headers)
+    assert response.status_code == 400
+
+
 async def test_a_recognizer_that_fails_leaves_nothing_open() -> None:
     recognizer = FakeRecognizer(("x",), faults=(Fault("finalize"),))
     fakes = Backends(recognizer, FakeLanguageModel(), FakeVoice())

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault, Reply
 from tests.voiceloop.http_client import KEY, http_client, sse
@@ -141,6 +143,40 @@ async def test_what_the_engine_cannot_do_is_refused_by_name(fields: dict[str, An
     error = response.json()["error"]
     assert response.status_code == 400 and error["code"] == "unsupported_parameter"
     assert error["param"] == next(iter(fields))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+FIELDS = ["messages", "model", "tools", "tool_choice", "stop", "seed", "n", "stream",
+          "response_format", "temperature", "max_tokens", "stream_options"]  # fmt: skip
+CALL_FIELDS = {"id": JSON, "function": st.fixed_dictionaries({"name": JSON, "arguments": JSON})}
+MESSAGE = st.fixed_dictionaries({}, optional={
+    "role": st.sampled_from(["user", "assistant", "tool"]), "content": JSON,
+    "tool_calls": st.lists(st.fixed_dictionaries(CALL_FIELDS), max_size=2), "tool_call_id": JSON,
+})  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.lists(MESSAGE, max_size=3))
+def test_whatever_is_sent_only_the_documented_error_is_raised(
+    fields: dict[str, Any], messages: list[Any]
+) -> None:
+    for body in (HELLO | fields, HELLO | {"messages": messages}):
+        try:
+            parsed = parse_chat(body)
+        except InvalidRequest:
+            continue
+        assert parsed.messages and parsed.params.max_tokens >= 1
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', "[1]", "{", '{"a": NaN}'])
+def test_a_calls_arguments_are_read_strictly(arguments: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    with pytest.raises(InvalidRequest):
+        parse_chat(HELLO | {"messages": [{"role": "assistant", "tool_calls": [call]}]})
 
 
 async def test_fields_that_ask_for_nothing_are_accepted() -> None:
