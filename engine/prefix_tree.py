@@ -85,8 +85,9 @@ class PrefixTree:
             elif node.parent is not None:
                 kept.add(node.parent.block)
 
-    def n_evictable(self) -> int:
-        return sum(1 for _ in self._evictable())
+    def can_evict(self, n_blocks: int) -> bool:
+        """Whether `evict` could give back that many; looks no further than it must."""
+        return sum(1 for _ in islice(self._evictable(), max(n_blocks, 0))) >= n_blocks
 
     def evict(self, n_blocks: int) -> int:
         """Give back up to `n_blocks`, oldest first; returns how many."""

@@ -148,8 +148,7 @@ class Scheduler:
 
     def _has_spare(self, n_blocks: int, branches: Iterable[Branch]) -> bool:
         """Whether a lower class may take blocks without touching what is promised."""
-        spare = self.pool.n_free - self._promised(branches)
-        return spare >= n_blocks or spare + self.tree.n_evictable() >= n_blocks
+        return self.tree.can_evict(n_blocks + self._promised(branches) - self.pool.n_free)
 
     def _admit(self, branches: list[Branch]) -> None:
         """In order of commit; nobody overtakes one that waits for memory."""
@@ -164,9 +163,7 @@ class Scheduler:
 
     def _make_room(self, n_blocks: int, branches: list[Branch]) -> None:
         """For an admitted branch; promised, so it can only be preemptible work in the way."""
-        if self.pool.n_free >= n_blocks:
-            return
-        while self.pool.n_free + self.tree.n_evictable() < n_blocks:
+        while not self.tree.can_evict(n_blocks - self.pool.n_free):
             if not self._preempt(branches, None):
                 raise OutOfMemory(
                     f"expected {n_blocks} KV blocks for admitted replies, "
