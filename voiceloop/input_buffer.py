@@ -32,6 +32,10 @@ class InputBuffer:
             self._item_id = self._new_id("item")
         return self._item_id
 
+    def is_of(self, item_id: str) -> bool:
+        """True for the id that the caller's open item will have."""
+        return item_id == self._item_id
+
     def append(self, audio: str, audio_format: AudioFormat, *, is_bounded: bool) -> bytes:
         """Decode a client's base64 audio and count it.
 

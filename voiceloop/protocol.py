@@ -163,6 +163,8 @@ class Protocol:
         session = self._session_object(current)
         _check_echo(session, "session")
         self.settings = current
+        if previous.turn_detection is not None and current.turn_detection is None:
+            self._input.reset()  # the detector's, not the client's to commit
         self.conversation.window = Window.of(current.truncation, self._limits.n_context_tokens)
         self.send(events.SessionUpdated(session=session))
         return [SettingsChanged(previous, current)]
@@ -170,6 +172,12 @@ class Protocol:
     def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
         item = parse_item(raw, self.new_id)
         _check_echo(item, "item")
+        if self._input.is_of(item.id):
+            raise InvalidRequest(
+                f"expected an item id that is new, found {item.id!r}, the open user turn's",
+                param="item.id",
+                code="item_create_duplicate_item_id",
+            )
         if len(self.conversation) >= MAX_ITEMS:
             raise InvalidRequest(
                 f"expected at most {MAX_ITEMS} items in a conversation, found one more",

@@ -26,6 +26,11 @@ from voiceloop.request import ResponseRequest
 from voiceloop.settings import AudioFormat, SemanticVad, Transcription
 
 SECOND = b"\0\0" * 24000
+USER_ITEM = {
+    "type": "message",
+    "role": "user",
+    "content": [{"type": "input_text", "text": "hello"}],
+}
 MANUAL: dict[str, Any] = {"turn_detection": None}
 
 
@@ -496,3 +501,20 @@ def test_an_echo_never_outgrows_what_clients_read() -> None:
     text = [{"type": "input_text", "text": "x" * 600_000}]
     wire.say("conversation.item.create", item={"type": "message", "role": "user", "content": text})
     assert wire.error_code() == "invalid_value"
+
+
+def test_the_open_user_turns_id_is_taken() -> None:
+    wire = Wire()
+    item_id = wire.protocol.speech_started(100.0)
+    wire.sent()
+    wire.say("conversation.item.create", item={"id": item_id, **USER_ITEM})
+    assert wire.error_code() == "item_create_duplicate_item_id"
+    assert wire.protocol.commit_input() == item_id
+
+
+def test_what_the_detector_heard_does_not_fill_a_manual_buffer() -> None:
+    wire = Wire()
+    for _ in range(11 * 60):
+        wire.say("input_audio_buffer.append", audio=b64(SECOND))
+    wire.update(type="realtime", audio={"input": {"turn_detection": None}})
+    assert wire.say("input_audio_buffer.append", audio=b64(SECOND)) == [AppendAudio(SECOND)]
