@@ -88,6 +88,8 @@ async def test_a_drafted_call_is_not_announced_before_the_turn_is_over(clock: Cl
         [Reply("", (ToolCall("c1", "order", "{}"),))], p_end_of_turn=lambda text: 0.2
     )
     async with Caller(clock, slow_models(model)) as caller:
+        tool = {"type": "function", "name": "order", "parameters": {}}
+        caller.send("session.update", session={"type": "realtime", "tools": [tool]})
         await caller.say(800)
         await caller.listen_until("response.done")
     call_s = caller.of("response.function_call_arguments.done")[0].at_s
