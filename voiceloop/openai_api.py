@@ -17,6 +17,7 @@ from voiceloop.chat_api import chat_routes
 from voiceloop.config import Config
 from voiceloop.http_door import Door
 from voiceloop.models_api import model_routes
+from voiceloop.openapi import openapi_route
 from voiceloop.speech_api import speech_routes
 from voiceloop.transcription_api import transcription_routes
 
@@ -36,6 +37,7 @@ def openai_routes(
     door = Door(keys, config.allowed_origins, not_ready, backends, Admission(MAX_REQUESTS))
     max_s = 60.0 * config.limits.uncommitted_audio_minutes
     return [
+        openapi_route(),
         *model_routes(keys, config),
         *chat_routes(door),
         *speech_routes(door, agent.session_settings()),

@@ -1,0 +1,32 @@
+"""The description of the HTTP routes is the one of the routes there are."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from tests.voiceloop.http_client import AGENT, http_client
+from voiceloop.config import Config
+from voiceloop.server import Gateway, build_app
+
+
+async def test_every_route_is_described_and_every_description_has_its_route() -> None:
+    async with http_client() as http:
+        described = (await http.get("/openapi.json")).json()
+    routes = build_app(Gateway(Config(), AGENT)).routes
+    real = {
+        (route.path.replace(":path}", "}"), method.lower())
+        for route in routes
+        if isinstance(route, Route) and route.path.startswith("/v1/")
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    told = {(path, method) for path, verbs in described["paths"].items() for method in verbs}
+    assert told == real
+
+
+async def test_every_reference_in_the_description_leads_somewhere() -> None:
+    async with http_client() as http:
+        text = (await http.get("/openapi.json")).text
+        described = (await http.get("/openapi.json")).json()
+    assert described["openapi"].startswith("3.")
+    assert text.count("#/components/schemas/") == text.count("#/components/schemas/Error")
+    assert "Error" in described["components"]["schemas"]
