@@ -6,7 +6,7 @@ voice reports can be told in positions of the text that was fed. English only.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 _ONES = (
@@ -39,6 +39,15 @@ _SYMBOLS = {
 # A voice reads a lone "a" as the article; the name of the letter needs a spelling of its own.
 _HALF_DAYS = {"a": "ay em", "p": "pee em"}
 
+
+def _any_of(words: Iterable[str]) -> str:
+    """A pattern for any of them, longest first; only ASCII letters have another case in it.
+
+    Elsewhere ignoring case lets a dotless i stand for an i, which no table here has.
+    """
+    return "(?a:" + "|".join(map(re.escape, sorted(words, key=len, reverse=True))) + ")"
+
+
 _HALF_DAY = r"(?P<half>[ap])\.?m\b\.?"
 _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (
@@ -58,7 +67,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"(?<=[\dm.])\s?[-\u2013]\s?(?=\d)", lambda m: " to "),
     (r"\b(?P<n>\d{1,4})(?:st|nd|rd|th)\b", lambda m: ordinal_words(int(m["n"]))),
     (
-        r"\b(?P<n>\d+)\s?(?P<unit>" + "|".join(sorted(_UNITS, key=len, reverse=True)) + r")(?!\w)",
+        rf"\b(?P<n>\d+)\s?(?P<unit>{_any_of(_UNITS)})(?!\w)",
         lambda m: _quantity(int(m["n"]), m["unit"].lower()),
     ),
     (r"\b(?:1[1-9]|20)\d\d\b(?![.,]\d)", lambda m: _year(int(m[0]))),
@@ -67,7 +76,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         lambda m: _number(_int(m["whole"]), m["part"]),
     ),
     (
-        r"\b(?:" + "|".join(re.escape(a) for a in _ABBREVIATIONS) + r")\.",
+        rf"\b{_any_of(_ABBREVIATIONS)}\.",
         lambda m: _ABBREVIATIONS[m[0][:-1].lower()],
     ),
     (r"[&@#+=%/]", lambda m: f" {_SYMBOLS[m[0]]} "),

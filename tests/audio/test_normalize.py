@@ -64,3 +64,9 @@ def test_source_positions_never_go_back_and_reach_the_end(text):
     ends = [normalized.source_end(i) for i in range(len(normalized.text) + 1)]
     assert ends == sorted(ends)
     assert ends[-1] == len(text) or not normalized.text
+
+
+@pytest.mark.parametrize("text", ["5 m\u0131n", "5 lb\u017f", "Mr\u017f. Lee", "5 m\u0130"])
+def test_letters_that_only_look_like_a_unit_are_left_alone(text):
+    spoken = normalize(text).text
+    assert spoken == text.replace("5", "five")
