@@ -212,6 +212,12 @@ class Anticipation:
             ):
                 return live, prompt[n:]
             live.close()
+        return self.begin(prompt, tools)
+
+    def begin(
+        self, prompt: tuple[ChatMessage, ...], tools: tuple[Tool, ...]
+    ) -> tuple[LiveBranch, tuple[ChatMessage, ...]]:
+        """As `adopt`, on a branch of its own; the open user turn's stays as it is."""
         return self.new_branch(Context(prompt[:-1], tools)), prompt[-1:]
 
     def abort(self) -> None:

@@ -171,8 +171,7 @@ class Floor:
         if hypothesis and self._judge.options.enabled and not self._judge.is_backchannel():
             self._caller_begins(self._activity, interrupts=self._turn)
             return True
-        self._judge.reset()
-        self._turn.playout.resume()
+        self._let_agent_go_on()
         return False
 
     def on_turn(self, turn: TurnInput) -> None:
@@ -364,13 +363,21 @@ class Floor:
     def commit(self, item_id: str) -> None:
         """The client ended the caller's turn; it will ask for the answer itself."""
         self._caller_open = False
+        self._let_agent_go_on()
         self._awaited[self.listener.commit()] = _Awaited(item_id, respond=False)
 
     def clear(self) -> None:
         self._caller_open = False
+        self._let_agent_go_on()
         self.listener.discard()
         self._forget_ahead()
         self._settle()
+
+    def _let_agent_go_on(self) -> None:
+        """The sound that ducked or held the agent is nobody's any more: no silence will end it."""
+        self._judge.reset()
+        if self._turn is not None:
+            self._turn.playout.resume()
 
     def create_response(self, response: ResponseHandle) -> None:
         if not response.is_out_of_band:
@@ -384,15 +391,19 @@ class Floor:
         if (turn := self.turn_of(response_id)) is not None:
             self._stop(turn, turn.playout.heard_ms())
 
-    def truncate(self, item_id: str) -> None:
-        """The client has stopped playing this item; the conversation is cut already."""
+    def truncate(self, item_id: str, audio_end_ms: float) -> None:
+        """The client has stopped playing this item there."""
         turn = self._turn
         if turn is not None and turn.response.item_id == item_id:
             turn.cancel()
             turn.response.close("cancelled", "client_cancelled")
+            # The close has put the whole text into the item.
+            self._protocol.conversation.cut(item_id, audio_end_ms)
 
     def settings_changed(self, previous: SessionSettings, current: SessionSettings) -> None:
         self.listener.configure(current)
+        if current.turn_detection is None:
+            self._let_agent_go_on()
         if self._caller_open and current.turn_detection is None:
             self._caller_open = False
             self._protocol.drop_input()

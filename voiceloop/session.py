@@ -184,7 +184,8 @@ class Session:
             self._on_output()
 
     async def _obey(self, command: Command) -> None:
-        self._first_command.set()
+        if not isinstance(command, SettingsChanged):
+            self._first_command.set()  # settings alone say nothing of who begins
         floor = self._floor
         match command:
             case AppendAudio(samples=samples):
@@ -197,8 +198,8 @@ class Session:
                 floor.create_response(response)
             case CancelResponse(response_id=response_id):
                 floor.cancel_response(response_id)
-            case TruncateItem(item_id=item_id):
-                floor.truncate(item_id)
+            case TruncateItem(item_id=item_id, audio_end_ms=audio_end_ms):
+                floor.truncate(item_id, audio_end_ms)
             case SettingsChanged(previous=previous, current=current):
                 floor.settings_changed(previous, current)
                 options = self._recognizer_options(current)

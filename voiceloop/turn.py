@@ -123,6 +123,8 @@ class Turn:
     def start(self, tasks: asyncio.TaskGroup, on_done: Callable[[Turn], None]) -> Turn:
         self.on_done = on_done
         self._task = tasks.create_task(self._run(), name="turn")
+        # A task cancelled before its first step never enters `_run`.
+        self._task.add_done_callback(lambda task: self._finish())
         return self
 
     def release(self, response: ResponseHandle, timeline: TurnTimeline | None = None) -> Turn:
@@ -146,6 +148,10 @@ class Turn:
         if self._response is None:
             raise RuntimeError("expected a released turn, found one that is held")
         return self._response
+
+    @property
+    def _is_out_of_band(self) -> bool:
+        return self._response is not None and self._response.is_out_of_band
 
     def cancel(self) -> None:
         """Silence now, for good; idempotent. The response itself is closed by who cancels."""
@@ -185,7 +191,10 @@ class Turn:
         try:
             tail = self.plan.prompt
             if self._fixed_text is None:
-                live, tail = self._services.anticipation.adopt(tail, self.plan.tools)
+                anticipation = self._services.anticipation
+                # What the caller is saying is staged for the reply to it, not for one beside it.
+                begin = anticipation.begin if self._is_out_of_band else anticipation.adopt
+                live, tail = begin(tail, self.plan.tools)
             await self._rounds(live, tail)
             await self.playout.played_out()
         except asyncio.CancelledError:
@@ -198,9 +207,14 @@ class Turn:
         finally:
             if live is not None:
                 live.close()
+            self._finish()
+
+    def _finish(self) -> None:
+        """Tell that nothing more comes, once."""
+        on_done, self.on_done = self.on_done, None
+        if on_done is not None:
             self.timeline.mark("turn_end", self._services.clock())
-            if self.on_done is not None:
-                self.on_done(self)
+            on_done(self)
 
     def _fail(self, error: VoiceLoopError) -> None:
         self.playout.stop()
@@ -374,6 +388,8 @@ class Turn:
         protocol = self._services.protocol
         request = self.response.request
         for call, answer in results:
+            if self._is_out_of_band:
+                break
             item_id = protocol.new_id("item")
             protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
         self._response = protocol.open_response(request)

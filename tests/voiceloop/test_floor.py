@@ -273,6 +273,8 @@ async def test_a_tool_of_the_client_ends_the_turn_until_its_result(clock: Clock)
 
     backends = instant_backends(language_model=FakeLanguageModel(reply))
     async with Caller(clock, backends, chunk_ms=40) as caller:
+        tool = {"type": "function", "name": "weather", "parameters": {}}
+        caller.send("session.update", session={"type": "realtime", "tools": [tool]})
         await caller.say(900)
         await caller.listen_until("response.function_call_arguments.done")
         output = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
@@ -311,3 +313,36 @@ async def test_a_client_that_does_not_read_is_closed(clock: Clock) -> None:
         await caller.say(900)
         await caller.wait_quietly(9000)
         assert caller.transport.closed == (1013, "the client does not read")
+
+
+async def test_a_response_cancelled_in_its_first_instant_leaves_nothing(clock: Clock) -> None:
+    backends = instant_backends(language_model=FakeLanguageModel(["Hi."]))
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        caller.send("response.create")
+        caller.send("response.create", response={"conversation": "none"})
+        caller.send("response.cancel")
+        await caller.wait_for("voiceloop.timeline", count=2)
+        async with asyncio.timeout(10):
+            await caller.session._floor.until_idle()
+    assert sorted(caller.statuses()) == ["cancelled", "completed"]
+    assert nothing_open(backends)
+
+
+@pytest.mark.parametrize("act", ["input_audio_buffer.clear", "session.update"])
+async def test_an_agent_held_by_a_sound_the_client_takes_back_goes_on(
+    clock: Clock, act: str
+) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", ""]), language_model=FakeLanguageModel([LONG])
+    )
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(800)
+        await caller.say(200)  # held, not yet stopped
+        if act == "session.update":
+            caller.send(act, session=turn_detection(None))
+        else:
+            caller.send(act)
+        await caller.listen_until("response.done", limit_ms=20_000)
+    assert caller.statuses() == ["completed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -117,3 +118,17 @@ async def test_a_client_that_stops_sending_is_answered(clock: Clock) -> None:
         await caller.say(800)
         await caller.wait_for("response.done")
     assert caller.statuses() == ["completed"]
+
+
+async def test_a_client_that_asks_in_text_at_once_is_not_greeted_first(clock: Clock) -> None:
+    async with Caller(clock, agent=AgentConfig(greeting="Welcome.")) as caller:
+        caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
+        await caller.wait_for("session.updated")
+        await asyncio.sleep(0.05)  # the network
+        content = [{"type": "input_text", "text": "hello"}]
+        item = {"type": "message", "role": "user", "content": content}
+        caller.send("conversation.item.create", item=item)
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+    assert not caller.of("error")
+    assert caller.of("response.output_text.done")[0].event["text"] != "Welcome."

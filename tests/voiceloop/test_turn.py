@@ -209,3 +209,50 @@ async def test_a_caller_is_never_answered_with_silence(clock: Clock, reply: Repl
     assert caller.statuses() == ["completed"]
     assert caller.transcript() == "Pardon me?"
     assert not caller.of("response.function_call_arguments.done")
+
+
+async def test_a_reply_out_of_band_leaves_the_open_turn_staged(clock: Clock) -> None:
+    model = FakeLanguageModel(["Noted."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["what time is it now"]), language_model=model
+    )
+    async with Caller(clock, backends) as caller:
+        await caller.say(400)
+        item = {"type": "message", "role": "user", "content": []}
+        item["content"] = [{"type": "input_text", "text": "aside"}]
+        ask(caller, conversation="none", input=[item])
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+    assert model.branches[0].staged[-1] == "what time is it now"
+
+
+async def test_tools_of_a_reply_out_of_band_leave_no_trace(clock: Clock) -> None:
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        is_answered = messages[-1].role == "tool"
+        return Reply("Nine.") if is_answered else Reply("", (ToolCall("c", "hours", "{}"),))
+
+    agent = AgentConfig(tools=(AgentTool("hours", result="nine"),))
+    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    async with Caller(clock, backends, agent) as caller:
+        ask(caller, conversation="none")
+        await caller.wait_for("response.done", count=2)
+        assert not caller.session.protocol.conversation.items()
+    assert caller.transcript() == "Nine."
+
+
+async def test_a_reply_the_client_cut_shows_the_words_it_played(clock: Clock) -> None:
+    backends = instant_backends(language_model=FakeLanguageModel([STORY]))
+    async with Caller(clock, backends) as caller:
+        ask(caller)
+        added = await caller.wait_for("response.output_item.added")
+        item_id = added.event["item"]["id"]
+        await caller.wait_quietly(1000)
+        caller.send(
+            "conversation.item.truncate", item_id=item_id, content_index=0, audio_end_ms=300
+        )
+        await caller.wait_for("response.done")
+        caller.send("conversation.item.retrieve", item_id=item_id)
+        item = (await caller.wait_for("conversation.item.retrieved")).event["item"]
+        (message,) = caller.session.protocol.conversation.messages()
+    assert item["content"][0]["transcript"] == message.content
+    assert STORY.startswith(message.content) and len(message.content) < len(STORY) / 2
