@@ -297,7 +297,7 @@ def _chat_dict(message: ChatMessage) -> dict[str, Any]:
 def _arguments(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: brackets nested by the thousand
         raise StreamError(f"expected a tool call's arguments as JSON, found {error}") from error
 
 

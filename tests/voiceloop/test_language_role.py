@@ -250,6 +250,15 @@ def test_an_error_of_one_request_is_an_error_of_its_stream(role: LanguageRole) -
         role.receive(Commit("s", user("hi"), GenerateParams(temperature=-1.0)))
 
 
+@pytest.mark.parametrize("arguments", ["{", "[" * 100_000])
+def test_arguments_that_cannot_be_read_fail_their_stream_alone(
+    role: LanguageRole, arguments: str
+) -> None:
+    called = ChatMessage("assistant", "", (ToolCall("call_1", "add", arguments),))
+    with pytest.raises(StreamError, match="arguments as JSON"):
+        role.receive(OpenBranch("s", (called,)))
+
+
 def test_a_reply_that_ends_in_an_error_fails_the_stream(
     model: RecordingEngine, role: LanguageRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
