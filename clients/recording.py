@@ -70,7 +70,8 @@ def read_wav(path: Path) -> Recording:
             n_channels, width, rate_hz, n_frames, *_ = file.getparams()
             data = file.readframes(n_frames)
     except (wave.Error, EOFError, OSError) as error:
-        raise RecordingError(f"{expected}, found no readable WAV in {path}: {error}") from error
+        reason = str(error) or "it ends within its header"
+        raise RecordingError(f"{expected}, found no readable WAV in {path}: {reason}") from error
     if n_channels != 1:
         kind = "stereo" if n_channels == 2 else f"{n_channels} channels"
         raise RecordingError(f"{expected}, found {kind} in {path}")
