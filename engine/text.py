@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,8 @@ Message = dict[str, Any]
 
 # Stands where an open turn ends; private-use characters no tokenizer or template touches.
 _CUT = "\ue0f1\ue0f2"
+
+MAX_STRETCHES = 1024  # remembered: two a message, so some ten long calls
 
 NO_TOKEN = -1  # where a checkpoint has no end-of-turn token
 
@@ -44,6 +47,13 @@ class Text:
         self._template = self._compile(self.template_source)
         spelled = sorted(map(re.escape, self.special.values()), key=len, reverse=True)
         self._special_pattern = re.compile("|".join(spelled) or r"(?!)")
+        # Added tokens are taken out of a text before all else, longest first. What stands on
+        # either side is encoded by itself, unless the token also looks at its neighbours.
+        apart = [token for token in added.values() if token.content and not token.normalized]
+        self._seams = {t.content for t in apart if not (t.lstrip or t.rstrip or t.single_word)}
+        spelled = sorted((re.escape(token.content) for token in apart), key=len, reverse=True)
+        self._seam_pattern = re.compile("|".join(spelled) or r"(?!)")
+        self._encode_stretch = lru_cache(MAX_STRETCHES)(self._encode_plainly)
         self.end_of_turn_id = self._find_end_of_turn(eos_ids)
         # Some templates end a turn with plain text ("[/INST]"); a reply may well contain that.
         self.stop_ids = frozenset({*eos_ids, *({self.end_of_turn_id} & set(self.special))})
@@ -88,7 +98,15 @@ class Text:
                 bos_token=self._special_text("bos_token"),
                 eos_token=self._special_text("eos_token"),
             )
-        except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
+        except (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:  # what Python raises for an expression that does not suit its operands
             raise TemplateError(
                 f"expected messages the chat template takes, found: {error}"
             ) from None
@@ -120,8 +138,22 @@ class Text:
         return self.encode(before)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of text in which special tokens are spelled out."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        """Token ids of text in which special tokens are spelled out.
+
+        A conversation is encoded again with every partial, and only its end is new: stretches
+        between special tokens are remembered.
+        """
+        ids: list[int] = []
+        start = 0
+        for match in self._seam_pattern.finditer(text):
+            if match.group() in self._seams and match.start() > start:
+                ids += self._encode_stretch(text[start : match.start()])
+                start = match.start()
+        ids += self._encode_stretch(text[start:])
+        return ids
+
+    def _encode_plainly(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens."""

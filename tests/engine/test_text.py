@@ -1,6 +1,7 @@
 """Chat templates: what a turn becomes as tokens."""
 
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -99,3 +100,29 @@ def test_an_end_of_turn_in_plain_text_does_not_stop_a_reply(
     text = Text(copy_with_template(tiny_model, tmp_path, template), (2,))
     assert text.decode([text.end_of_turn_id]).strip() in "[/INST]"
     assert text.stop_ids == {2}
+
+
+@pytest.mark.parametrize("changes", [{}, {"lstrip": True}, {"rstrip": True}, {"single_word": True}])
+def test_remembered_stretches_encode_as_the_whole_text_does(
+    tiny_model: Path, tmp_path: Path, changes: dict[str, bool]
+) -> None:
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    next(t for t in tokenizer["added_tokens"] if t["content"] == "<|im_end|>").update(changes)
+    path.write_text(json.dumps(tokenizer))
+    text = Text(tmp_path)
+    pieces = ["<|im_start|>", "<|im_end|>", "<|im_", "<tool_call>", "call", "\n", " ", "ü", "hello"]
+    chance = random.Random(3)
+    for _ in range(300):
+        whole = "".join(chance.choices(pieces, k=chance.randrange(12)))
+        assert text.encode(whole) == text.tokenizer.encode(whole, add_special_tokens=False).ids
+
+
+def test_a_template_whose_arithmetic_fails_is_a_template_error(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    source = "{{ messages[0].content }}{{ 1 // (messages | length - 2) }}"
+    text = Text(copy_with_template(tiny_model, tmp_path, source))
+    with pytest.raises(TemplateError, match="messages the chat template takes"):
+        text.encode_chat(HISTORY[:2])
