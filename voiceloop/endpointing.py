@@ -1,15 +1,19 @@
 """When the caller has finished: a pure state machine on the audio clock.
 
-Owns how long to wait after the caller falls silent. The wait comes from a small, explicit fusion of
-what is known (`end_score`): the last words, P(end of turn) of the language model, how long the
-caller spoke. All weights stand in `Weights`, so that a fit can replace them and nothing else.
+Owns how long to wait after the caller falls silent. The wait comes from a calibrated hazard: the
+logit that the turn is over is a weighted sum of what is known about the pause (`terms`) and of the
+silence so far, and the turn ends where it reaches a threshold. Every weight comes from
+`python -m benchmarks.endpointing --fit`, which writes `endpointing_weights.toml`; there are two
+sets, with P(end of turn) of the language model and without.
 Times are milliseconds on the audio clock (samples received / rate).
 """
 
 from __future__ import annotations
 
 import math
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Literal
 
 from voiceloop.settings import SemanticVad, ServerVad, TurnDetection
@@ -34,37 +38,64 @@ DIGITS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Evidence in logits that the turn is over, and the waits between which it moves.
+YES_NO_OPENERS = frozenset(
+    "is are was were do does did can could would will should shall have has am may anything".split()
+)
+NUMBER_WORDS = frozenset("number phone zip code digits many".split())
 
-    Set by hand for the first version from the waits wanted for each kind of tail; a fit on
-    recorded pauses may replace every number.
-    """
+Question = Literal["yes_no", "number", "open"]
 
-    bias: float = 0.4  # most pauses after which words are known end a turn
-    p_end_slope: float = 0.75  # of logit(p_end): calibrated would be 1, noisy words make it less
-    p_end_center: float = -1.1  # logit of the P(end) at which the model says nothing: p = 0.25
-    open_word: float = -3.0
-    filler: float = -3.0
-    digits_under_way: float = -2.0
-    digits_complete: float = 1.5
-    short_answer: float = 2.5
-    no_words: float = -1.5
-    words_pending: float = -0.8  # the flushed hypothesis has not come yet
-    held_voice_slope: float = 0.1  # logits per dB that the tail lies below tail_center_db
-    tail_center_db: float = -10.0  # between voices that die away (-15) and held ones (-4)
-    brief_speech: float = -0.4  # under BRIEF_MS of speech and no short answer: likely a first word
-    fast_ms: float = 250.0  # wait when sure that the turn is over
-    slow_ms: float = 1700.0  # wait when sure that it is not
-
-
-DEFAULT_WEIGHTS = Weights()
 BRIEF_MS = 500.0
+TAIL_CENTER_DB = -10.0  # between voices that die away (-15) and held ones (-4)
 TAIL_CLAMP_DB = 10.0
-P_END_CLAMP = 4.0  # logits: a very sure model is still one voice among several
+P_END_CLAMP = 5.0  # logits: a very sure model is still one voice among several
+CONFIDENT_MS = 300.0  # waits below this are reported as confident
+LEAST_WAIT_MS = 100.0
 LONGEST_WAIT_MS = {"auto": 2000.0, "high": 2000.0, "medium": 4000.0, "low": 8000.0}
 PATIENCE = {"high": 0.85, "auto": 1.0, "medium": 1.4, "low": 2.0}  # factor on every wait
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Logits that the turn is over, per unit of each of `terms`; see there for the units.
+
+    silence: per second of it. threshold: logit at which the turn ends.
+    """
+
+    bias: float
+    silence: float
+    threshold: float
+    p_end: float = 0.0
+    words_pending: float = 0.0
+    no_words: float = 0.0
+    open_word: float = 0.0
+    filler: float = 0.0
+    digits_under_way: float = 0.0
+    digits_complete: float = 0.0
+    short_answer: float = 0.0
+    words_so_far: float = 0.0
+    brief_speech: float = 0.0
+    fallen_voice: float = 0.0
+    asked_yes_no: float = 0.0
+    asked_number: float = 0.0
+    asked_open: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSets:
+    """What to weigh where P(end of turn) is known, and where it is not."""
+
+    with_p_end: Weights
+    without_p_end: Weights
+
+    def of(self, evidence: Evidence) -> Weights:
+        return self.without_p_end if evidence.p_end is None else self.with_p_end
+
+
+def read_weights(toml: str) -> WeightSets:
+    """The text of a weights file. Raises: KeyError, TypeError where it is not one."""
+    table = tomllib.loads(toml)
+    return WeightSets(Weights(**table["with_p_end"]), Weights(**table["without_p_end"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +103,7 @@ class Evidence:
     """What is known about the pause.
 
     words: lower case, the fullest hypothesis so far. tail_level_db: of the last syllable, relative
-    to the speaker's loud parts.
+    to the speaker's loud parts. question: what the agent asked for last.
     """
 
     words: tuple[str, ...] = ()
@@ -80,34 +111,48 @@ class Evidence:
     p_end: float | None = None
     speech_ms: float = 0.0
     tail_level_db: float | None = None
+    question: Question | None = None
 
 
-def end_score(evidence: Evidence, weights: Weights = DEFAULT_WEIGHTS) -> float:
-    """Logit that the caller has finished."""
-    score = weights.bias
+def terms(evidence: Evidence) -> dict[str, float]:
+    """The evidence as the names of `Weights` and values: 0 or 1 where no unit is named.
+
+    p_end: its logit, clamped. fallen_voice: dB that the tail lies below -10 dB. words_so_far:
+    ln(1 + their number). A term that is absent is 0.
+    """
+    found: dict[str, float] = {}
     if not evidence.words_are_full:
-        score += weights.words_pending
+        found["words_pending"] = 1.0
     if evidence.tail_level_db is not None:
-        below_db = weights.tail_center_db - evidence.tail_level_db
-        score += weights.held_voice_slope * min(max(below_db, -TAIL_CLAMP_DB), TAIL_CLAMP_DB)
-    if not evidence.words:
-        return score + weights.no_words
-    last = evidence.words[-1]
-    if last in FILLERS:
-        score += weights.filler
-    elif (n_digits := n_last_digits(evidence.words)) >= 2:
-        score += weights.digits_complete if is_whole_number(n_digits) else weights.digits_under_way
-    elif last in OPEN_WORDS:
-        score += weights.open_word
-    elif len(evidence.words) <= 2 and last in SHORT_ANSWERS:
-        score += weights.short_answer
-    elif evidence.speech_ms < BRIEF_MS:
-        score += weights.brief_speech
+        below_db = TAIL_CENTER_DB - evidence.tail_level_db
+        found["fallen_voice"] = min(max(below_db, -TAIL_CLAMP_DB), TAIL_CLAMP_DB)
+    found["words_so_far"] = math.log(1 + len(evidence.words))
+    if evidence.question is not None:
+        found[f"asked_{evidence.question}"] = 1.0
+    if evidence.speech_ms < BRIEF_MS:
+        found["brief_speech"] = 1.0
+    if (kind := _kind_of_tail(evidence.words)) is not None:
+        found[kind] = 1.0
     if evidence.p_end is not None:
         p = min(max(evidence.p_end, 1e-4), 1.0 - 1e-4)
-        logit = math.log(p / (1.0 - p)) - weights.p_end_center
-        score += weights.p_end_slope * min(max(logit, -P_END_CLAMP), P_END_CLAMP)
-    return score
+        found["p_end"] = min(max(math.log(p / (1.0 - p)), -P_END_CLAMP), P_END_CLAMP)
+    return found
+
+
+def _kind_of_tail(words: tuple[str, ...]) -> str | None:
+    """The term that the last words make true."""
+    if not words:
+        return "no_words"
+    last = words[-1]
+    if last in FILLERS:
+        return "filler"
+    if n_digits := n_last_digits(words):
+        return "digits_complete" if is_whole_number(n_digits) else "digits_under_way"
+    if last in OPEN_WORDS:
+        return "open_word"
+    if len(words) <= 2 and last in SHORT_ANSWERS:
+        return "short_answer"
+    return None
 
 
 def n_last_digits(words: tuple[str, ...]) -> int:
@@ -125,10 +170,33 @@ def is_whole_number(n_digits: int) -> bool:
     return n_digits == 7 or n_digits >= 10
 
 
-def wait_ms(evidence: Evidence, weights: Weights = DEFAULT_WEIGHTS) -> float:
-    """Silence to wait for: between fast and slow on a log scale, by the probability of the end."""
-    p_over = 1.0 / (1.0 + math.exp(-end_score(evidence, weights)))
-    return math.exp(p_over * math.log(weights.fast_ms) + (1 - p_over) * math.log(weights.slow_ms))
+def question_in(reply: str) -> Question | None:
+    """What the agent's last sentence asks for; None where it asks nothing."""
+    sentences = [part for part in reply.replace("!", ".").split(".") if part.strip()]
+    if not sentences or not sentences[-1].rstrip().endswith("?"):
+        return None
+    words = [normalize(word) for word in sentences[-1].split("?")[-2].split()]
+    if NUMBER_WORDS.intersection(words):
+        return "number"
+    return "yes_no" if words and words[0] in YES_NO_OPENERS else "open"
+
+
+def end_score(evidence: Evidence, weights: Weights) -> float:
+    """Logit that the caller has finished, before any silence."""
+    score = weights.bias
+    for name, value in terms(evidence).items():
+        score += getattr(weights, name) * value
+    return score
+
+
+def wait_ms(evidence: Evidence, weights: WeightSets | None = None) -> float:
+    """Silence to wait for: where the logit reaches the threshold."""
+    chosen = (weights or FITTED).of(evidence)
+    lacking = chosen.threshold - end_score(evidence, chosen)
+    return max(LEAST_WAIT_MS, 1000.0 * lacking / chosen.silence)
+
+
+FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +224,9 @@ class Endpointing:
     the audio clock. No state keeps a turn open for ever: the longest wait always ends it.
     """
 
-    def __init__(self, settings: TurnDetection, weights: Weights = DEFAULT_WEIGHTS) -> None:
+    def __init__(self, settings: TurnDetection, weights: WeightSets = FITTED) -> None:
         self._weights = weights
+        self._question: Question | None = None
         self.configure(settings)
         self.reset()
 
@@ -183,6 +252,10 @@ class Endpointing:
         self._words_are_full = False
         self._p_end = None
 
+    def observe_reply(self, text: str) -> None:
+        """The agent said this last; what it asks for tells what kind of answer to expect."""
+        self._question = question_in(text)
+
     def observe_silence(self, since_ms: float, tail_level_db: float | None = None) -> None:
         """The caller fell silent; the last sound was at `since_ms`."""
         self._tail_level_db = tail_level_db
@@ -206,7 +279,12 @@ class Endpointing:
     @property
     def evidence(self) -> Evidence:
         return Evidence(
-            self._words, self._words_are_full, self._p_end, self._speech_ms, self._tail_level_db
+            self._words,
+            self._words_are_full,
+            self._p_end,
+            self._speech_ms,
+            self._tail_level_db,
+            self._question,
         )
 
     def needed_ms(self) -> float:
@@ -232,7 +310,7 @@ class Endpointing:
             return "server_vad"
         if needed_ms >= LONGEST_WAIT_MS[self._settings.eagerness]:
             return "timeout"
-        return "confident" if needed_ms < 2 * self._weights.fast_ms else "unsure"
+        return "confident" if needed_ms < CONFIDENT_MS else "unsure"
 
 
 def normalize(word: str) -> str:

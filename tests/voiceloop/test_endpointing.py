@@ -7,11 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.endpointing import (
+    FITTED,
     LONGEST_WAIT_MS,
     Continue,
     End,
     Endpointing,
     Evidence,
+    Weights,
+    WeightSets,
+    question_in,
+    read_weights,
+    terms,
     wait_ms,
 )
 from voiceloop.settings import SemanticVad, ServerVad
@@ -21,49 +27,76 @@ def heard(text: str, p_end: float | None = None, speech_ms: float = 1500.0) -> E
     return Evidence(tuple(text.split()), True, p_end, speech_ms)
 
 
+def test_the_turn_ends_where_the_logit_reaches_the_threshold() -> None:
+    weights = Weights(bias=-1.0, silence=2.0, threshold=1.0, open_word=-2.0)
+    sets = WeightSets(weights, weights)
+    assert wait_ms(heard("a coffee please"), sets) == pytest.approx(1000.0)
+    assert wait_ms(heard("a coffee and"), sets) == pytest.approx(2000.0)
+
+
+def test_each_set_of_weights_serves_its_evidence() -> None:
+    sets = WeightSets(Weights(0.0, 1.0, 1.0, p_end=1.0), Weights(0.0, 1.0, 2.0))
+    assert wait_ms(heard("a coffee", 0.5), sets) == pytest.approx(1000.0)
+    assert wait_ms(heard("a coffee"), sets) == pytest.approx(2000.0)
+
+
 @pytest.mark.parametrize(
-    ("text", "p_end", "shortest", "longest"),
+    ("text", "term"),
     [
-        ("what time do you close on saturday", 0.6, 250, 420),
-        ("yes", None, 250, 320),
-        ("no thanks", None, 250, 320),
-        ("i'd like a large latte", 0.5, 250, 420),
-        ("that's all thank you", None, 250, 600),
-        ("i'd like a large latte and", None, 1200, 1700),
-        ("i'd like a large latte and", 0.02, 1400, 1700),
-        ("i would like to book a table for", 0.1, 1400, 1700),
-        ("um", None, 1200, 1700),
-        ("my number is five five five", None, 1000, 1700),
-        ("my number is five five five zero one four two", 0.5, 250, 450),
+        ("", "no_words"),
+        ("i'd like um", "filler"),
+        ("my number is five five five", "digits_under_way"),
+        ("five five five zero one four two", "digits_complete"),
+        ("a large latte and", "open_word"),
+        ("no thanks", "short_answer"),
     ],
 )
-def test_waits_by_what_was_said(
-    text: str, p_end: float | None, shortest: float, longest: float
-) -> None:
-    assert shortest <= wait_ms(heard(text, p_end)) <= longest
+def test_the_last_words_say_what_kind_of_pause_it_is(text: str, term: str) -> None:
+    assert terms(heard(text))[term] == 1.0
 
 
-def test_the_surer_the_model_the_shorter_the_wait() -> None:
+def test_the_fitted_weights_wait_longer_in_mid_sentence() -> None:
+    whole = wait_ms(heard("what time do you close on saturday"))
+    assert whole < 500 < 800 < wait_ms(heard("i'd like a large latte and"))
+    assert wait_ms(heard("um")) > 1500
+    assert wait_ms(heard("my number is five five five")) > 2 * whole
+
+
+def test_the_surer_the_model_the_shorter_the_fitted_wait() -> None:
     waits = [wait_ms(heard("a table for two", p / 20)) for p in range(1, 20)]
     assert waits == sorted(waits, reverse=True)
 
 
-def test_a_hypothesis_that_has_not_come_yet_makes_it_wait_longer() -> None:
-    full = heard("a large latte please")
-    assert wait_ms(Evidence(full.words, False, None, 1500)) > wait_ms(full)
-
-
-def test_digits_are_under_way_until_a_whole_number() -> None:
-    number = "five five five zero one four two".split()
-    waits = [wait_ms(heard(" ".join(number[:n]), 0.1)) for n in range(2, 8)]
-    assert min(waits[:-1]) > 1200 > 500 > waits[-1]
-
-
 def test_a_voice_that_is_held_is_waited_for_longer() -> None:
     said = tuple("i'd like a large lennon".split())
-    fallen = wait_ms(Evidence(said, True, 0.2, 1500, tail_level_db=-16.0))
-    held = wait_ms(Evidence(said, True, 0.2, 1500, tail_level_db=-1.0))
-    assert held > 850 > fallen
+    fallen = wait_ms(Evidence(said, True, None, 1500, tail_level_db=-16.0))
+    assert wait_ms(Evidence(said, True, None, 1500, tail_level_db=-1.0)) > fallen
+
+
+@pytest.mark.parametrize(
+    ("reply", "question"),
+    [
+        ("Sure. Would you like a muffin?", "yes_no"),
+        ("What is your phone number?", "number"),
+        ("Great! What can I get you?", "open"),
+        ("One latte. That is four dollars.", None),
+        ("", None),
+        ("?", "open"),
+    ],
+)
+def test_the_agents_last_sentence_is_read_for_its_question(
+    reply: str, question: str | None
+) -> None:
+    assert question_in(reply) == question
+    endpointing = Endpointing(SemanticVad())
+    endpointing.observe_reply(reply)
+    assert endpointing.evidence.question == question
+
+
+def test_a_weights_file_names_only_what_there_is() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        read_weights("[with_p_end]\ncolour = 1.0\n[without_p_end]\n")
+    assert FITTED.with_p_end.silence > 0 and FITTED.without_p_end.silence > 0
 
 
 def test_server_vad_is_a_fixed_timer() -> None:
