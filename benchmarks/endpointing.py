@@ -1,0 +1,333 @@
+"""Endpointing measured and fitted: ``python -m benchmarks.endpointing [--fit] [--check]``.
+
+After the protocol of eot-bench, offline, on the audio clock: the frontier of cut turns against mean
+decision latency, for VoiceLoop's endpointing, the fixed timer and Smart Turn v3.2, on the same
+turns, voice detector and pauses. Two transcript sources are reported apart: the embedded recognizer
+("embedded") and the true words as a good recognizer would give them ("reference"). Figures do not
+depend on the machine's load, and do not compare with eot-bench's own: it is another set.
+
+``--fit`` fits the weights on the speakers of the fit part and writes them to
+``voiceloop/endpointing_weights.toml``; run it again for another checkpoint of the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from benchmarks.end_probability import EndProbability
+from benchmarks.endpointing_set import CallerTurn, caller_turns
+from benchmarks.harness import Bar, bar_table, results, write_results
+from benchmarks.hazard_fit import (
+    MOST_CUT,
+    THRESHOLDS,
+    as_toml,
+    fit_both,
+    samples_of,
+    with_threshold,
+)
+from benchmarks.heard_turn import EmbeddedRecognizer, pauses_of
+from benchmarks.pause_evidence import HeardTurn, heard_turn
+from benchmarks.reference_replay import replay
+from benchmarks.smart_turn import ASKED_AFTER_MS, INFERENCE_MS, SmartTurn
+from benchmarks.synthetic_callers import Part
+from benchmarks.turn_frontier import (
+    Outcome,
+    Point,
+    bootstrap_by_speaker,
+    cut_at,
+    frontier,
+    hazard_moment,
+    latency_at,
+    outcome,
+    point,
+    staged_moment,
+    timer_moment,
+)
+from clients.provenance import provenance
+from voiceloop.endpointing import FITTED, WeightSets
+
+Source = Literal["reference", "embedded"]
+ROOT = Path(__file__).resolve().parents[1]
+WEIGHTS = ROOT / "voiceloop" / "endpointing_weights.toml"
+AGENT = ROOT / "engine" / "embedded" / "agent"
+COPIES = frozenset({"noise 10 dB", "u-law 8 kHz"})
+SLICES = ("human", "synthetic", "hesitation", "digits", "short", *sorted(COPIES), "orders")
+LATENCIES_MS = (200, 300, 400, 600, 800, 1000, 1200)
+TIMERS_MS = range(60, 2001, 20)
+N_DRAWS = 200
+# Decoding is slow: of the turns that the embedded recognizer hears, one in so many is taken.
+EMBEDDED_EVERY = 4
+ORDERS_EVERY = 3
+
+Setting = tuple[str, list[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """Where turns come from and what is asked about them."""
+
+    data: Path
+    ask_end: EndProbability | None
+
+    def turns(self, part: Part, source: Source) -> list[HeardTurn]:
+        """Turns as one transcript source hears them."""
+        turns = caller_turns(self.data, part)
+        if source == "reference":
+            return [
+                self._heard(turn, replay(turn, pauses_of(turn)))
+                for turn in turns
+                if turn.words is not None
+            ]
+        recognizer = EmbeddedRecognizer()
+        return [self._heard(turn, recognizer.hear(turn)) for turn in _thinned(turns)]
+
+    def _heard(self, turn: CallerTurn, words: Any) -> HeardTurn:
+        ask = None if self.ask_end is None else partial(self.ask_end.after, turn.history)
+        return heard_turn(turn, words, ask)
+
+
+def _thinned(turns: Sequence[CallerTurn]) -> list[CallerTurn]:
+    orders = [turn for turn in turns if "orders" in turn.slices]
+    others = [turn for turn in turns if not turn.slices & ({"orders"} | COPIES)]
+    return orders[::ORDERS_EVERY] + others[::EMBEDDED_EVERY]
+
+
+# -- policies ------------------------------------------------------------------------------------
+
+
+def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Setting]:
+    """Ours at every threshold."""
+    found = []
+    for threshold in THRESHOLDS:
+        moved = with_threshold(weights, float(threshold))
+        outcomes = [outcome(t, [hazard_moment(p, moved) for p in t.pauses]) for t in heard]
+        found.append((f"threshold {threshold:.1f}", outcomes))
+    return found
+
+
+def timer_settings(heard: Sequence[HeardTurn]) -> list[Setting]:
+    return [
+        (f"{ms} ms", [outcome(t, [timer_moment(p, ms) for p in t.pauses]) for t in heard])
+        for ms in TIMERS_MS
+    ]
+
+
+def smart_turn_settings(heard: Sequence[HeardTurn]) -> list[Setting]:
+    """Threshold x action delay x timeout: it is given the best of each at every latency."""
+    model = SmartTurn()
+    asked = [[model.p_over(t.turn, pause) for pause in pauses_of(t.turn)] for t in heard]
+    found = []
+    for threshold in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98):
+        for extra_ms in (0, 100, 200, 400, 600):
+            for timeout_ms in (500, 700, 900, 1100, 1300, 1600, 2000, 2500):
+                delay_ms = ASKED_AFTER_MS + INFERENCE_MS + extra_ms
+                outcomes = []
+                for turn, answers in zip(heard, asked, strict=True):
+                    pairs = zip(turn.pauses, answers, strict=True)
+                    outcomes.append(
+                        outcome(
+                            turn,
+                            [
+                                staged_moment(p, p_over, threshold, delay_ms, timeout_ms)
+                                for p, p_over in pairs
+                            ],
+                        )
+                    )
+                found.append((f"{threshold}, {delay_ms:.0f} ms, {timeout_ms} ms", outcomes))
+    return found
+
+
+# -- figures -------------------------------------------------------------------------------------
+
+
+def best_of(settings: Sequence[Setting], chosen: Sequence[int] | None = None) -> list[Point]:
+    """The frontier over some of the turns."""
+    if chosen is None:
+        return frontier(point(name, outcomes) for name, outcomes in settings)
+    return frontier(point(name, [outcomes[i] for i in chosen]) for name, outcomes in settings)
+
+
+def figures_of(best: Sequence[Point]) -> dict[str, float | None]:
+    row: dict[str, float | None] = {f"cut@{ms}": cut_at(best, ms) for ms in LATENCIES_MS}
+    row["latency@5%"] = latency_at(best, 0.05)
+    row["latency@10%"] = latency_at(best, 0.10)
+    return row
+
+
+def intervals_of(settings: Sequence[Setting], speakers: Sequence[str], seed: int) -> dict[str, Any]:
+    """95 % of the draws of speakers, for the four headline figures."""
+    cuts = np.array([[o.cut for o in outcomes] for _, outcomes in settings], dtype=float)
+    waits = np.array([[o.latency_ms for o in outcomes] for _, outcomes in settings])
+    drawn: dict[str, list[float]] = {}
+    for chosen in bootstrap_by_speaker(speakers, N_DRAWS, seed):
+        pairs = zip(waits[:, chosen].mean(axis=1), cuts[:, chosen].mean(axis=1), strict=True)
+        best = frontier(Point("", float(ms), float(cut)) for ms, cut in pairs)
+        for name, value in figures_of(best).items():
+            if value is not None and name in ("cut@300", "cut@600", "latency@5%", "latency@10%"):
+                drawn.setdefault(name, []).append(value)
+    return {
+        name: [round(float(x), 4) for x in np.percentile(values, [2.5, 97.5])]
+        for name, values in drawn.items()
+    }
+
+
+def measure(heard: Sequence[HeardTurn], weights: WeightSets, *, peer: bool) -> dict[str, Any]:
+    """Every policy over all turns (without the copies) and over each slice."""
+    policies = {"voiceloop": hazard_settings(heard, weights), "timer": timer_settings(heard)}
+    if peer:
+        policies["smart turn v3.2"] = smart_turn_settings(heard)
+    chosen = [i for i, h in enumerate(heard) if not h.turn.slices & COPIES]
+    measured: dict[str, Any] = {"n_turns": len(chosen), "policies": {}}
+    for name, settings in policies.items():
+        kept = [(label, [outcomes[i] for i in chosen]) for label, outcomes in settings]
+        best = best_of(kept)
+        slices = {}
+        for slice_name in SLICES:
+            members = [i for i, h in enumerate(heard) if slice_name in h.turn.slices]
+            if slice_name not in COPIES:
+                members = [i for i in members if not heard[i].turn.slices & COPIES]
+            if members:
+                slices[slice_name] = {
+                    "n_turns": len(members), **figures_of(best_of(settings, members)),
+                }  # fmt: skip
+        measured["policies"][name] = {
+            **figures_of(best),
+            "intervals": intervals_of(kept, [heard[i].turn.speaker for i in chosen], 0),
+            "frontier": [asdict(p) for p in best],
+            "slices": slices,
+        }
+    shipped = [outcome(h, [hazard_moment(p, weights) for p in h.pauses]) for h in heard]
+    measured["as shipped"] = _shipped(heard, shipped)
+    return measured
+
+
+def _shipped(heard: Sequence[HeardTurn], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The weights' own threshold: what a caller gets, plain and hesitating."""
+    found = {}
+    for name in ("plain", "hesitation"):
+        of_it = [
+            o
+            for h, o in zip(heard, outcomes, strict=True)
+            if ("hesitation" in h.turn.slices) == (name == "hesitation")
+            and not h.turn.slices & COPIES
+        ]
+        waits = [o.latency_ms for o in of_it] or [0.0]
+        found[name] = {
+            "n_turns": len(of_it),
+            "cut": sum(o.cut for o in of_it) / max(1, len(of_it)),
+            "latency_ms": {f"p{q}": float(np.percentile(waits, q)) for q in (10, 50, 90, 95)},
+        }
+    return found
+
+
+def bars_of(measured: dict[str, Any]) -> list[Bar]:
+    """The frontier of the reference replay against its peers, in points of turns cut."""
+    policies = measured["policies"]
+    bars = []
+    for peer in [name for name in policies if name != "voiceloop"]:
+        for ms in LATENCIES_MS:
+            own, other = policies["voiceloop"][f"cut@{ms}"], policies[peer][f"cut@{ms}"]
+            if other is not None:
+                value = None if own is None else 100 * own
+                bars.append(Bar(f"turns cut @{ms} ms, under {peer}", value, 100 * other, "%"))
+    return bars
+
+
+def print_table(source: str, measured: dict[str, Any]) -> None:
+    print(f"\n{source}: {measured['n_turns']} turns; share of turns cut at a mean latency")
+    heads = [f"@{ms}" for ms in LATENCIES_MS]
+    print(f"{'':<34}{'n':>5}" + "".join(f"{h:>8}" for h in [*heads, "ms@5%", "ms@10%"]))
+    for name, policy in measured["policies"].items():
+        rows = [(name, {"n_turns": measured["n_turns"], **policy})]
+        rows += [(f"  {name}, {part}", row) for part, row in policy["slices"].items()]
+        for label, row in rows:
+            cuts = [row[f"cut@{ms}"] for ms in LATENCIES_MS]
+            cells = ["-" if cut is None else f"{100 * cut:.1f}%" for cut in cuts]
+            waits = [row["latency@5%"], row["latency@10%"]]
+            cells += ["-" if ms is None else f"{ms:.0f}" for ms in waits]
+            print(f"{label:<34}{row['n_turns']:>5}" + "".join(f"{cell:>8}" for cell in cells))
+    for name, row in measured["as shipped"].items():
+        waits = ", ".join(f"{q} {ms:.0f}" for q, ms in row["latency_ms"].items())
+        print(f"as shipped, {name}: {100 * row['cut']:.1f} % of {row['n_turns']} cut; ms: {waits}")
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("VOICELOOP_DATA") or ROOT.parent / "shared" / "data")
+
+
+def fit_weights(hearing: Hearing) -> str:
+    """The weights file, fitted on both transcript sources of the fit part."""
+    plain_hearing = Hearing(hearing.data, None)
+    sources: tuple[Source, ...] = ("reference", "embedded")
+    plain = [turn for source in sources for turn in plain_hearing.turns("fit", source)]
+    known: list[HeardTurn] = []
+    if hearing.ask_end is not None:
+        known = [turn for source in sources for turn in hearing.turns("fit", source)]
+    checkpoint = "none" if hearing.ask_end is None else hearing.ask_end.checkpoint
+    n_samples = len(samples_of(plain, with_p_end=False).over)
+    comment = (
+        "Written by `python -m benchmarks.endpointing --fit`; what each weight means stands in",
+        "voiceloop/endpointing.py. Not to be edited by hand.",
+        f"agent checkpoint: {checkpoint}; {len(plain)} turns, {n_samples} moments;",
+        f"threshold: at most {MOST_CUT:.0%} of the fit's turns without hesitation are cut;",
+        f"date: {provenance()['date']}",
+    )
+    return as_toml(fit_both(known, plain), comment)
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(
+        prog="python -m benchmarks.endpointing", description=__doc__.splitlines()[0]
+    )
+    arguments.add_argument("--fit", action="store_true", help="fit and write the weights")
+    arguments.add_argument("--model", type=Path, default=AGENT, help="the agent's folder")
+    arguments.add_argument("--no-p-end", action="store_true", help="words and prosody alone")
+    arguments.add_argument("--no-peer", action="store_true", help="leave Smart Turn out")
+    arguments.add_argument(
+        "--source", choices=("reference", "embedded", "both"), default="both", help="of the words"
+    )
+    arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    return arguments
+
+
+def main() -> int:
+    chosen = parser().parse_args()
+    ask_end = None
+    if not chosen.no_p_end:
+        if not (chosen.model / "model.safetensors").is_file():
+            print(f"expected a model in {chosen.model}, found none (--no-p-end does without)")
+            return 2
+        ask_end = EndProbability(chosen.model)
+    hearing = Hearing(data_folder(), ask_end)
+    if chosen.fit:
+        WEIGHTS.write_text(fit_weights(hearing), encoding="utf-8")
+        print(WEIGHTS.read_text(encoding="utf-8"))
+        return 0
+    sources = ("reference", "embedded") if chosen.source == "both" else (chosen.source,)
+    measured, bars = {}, []
+    for source in sources:
+        measured[source] = measure(hearing.turns("test", source), FITTED, peer=not chosen.no_peer)
+        print_table(source, measured[source])
+        if source == "reference":
+            bars = bars_of(measured[source])
+    print(bar_table(bars))
+    settings = {"checkpoint": ask_end.checkpoint if ask_end else None, "sources": list(sources)}
+    path = write_results(results("endpointing", 0, settings, bars, **measured))
+    print(f"results: {path}")
+    return 0 if all(bar.holds for bar in bars) or not chosen.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

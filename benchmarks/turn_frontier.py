@@ -1,0 +1,123 @@
+"""Cut turns against latency: what every endpointing policy is judged by.
+
+A policy names, for each pause of a turn, the moment at which it would call the turn over. A turn is
+cut if any such moment lies before the caller's true end; its latency is that of the first moment
+after the true end, whether or not it was cut before, so that no policy gains by cutting slow turns.
+Latency is averaged over all turns.
+
+Source: eot-bench (Apache-2.0): threshold x action delay x timeout; the best are the frontier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.endpointing_set import TRAIL_MS
+from benchmarks.pause_evidence import HeardPause, HeardTurn
+from voiceloop.endpointing import LONGEST_WAIT_MS, WeightSets, wait_ms
+
+CHUNK_MS = 20.0  # of the client: a decision falls at the end of a chunk
+LONGEST_MS = LONGEST_WAIT_MS["auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one turn."""
+
+    cut: bool
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One setting of a policy over a set of turns; cut: share of them, 0..1."""
+
+    setting: str
+    latency_ms: float
+    cut: float
+
+
+def timer_moment(pause: HeardPause, timer_ms: float) -> float | None:
+    """The fixed timer's decision in this pause."""
+    return _in_pause(pause, max(pause.detected_ms, pause.since_ms + timer_ms))
+
+
+def hazard_moment(pause: HeardPause, weights: WeightSets) -> float | None:
+    """Our decision in this pause: the first step whose wait is over while it still holds."""
+    for index, step in enumerate(pause.steps):
+        until_ms = math.inf
+        if index + 1 < len(pause.steps):
+            until_ms = pause.steps[index + 1].from_ms
+        needed_ms = min(wait_ms(step.evidence, weights), LONGEST_MS)
+        at_ms = max(step.from_ms, pause.since_ms + needed_ms)
+        if at_ms < until_ms:
+            return _in_pause(pause, at_ms)
+    return None
+
+
+def staged_moment(
+    pause: HeardPause, p_over: float | None, threshold: float, delay_ms: float, timeout_ms: float
+) -> float | None:
+    """A turn detector asked once, after delay_ms of silence: over at once, or after a timeout."""
+    over = p_over is not None and p_over >= threshold
+    return timer_moment(pause, delay_ms if over else timeout_ms)
+
+
+def _in_pause(pause: HeardPause, at_ms: float) -> float | None:
+    at_ms = math.ceil(at_ms / CHUNK_MS) * CHUNK_MS
+    if pause.resumed_ms is not None and at_ms >= pause.resumed_ms:
+        return None
+    return at_ms
+
+
+def outcome(heard: HeardTurn, moments: Iterable[float | None]) -> Outcome:
+    """Judge the moments that a policy named, one for each pause."""
+    end_ms = heard.turn.end_ms
+    named = [moment for moment in moments if moment is not None]
+    after = [moment - end_ms for moment in named if moment >= end_ms]
+    return Outcome(any(m < end_ms for m in named), min([TRAIL_MS, *after[:1]]))
+
+
+def point(setting: str, outcomes: Sequence[Outcome]) -> Point:
+    cut = sum(o.cut for o in outcomes) / len(outcomes)
+    return Point(setting, sum(o.latency_ms for o in outcomes) / len(outcomes), cut)
+
+
+def frontier(points: Iterable[Point]) -> list[Point]:
+    """The settings that no other beats on both counts, fastest first."""
+    best: list[Point] = []
+    for candidate in sorted(points, key=lambda p: (p.latency_ms, p.cut)):
+        if not best or candidate.cut < best[-1].cut:
+            best.append(candidate)
+    return best
+
+
+def cut_at(best: Sequence[Point], latency_ms: float) -> float | None:
+    """Share of turns cut at a mean latency, interpolated; None left of the frontier."""
+    if not best or latency_ms < best[0].latency_ms:
+        return None
+    x = [p.latency_ms for p in best]
+    return float(np.interp(latency_ms, x, [p.cut for p in best]))
+
+
+def latency_at(best: Sequence[Point], cut: float) -> float | None:
+    """The lowest mean latency with at most this share of turns cut; None where none is."""
+    return next((p.latency_ms for p in best if p.cut <= cut), None)
+
+
+def bootstrap_by_speaker(
+    speakers: Sequence[str], n_draws: int, seed: int
+) -> list[NDArray[np.intp]]:
+    """Indices of the turns of speakers drawn with replacement, one array a draw."""
+    groups: dict[str, list[int]] = {}
+    for index, speaker in enumerate(speakers):
+        groups.setdefault(speaker, []).append(index)
+    members = [np.array(group) for group in groups.values()]
+    rng = np.random.default_rng(seed)
+    draws = rng.integers(0, len(members), (n_draws, len(members)))
+    return [np.concatenate([members[i] for i in draw]) for draw in draws]
