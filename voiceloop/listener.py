@@ -231,6 +231,10 @@ class Listener:
 
     # --- the end of a turn ---
 
+    def observe_reply(self, text: str) -> None:
+        """The agent said this last: what it asks for tells what kind of answer to expect."""
+        self._endpointing.observe_reply(text)
+
     def observe_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
         """P(end of turn) after these words of the open turn, from the language model."""
         stretch = self._stretch
