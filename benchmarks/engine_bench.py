@@ -22,16 +22,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.engine_models import SHAPES, embedded_model, write_random_model
 from benchmarks.harness import Bar, bar_table, interleaved, results, write_results
 from engine.branch import Branch
 from engine.engine import Engine
+from engine.sampler import gumbel_noise
 from engine.types import Done, EngineConfig, EngineError, Event, SamplingParams
 
 N_REPLY = 48  # tokens of a measured reply
 TAIL = 5  # tokens a commit adds to what is staged: end of turn and assistant header
+
+
+# What callers say, for the parts whose figures depend on what a trained model answers.
+CALLERS = (
+    "hi i would like to book a table for four on friday evening",
+    "what time do you close on sundays",
+    "my number is zero five five one seven seven two could you read that back to me",
+    "do you have anything without nuts",
+    "can you move my booking to half past eight please",
+    "how much is the large one and how long does it take",
+    "i need to cancel my appointment for tomorrow morning",
+    "which of the two would you recommend for a child",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,19 @@ class Setting:
         """Token ids that stand for somebody's words; every salt gives others."""
         chance = random.Random(self.seed * 1000 + salt)
         return [chance.randrange(16, 256) for _ in range(n_tokens)]
+
+    def question(self, engine: Engine, index: int) -> list[int]:
+        """A prompt worth an answer; of random words where the model is random too."""
+        if not self.is_trained:
+            return self.words(60, index)
+        said = CALLERS[index % len(CALLERS)]
+        messages = [
+            {"role": "system", "content": "You answer the phone of a small business. Be brief."},
+            {"role": "user", "content": CALLERS[(index * 5 + 1) % len(CALLERS)]},
+            {"role": "assistant", "content": "One moment, please. Is there anything else?"},
+            {"role": "user", "content": said},
+        ]
+        return engine.text.encode_chat(messages, add_generation_prompt=True)
 
 
 def drain(engine: Engine) -> list[Event]:
@@ -217,16 +245,16 @@ def drafting(setting: Setting) -> list[Bar]:
         variants["draft model"] = {"draft_dir": draft_dir}
     engines = {name: setting.engine(**changes) for name, changes in variants.items()}
     ms: dict[str, list[float]] = {name: [] for name in variants}
-    for turn in interleaved(list(variants), setting.repeats, warm_up=1):
+    params = SamplingParams(max_tokens=2 * N_REPLY, ignore_eos=not setting.is_trained)
+    for turn in interleaved(list(variants), 4 * setting.repeats, warm_up=1):
         engine = engines[turn.variant]
-        branch = engine.branch(f"b{turn.index}{turn.is_warm_up}", setting.words(200, turn.index))
-        drain(engine)
-        done = reply_of(engine, branch, [17, 18], 4 * N_REPLY)
-        timings, usage = done.timings, done.usage
-        if not turn.is_warm_up:
-            n_tokens = usage.output_tokens - 1
-            ms[turn.variant].append((timings.total_ms - timings.ttft_ms) / n_tokens)
+        branch = engine.branch(f"b{turn.index}{turn.is_warm_up}")
+        branch.commit(setting.question(engine, turn.index), params)
+        done = next(event for event in drain(engine) if isinstance(event, Done))
         branch.close()
+        if not turn.is_warm_up and done.usage.output_tokens > 1:
+            decode_ms = done.timings.total_ms - done.timings.ttft_ms
+            ms[turn.variant].append(decode_ms / (done.usage.output_tokens - 1))
     for name, engine in engines.items():
         totals = engine.metrics()
         drafted, accepted = totals["drafted_tokens"], totals["accepted_tokens"]
@@ -244,28 +272,33 @@ def served_exactness(setting: Setting) -> list[Bar]:
         for _, length in drafted.speculation._drafters:
             length.choose = lambda: 4  # type: ignore[method-assign]
         for i in range(10 * setting.repeats):
-            prompt = setting.words(40 + i, i)
+            prompt = setting.question(plain, i)
+            params = SamplingParams(
+                max_tokens=N_REPLY, ignore_eos=not setting.is_trained, temperature=0.7 * (i % 2)
+            )
             said = []
             for engine in (plain, drafted):
                 branch = engine.branch(f"b{i}")
-                reply_of(engine, branch, prompt)
+                branch.commit(prompt, params)
+                drain(engine)
                 said.append(branch.sequence.tokens[len(prompt) :])
                 branch.close()
             n_replies += 1
             if said[0] != said[1]:
                 n_parted += 1
-                same = next(k for k, (a, b) in enumerate(zip(*said, strict=True)) if a != b)
-                widest = max(
-                    widest, _margin(plain, prompt + said[0][:same], said[0][same], said[1][same])
-                )
+                same = len(os.path.commonprefix(said))
+                both = said[0][same], said[1][same]
+                widest = max(widest, _margin(plain, prompt + said[0][:same], both, params, same))
     print(
         f"  {n_parted} of {n_replies} replies part, widest margin {widest:.4f} of the logit range"
     )
     return [Bar("divergence, served dtypes: widest top-2 margin / logit range", widest, 0.02, "")]
 
 
-def _margin(engine: Engine, tokens: list[int], first: int, second: int) -> float:
-    """How far apart two tokens are after `tokens`, as a share of the logits' range."""
+def _margin(
+    engine: Engine, tokens: list[int], both: tuple[int, int], params: SamplingParams, index: int
+) -> float:
+    """How far apart the scores of two tokens are after `tokens`, over the range of the logits."""
     from engine.runner import Extension
     from engine.sequence import Sequence as EngineSequence
 
@@ -276,7 +309,11 @@ def _margin(engine: Engine, tokens: list[int], first: int, second: int) -> float
     assert logits is not None
     sequence.release()
     spread = float(logits.max() - logits.min())
-    return abs(float(logits[0, first] - logits[0, second])) / spread
+    scores = logits[0, list(both)].double().numpy()
+    if params.temperature:
+        noise = gumbel_noise(engine.config.seed, index, np.array(both))
+        scores = scores + params.temperature * noise
+    return float(abs(scores[0] - scores[1])) / spread
 
 
 def llama_cpp(setting: Setting) -> list[Bar]:
