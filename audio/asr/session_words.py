@@ -1,16 +1,18 @@
 """Words only one session knows: its hotwords, and the names and menu items of its prompt."""
 
 import re
+from collections.abc import Iterator
 
 from ..normalize import spoken_words
 from ..stream import RecognizerOptions
 
 MAX_PHRASES = 80  # each is one more way to say the class token: too many would drown the rest
 MAX_WORDS = 4  # in a phrase
+MAX_CONTEXT_CHARS = 20_000  # of a prompt: ten pages; a client may send megabytes
 
-_PRICED = re.compile(
-    r"([A-Za-z][A-Za-z' -]{1,60}?)\s*(?:[:=(-]|is|are|for|at|costs?)?\s*[$\u20ac\u00a3]\s?\d"
-)
+_PRICE = re.compile("[$\u20ac\u00a3]\\s?\\d")
+_BEFORE_PRICE = re.compile(r"([A-Za-z][A-Za-z' -]{1,60}?)\s*(?:[:=(-]|is|are|for|at|costs?)?\s*\Z")
+_BEFORE_PRICE_CHARS = 100  # what such a phrase with its verb and spaces may take
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z']+(?: [A-Z][a-z']+)*")
 _LEADING = frozenset("a an the and or our is are for at menu drinks food with of".split())
 _COMMON = frozenset(
@@ -25,15 +27,26 @@ def session_phrases(options: RecognizerOptions) -> tuple[tuple[str, ...], ...]:
     Every hotword; of the context what stands before a price, and capitalised words that do not
     start a sentence.
     """
-    texts = [*options.hotwords]
-    for match in _PRICED.finditer(options.context):
-        texts.append(match[1])
-    texts += _NAME.findall(options.context)
+    context = options.context[:MAX_CONTEXT_CHARS]
+    texts = [*options.hotwords, *_priced(context), *_NAME.findall(context)]
     phrases: dict[tuple[str, ...], None] = {}
-    for text in texts:
+    for text in dict.fromkeys(texts):
+        if len(phrases) == MAX_PHRASES:
+            break
         words = spoken_words(text)[-MAX_WORDS:]
         while words and words[0] in _LEADING:
             words = words[1:]
         if words and not (len(words) == 1 and words[0] in _COMMON):
             phrases[tuple(words)] = None
-    return tuple(phrases)[:MAX_PHRASES]
+    return tuple(phrases)
+
+
+def _priced(context: str) -> Iterator[str]:
+    """What stands before each price."""
+    last_end = 0
+    for price in _PRICE.finditer(context):
+        first = max(last_end, price.start() - _BEFORE_PRICE_CHARS)
+        match = _BEFORE_PRICE.search(context[first : price.start()])
+        if match is not None:
+            yield match[1]
+        last_end = price.end()

@@ -34,6 +34,14 @@ def test_a_prompt_of_prices_alone_is_bounded():
     assert session_phrases(RecognizerOptions()) == ()
 
 
+@pytest.mark.parametrize("filler", ["\n", "a ", "Ab ", "$"])
+def test_a_prompt_of_megabytes_is_read_as_far_as_ten_pages(filler):
+    prompt = "We sell plum cake for $3. " + filler * 1_000_000 + " And flat white for $4."
+    phrases = session_phrases(RecognizerOptions(context=prompt))
+    assert phrases[0][-2:] == ("plum", "cake")
+    assert not any("white" in words for words in phrases)
+
+
 def test_known_words_come_from_the_dictionary_and_others_from_rules():
     said = pronounce(["the", "read", "zorblax"], find_model("generic").dictionary)
     assert said["the"] == ("DH AH", "DH IY")
