@@ -262,8 +262,14 @@ def _append_message(messages: list[ChatMessage], item: Item, text: str) -> None:
         case Message(status="in_progress"):
             return
         case Message():
-            if text:
-                messages.append(ChatMessage(role=item.role, content=text))
+            last = messages[-1] if messages else None
+            if not text:
+                return
+            if item.role == "assistant" and last is not None and last.role == "assistant":
+                if not last.tool_calls:  # a reply taken up again; many templates want roles in turn
+                    messages[-1] = replace(last, content=f"{last.content} {text}")
+                    return
+            messages.append(ChatMessage(role=item.role, content=text))
         case FunctionCall(status="completed"):
             call = ToolCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
             last = messages[-1] if messages else None

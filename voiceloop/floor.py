@@ -63,6 +63,7 @@ class Floor:
         self._awaited: dict[int, _Awaited] = {}
         self._deferred: list[ResponseHandle] = []  # asked for before the words were known
         self._owed: TurnInput | None = None
+        self._unsaid = ""  # of the reply that the sound now judged cut short
         self.listener: Listener  # set by the session right after: they know each other
 
     # --- state ---
@@ -181,6 +182,8 @@ class Floor:
         item_id = awaited.item_id
         if item_id is None and turn.words:
             item_id = self._commit_late()
+        if item_id is not None or not awaited.respond:
+            self._unsaid = ""
         if item_id is None:
             self._forget_input()
         else:
@@ -197,6 +200,7 @@ class Floor:
         if awaited.item_id is None:
             self._forget_input()
         else:
+            self._unsaid = ""
             self._protocol.transcription_failed(awaited.item_id, error.message)
             if awaited.respond and self._protocol.active_response is None:
                 self._protocol.open_response().close("failed", error=error)
@@ -228,7 +232,8 @@ class Floor:
         if interrupts is not None:
             if heard_ms == 0.0 and self._owed is None:
                 self._owed = interrupts.answers  # nothing of it was heard: it is owed still
-            self._stop(interrupts, heard_ms)
+            heard = self._stop(interrupts, heard_ms)
+            self._unsaid = interrupts.unsaid(heard) if self._owed is None else ""
         self._drafts.reset()
         self._idleness.stop()
         self._anticipate()
@@ -239,12 +244,14 @@ class Floor:
         history = self._protocol.conversation.messages(settings.instructions)
         self._services.anticipation.open(Context(history, settings.tools))
 
-    def _stop(self, turn: Turn, heard_ms: float) -> None:
+    def _stop(self, turn: Turn, heard_ms: float) -> str:
+        """Silence the turn; returns the words heard of it."""
         turn.cancel()
+        self._judge.reset()
         item_id = turn.response.item_id
         if turn.response.speaks and item_id is not None and not turn.response.is_out_of_band:
-            self._protocol.conversation.cut(item_id, heard_ms)
-        self._judge.reset()
+            return self._protocol.conversation.cut(item_id, heard_ms)
+        return ""
 
     # --- the agent ---
 
@@ -266,6 +273,9 @@ class Floor:
         free = self._protocol.active_response is None and not self._caller_open
         if owed is not None and free and not self._awaited:
             self._answer(owed)
+        elif self._unsaid and free and not self._awaited:  # what stopped the agent was no word
+            response = self._protocol.open_response()
+            self._begin_turn(response, TurnTimeline(response.id), self._unsaid)
         self._observe_idleness()
         self._services.on_output()
 
@@ -321,7 +331,7 @@ class Floor:
             self._side_turns[response.id] = turn
         else:
             self._turn = turn
-            self._owed = None
+            self._owed, self._unsaid = None, ""
         turn.release(response).start(self._tasks, self._turn_done)
 
     def _turn_done(self, turn: Turn) -> None:
@@ -362,12 +372,12 @@ class Floor:
 
     def commit(self, item_id: str) -> None:
         """The client ended the caller's turn; it will ask for the answer itself."""
-        self._caller_open = False
+        self._caller_open, self._unsaid = False, ""
         self._let_agent_go_on()
         self._awaited[self.listener.commit()] = _Awaited(item_id, respond=False)
 
     def clear(self) -> None:
-        self._caller_open = False
+        self._caller_open, self._unsaid = False, ""
         self._let_agent_go_on()
         self.listener.discard()
         self._forget_ahead()
@@ -404,6 +414,7 @@ class Floor:
         self.listener.configure(current)
         if current.turn_detection is None:
             self._let_agent_go_on()
+            self._unsaid = ""
         if self._caller_open and current.turn_detection is None:
             self._caller_open = False
             self._protocol.drop_input()

@@ -30,6 +30,13 @@ class SpokenText:
     def take_rest(self) -> str:
         return self.take(len(self._text))
 
+    def after(self, n_chars: int, *, is_whole: bool) -> str:
+        """The text beyond the first n_chars; only its whole sentences where more was to come."""
+        rest = self._text[n_chars:].strip()
+        if not is_whole:
+            rest = rest[: 1 + max(rest.rfind(mark) for mark in ".!?")]
+        return rest
+
     def fed_at_s(self, n_chars: int) -> float:
         """When the voice had the first n_chars characters (at least the first piece)."""
         for count, at_s in self._fed:

@@ -116,6 +116,7 @@ class Turn:
         pacer = Pacer(self._rate_hz, services.lead_ms, not_before_s)
         self.playout = Playout(pacer, self._emit, services.clock)
         self._spoken = SpokenText()
+        self._text_is_whole = False
         self._text: asyncio.Queue[str | None] = asyncio.Queue(TEXT_QUEUE)
 
     # --- from outside ---
@@ -162,6 +163,12 @@ class Turn:
             self.playout.stop()
         if self._task is not None:
             self._task.cancel()
+
+    def unsaid(self, heard: str) -> str:
+        """What follows the words heard of a spoken reply that was cut short."""
+        if not self.plan.speaks:
+            return ""
+        return self._spoken.after(len(heard), is_whole=self._text_is_whole)
 
     @property
     def is_audible(self) -> bool:
@@ -269,6 +276,7 @@ class Turn:
                 raise BackendTimeout(
                     f"expected the whole reply in {GENERATE_DEADLINE_S:.0f} s"
                 ) from None
+        self._text_is_whole = True
         await self._text.put(None)
 
     async def _reply(self, live: LiveBranch, tail: tuple[ChatMessage, ...], done: _Round) -> None:

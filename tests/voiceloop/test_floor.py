@@ -346,3 +346,45 @@ async def test_an_agent_held_by_a_sound_the_client_takes_back_goes_on(
             caller.send(act)
         await caller.listen_until("response.done", limit_ms=20_000)
     assert caller.statuses() == ["completed"]
+
+
+@pytest.mark.parametrize("creates", [True, False])
+async def test_an_agent_stopped_by_noise_says_the_rest_where_it_answers_by_itself(
+    clock: Clock, creates: bool
+) -> None:
+    def heard(index: int) -> str:
+        return ["tell me a story", ""][index % 2]
+
+    recognizer = FakeRecognizer()
+    recognizer.script = heard  # type: ignore[method-assign]
+    model = FakeLanguageModel([LONG])
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1000)
+        detection = {"type": "semantic_vad", "create_response": creates}
+        caller.send("session.update", session=turn_detection(detection))
+        await caller.say(600)  # a door, a cup, a neighbour
+        await caller.wait_quietly(8000)
+        messages = caller.session.protocol.conversation.messages()
+    assert caller.statuses() == ["cancelled", "completed"][: 1 + creates]
+    assert len(model.prompts) == 1
+    assert (messages[-1] == ChatMessage("assistant", LONG)) == creates
+
+
+async def test_an_agent_stopped_by_a_word_does_not_take_it_up_again(clock: Clock) -> None:
+    model = FakeLanguageModel([LONG, "Fine."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", "enough of that"]), language_model=model
+    )
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1000)
+        await caller.say(600)
+        await caller.listen_until("response.done", count=2, limit_ms=20_000)
+        await caller.wait_quietly(4000)
+    assert caller.statuses() == ["cancelled", "completed"]
+    second = caller.of("response.created")[1].event["response"]["id"]
+    assert caller.transcript(second) == "Fine."
