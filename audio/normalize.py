@@ -129,11 +129,17 @@ def normalize(text: str) -> NormalizedText:
             sources.append((start, end, replaced))
             length += len(piece)
 
-    while matches := [(m, spell) for rule, spell in _COMPILED if (m := rule.search(text, taken))]:
+    found = [rule.search(text) for rule, _ in _COMPILED]
+    while matches := [(m, spell) for m, (_, spell) in zip(found, _COMPILED, strict=True) if m]:
         match, spell = min(matches, key=lambda pair: pair[0].start())  # the first rule on a tie
         add(text[taken : match.start()], taken, match.start(), False)
         add(spell(match), match.start(), match.end(), True)
         taken = match.end()
+        # A rule that matches further on needs no second search: the text is read once.
+        found = [
+            rule.search(text, taken) if m is not None and m.start() < taken else m
+            for m, (rule, _) in zip(found, _COMPILED, strict=True)
+        ]
     add(text[taken:], taken, len(text), False)
     return NormalizedText("".join(pieces), tuple(starts), tuple(sources))
 

@@ -70,3 +70,7 @@ def test_source_positions_never_go_back_and_reach_the_end(text):
 def test_letters_that_only_look_like_a_unit_are_left_alone(text):
     spoken = normalize(text).text
     assert spoken == text.replace("5", "five")
+
+
+def test_a_text_of_marks_alone_is_read_once():
+    assert normalize("&" * 5_000).text.split() == ["and"] * 5_000
