@@ -41,11 +41,11 @@ MATCH_GAIN = 3.0
 COPY_GAIN = 6.0
 
 SIZES: dict[str, AgentConfig] = {
-    "target": AgentConfig(),
+    "target": AgentConfig(n_layers=6),
     "draft": AgentConfig(
         hidden_size=192, intermediate_size=512, n_layers=3, n_heads=3, n_kv_heads=1
     ),
-    "tiny": AgentConfig(hidden_size=64, intermediate_size=128, n_layers=2, n_heads=2, n_kv_heads=1),
+    "tiny": AgentConfig(hidden_size=64, intermediate_size=128, n_layers=4, n_heads=4, n_kv_heads=2),
 }
 
 

@@ -131,6 +131,8 @@ def export_model(
         },
     )
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    for path in folder.iterdir():
+        path.chmod(0o644)  # safetensors writes files that only their owner can read
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -57,6 +57,10 @@ _CONFUSIONS: dict[str, tuple[str, ...]] = {
     "number": ("numbers", "lumber"),
     "open": ("opened", "opening"),
 }
+_NUMBERS = frozenset(
+    [number_words(value) for value in (*range(20), *range(20, 100, 10))]
+    + "hundred oh monday tuesday wednesday thursday friday saturday sunday today tomorrow".split()
+)
 _SHORT = frozenset("a an the is of to in on at do i my for it and".split())
 _WORD = re.compile(r"[a-z0-9']+")
 
@@ -134,7 +138,12 @@ class RecognizerNoise:
     def noisy(self, text: str, rng: random.Random, rate: float) -> str:
         """Clean, then disturb about `rate` of the words."""
         out: list[str] = []
+        # A reply cannot know a number, a day or a name that was misheard: those stay.
+        kept = _NUMBERS | {word.lower() for word in re.findall(r"(?<=[\w,] )[A-Z][\w']+", text)}
         for word in self.clean(text, rng).split():
+            if word in kept:
+                out.append(word)
+                continue
             if rng.random() < rate * 0.4:
                 out.append(rng.choice(FILLERS[:4] if rng.random() < 0.7 else FILLERS))
             if rng.random() >= rate:

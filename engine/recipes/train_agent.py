@@ -27,9 +27,12 @@ from .chat_format import ChatEncoder
 from .checkpoint import export_model, load_checkpoint, save_checkpoint
 from .corpus import DRILLS, MIXTURE, Corpus, Rows, build_rows, tokenizer_from
 from .dialogues import data_directory
+from .induction import N_INSERTED, insert_matching_layers
 
 SHARD_CONVERSATIONS = 6000
 AVERAGE_HORIZON_STEPS = 200
+# What inserted layers write at first, against the residual stream: the loss hardly moves.
+WRITE_GAIN, COPY_GAIN = 0.07, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class TrainOptions:
     warmup_steps: int = 60
     decay_share: float = 0.3
     drill_until: int = 0  # tokens that are drills alone, in the beginning
-    grow_at: int = 0  # tokens after which half the depth becomes the whole; 0: whole at once
+    grow_at: int = 0  # tokens after which two layers are inserted; 0: full depth at once
     seed: int = 1
     threads: int = 2
     checkpoint_minutes: float = 5.0
@@ -82,7 +85,7 @@ class Trainer:
         self.tokenizer = self._load_tokenizer()
         self.encoder = ChatEncoder(self.tokenizer)
         self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
-        self._build(SIZES[options.size].n_layers // (2 if options.grow_at else 1))
+        self._build(SIZES[options.size].n_layers - (N_INSERTED if options.grow_at else 0))
         self.step = self.n_seen = self.shard = self.row = self.warm_from = 0
         self.full_depth = SIZES[options.size].n_layers
         self.stopping = False
@@ -113,16 +116,16 @@ class Trainer:
             torch.optim.AdamW(norms, lr=options.norm_lr, betas=(0.9, 0.95), weight_decay=0),
         ]
 
-    def grow(self) -> None:
-        """Double the depth: behind each layer a copy of it that does nothing yet.
-
-        A shallow model learns to copy in half the time; the deep one starts where it stopped.
-        Source: Gong et al., Efficient Training of BERT by Progressively Stacking, ICML 2019.
-        """
-        weights, average = self.model.state_dict(), self.average
-        self._build(self.config.n_layers * 2)
-        self.model.load_state_dict(doubled(weights))
-        self.average = doubled(average)
+    def grow(self, rows: Rows) -> None:
+        """Insert the layers that match more than one token; scales are measured on `rows`."""
+        tokens, documents = torch.from_numpy(rows.tokens[:8]), torch.from_numpy(rows.documents[:8])
+        torch.manual_seed(self.options.seed)
+        grown = insert_matching_layers(
+            self.model.cpu(), tokens, documents, WRITE_GAIN, COPY_GAIN
+        ).state_dict()
+        self._build(self.config.n_layers + N_INSERTED)
+        self.model.load_state_dict(grown)
+        self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self.warm_from = self.step
 
     def _load_tokenizer(self) -> Tokenizer:
@@ -256,7 +259,7 @@ class Trainer:
                 )
                 while self.row < len(rows) and self.n_seen < options.n_tokens:
                     if self.config.n_layers < self.full_depth and self.n_seen >= options.grow_at:
-                        self.grow()
+                        self.grow(rows)
                     at = slice(self.row, self.row + options.rows_per_step)
                     loss, agent_loss = self.update(rows, at)
                     self.row = at.stop
@@ -294,23 +297,6 @@ class Trainer:
         export_model(folder, self.config, self.average, self.tokenizer)
 
 
-def doubled(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a model of twice the depth that computes the same function."""
-    grown: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
-        if ".layers." not in name:
-            grown[name] = tensor.clone()
-            continue
-        head, index, tail = name.split(".", 3)[:2], int(name.split(".")[2]), name.split(".", 3)[3]
-        prefix = ".".join(head)
-        grown[f"{prefix}.{2 * index}.{tail}"] = tensor.clone()
-        silent = tail in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-        grown[f"{prefix}.{2 * index + 1}.{tail}"] = (
-            torch.zeros_like(tensor) if silent else tensor.clone()
-        )
-    return grown
-
-
 def plot_loss(log_path: Path) -> None:
     """Draw the loss beside its CSV; without matplotlib there is no picture."""
     try:
@@ -344,9 +330,7 @@ def main() -> None:
     parser.add_argument(
         "--drill-until", type=float, default=1e6, help="nothing but drills until then"
     )
-    parser.add_argument(
-        "--grow-at", type=float, default=4e6, help="train half the depth until then"
-    )
+    parser.add_argument("--grow-at", type=float, default=4e6, help="insert two layers then")
     parser.add_argument("--rows-per-step", type=int, default=8, help="rows of 512 tokens")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=1)
