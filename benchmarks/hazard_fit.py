@@ -20,7 +20,7 @@ from voiceloop.endpointing import Evidence, Weights, WeightSets, terms
 MOMENTS_MS = (100, 130, 160, 200, 250, 300, 400, 500, 650, 800, 1000, 1250, 1500, 1800)
 RIDGE = 2.0
 N_STEPS = 30
-MOST_CUT = 0.05  # of the fit's turns without hesitation: the threshold stands where no more are
+MOST_CUT = 0.03  # of the fit's turns without hesitation: the threshold stands where no more are
 THRESHOLDS = np.arange(-2.0, 6.01, 0.1)
 
 NAMES = tuple(

@@ -1,0 +1,113 @@
+"""How endpointing is judged and fitted, on turns made by hand."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from benchmarks.endpointing_set import MS, CallerTurn, _spliced
+from benchmarks.forced_alignment import SpokenWord
+from benchmarks.hazard_fit import as_toml, fit, fit_both, samples_of
+from benchmarks.heard_turn import Pause
+from benchmarks.pause_evidence import HeardPause, HeardTurn, Step
+from benchmarks.reference_replay import replay
+from benchmarks.turn_frontier import (
+    Outcome,
+    Point,
+    bootstrap_by_speaker,
+    cut_at,
+    frontier,
+    hazard_moment,
+    latency_at,
+    outcome,
+    timer_moment,
+)
+from voiceloop.endpointing import Evidence, Weights, WeightSets, read_weights
+
+WORDS = (SpokenWord("a", 500, 700), SpokenWord("large", 700, 1000), SpokenWord("tea", 1500, 1900))
+
+
+def a_turn(end_ms: float = 1900.0, name: str = "turn") -> CallerTurn:
+    samples = np.random.default_rng(1).normal(0, 900, 4000 * MS).astype(np.int16)
+    return CallerTurn(
+        name, "someone", "test", samples, WORDS, ((1000, 1500),), end_ms, (), frozenset()
+    )
+
+
+def a_pause(since_ms: float, resumed_ms: float | None, text: str = "a large tea") -> HeardPause:
+    evidence = Evidence(tuple(text.split()), True, None, 1500.0)
+    detected_ms = since_ms + 60
+    return HeardPause(since_ms, detected_ms, resumed_ms, (Step(detected_ms, evidence),))
+
+
+def test_a_timer_shorter_than_the_hold_cuts_the_turn() -> None:
+    heard = HeardTurn(a_turn(), (a_pause(1000, 1500), a_pause(1900, None)))
+    cut = outcome(heard, [timer_moment(pause, 300) for pause in heard.pauses])
+    whole = outcome(heard, [timer_moment(pause, 600) for pause in heard.pauses])
+    assert cut == Outcome(True, 300.0) and whole == Outcome(False, 600.0)
+
+
+def test_a_decision_before_the_detector_has_fallen_is_impossible() -> None:
+    assert timer_moment(a_pause(1000, None), 10) == 1060
+
+
+def test_the_hazard_waits_by_what_was_said() -> None:
+    weights = Weights(bias=0.0, silence=2.0, threshold=0.5, open_word=-1.0)
+    sets = WeightSets(weights, weights)
+    assert hazard_moment(a_pause(1000, None), sets) == 1260  # 250 ms, at a chunk's end
+    assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == 1760
+    assert hazard_moment(a_pause(1000, 1500, "a tea and"), sets) is None
+
+
+def test_the_frontier_keeps_what_nothing_beats() -> None:
+    points = [Point("a", 300, 0.3), Point("b", 400, 0.35), Point("c", 500, 0.05)]
+    best = frontier(points)
+    assert [p.setting for p in best] == ["a", "c"]
+    assert cut_at(best, 400) == pytest.approx(0.175) and cut_at(best, 200) is None
+    assert latency_at(best, 0.05) == 500 and latency_at(best, 0.01) is None
+
+
+def test_speakers_are_drawn_whole() -> None:
+    draws = bootstrap_by_speaker(["x", "x", "y"], 20, seed=1)
+    assert all(list(draw).count(0) == list(draw).count(1) for draw in draws)
+
+
+def test_words_are_revealed_late_and_never_ahead() -> None:
+    heard = replay(a_turn(), [Pause(1060, 1000, 1500, 500, None)])
+    flushed = next(words for words in heard if words.flushed)
+    assert flushed.words == ("a", "large") and flushed.at_ms == 1120
+    assert heard[-1].words == ("a", "large", "tea") and heard[-1].at_ms == 2020
+
+
+def test_a_spliced_hesitation_is_a_hold_of_its_length() -> None:
+    spliced = _spliced(a_turn(), 0, random.Random(1))
+    gap_ms = spliced.end_ms - 1900
+    assert 300 <= gap_ms <= 1200
+    start_ms, end_ms = spliced.holds[0]
+    assert end_ms - start_ms == pytest.approx(gap_ms) and abs(start_ms - 700) <= 40
+    assert spliced.words is not None and spliced.words[1].start_ms == pytest.approx(700 + gap_ms)
+    assert spliced.holds[1] == pytest.approx((1000 + gap_ms, 1500 + gap_ms))
+    assert len(spliced.samples) == pytest.approx(len(a_turn().samples) + gap_ms * MS, abs=1)
+
+
+def fit_set() -> list[HeardTurn]:
+    return [
+        HeardTurn(
+            a_turn(name=f"{i}"), (a_pause(1000, 1300 + 20 * i, "a large and"), a_pause(1900, None))
+        )
+        for i in range(30)
+    ]
+
+
+def test_the_fit_learns_that_an_open_word_holds_the_turn() -> None:
+    weights = fit(samples_of(fit_set(), with_p_end=False))
+    assert weights.open_word < -1 and weights.silence > 0
+
+
+def test_fitted_weights_survive_their_file() -> None:
+    sets = fit_both([], fit_set())
+    again = read_weights(as_toml(sets, ("made by a test",)))
+    assert again.without_p_end.open_word == pytest.approx(sets.without_p_end.open_word, abs=1e-3)
+    assert again.with_p_end.threshold == sets.with_p_end.threshold
