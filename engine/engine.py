@@ -167,8 +167,8 @@ class Engine:
     # -- what a branch needs of us ---------------------------------------------------------------
 
     def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply:
-        self._stalled = False
         """A reply not yet begun. Raises: GrammarError."""
+        self._stalled = False
         n_most = min(params.max_tokens, self.context_length - n_prompt)
         schema = params.json_schema
         return Reply(
