@@ -11,8 +11,9 @@ import asyncio
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
 from voiceloop.reply_plan import ReplyPlan, plan_of_settings
+from voiceloop.services import Services
 from voiceloop.telemetry import Metrics, TurnTimeline
-from voiceloop.turn import Services, Turn
+from voiceloop.turn import Turn
 
 # A pause that ends the turn at least this likely is worth a draft. The model's P(end) is low even
 # at most true ends (0.1-0.9), and below 0.05 it is nearly always in mid-sentence.

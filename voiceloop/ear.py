@@ -42,6 +42,14 @@ class TurnInput:
         return " ".join(self.words)
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A turn of the caller whose words are still to come; no item yet where none were heard."""
+
+    item_id: str | None
+    respond: bool
+
+
 class Ear(Protocol):
     """Who acts on what was heard (the session). No callback may block."""
 

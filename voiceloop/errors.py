@@ -136,3 +136,15 @@ def expected(where: str, what: str, found: object) -> InvalidRequest:
         shown = repr(found)
         shown = shown if len(shown) <= 60 else shown[:60] + "..."
     return InvalidRequest(f"{where}: expected {what}, found {shown}", param=where)
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> VoiceLoopError:
+    """The error within a task group's. Raises the group where a bug is among them."""
+    matched, bugs = group.split(VoiceLoopError)
+    if bugs is not None or matched is None:
+        raise group
+    error: BaseException = matched
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, VoiceLoopError)
+    return error

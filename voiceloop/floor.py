@@ -8,30 +8,22 @@ soon as nobody speaks and nothing is being answered (`_settle`, called at every 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from voiceloop.anticipation import Context
 from voiceloop.barge_in import BargeInJudge
 from voiceloop.drafts import Drafts
-from voiceloop.ear import Activity, TurnInput
+from voiceloop.ear import Activity, Awaited, TurnInput
 from voiceloop.errors import BackendError
 from voiceloop.idleness import Idleness
 from voiceloop.listener import Listener
 from voiceloop.reply_plan import plan_of_response
 from voiceloop.response import ResponseHandle
+from voiceloop.services import Services
 from voiceloop.settings import ServerVad, SessionSettings
 from voiceloop.telemetry import Metrics, TurnTimeline
-from voiceloop.turn import Services, Turn
+from voiceloop.turn import Turn
 
 REPLY_ENDS_SOON_MS = 600.0  # a "yeah" this close to the end answers the agent's question
-
-
-@dataclass(frozen=True, slots=True)
-class _Awaited:
-    """A turn of the caller whose words are still to come; no item yet where none were heard."""
-
-    item_id: str | None
-    respond: bool
 
 
 class Floor:
@@ -60,7 +52,7 @@ class Floor:
         self._item_id = ""  # the open user item's
         self._closed = False
         self._idleness = Idleness(self._prompt_idle_caller)
-        self._awaited: dict[int, _Awaited] = {}
+        self._awaited: dict[int, Awaited] = {}
         self._deferred: list[ResponseHandle] = []  # asked for before the words were known
         self._owed: TurnInput | None = None
         self._unsaid = ""  # of the reply that the sound now judged cut short
@@ -70,10 +62,8 @@ class Floor:
 
     def turn_of(self, response_id: str) -> Turn | None:
         """The turn that answers in this response."""
-        for turn in (self._turn, *self._side_turns.values()):
-            if turn is not None and turn.response.id == response_id:
-                return turn
-        return None
+        turns = (turn for turn in (self._turn, *self._side_turns.values()) if turn is not None)
+        return next((turn for turn in turns if turn.response.id == response_id), None)
 
     @property
     def _settings(self) -> SessionSettings:
@@ -87,13 +77,12 @@ class Floor:
     def _agent_has_floor(self) -> bool:
         """The agent speaks or is about to, and the caller may take that from it."""
         turn, detection = self._turn, self._settings.turn_detection
-        if turn is None or detection is None or not detection.interrupt_response:
-            return False
-        return not turn.response.closed or turn.is_audible
+        can_lose_it = detection is not None and detection.interrupt_response
+        return can_lose_it and turn is not None and (not turn.response.closed or turn.is_audible)
 
     def _reply_ends_soon(self) -> bool:
-        remaining_ms = self._turn.remaining_ms if self._turn is not None else None
-        return remaining_ms is not None and remaining_ms < REPLY_ENDS_SOON_MS
+        left_ms = self._turn.remaining_ms if self._turn is not None else None
+        return left_ms is not None and left_ms < REPLY_ENDS_SOON_MS
 
     # --- the caller (Ear) ---
 
@@ -162,7 +151,7 @@ class Floor:
         detection = self._settings.turn_detection
         respond = detection is not None and detection.create_response
         respond = respond and self._settings.type == "realtime"
-        self._awaited[segment] = _Awaited(item_id, respond)
+        self._awaited[segment] = Awaited(item_id, respond)
         self._services.on_output()
 
     def _takes_floor_late(self, hypothesis: tuple[str, ...]) -> bool:
@@ -269,13 +258,11 @@ class Floor:
             for response in deferred:
                 if not response.closed:
                     self._begin_turn(response, TurnTimeline(response.id))
-        owed = self._owed
-        free = self._protocol.active_response is None and not self._caller_open
-        if owed is not None and free and not self._awaited:
-            self._answer(owed)
-        elif self._unsaid and free and not self._awaited:  # what stopped the agent was no word
-            response = self._protocol.open_response()
-            self._begin_turn(response, TurnTimeline(response.id), self._unsaid)
+        is_taken = self._protocol.active_response or self._caller_open or self._awaited
+        if self._owed is not None and not is_taken:
+            self._answer(self._owed)
+        elif self._unsaid and not is_taken:  # what stopped the agent was no word
+            self._speak_first(self._unsaid)
         self._observe_idleness()
         self._services.on_output()
 
@@ -287,12 +274,9 @@ class Floor:
 
     def _prompt_idle_caller(self, since_ms: float) -> None:
         """The caller has said nothing for so long: the agent speaks."""
-        if self._closed or self._protocol.active_response or self.listener.in_speech:
-            return
-        self._protocol.idle_timeout(since_ms, self.listener.now_ms)
-        response = self._protocol.open_response()
-        self._begin_turn(response, TurnTimeline(response.id))
-        self._services.on_output()
+        if not (self._closed or self._protocol.active_response or self.listener.in_speech):
+            self._protocol.idle_timeout(since_ms, self.listener.now_ms)
+            self._speak_first()
 
     def _answer(self, owed: TurnInput) -> None:
         """Release the draft where it is what is asked for, else begin from here."""
@@ -335,9 +319,7 @@ class Floor:
         turn.release(response).start(self._tasks, self._turn_done)
 
     def _turn_done(self, turn: Turn) -> None:
-        for response_id, side_turn in list(self._side_turns.items()):
-            if side_turn is turn:
-                del self._side_turns[response_id]
+        self._side_turns = {id_: t for id_, t in self._side_turns.items() if t is not turn}
         if self._turn is turn:
             self._turn = None
         outcome = turn.outcome or "failed"
@@ -348,20 +330,15 @@ class Floor:
         self._settle()
 
     def greet(self) -> None:
-        """The agent speaks first, unless the client has begun something of its own."""
-        settings, conversation = self._settings, self._protocol.conversation
-        if (
-            self._agent.greeting
-            and settings.type == "realtime"
-            and settings.instructions == self._agent.instructions
-            and self._turn is None
-            and not self._caller_open
-            and not conversation.items()
-            and self._protocol.active_response is None
-        ):
-            response = self._protocol.open_response()
-            self._begin_turn(response, TurnTimeline(response.id), self._agent.greeting)
-            self._services.on_output()
+        """The agent speaks first, unless somebody has begun."""
+        if self._turn is None and not self._caller_open and not self._protocol.active_response:
+            self._speak_first(self._agent.greeting)
+
+    def _speak_first(self, fixed_text: str | None = None) -> None:
+        """A reply that answers no turn of the caller."""
+        response = self._protocol.open_response()
+        self._begin_turn(response, TurnTimeline(response.id), fixed_text)
+        self._services.on_output()
 
     # --- the client's commands ---
 
@@ -374,7 +351,7 @@ class Floor:
         """The client ended the caller's turn; it will ask for the answer itself."""
         self._caller_open, self._unsaid = False, ""
         self._let_agent_go_on()
-        self._awaited[self.listener.commit()] = _Awaited(item_id, respond=False)
+        self._awaited[self.listener.commit()] = Awaited(item_id, respond=False)
 
     def clear(self) -> None:
         self._caller_open, self._unsaid = False, ""
@@ -412,10 +389,11 @@ class Floor:
 
     def settings_changed(self, previous: SessionSettings, current: SessionSettings) -> None:
         self.listener.configure(current)
-        if current.turn_detection is None:
-            self._let_agent_go_on()
-            self._unsaid = ""
-        if self._caller_open and current.turn_detection is None:
+        if current.turn_detection is not None:
+            return
+        self._let_agent_go_on()
+        self._unsaid = ""
+        if self._caller_open:
             self._caller_open = False
             self._protocol.drop_input()
             self._forget_ahead()

@@ -35,10 +35,10 @@ from voiceloop.errors import SessionExpired, VoiceLoopError
 from voiceloop.floor import Floor
 from voiceloop.listener import Listener, VoiceActivity
 from voiceloop.protocol import Outgoing, Protocol, ProtocolLimits
+from voiceloop.services import Services
 from voiceloop.session_update import merge
 from voiceloop.settings import SessionSettings
 from voiceloop.telemetry import Metrics
-from voiceloop.turn import Services
 
 GREETING_GRACE_S = 0.25  # a client that brings its own instructions does so at once
 SLICE_MS = 200.0  # audio heard between two looks at other tasks
@@ -254,7 +254,10 @@ class Session:
                 await self._first_command.wait()
         except TimeoutError:
             pass
-        self._floor.greet()
+        settings = self.protocol.settings
+        is_ours = settings.type == "realtime" and settings.instructions == self._agent.instructions
+        if self._agent.greeting and is_ours and not self.protocol.conversation.items():
+            self._floor.greet()
 
     async def _watch_the_clock(self) -> None:
         limits = self._config.limits

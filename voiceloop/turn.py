@@ -20,8 +20,7 @@ import numpy as np
 
 from audio.codec import Encoding, encode
 from audio.resample import Resampler
-from voiceloop.agent import AgentConfig
-from voiceloop.anticipation import Anticipation, LiveBranch
+from voiceloop.anticipation import LiveBranch
 from voiceloop.backends import (
     ChatMessage,
     Generated,
@@ -30,17 +29,22 @@ from voiceloop.backends import (
     TextDelta,
     ToolCall,
     Usage,
-    Voice,
     VoiceOptions,
     VoiceStream,
 )
 from voiceloop.ear import TurnInput
-from voiceloop.errors import BackendError, BackendTimeout, Overloaded, VoiceLoopError
+from voiceloop.errors import (
+    BackendError,
+    BackendTimeout,
+    Overloaded,
+    VoiceLoopError,
+    first_error,
+)
 from voiceloop.items import FunctionCallOutput
 from voiceloop.playout import Chunk, Pacer, Playout
-from voiceloop.protocol import Protocol
 from voiceloop.reply_plan import ReplyPlan
 from voiceloop.response import CloseReason, ResponseHandle
+from voiceloop.services import Services
 from voiceloop.spoken_text import SpokenText
 from voiceloop.telemetry import TurnTimeline
 
@@ -57,20 +61,6 @@ _ENCODINGS: dict[str, tuple[Encoding, int | None]] = {
     "audio/pcmu": ("pcmu", 8000),
     "audio/pcma": ("pcma", 8000),
 }
-
-
-@dataclass(slots=True)
-class Services:
-    """What all turns of one session share."""
-
-    voice: Voice
-    anticipation: Anticipation
-    protocol: Protocol
-    agent: AgentConfig
-    clock: Callable[[], float]
-    on_output: Callable[[], None]  # frames wait in the protocol
-    new_stream_id: Callable[[], str]  # for the voice
-    lead_ms: float = 160.0
 
 
 @dataclass(slots=True)
@@ -208,7 +198,7 @@ class Turn:
             self._close("cancelled")
             raise
         except BaseExceptionGroup as group:
-            self._fail(_first_error(group))
+            self._fail(first_error(group))
         except VoiceLoopError as error:
             self._fail(error)
         finally:
@@ -405,15 +395,3 @@ class Turn:
         self._new_playout(self.playout.pacer.play_end_s)
         self._services.on_output()
         return tuple(ChatMessage("tool", answer, (), call.call_id) for call, answer in results)
-
-
-def _first_error(group: BaseExceptionGroup[BaseException]) -> VoiceLoopError:
-    """The backend's error within a task group's. Raises the group where a bug is among them."""
-    matched, bugs = group.split(VoiceLoopError)
-    if bugs is not None or matched is None:
-        raise group
-    error: BaseException = matched
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, VoiceLoopError)
-    return error

@@ -1,0 +1,28 @@
+"""What the turns of one session share.
+
+Owns the bundle of a session's parts that every turn, drafted or not, is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from voiceloop.agent import AgentConfig
+from voiceloop.anticipation import Anticipation
+from voiceloop.backends import Voice
+from voiceloop.protocol import Protocol
+
+
+@dataclass(slots=True)
+class Services:
+    """What all turns of one session share."""
+
+    voice: Voice
+    anticipation: Anticipation
+    protocol: Protocol
+    agent: AgentConfig
+    clock: Callable[[], float]
+    on_output: Callable[[], None]  # frames wait in the protocol
+    new_stream_id: Callable[[], str]  # for the voice
+    lead_ms: float = 160.0
