@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from voiceloop.agent import AgentConfig, embedded_agent, load_agent
 from voiceloop.backends import Backends, LanguageModel, Recognizer, Voice
@@ -27,6 +27,9 @@ Connect = Callable[[str, str], Awaitable["RemoteService"]]
 
 PRESETS = ("embedded", "remote")
 REPLY_TOKENS = 256
+
+# The open turn's, the answer's, and four out of band.
+BRANCHES_PER_SESSION = 6
 
 
 def embedded_model_dir() -> Path:
@@ -80,7 +83,10 @@ def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
         speech.append(RoleSpec("voice", {"model": "espeak"}))
     specs: list[WorkerSpec] = []
     if config.llm_url is None:
-        options = {"model_dir": str(embedded_model_dir())}
+        options: dict[str, Any] = {
+            "model_dir": str(embedded_model_dir()),
+            "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
+        }
         specs.append(WorkerSpec("engine", (RoleSpec("engine", options),)))
     if speech:
         specs.append(WorkerSpec("speech", tuple(speech)))
