@@ -60,7 +60,7 @@ class HeardWords:
 
 
 @dataclass(slots=True)
-class _Listening:
+class Listening:
     """The listener's state for one stretch; `window` returns True at the first low window."""
 
     onset_ms: float | None = None
@@ -97,7 +97,7 @@ def pauses_of(turn: CallerTurn) -> tuple[Pause, ...]:
 
 
 def _pauses(turn: CallerTurn) -> list[dict[str, Any]]:
-    vad, loudness, listening = Vad(), LoudnessTrack(), _Listening()
+    vad, loudness, listening = Vad(), LoudnessTrack(), Listening()
     pre_roll: deque[Any] = deque(maxlen=int(PRE_ROLL_MS / WINDOW_MS) + ONSET_WINDOWS)
     found: list[Pause] = []
     for start in range(0, len(turn.samples) - WINDOW + 1, WINDOW):
@@ -117,7 +117,7 @@ def _pauses(turn: CallerTurn) -> list[dict[str, Any]]:
     return [asdict(pause) for pause in found]
 
 
-def _paused(listening: _Listening, loudness: LoudnessTrack, now_ms: float) -> Pause:
+def _paused(listening: Listening, loudness: LoudnessTrack, now_ms: float) -> Pause:
     assert listening.onset_ms is not None
     quiet_since_ms = max(now_ms - loudness.quiet_ms(), listening.onset_ms)
     earliest_ms = listening.last_sound_ms - LONGEST_VAD_LAG_MS

@@ -1,0 +1,199 @@
+"""Who stops the agent: ``python -m benchmarks.backchannels [--check]``.
+
+Backchannels in several voices, bursts of noise, and true interruptions are heard over the agent's
+speech (a headset caller: no echo) by the real voice detector, the embedded recognizer and the real
+judge, offline on the audio clock. Counts the sounds that stop the agent for good, and how long after
+its onset a true interruption does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio.asr.pocketsphinx import PocketsphinxRecognizer
+from audio.stream import Partial, RecognizerOptions
+from audio.vad import Vad
+from benchmarks.endpointing_set import HZ, MS
+from benchmarks.harness import Bar, bar_table, results, write_results
+from benchmarks.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
+from benchmarks.synthetic_callers import PITCH_HZ, ScriptedTurn, speak
+from clients.percentiles import percentile
+from clients.recording import Samples, read_flac, to_int16
+from clients.waveform import FULL_SCALE, room_noise, speech_start
+from voiceloop.agent import BargeIn, embedded_agent
+from voiceloop.barge_in import BargeInJudge
+
+Kind = Literal["backchannel", "noise", "interruption"]
+BACKCHANNELS = ("mm hmm.", "uh huh.", "yeah.", "right.", "okay.", "I see.", "yeah, right.")
+INTERRUPTIONS = (
+    "Actually, wait a second.", "No, I want a small one.", "Can I change my order?",
+    "Stop, please.", "How much is that?", "Excuse me, I have a question.",
+)  # fmt: skip
+LEAD_MS, TRAIL_MS = 600.0, 1500.0
+SOUND_DBFS = -25.0
+BURSTS_MS = (120.0, 300.0, 700.0, 3000.0)
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """A caller's sound in a quiet room, int16 at 16 kHz."""
+
+    name: str
+    kind: Kind
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """stopped_ms: from the waveform's onset to the stop; None where the agent goes on."""
+
+    sound: Sound
+    stopped_ms: float | None
+    words: tuple[str, ...]
+
+
+def sounds(data: Path) -> Iterator[Sound]:
+    """All sounds, always the same."""
+    for kind, texts in (("backchannel", BACKCHANNELS), ("interruption", INTERRUPTIONS)):
+        for voice, pitch_hz in PITCH_HZ.items():
+            for text in texts:
+                turn = ScriptedTurn(text, voice, voice, pitch_hz, 1.0, text, (), "short")
+                yield _in_room(f"{voice}: {text}", kind, speak(turn))  # type: ignore[arg-type]
+    rng = np.random.default_rng(1)
+    for path in sorted((data / "speech" / "noise").glob("*.flac")):
+        noise = read_flac(path).samples
+        for length_ms in BURSTS_MS:
+            start = int(rng.integers(0, len(noise) - int(length_ms * MS)))
+            piece = noise[start : start + int(length_ms * MS)]
+            yield _in_room(f"{path.stem}, {length_ms:.0f} ms", "noise", piece)
+    for seed in range(6):
+        yield _in_room(f"cough {seed}", "noise", cough(seed))
+        yield _in_room(f"keyboard {seed}", "noise", keyboard(seed))
+        yield _in_room(f"door {seed}", "noise", door(seed))
+
+
+def cough(seed: int) -> Samples:
+    """Two bursts of noise through a throat's formants, each dying away in 120 ms."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(int(0.45 * HZ)) / HZ
+    shape = np.exp(-t / 0.06) + 0.7 * np.where(t > 0.2, np.exp(-(t - 0.2) / 0.05), 0.0)
+    throat = sum(np.sin(2 * np.pi * f * t + rng.uniform(0, 6)) for f in (450, 1100, 2400))
+    return to_int16(8000 * shape * (rng.standard_normal(len(t)) * (1 + 0.5 * throat)))
+
+
+def keyboard(seed: int) -> Samples:
+    """Eight clicks of 6 ms in a second."""
+    rng = np.random.default_rng(seed)
+    samples = np.zeros(HZ)
+    for start in rng.integers(0, HZ - 200, 8):
+        samples[start : start + 96] += rng.standard_normal(96) * np.exp(-np.arange(96) / 20)
+    return to_int16(9000 * samples)
+
+
+def door(seed: int) -> Samples:
+    """A thump: low noise that dies away in 150 ms."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(int(0.5 * HZ)) / HZ
+    low = np.convolve(rng.standard_normal(len(t)), np.ones(80) / 80, "same")
+    return to_int16(60000 * low * np.exp(-t / 0.08))
+
+
+def _in_room(name: str, kind: Kind, samples: Samples) -> Sound:
+    loud = float(np.sqrt(np.mean(np.square(samples.astype(np.float64))))) or 1.0
+    level = samples * (FULL_SCALE * 10.0 ** (SOUND_DBFS / 20.0) / loud)
+    n_lead, n_trail = int(LEAD_MS * MS), int(TRAIL_MS * MS)
+    whole: NDArray[np.float64] = room_noise(n_lead + len(samples) + n_trail, HZ, 1).astype(float)
+    whole[n_lead : n_lead + len(samples)] += level
+    return Sound(name, kind, to_int16(whole))
+
+
+class Floor:
+    """One sound at a time against the judge, as `voiceloop.floor` plays it."""
+
+    def __init__(self, options: BargeIn) -> None:
+        self._options = options
+        self._recognizer = PocketsphinxRecognizer("domain")
+        self._n_streams = 0
+
+    def judge(self, sound: Sound) -> Verdict:
+        vad, listening, judge = Vad(), Listening(), BargeInJudge(self._options)
+        self._n_streams += 1
+        stream = f"{self._n_streams}"
+        self._recognizer.open(stream, RecognizerOptions())
+        onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
+        words: list[tuple[float, tuple[str, ...]]] = []
+        stopped_ms = None
+        for start in range(0, len(sound.samples) - WINDOW + 1, WINDOW):
+            now_ms = (start + WINDOW) / MS
+            window = sound.samples[start : start + WINDOW]
+            listening.window(now_ms, vad.feed(window)[0].probability)
+            self._recognizer.feed(stream, window)
+            words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]
+            if listening.onset_ms is None:
+                continue
+            due = [heard for at_ms, heard in words if at_ms <= now_ms]
+            judge.observe_words(due[-1] if due else ())
+            speech_ms = listening.last_sound_ms - listening.onset_ms
+            silence_ms = now_ms - listening.last_sound_ms if listening.paused else 0.0
+            action = judge.judge(speech_ms, silence_ms, reply_ends_soon=False)
+            if action == "stop":
+                stopped_ms = now_ms - onset_ms
+                break
+            if action == "hold":
+                self._recognizer.flush(stream)
+            if action == "resume":
+                listening = Listening()
+        self._recognizer.close(stream)
+        return Verdict(sound, stopped_ms, words[-1][1] if words else ())
+
+    def _words(self) -> Iterator[tuple[str, ...]]:
+        while self._recognizer.has_work():
+            for event in self._recognizer.step():
+                if isinstance(event, Partial):
+                    yield event.stable_words + event.unstable_words
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.backchannels", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    arguments = parser.parse_args()
+    data = Path(os.environ.get("VOICELOOP_DATA") or ROOT.parent / "shared" / "data")
+    floor = Floor(embedded_agent().barge_in)
+    verdicts = [floor.judge(sound) for sound in sounds(data)]
+    shares: dict[str, float] = {}
+    for kind in ("backchannel", "noise", "interruption"):
+        of_it = [verdict for verdict in verdicts if verdict.sound.kind == kind]
+        stopped = [verdict for verdict in of_it if verdict.stopped_ms is not None]
+        shares[kind] = 100.0 * len(stopped) / len(of_it)
+        print(f"{kind}: {len(stopped)} of {len(of_it)} stop the agent")
+        for verdict in of_it:
+            if (verdict.stopped_ms is None) == (kind == "interruption"):
+                print(f"  {verdict.sound.name}: heard {' '.join(verdict.words)!r}")
+    times = [v.stopped_ms for v in verdicts if v.sound.kind == "interruption" and v.stopped_ms]
+    quiet = [v for v in verdicts if v.sound.kind != "interruption"]
+    wrong = 100.0 * sum(v.stopped_ms is not None for v in quiet) / len(quiet)
+    bars = [
+        Bar("backchannels and noise that stop the agent", wrong, 5, "%"),
+        Bar("interruptions that stop it", shares["interruption"], 95, "%", at_least=True),
+        Bar("interruption, onset to decision, p95", percentile(times, 95), 250),
+    ]
+    print(bar_table(bars))
+    path = write_results(results("backchannels", 0, {}, bars, shares=shares))
+    print(f"results: {path}")
+    return 0 if all(bar.holds for bar in bars) or not arguments.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
