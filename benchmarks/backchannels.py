@@ -2,8 +2,8 @@
 
 Backchannels in several voices, bursts of noise, and true interruptions are heard over the agent's
 speech (a headset caller: no echo) by the real voice detector, the embedded recognizer and the real
-judge, offline on the audio clock. Counts the sounds that stop the agent for good, and how long after
-its onset a true interruption does.
+judge, offline. Counts the sounds that stop the agent for good, and how long after its onset a
+true interruption does.
 """
 
 from __future__ import annotations
