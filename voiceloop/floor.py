@@ -229,9 +229,9 @@ class Floor:
         self._services.on_output()
 
     def _anticipate(self) -> None:
-        settings = self._settings
-        history = self._protocol.conversation.messages(settings.instructions)
-        self._services.anticipation.open(Context(history, settings.tools))
+        history = self._protocol.conversation.messages(self._settings.instructions)
+        self.listener.observe_history(history)
+        self._services.anticipation.open(Context(history, self._settings.tools))
 
     def _stop(self, turn: Turn, heard_ms: float) -> str:
         """Silence the turn; returns the words heard of it."""

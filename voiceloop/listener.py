@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from audio.codec import Encoding, decode
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from audio.resample import Resampler
-from voiceloop.backends import Partial, Recognizer, RecognizerOptions, Transcript
+from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.ear import Activity, Ear, TurnInput
-from voiceloop.endpointing import End, Endpointing
+from voiceloop.endpointing import End, Endpointing, Question
 from voiceloop.errors import BackendError
 from voiceloop.prosody import LoudnessTrack
 from voiceloop.recognition import Recognition
@@ -231,9 +231,16 @@ class Listener:
 
     # --- the end of a turn ---
 
-    def observe_reply(self, text: str) -> None:
-        """The agent said this last: what it asks for tells what kind of answer to expect."""
-        self._endpointing.observe_reply(text)
+    @property
+    def question(self) -> Question | None:
+        """What the agent asked for last."""
+        return self._endpointing.evidence.question
+
+    def observe_history(self, messages: Sequence[ChatMessage]) -> None:
+        """The conversation so far: what the agent asked tells what answer to expect."""
+        last = messages[-1:]
+        reply = last[0].content if last and last[0].role == "assistant" else ""
+        self._endpointing.observe_reply(reply)
 
     def observe_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
         """P(end of turn) after these words of the open turn, from the language model."""

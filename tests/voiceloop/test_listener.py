@@ -12,7 +12,7 @@ import pytest
 
 from audio.codec import encode
 from tests.fakes import EnergyVad, FakeRecognizer, FakeRecognizerStream, Fault, quiet, utterance
-from voiceloop.backends import RecognizerOptions
+from voiceloop.backends import ChatMessage, RecognizerOptions
 from voiceloop.errors import BackendError
 from voiceloop.listener import Activity, Listener, TurnInput
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
@@ -158,8 +158,17 @@ async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) ->
         await bench.be_quiet(1500)
         assert len(bench.ear.turns) == 1
         await bench.say(1000)
-        await bench.be_quiet(700)
+        await bench.be_quiet(1100)
         assert len(bench.ear.turns) == 2
+
+
+async def test_the_agents_question_shortens_the_wait_for_its_answer(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer([])) as bench:
+        reply = ChatMessage("assistant", "Would you like a muffin?")
+        bench.listener.observe_history((ChatMessage("user", "hello"), reply))
+        assert bench.listener.question == "yes_no"
+        bench.listener.observe_history((reply, ChatMessage("user", "what?")))
+        assert bench.listener.question is None
 
 
 async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> None:
