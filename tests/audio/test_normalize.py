@@ -37,9 +37,7 @@ def test_written_forms_are_spelled_as_they_are_said(written, spoken):
 
 def test_numbers_in_words():
     assert number_words(0) == "zero"
-    assert number_words(999_999) == (
-        "nine hundred ninety nine thousand nine hundred ninety nine"
-    )
+    assert number_words(999_999) == ("nine hundred ninety nine thousand nine hundred ninety nine")
     assert [ordinal_words(n) for n in (1, 12, 20, 23)] == [
         "first", "twelfth", "twentieth", "twenty third",
     ]  # fmt: skip
