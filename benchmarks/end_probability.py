@@ -23,8 +23,10 @@ class EndProbability:
 
     def __init__(self, model_dir: Path) -> None:
         self._model_dir = model_dir
-        weights = (model_dir / "model.safetensors").read_bytes()
-        self.checkpoint = hashlib.sha1(weights, usedforsecurity=False).hexdigest()[:12]
+        weights = hashlib.sha1(usedforsecurity=False)
+        for shard in sorted(model_dir.glob("*.safetensors")):
+            weights.update(shard.read_bytes())
+        self.checkpoint = weights.hexdigest()[:12]
         self._engine: Engine | None = None
         self._n_branches = 0
 

@@ -309,7 +309,7 @@ def main() -> int:
     chosen = parser().parse_args()
     ask_end = None
     if not chosen.no_p_end:
-        if not (chosen.model / "model.safetensors").is_file():
+        if not (chosen.model / "config.json").is_file():
             print(f"expected a model in {chosen.model}, found none (--no-p-end does without)")
             return 2
         ask_end = EndProbability(chosen.model)

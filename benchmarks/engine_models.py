@@ -46,7 +46,7 @@ SHAPES = {
 def embedded_model(name: str = "agent") -> Path | None:
     """The folder of a trained embedded model, None where it has not been made yet."""
     folder = EMBEDDED / name
-    return folder if (folder / "model.safetensors").is_file() else None
+    return folder if (folder / "config.json").is_file() else None
 
 
 def write_random_model(folder: Path, shape: Shape, seed: int = 0) -> Path:
