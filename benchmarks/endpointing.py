@@ -29,6 +29,8 @@ from benchmarks.endpointing_set import CallerTurn, caller_turns
 from benchmarks.harness import Bar, bar_table, results, write_results
 from benchmarks.hazard_fit import (
     MOST_CUT,
+    MOST_HESITATIONS_CUT,
+    MOST_HESITATIONS_CUT_BLIND,
     THRESHOLDS,
     as_toml,
     fit_both,
@@ -284,7 +286,9 @@ def fit_weights(hearing: Hearing) -> str:
         "Written by `python -m benchmarks.endpointing --fit`; what each weight means stands in",
         "voiceloop/endpointing.py. Not to be edited by hand.",
         f"agent checkpoint: {checkpoint}; {len(plain)} turns, {n_samples} moments;",
-        f"threshold: at most {MOST_CUT:.0%} of the fit's turns without hesitation are cut;",
+        f"threshold: at most {MOST_CUT:.0%} of the fit's turns without hesitation are cut,",
+        f"and {MOST_HESITATIONS_CUT:.0%} of those with one",
+        f"({MOST_HESITATIONS_CUT_BLIND:.0%} where P(end) is not known);",
         f"date: {provenance()['date']}",
     )
     return as_toml(fit_both(known, plain), comment)

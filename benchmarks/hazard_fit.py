@@ -20,7 +20,11 @@ from voiceloop.endpointing import Evidence, Weights, WeightSets, terms
 MOMENTS_MS = (100, 130, 160, 200, 250, 300, 400, 500, 650, 800, 1000, 1250, 1500, 1800)
 RIDGE = 2.0
 N_STEPS = 30
-MOST_CUT = 0.03  # of the fit's turns without hesitation: the threshold stands where no more are
+# The threshold is the lowest at which no more of the fit's turns are cut. A caller who is cut off
+# once remembers it; one who waits 200 ms longer does not.
+MOST_CUT = 0.03  # of the turns without hesitation
+MOST_HESITATIONS_CUT = 0.10
+MOST_HESITATIONS_CUT_BLIND = 0.20  # without P(end): a tenth would cost every turn 400 ms more
 THRESHOLDS = np.arange(-2.0, 6.01, 0.1)
 
 NAMES = tuple(
@@ -84,14 +88,22 @@ def with_threshold(sets: WeightSets, threshold: float) -> WeightSets:
     )
 
 
-def chosen_threshold(heard: Sequence[HeardTurn], sets: WeightSets) -> float:
-    """The lowest logit at which at most MOST_CUT of the turns without hesitation are cut."""
+def chosen_threshold(
+    heard: Sequence[HeardTurn], sets: WeightSets, most_hesitations_cut: float
+) -> float:
+    """The lowest logit at which few enough turns are cut, with and without hesitation."""
+
+    def share_cut(turns: Sequence[HeardTurn], moved: WeightSets) -> float:
+        outcomes = [outcome(t, [hazard_moment(p, moved) for p in t.pauses]) for t in turns]
+        return point("", outcomes).cut if outcomes else 0.0
+
     plain = [turn for turn in heard if "hesitation" not in turn.turn.slices]
+    hesitating = [turn for turn in heard if "hesitation" in turn.turn.slices]
     for threshold in THRESHOLDS:
         moved = with_threshold(sets, float(threshold))
-        outcomes = [outcome(t, [hazard_moment(p, moved) for p in t.pauses]) for t in plain]
-        if point("", outcomes).cut <= MOST_CUT:
-            return round(float(threshold), 2)
+        if share_cut(plain, moved) <= MOST_CUT:
+            if share_cut(hesitating, moved) <= most_hesitations_cut:
+                return round(float(threshold), 2)
     return float(THRESHOLDS[-1])
 
 
@@ -100,8 +112,10 @@ def fit_both(with_p_end: Sequence[HeardTurn], without_p_end: Sequence[HeardTurn]
     plain = fit(samples_of(without_p_end, with_p_end=False))
     known = fit(samples_of(with_p_end, with_p_end=True)) if with_p_end else plain
     sets = WeightSets(known, plain)
-    at_plain = chosen_threshold(without_p_end, sets)
-    at_known = chosen_threshold(with_p_end, sets) if with_p_end else at_plain
+    at_plain = chosen_threshold(without_p_end, sets, MOST_HESITATIONS_CUT_BLIND)
+    at_known = at_plain
+    if with_p_end:
+        at_known = chosen_threshold(with_p_end, sets, MOST_HESITATIONS_CUT)
     return WeightSets(
         replace(sets.with_p_end, threshold=at_known),
         replace(sets.without_p_end, threshold=at_plain),

@@ -57,9 +57,9 @@ def test_the_last_words_say_what_kind_of_pause_it_is(text: str, term: str) -> No
 
 def test_the_fitted_weights_wait_longer_in_mid_sentence() -> None:
     whole = wait_ms(heard("what time do you close on saturday"))
-    assert whole < 500 < 800 < wait_ms(heard("i'd like a large latte and"))
+    assert whole < 600 < 900 < wait_ms(heard("i'd like a large latte and"))
     assert wait_ms(heard("um")) > 1500
-    assert wait_ms(heard("my number is five five five")) > 2 * whole
+    assert wait_ms(heard("my number is five five five")) > 1.5 * whole
 
 
 def test_the_surer_the_model_the_shorter_the_fitted_wait() -> None:

@@ -150,14 +150,14 @@ async def test_a_pause_shorter_than_the_wait_stays_one_turn(clock: Clock) -> Non
 
 async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) -> None:
     settings = SessionSettings(turn_detection=SemanticVad())
-    recognizer = FakeRecognizer(["a latte and", "what time is it"], ms_per_word=250)
+    recognizer = FakeRecognizer(["a latte and", "what time do you close"], ms_per_word=250)
     async with listening(clock, recognizer, settings) as bench:
         await bench.say(750)
         await bench.be_quiet(900)
         assert not bench.ear.turns
         await bench.be_quiet(1500)
         assert len(bench.ear.turns) == 1
-        await bench.say(1000)
+        await bench.say(1250)
         await bench.be_quiet(1100)
         assert len(bench.ear.turns) == 2
 
