@@ -23,7 +23,7 @@ N_STEPS = 30
 # The threshold is the lowest at which no more of the fit's turns are cut. A caller who is cut off
 # once remembers it; one who waits 200 ms longer does not.
 MOST_CUT = 0.03  # of the turns without hesitation
-MOST_HESITATIONS_CUT = 0.10
+MOST_HESITATIONS_CUT = 0.08
 MOST_HESITATIONS_CUT_BLIND = 0.20  # without P(end): a tenth would cost every turn 400 ms more
 THRESHOLDS = np.arange(-2.0, 6.01, 0.1)
 

@@ -50,7 +50,7 @@ TAIL_CENTER_DB = -10.0  # between voices that die away (-15) and held ones (-4)
 TAIL_CLAMP_DB = 10.0
 P_END_CLAMP = 5.0  # logits: a very sure model is still one voice among several
 CONFIDENT_MS = 300.0  # waits below this are reported as confident
-LEAST_WAIT_MS = 200.0  # stop closures and clause boundaries of one breath last up to this
+LEAST_WAIT_MS = 320.0  # pauses at the commas of one breath last up to 300 ms
 LONGEST_WAIT_MS = {"auto": 2000.0, "high": 2000.0, "medium": 4000.0, "low": 8000.0}
 PATIENCE = {"high": 0.85, "auto": 1.0, "medium": 1.4, "low": 2.0}  # factor on every wait
 
