@@ -394,7 +394,7 @@ def _join_digits(text: str) -> str:
 
 
 def evaluate(evaluation: Evaluation, quick: bool) -> list[Figure]:
-    """All figures of the card, in the issue's order."""
+    """All figures of the card, in the order of its table."""
     size = 25 if quick else 100
     figures = evaluation.obedience()
     figures += evaluation.tools()

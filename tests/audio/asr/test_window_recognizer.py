@@ -162,7 +162,7 @@ def test_final_after_a_flush_and_silence_needs_no_decode(decoder, clock):
     (transcript,) = recognizer.step()
     assert transcript.text == " ".join(SCRIPT[:4])
     assert len(decoder.batches) == n_decodes
-    assert clock.now - decided_at <= 0.020  # the bound of the issue; a decode would cost 150 ms
+    assert clock.now - decided_at <= 0.020  # a decode would cost 150 ms
 
 
 def test_final_after_a_flush_and_more_speech_is_decoded_again(recognizer):
