@@ -56,8 +56,8 @@ def test_a_decision_before_the_detector_has_fallen_is_impossible() -> None:
 def test_the_hazard_waits_by_what_was_said() -> None:
     weights = Weights(bias=0.0, silence=2.0, threshold=1.0, open_word=-1.0)
     sets = WeightSets(weights, weights)
-    assert hazard_moment(a_pause(1000, None), sets) == 1520  # 500 ms, at a chunk's end
-    assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == 2020
+    assert hazard_moment(a_pause(1000, None), sets) == 1500  # 500 ms, at a chunk's end
+    assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == 2000
     assert hazard_moment(a_pause(1000, 1900, "a tea and"), sets) is None
 
 
