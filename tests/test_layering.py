@@ -20,7 +20,6 @@ PURE_MODULES = ("protocol", "events", "endpointing", "conversation", "admission"
 GATEWAY_AUDIO = {"audio.frames", "audio.codec", "audio.resample", "audio.vad"}
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader")
 MAX_LINES = 400
-MAX_RECIPE_LINES = 480  # word lists and the generators over them
 
 
 def python_files(room: str) -> list[Path]:
@@ -112,8 +111,7 @@ def test_files_stay_readable() -> None:
     for room in ROOMS:
         for path in python_files(room):
             n_lines = len(path.read_text(encoding="utf-8").splitlines())
-            most = MAX_RECIPE_LINES if "recipes" in path.parts else MAX_LINES
-            assert n_lines <= most, f"{path.relative_to(ROOT)} has {n_lines} lines"
+            assert n_lines <= MAX_LINES, f"{path.relative_to(ROOT)} has {n_lines} lines"
 
 
 def test_files_open_with_what_they_own() -> None:

@@ -16,12 +16,12 @@ from .lexicon import (
     FIRST_NAMES,
     MEALS,
     PASTRIES,
-    PLACE_FACTS,
     ROOM_TYPES,
     SERVICES,
     pick,
     place_name,
 )
+from .place_facts import PLACE_FACTS
 from .wording import DAYS, clock, expand, join, plural
 
 # kind, words for it, what it sells, what its agent helps with

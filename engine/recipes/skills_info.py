@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .business import Business, category_words
 from .call import Call
-from .lexicon import DRINKS, MEALS, PASTRIES, PLACE_FACTS, pick
+from .lexicon import DRINKS, MEALS, PASTRIES, pick
+from .place_facts import PLACE_FACTS
 from .wording import DAYS, article, expand, join, plural
 
 

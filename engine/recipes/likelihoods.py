@@ -1,0 +1,150 @@
+"""The measures of the embedded agent that are read from its probabilities, without any reply."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from typing import Any
+
+from . import measures
+from .chat_format import ASSISTANT, USER, render_chat
+from .corpus import Corpus
+from .decoding import log_probabilities
+from .dialogues import SOURCES, Dialogue, as_messages
+from .evaluation import Evaluation, Figure
+from .trigram import Trigram
+
+
+def end_of_turn(evaluation: Evaluation, n_dialogues: int) -> list[Figure]:
+    """P(end of turn) after whole caller turns against truncated ones, recognizer style."""
+    rng = random.Random(f"end/{evaluation.seed}")
+    conversations = [
+        (call.messages, call.tools) for call in evaluation.calls("place")[:n_dialogues]
+    ]
+    for source in ("tm4", "sgd", "star"):
+        sample = rng.sample(
+            evaluation.test.dialogues[source],
+            min(n_dialogues, len(evaluation.test.dialogues[source])),
+        )
+        conversations += [(_framed(dialogue, rng, evaluation.corpus), []) for dialogue in sample]
+    whole: list[float] = []
+    cut: list[float] = []
+    clause: list[float] = []
+    for messages, tools in conversations:
+        _end_probabilities(evaluation, messages, tools, rng, whole, cut, clause)
+    return [
+        Figure(
+            "P(end of turn): AUC, whole against truncated",
+            measures.area_under_curve(whole, cut),
+            0.88,
+            cases=len(cut),
+        ),
+        Figure(
+            "the same, truncated at clause boundaries",
+            measures.area_under_curve(whole, clause),
+            cases=len(clause),
+        ),
+    ]
+
+
+def _end_probabilities(
+    evaluation: Evaluation,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]],
+    rng: random.Random,
+    whole: list[float],
+    cut: list[float],
+    clause: list[float],
+) -> None:
+    """One forward pass gives the probability after every prefix of every caller turn."""
+    rendered = render_chat(messages, tools)
+    encoding = evaluation.encoder.tokenizer.encode(rendered, add_special_tokens=False)
+    tokens = encoding.ids[: evaluation.model.config.max_positions]
+    end = log_probabilities(evaluation.model, tokens)[:, evaluation.encoder.end].tolist()
+    user, marks = evaluation.encoder.ids[USER], set(evaluation.encoder.ids.values())
+    for start in (at for at, token in enumerate(tokens) if token == user):
+        stop = next(
+            at
+            for at in range(start + 1, len(tokens) + 1)
+            if at == len(tokens) or tokens[at] in marks
+        )
+        words = [at for at in range(start + 1, stop) if rendered[encoding.offsets[at][0]] == " "][
+            1:
+        ]
+        if stop >= len(tokens) or not words:
+            continue
+        text = rendered[encoding.offsets[start + 1][0] : encoding.offsets[stop - 1][1]]
+        if re.search(r"[.?!,A-Z]", text):
+            continue  # written style
+        whole.append(end[stop - 1])
+        cut.append(end[rng.choice(words) - 1])
+        joints = [
+            at
+            for at in words
+            if re.match(
+                r" (and|but|or|because|if|for|with|at|on|in|from|to|please|so)\b",
+                rendered[encoding.offsets[at][0] :],
+            )
+        ]
+        if joints:
+            clause.append(end[rng.choice(joints) - 1])
+
+
+def compression(evaluation: Evaluation, n_dialogues: int, n_training: int) -> list[Figure]:
+    """Bits per byte of each test source against the trigram of the same data."""
+    rng = random.Random(f"bits/{evaluation.seed}")
+    train = [
+        ids
+        for ids, _ in evaluation.encoder.encode_batch(
+            list(evaluation.corpus.conversations(rng, n_training))
+        )
+    ]
+    trigram = Trigram(evaluation.model.config.vocab_size)
+    trigram.count(train[:-100])
+    trigram.fit_weights(train[-100:])
+    figures = []
+    for source in SOURCES:
+        dialogues = evaluation.test.dialogues[source]
+        sample = rng.sample(dialogues, min(n_dialogues, len(dialogues)))
+        ours = theirs = n_bytes = 0.0
+        for dialogue in sample:
+            parts = _bits(evaluation, dialogue, rng, trigram)
+            ours, theirs, n_bytes = ours + parts[0], theirs + parts[1], n_bytes + parts[2]
+        bits = ours / math.log(2) / n_bytes
+        gain = 1 - ours / theirs
+        task = source in ("tm4", "tm3", "star", "sgd")
+        figures += [
+            Figure(f"bits per byte, {source}", bits, cases=int(n_bytes)),
+            Figure(f"below the trigram, {source}", gain, 0.25 if task else None),
+        ]
+    return figures
+
+
+def _bits(
+    evaluation: Evaluation, dialogue: Dialogue, rng: random.Random, trigram: Trigram
+) -> tuple[float, float, float]:
+    """Nats of ours and of the trigram over the words of both sides, and their bytes."""
+    messages = as_messages(dialogue, rng, evaluation.corpus.noise)
+    tokens = evaluation.encoder.tokenizer.encode(render_chat(messages)).ids[:1024]
+    marks = set(evaluation.encoder.ids.values())
+    spoken, inside = [], False
+    for token in tokens:
+        if token in marks:
+            inside = token in (evaluation.encoder.ids[USER], evaluation.encoder.ids[ASSISTANT])
+            spoken.append(False)
+        else:
+            spoken.append(inside)
+    scores = log_probabilities(evaluation.model, tokens)
+    ours = -sum(float(scores[at - 1, token]) for at, token in enumerate(tokens) if spoken[at])
+    n_bytes = sum(len(str(m["content"]).encode()) for m in messages if m["role"] != "system")
+    return ours, trigram.nats(tokens, spoken), n_bytes
+
+
+def _framed(dialogue: Dialogue, rng: random.Random, corpus: Corpus) -> list[dict[str, Any]]:
+    """A dialogue whose caller turns all look recognized."""
+    messages = as_messages(dialogue, rng, corpus.noise)
+    return [
+        {**m, "content": corpus.noise.clean(str(m["content"]), rng)} if m["role"] == "user" else m
+        for m in messages
+    ]
