@@ -7,6 +7,7 @@ idempotently, and silent after that.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
@@ -19,7 +20,7 @@ MAX_WAITING_EVENTS = 4096
 EventT = TypeVar("EventT")
 
 
-class EventStream(Generic[EventT]):
+class EventStream(ABC, Generic[EventT]):
     """Events of one stream; subclasses add how they are asked for."""
 
     def __init__(self, stream_id: str) -> None:
@@ -73,6 +74,6 @@ class EventStream(Generic[EventT]):
             self._failure = error
             self._arrived.set()
 
+    @abstractmethod
     def _end(self) -> None:
         """Called once, when a live stream is closed or overflows: stop making events."""
-        raise NotImplementedError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from audio.codec import Encoding, decode
+from audio.codec import decode
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from audio.resample import Resampler
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
@@ -103,16 +103,10 @@ class Listener:
             self._pre_roll_ms = float(max(detection.prefix_padding_ms, 100))
 
     def _set_format(self, audio_format: AudioFormat) -> None:
-        encodings: dict[str, tuple[Encoding, int]] = {
-            "audio/pcm": ("pcm16", audio_format.rate),
-            "audio/pcmu": ("pcmu", 8000),
-            "audio/pcma": ("pcma", 8000),
-        }
-        encoding, rate_hz = encodings[audio_format.type]
         current = getattr(self, "_resampler", None)
-        self._encoding: Encoding = encoding
-        if current is None or current.in_hz != rate_hz:
-            self._resampler = Resampler(rate_hz, RECOGNIZER_HZ)
+        self._encoding = audio_format.encoding
+        if current is None or current.in_hz != audio_format.rate:
+            self._resampler = Resampler(audio_format.rate, RECOGNIZER_HZ)
 
     def set_options(self, options: RecognizerOptions) -> None:
         self._recognition.set_options(options)

@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from audio.codec import Encoding, encode
+from audio.codec import encode
 from audio.resample import Resampler
 from voiceloop.anticipation import LiveBranch
 from voiceloop.backends import (
@@ -55,12 +55,6 @@ VOICE_DEADLINE_S = 10.0  # between two pieces of audio once all text is there
 MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
 TEXT_QUEUE = 64  # deltas between the language model and the voice
 FEED_RETRY_S = 0.02
-
-_ENCODINGS: dict[str, tuple[Encoding, int | None]] = {
-    "audio/pcm": ("pcm16", None),
-    "audio/pcmu": ("pcmu", 8000),
-    "audio/pcma": ("pcma", 8000),
-}
 
 
 @dataclass(slots=True)
@@ -101,8 +95,7 @@ class Turn:
 
     def _new_playout(self, not_before_s: float) -> None:
         services, audio_format = self._services, self.plan.output_format
-        self._encoding, rate_hz = _ENCODINGS[audio_format.type]
-        self._rate_hz = rate_hz or audio_format.rate
+        self._encoding, self._rate_hz = audio_format.encoding, audio_format.rate
         pacer = Pacer(self._rate_hz, services.lead_ms, not_before_s)
         self.playout = Playout(pacer, self._emit, services.clock)
         self._spoken = SpokenText()
