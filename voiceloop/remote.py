@@ -1,8 +1,9 @@
 """One OpenAI-compatible service over HTTP: connections that stay warm, errors with a type.
 
 Owns how a remote request is sent, retried and told apart when it fails. A request is sent again
-only while nothing of its answer has arrived, so no caller hears a reply twice. What is asked of the
-service stands in ``remote_recognizer.py``, ``remote_language.py`` and ``remote_voice.py``.
+only while nothing of its answer has arrived, so no caller hears a reply twice; a service that keeps
+failing is left alone for a while (``circuit_breaker.py``). What is asked of the service stands in
+``remote_recognizer.py``, ``remote_language.py`` and ``remote_voice.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from voiceloop.circuit_breaker import CircuitBreaker
 from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class RemoteService:
             limits=httpx.Limits(max_keepalive_connections=32, keepalive_expiry=KEEP_ALIVE_S),
         )
         self._clock = clock
+        self._breaker = CircuitBreaker(clock)
         self._used_at = -WARM_FOR_S
         self._warming: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -116,7 +119,7 @@ class RemoteService:
         Read it through ``lines`` or ``pieces``, which raise the same.
         Raises: BackendError, BackendRefused, BackendTimeout.
         """
-        response = await self._open(path, content)
+        response = await self._guarded_open(path, content)
         try:
             yield response
         finally:
@@ -132,6 +135,28 @@ class RemoteService:
         async with self._failures():
             async for piece in response.aiter_bytes():
                 yield piece
+
+    async def _guarded_open(self, path: str, content: dict[str, Any]) -> httpx.Response:
+        """As `_open`, unless the service has failed so often that it is not asked now."""
+        breaker = self._breaker
+        if not breaker.admit():
+            raise BackendError(
+                f"{self.url} is not asked for another {breaker.wait_s():.1f} s, since it keeps "
+                f"failing: {breaker.reason}"
+            )
+        try:
+            response = await self._open(path, content)
+        except BackendRefused:
+            breaker.succeeded()  # it answers; the request was at fault
+            raise
+        except BackendError as error:
+            breaker.failed(str(error))
+            raise
+        except BaseException:
+            breaker.abandoned()
+            raise
+        breaker.succeeded()
+        return response
 
     async def _open(self, path: str, content: dict[str, Any]) -> httpx.Response:
         for pause_s in (*RETRY_PAUSES_S, None):

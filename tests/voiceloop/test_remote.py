@@ -242,3 +242,28 @@ async def test_a_service_that_comes_back_is_found_without_a_call(
     await service.wait_asked("/models", n_asked + 1)
     while not started.reachable:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
+
+
+async def test_a_service_that_keeps_failing_is_left_alone_and_the_error_says_so(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/chat/completions", Answer([b"broken"], 500))
+    remote_service = connect()
+    for _ in range(3):
+        with pytest.raises(BackendError, match="answered 500"):
+            await generate(remote_service)
+    n_asked = len(service.asked("/chat/completions"))
+    with pytest.raises(BackendError, match="keeps failing: .*500: broken"):
+        await generate(remote_service)
+    assert len(service.asked("/chat/completions")) == n_asked
+
+
+async def test_a_refused_request_does_not_count_against_the_service(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/chat/completions", *[Answer([b"no"], 400)] * 5, reply({"content": "now"}))
+    remote_service = connect()
+    for _ in range(5):
+        with pytest.raises(BackendRefused):
+            await generate(remote_service)
+    assert (await generate(remote_service))[0] == TextDelta("now")
