@@ -1,0 +1,126 @@
+"""The end of the caller's turn, read by a second model where the one that answers cannot tell it.
+
+A remote service gives a reply but no P(end of turn) after the words so far. The embedded engine
+does, at no cost that the caller waits for. Owns the pair: what is staged goes to the model that
+reads, what is committed to the one that answers. Without the reader the call goes on, and
+endpointing falls back to prosody and words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from voiceloop.backends import (
+    Branch,
+    ChatMessage,
+    GenerateParams,
+    LanguageEvent,
+    LanguageModel,
+    Staged,
+    Tool,
+)
+from voiceloop.errors import VoiceLoopError
+from voiceloop.event_stream import EventStream
+
+log = logging.getLogger(__name__)
+
+# Whether a turn is over depends on what the agent asked last. Some 500 tokens of English: a prompt
+# written for a large model would overflow a small one's context, and cost a prefill at each turn.
+MAX_HISTORY_CHARACTERS = 2000
+
+
+class EndReadingModel:
+    """``LanguageModel`` that answers by one model and reads the end of turn by another."""
+
+    def __init__(self, answering: LanguageModel, reading: LanguageModel) -> None:
+        self._answering = answering
+        self._reading = reading
+
+    async def branch(
+        self, branch_id: str, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...] = ()
+    ) -> EndReadingBranch:
+        """Raises: BackendError when the answering model gives no branch."""
+        answering = await self._answering.branch(branch_id, history, tools)
+        reading: Branch | None = None
+        try:
+            reading = await self._reading.branch(f"{branch_id}.end", recent(history))
+        except VoiceLoopError as error:
+            log.warning("the end of turn is not read: %s", error)
+        except BaseException:
+            await answering.close()
+            raise
+        return EndReadingBranch(branch_id, answering, reading)
+
+
+def recent(history: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    """The last messages that were said aloud, within `MAX_HISTORY_CHARACTERS`."""
+    kept: list[ChatMessage] = []
+    n_characters = 0
+    for message in reversed(history):
+        if message.role not in ("user", "assistant") or not message.content:
+            continue
+        n_characters += len(message.content)
+        if n_characters > MAX_HISTORY_CHARACTERS:
+            break
+        kept.append(ChatMessage(message.role, message.content))
+    return tuple(reversed(kept))
+
+
+class EndReadingBranch(EventStream[LanguageEvent]):
+    """One conversation's continuation in both models."""
+
+    def __init__(self, branch_id: str, answering: Branch, reading: Branch | None) -> None:
+        super().__init__(branch_id)
+        self._answering = answering
+        self._reading = reading
+        self._unread: list[int] = []  # stages the reader has not answered
+        self._tasks = [asyncio.create_task(self._relay(), name=f"answers {branch_id}")]
+        if reading is not None:
+            self._tasks.append(asyncio.create_task(self._read(reading), name=f"ends {branch_id}"))
+
+    def stage(self, stage_id: int, user_text: str) -> None:
+        if self._reading is None:
+            self._answering.stage(stage_id, user_text)
+            return
+        self._unread.append(stage_id)
+        self._reading.stage(stage_id, user_text)
+
+    def speculate(self, user_text: str, params: GenerateParams) -> None:
+        self._answering.speculate(user_text, params)
+
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        self._answering.commit(tail, params)
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._answering.close()
+        if self._reading is not None:
+            await self._reading.close()
+
+    def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _relay(self) -> None:
+        try:
+            async for event in self._answering.events():
+                self.deliver(event)
+        except VoiceLoopError as error:
+            self.fail(error)
+
+    async def _read(self, reading: Branch) -> None:
+        """Pass P(end of turn) on; the tokens resident are the reader's, not the reply's."""
+        try:
+            async for event in reading.events():
+                if isinstance(event, Staged):
+                    if event.stage_id in self._unread:
+                        self._unread.remove(event.stage_id)
+                    self.deliver(Staged(event.stage_id, 0, 0, event.p_end_of_turn))
+        except VoiceLoopError as error:
+            log.warning("the end of turn is no longer read: %s", error)
+            self._reading = None
+            await reading.close()
+            for stage_id in self._unread:
+                self.deliver(Staged(stage_id, 0, 0, None))
