@@ -23,6 +23,7 @@ from voiceloop.backends import (
     Tool,
     ToolCall,
 )
+from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, Overloaded, VoiceLoopError
 
 ReplyEvent = TextDelta | ToolCall | Generated
@@ -156,14 +157,15 @@ class Anticipation:
         session_id: str,
         tasks: asyncio.TaskGroup,
         on_p_end: PEndCallback,
-        *,
-        enabled: bool = True,
+        ahead: Ahead,
     ) -> None:
         self._language_model = language_model
         self._session_id = session_id
         self._tasks = tasks
         self._on_p_end = on_p_end
-        self._enabled = enabled
+        self._prefills = ahead.prefill
+        # P(end) and drafts come from staged words: without prefill these are staged at a pause.
+        self._enabled = ahead.prefill or ahead.p_end or ahead.speculative_reply
         self._live: LiveBranch | None = None
         self._n_branches = 0
 
@@ -190,7 +192,7 @@ class Anticipation:
         self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool
     ) -> None:
         """Stage what will stay; at a pause all there is, since it may be the whole turn."""
-        if self._live is not None:
+        if self._live is not None and (full or self._prefills):
             self._live.stage(stable + unstable if full else stable)
 
     def adopt(

@@ -16,6 +16,7 @@ from voiceloop.table import field_types, overlay, read_toml
 
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024
+TABLES = ("limits", "anticipation")
 # Set by the test suite and by recipes; no settings of a server.
 FOREIGN = frozenset({"VOICELOOP_DATA", "VOICELOOP_FUZZ"})
 
@@ -33,10 +34,35 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is done for a reply before the caller has finished. Each may be switched off alone.
+
+    prefill: the caller's words are staged as they firm up. p_end: P(end of turn) weighs in the
+    wait. speculative_reply: the reply is drafted in the pause; held_clause: and its speech is
+    synthesized and held. prefix_cache, speculative_decoding: the engine's. warm_requests: a remote
+    language model is called when the caller begins. remote_drafts: drafts also where a remote
+    language model writes (and bills) them.
+    budget_tokens, budget_speech_ms: what one session may throw away of drafts, each minute.
+    """
+
+    prefill: bool = True
+    p_end: bool = True
+    speculative_reply: bool = True
+    held_clause: bool = True
+    prefix_cache: bool = True
+    speculative_decoding: bool = True
+    warm_requests: bool = True
+    remote_drafts: bool = True
+    budget_tokens: int = 1000
+    budget_speech_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One server. Every field may be set in TOML, as ``VOICELOOP_<FIELD>``, or by a flag.
 
-    Fields of ``limits`` stand in a table of that name, or as ``VOICELOOP_LIMITS_<FIELD>``.
+    Fields of ``limits`` stand in a table of that name, or as ``VOICELOOP_LIMITS_<FIELD>``; so do
+    those of ``anticipation``.
     """
 
     host: str = "127.0.0.1"
@@ -61,6 +87,7 @@ class Config:
     certfile: Path | None = None
     keyfile: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    anticipation: Ahead = field(default_factory=Ahead)
 
 
 def load_config(
@@ -93,9 +120,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if not name.startswith(PREFIX) or name in FOREIGN:
             continue
         key = name[len(PREFIX) :].lower()
-        table, _, inner = key.partition("limits_")
-        if not table and inner:
-            found.setdefault("limits", {})[inner] = text
+        table, _, inner = key.partition("_")
+        if table in TABLES and inner:
+            found.setdefault(table, {})[inner] = text
         else:
             found[key] = text
     return found
@@ -129,6 +156,8 @@ def _check(config: Config) -> None:
         ("limits.uncommitted_audio_minutes", limits.uncommitted_audio_minutes, 0.01, 60),
         ("limits.slow_client_s", limits.slow_client_s, 0.1, 8),
         ("limits.drain_s", limits.drain_s, 0, 600),
+        ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
+        ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
     ]
     for name, value, low, high in ranges:
         if not low <= value <= high:

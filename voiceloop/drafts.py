@@ -10,6 +10,7 @@ import asyncio
 
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
+from voiceloop.config import Ahead
 from voiceloop.reply_plan import ReplyPlan, plan_of_settings
 from voiceloop.services import Services
 from voiceloop.telemetry import Metrics, TurnTimeline
@@ -30,14 +31,13 @@ class Drafts:
         services: Services,
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
-        *,
-        enabled: bool = True,
+        ahead: Ahead,
     ) -> None:
         self._services = services
         self._agent: AgentConfig = services.agent
         self._metrics = metrics
         self._tasks = tasks
-        self._enabled = enabled
+        self._ahead = ahead
         self._turn: Turn | None = None
         self._words: tuple[str, ...] = ()
         self._n_begun = 0
@@ -49,9 +49,9 @@ class Drafts:
 
     def consider(self, words: tuple[str, ...], p_end: float | None, paused_ms: float) -> None:
         """The caller paused after these words: begin a draft if this may be the end."""
-        if paused_ms > MAX_PAUSED_MS:
+        if not self._ahead.speculative_reply or paused_ms > MAX_PAUSED_MS:
             return
-        if not self._enabled or self._turn is not None or self._n_begun >= MAX_PER_TURN:
+        if self._turn is not None or self._n_begun >= MAX_PER_TURN:
             return
         text = " ".join(words)
         if p_end is None or p_end < MIN_P_END or self._agent.crisis.answers(text):
@@ -62,7 +62,9 @@ class Drafts:
         plan = plan_of_settings(settings, self._agent, (*history, ChatMessage("user", text)))
         self._n_begun += 1
         self._words = words
-        self._turn = Turn(self._services, plan, TurnTimeline("draft"))
+        self._turn = Turn(
+            self._services, plan, TurnTimeline("draft"), speaks_ahead=self._ahead.held_clause
+        )
         self._turn.start(self._tasks, self._done)
 
     def drop_unless(self, words: tuple[str, ...]) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 
 from voiceloop.anticipation import Context
 from voiceloop.barge_in import BargeInJudge
+from voiceloop.config import Ahead
 from voiceloop.drafts import Drafts
 from voiceloop.ear import Activity, Awaited, TurnInput
 from voiceloop.errors import BackendError
@@ -34,8 +35,7 @@ class Floor:
         services: Services,
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
-        *,
-        drafts: bool = True,
+        ahead: Ahead,
     ) -> None:
         self._services = services
         self._protocol = services.protocol
@@ -46,7 +46,8 @@ class Floor:
         self._judge = BargeInJudge(services.agent.barge_in)
         self._turn: Turn | None = None
         self._side_turns: dict[str, Turn] = {}
-        self._drafts = Drafts(services, metrics, tasks, enabled=drafts)
+        self._drafts = Drafts(services, metrics, tasks, ahead)
+        self._reads_p_end = ahead.p_end
         self._activity: Activity | None = None
         self._caller_open = False  # the wire has heard that the caller speaks
         self._item_id = ""  # the open user item's
@@ -132,7 +133,7 @@ class Floor:
 
     def on_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
         """The language model's P(end of turn) after these words of the open turn."""
-        self.listener.observe_p_end(words, p_end)
+        self.listener.observe_p_end(words, p_end if self._reads_p_end else None)
         detection, paused_ms = self._settings.turn_detection, self.listener.paused_ms
         answers = detection is not None and detection.create_response
         if self._caller_open and paused_ms is not None and answers and self._turn is None:

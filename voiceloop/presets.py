@@ -87,6 +87,10 @@ def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
             "model_dir": str(embedded_model_dir()),
             "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
         }
+        if not config.anticipation.prefix_cache:
+            options["prefix_cache"] = False
+        if not config.anticipation.speculative_decoding:
+            options["max_draft_tokens"] = 0
         specs.append(WorkerSpec("engine", (RoleSpec("engine", options),)))
     if speech:
         specs.append(WorkerSpec("speech", tuple(speech)))

@@ -68,8 +68,6 @@ class Session:
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         vad: VoiceActivity | None = None,
-        anticipate: bool = True,
-        drafts: bool = True,
     ) -> None:
         self._transport = transport
         self._backends = backends
@@ -78,8 +76,6 @@ class Session:
         self._metrics = metrics if metrics is not None else Metrics()
         self._clock = clock
         self._vad: VoiceActivity = vad if vad is not None else Vad()
-        self._anticipate = anticipate
-        self._drafts = drafts
         limits = config.limits
         self.protocol = Protocol(
             self._first_settings(),
@@ -142,7 +138,7 @@ class Session:
             session_id,
             tasks,
             lambda words, p_end: self._floor.on_p_end(words, p_end),
-            enabled=self._anticipate,
+            self._config.anticipation,
         )
         services = Services(
             voice=self._backends.voice,
@@ -154,7 +150,7 @@ class Session:
             new_stream_id=lambda: self.protocol.new_id("voice"),
             lead_ms=float(self._config.pacing_lead_ms),
         )
-        self._floor = Floor(services, self._metrics, tasks, drafts=self._drafts)
+        self._floor = Floor(services, self._metrics, tasks, self._config.anticipation)
         self._listener = Listener(
             recognizer=self._backends.recognizer,
             options=self._recognizer_options(settings),

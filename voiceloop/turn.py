@@ -77,8 +77,10 @@ class Turn:
         *,
         fixed_text: str | None = None,
         not_before_s: float = 0.0,
+        speaks_ahead: bool = True,
     ) -> None:
         self.plan = plan
+        self._speaks_ahead = speaks_ahead  # else a held reply stays text until it is released
         self.timeline = timeline
         self.answers: TurnInput | None = None  # the caller's turn this is the answer to
         self.outcome: Outcome | None = None
@@ -299,6 +301,8 @@ class Turn:
     # --- speak ---
 
     async def _synthesize(self) -> None:
+        if not self._speaks_ahead:
+            await self._released.wait()
         options = VoiceOptions(self.plan.voice, self.plan.speed)
         try:
             async with asyncio.timeout(VOICE_DEADLINE_S):

@@ -11,6 +11,7 @@ import pytest
 from tests.fakes import FakeLanguageModel, Fault
 from voiceloop.anticipation import Anticipation, Context
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta
+from voiceloop.config import Ahead
 from voiceloop.errors import BackendError
 
 pytestmark = pytest.mark.virtual_time
@@ -21,7 +22,7 @@ class Bench:
     def __init__(self, model: FakeLanguageModel, tasks: asyncio.TaskGroup) -> None:
         self.seen: list[tuple[tuple[str, ...], float | None]] = []
         self.anticipation = Anticipation(
-            model, "s", tasks, lambda words, p_end: self.seen.append((words, p_end))
+            model, "s", tasks, lambda words, p_end: self.seen.append((words, p_end)), Ahead()
         )
 
 

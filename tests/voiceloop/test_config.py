@@ -31,6 +31,7 @@ def test_the_environment_is_read_by_type() -> None:
         "VOICELOOP_KEYS": "key-one-1, key-two-2",
         "VOICELOOP_LOG_TRANSCRIPTS": "true",
         "VOICELOOP_LIMITS_SESSION_MINUTES": "2.5",
+        "VOICELOOP_ANTICIPATION_HELD_CLAUSE": "0",
         "VOICELOOP_KEYS_FILE": "",
         "VOICELOOP_DATA": "/data",
     }
@@ -38,6 +39,7 @@ def test_the_environment_is_read_by_type() -> None:
     config = load_config(environ=environ)
     assert config.keys == ("key-one-1", "key-two-2")
     assert config.log_transcripts is True and config.limits.session_minutes == 2.5
+    assert config.anticipation.prefill and not config.anticipation.held_clause
 
 
 @pytest.mark.parametrize(("text", "words"), [

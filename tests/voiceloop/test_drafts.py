@@ -17,6 +17,7 @@ from tests.fakes import (
 )
 from voiceloop.agent import AgentConfig, Crisis
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.config import Ahead, Config
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -34,8 +35,9 @@ def slow_models(
     )
 
 
-async def gap_ms_of(clock: Clock, **options: bool) -> tuple[float, Caller]:
-    async with Caller(clock, slow_models(), **options) as caller:
+async def gap_ms_of(clock: Clock, **switches: bool) -> tuple[float, Caller]:
+    config = Config(anticipation=Ahead(**switches))
+    async with Caller(clock, slow_models(), config=config) as caller:
         end_s = await caller.say(800)
         await caller.listen_until("voiceloop.timeline")
     assert caller.statuses() == ["completed"] and caller.transcript() == "It is noon."
@@ -44,7 +46,9 @@ async def gap_ms_of(clock: Clock, **options: bool) -> tuple[float, Caller]:
 
 async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
     with_draft_ms, caller = await gap_ms_of(clock)
-    without_ms, _ = await gap_ms_of(clock, drafts=False)
+    text_only_ms, _ = await gap_ms_of(clock, held_clause=False)
+    without_ms, _ = await gap_ms_of(clock, speculative_reply=False)
+    assert text_only_ms - with_draft_ms == pytest.approx(100, abs=25)
     assert without_ms - with_draft_ms == pytest.approx(200, abs=25)
     timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
     assert timeline["draft_buffered_ms"] > 0
