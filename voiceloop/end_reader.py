@@ -94,6 +94,7 @@ class EndReadingBranch(EventStream[LanguageEvent]):
 
     async def close(self) -> None:
         await super().close()
+        self._end()  # a stream that failed has not been ended
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._answering.close()
         if self._reading is not None:

@@ -7,6 +7,7 @@ import pytest
 from tests.fakes import FakeLanguageModel, Fault
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged, TextDelta
 from voiceloop.end_reader import MAX_HISTORY_CHARACTERS, EndReadingModel, recent
+from voiceloop.errors import BackendError
 
 pytestmark = pytest.mark.virtual_time
 
@@ -69,6 +70,17 @@ async def test_a_reader_that_fails_in_mid_call_leaves_no_stage_unanswered() -> N
     assert await anext(events) == TextDelta("certainly")
     await branch.close()
     assert not reader.open_branches
+
+
+async def test_a_failed_answer_is_the_branchs_failure_and_both_are_closed() -> None:
+    answering = FakeLanguageModel(faults=[Fault("commit")])
+    reader = FakeLanguageModel()
+    branch = await EndReadingModel(answering, reader).branch("b1", ())
+    branch.commit(USER, GenerateParams())
+    with pytest.raises(BackendError):
+        await anext(branch.events())
+    await branch.close()
+    assert not answering.open_branches and not reader.open_branches
 
 
 def test_a_long_call_is_read_by_its_last_messages() -> None:
