@@ -1,6 +1,6 @@
 """Whisper through transformers: the fallback where CTranslate2 finds no CUDA libraries it knows.
 
-Encodes the windows of all streams as one batch and decodes each greedily with a key-value cache.
+The windows of all streams are one batch, encoded and decoded greedily with a key-value cache.
 transformers' encoder takes exactly 30 s, so short windows cost as much as long ones here. Word
 times are proportional to the words' lengths: no alignment heads are read.
 """
@@ -54,31 +54,55 @@ class TransformersDecoder:
         with torch.inference_mode():
             mels = torch.from_numpy(features).to(self.device, self._model.dtype)
             encoded = self._model.model.encoder(mels).last_hidden_state
-            return [
-                self._decode_one(request, encoded[i : i + 1]) for i, request in enumerate(requests)
-            ]
+            tokens = self._decode_batch(requests, encoded)
+        return [self._window(request, said) for request, said in zip(requests, tokens, strict=True)]
 
-    def _decode_one(self, request: DecodeRequest, encoded: Any) -> DecodedWindow:
+    def _decode_batch(self, requests: Sequence[DecodeRequest], encoded: Any) -> list[list[int]]:
+        """The greedy tokens behind each request's start; encoded [n_requests, 1500, size].
+
+        Starts differ in length, so they stand against the right with a mask on their left, and
+        positions count from each row's own first token: a row's words do not depend on the others.
+        """
         torch = self._torch
-        n_prefix = sum(len(word.tokens) for word in request.prefix)
-        ids = torch.tensor([start_tokens(self._text, request)], device=self.device)
-        cache, tokens = None, list[int]()
-        while len(tokens) + n_prefix < max_new_tokens(request):
+        starts = [start_tokens(self._text, request) for request in requests]
+        n_longest = max(map(len, starts))
+        pads = torch.tensor([n_longest - len(start) for start in starts], device=self.device)
+        rows = [[self._text.end_of_text] * (n_longest - len(start)) + start for start in starts]
+        ids = torch.tensor(rows, device=self.device)
+        columns = torch.arange(n_longest, device=self.device)
+        positions = (columns - pads[:, None]).clamp(min=0)
+        mask = (columns >= pads[:, None]).long()
+        budgets = [_n_tokens_left(request) for request in requests]
+        said: list[list[int]] = [[] for _ in requests]
+        active = {row for row, budget in enumerate(budgets) if budget > 0}
+        has_prefix = torch.tensor([bool(r.prefix) for r in requests], device=self.device)
+        first = torch.where(has_prefix[:, None], 0.0, self._never_first)
+        cache = None
+        while active:
             output = self._model(
                 encoder_outputs=(encoded,),
                 decoder_input_ids=ids,
+                decoder_attention_mask=mask,
+                decoder_position_ids=positions,
                 past_key_values=cache,
                 use_cache=True,
             )
+            logits = output.logits[:, -1].float() + self._never
+            if cache is None:
+                logits = logits + first
             cache = output.past_key_values
-            logits = output.logits[0, -1].float() + self._never
-            if not tokens and not n_prefix:
-                logits = logits + self._never_first
-            token = int(logits.argmax())
-            if token == self._text.end_of_text:
-                break
-            tokens.append(token)
-            ids = torch.tensor([[token]], device=self.device)
+            ids = logits.argmax(dim=-1, keepdim=True)
+            for row in list(active):
+                token = int(ids[row, 0])
+                if token != self._text.end_of_text:
+                    said[row].append(token)
+                if token == self._text.end_of_text or len(said[row]) >= budgets[row]:
+                    active.discard(row)
+            positions = positions[:, -1:] + 1
+            mask = torch.cat((mask, mask.new_ones(len(requests), 1)), dim=1)
+        return said
+
+    def _window(self, request: DecodeRequest, tokens: list[int]) -> DecodedWindow:
         tail = self._text.words(tokens, request.language)
         if not request.with_times:
             return DecodedWindow(tail)
@@ -93,3 +117,7 @@ class TransformersDecoder:
         if specials:
             mask[self._text.end_of_text + 1 :] = float("-inf")
         return mask
+
+
+def _n_tokens_left(request: DecodeRequest) -> int:
+    return max_new_tokens(request) - sum(len(word.tokens) for word in request.prefix)

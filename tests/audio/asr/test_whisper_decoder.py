@@ -27,7 +27,21 @@ def word(i):
     return HypothesisWord(f"w{i}", (i,))
 
 
-def test_batched_windows_give_what_each_gives_alone(ct2, noisy_speech):
+@pytest.fixture
+def fixture(request):
+    return request.getfixturevalue
+
+
+@pytest.fixture(scope="module")
+def fallback(tiny_whisper_dir):
+    from audio.asr.whisper_transformers import TransformersDecoder
+
+    return TransformersDecoder(tiny_whisper_dir, "cpu")
+
+
+@pytest.mark.parametrize("library", ["ct2", "fallback"])
+def test_batched_windows_give_what_each_gives_alone(library, noisy_speech, fixture):
+    decoder = fixture(library)
     requests = [
         request(noisy_speech(3.0, 1)),
         request(noisy_speech(5.0, 2), prefix=(word(300), word(301)), with_times=True),
@@ -35,8 +49,8 @@ def test_batched_windows_give_what_each_gives_alone(ct2, noisy_speech):
         request(noisy_speech(2.0, 4), language="de"),
         request(noisy_speech(4.0, 5), prefix=(word(777),)),
     ]
-    alone = [ct2.decode([one])[0] for one in requests]
-    assert ct2.decode(requests) == alone
+    alone = [decoder.decode([one])[0] for one in requests]
+    assert decoder.decode(requests) == alone
     assert len({result.tail for result in alone}) == len(alone), "the model must depend on input"
 
 
@@ -57,11 +71,8 @@ def test_tail_continues_the_forced_prefix(ct2, noisy_speech):
     assert rest[: len(whole) - 3] == whole[3:]
 
 
-def test_transformers_decodes_the_same_tokens(
-    tiny_whisper_dir, tiny_ct2_dir, noisy_speech, monkeypatch
-):
+def test_transformers_decodes_the_same_tokens(tiny_ct2_dir, fallback, noisy_speech, monkeypatch):
     from audio.asr import whisper_decoder, whisper_transformers
-    from audio.asr.whisper_transformers import TransformersDecoder
 
     for module in (whisper_decoder, whisper_transformers):
         monkeypatch.setattr(module, "max_new_tokens", lambda request: 24)
@@ -71,7 +82,6 @@ def test_transformers_decodes_the_same_tokens(
         request(noisy_speech(25.0, 4), prompt=(500,)),
     ]
     ct2 = Ct2Decoder(tiny_ct2_dir, "cpu", "float32", n_threads=1)
-    fallback = TransformersDecoder(tiny_whisper_dir, "cpu")
     expected, found = ct2.decode(requests), fallback.decode(requests)
     assert [r.tail for r in found] == [r.tail for r in expected]
     assert len(found[0].spans_ms) == 1 + len(found[0].tail)
