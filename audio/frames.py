@@ -1,10 +1,8 @@
-"""Rates, durations and the frame: the units all rooms of the house share.
+"""Rates, durations and levels: the units all rooms of the house share.
 
 Positions are sample counts from the start of a session; a duration is a position difference
 over a rate, so it never drifts.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,30 +16,6 @@ VAD_WINDOW = 512  # samples at 16 kHz that Silero v6 reads at a time: 32 ms
 VAD_WINDOW_MS = 1000 * VAD_WINDOW / RECOGNIZER_HZ
 
 Samples = NDArray[np.int16]
-
-
-@dataclass(frozen=True, slots=True)
-class AudioFrame:
-    """A run of mono int16 samples and where it stands in its stream.
-
-    samples: int16 [n]; rate_hz: samples a second; position: index of the first sample.
-    """
-
-    samples: Samples
-    rate_hz: int
-    position: int
-
-    @property
-    def duration_ms(self) -> float:
-        return duration_ms(len(self.samples), self.rate_hz)
-
-    @property
-    def start_ms(self) -> float:
-        return duration_ms(self.position, self.rate_hz)
-
-    @property
-    def end_ms(self) -> float:
-        return duration_ms(self.position + len(self.samples), self.rate_hz)
 
 
 def duration_ms(n_samples: int, rate_hz: int) -> float:

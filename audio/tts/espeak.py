@@ -37,8 +37,9 @@ _TIMBRES = {
     "en-gb-f": Timbre("en-gb-x-rp+f2", 50, 55),
 }
 # The voices of the Realtime API, so that an unchanged client is heard in some voice.
-_TIMBRES |= dict.fromkeys(("alloy", "coral", "marin", "sage", "shimmer"), _TIMBRES["ava"])
-_TIMBRES |= dict.fromkeys(("ash", "ballad", "cedar", "echo", "verse"), _TIMBRES["en-us"])
+_TIMBRES |= dict.fromkeys(("alloy", "coral", "marin", "nova", "sage", "shimmer"), _TIMBRES["ava"])
+_TIMBRES |= dict.fromkeys(("ash", "ballad", "cedar", "echo", "onyx", "verse"), _TIMBRES["en-us"])
+_TIMBRES["fable"] = _TIMBRES["en-gb"]
 DEFAULT_VOICE = "ava"
 _TIMBRES["default"] = _TIMBRES[DEFAULT_VOICE]
 

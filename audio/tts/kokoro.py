@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint import torch_device
-from ..errors import AudioError, UnknownStream
+from ..errors import AudioError
 from ..frames import VOICE_HZ, duration_ms
-from ..stream import Event, StreamFailed, VoiceOptions
+from ..stream import Event, StreamFailed
 from .reply import Fragment, Reply, Waveform, WordSpan, proportional_spans
+from .reply_voice import ReplyVoice
 
 REPOSITORY = "hexgrad/Kokoro-82M"
 WEIGHTS = "kokoro-v1_0.pth"
@@ -24,7 +25,7 @@ SPACY_MODEL = "en_core_web_sm"  # what misaki's English reads words with
 ENGLISH = ("a", "b")  # American, British: the package's own letters
 
 
-class KokoroVoice:
+class KokoroVoice(ReplyVoice):
     """A folder of Kokoro-82M: config.json, kokoro-v1_0.pth and voices/*.pt.
 
     language: the package's letter for it ("a" American, "b" British English, "e" Spanish ...);
@@ -32,8 +33,6 @@ class KokoroVoice:
 
     Raises: AudioError if the package, a file or the device is absent; it names the remedy.
     """
-
-    rate_hz = VOICE_HZ  # Kokoro's own
 
     def __init__(self, folder: str | Path, *, language: str = "a", device: str = "auto") -> None:
         folder = Path(folder)
@@ -55,33 +54,7 @@ class KokoroVoice:
             raise AudioError(f"expected Kokoro-82M in {folder}, found: {error!r}") from error
         self._torch = torch
         self._files = voices
-        self.voices = tuple(voices)
-        self._replies: dict[str, Reply] = {}
-
-    def open(self, stream_id: str, options: VoiceOptions) -> None:
-        """Raises: AudioError on a voice or speed that is not there, or an id in use."""
-        if stream_id in self._replies:
-            raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
-        if options.voice and options.voice not in self.voices:
-            raise AudioError(
-                f"expected a voice of {', '.join(self.voices)}, found {options.voice!r}"
-            )
-        self._replies[stream_id] = Reply(stream_id, options, VOICE_HZ)
-
-    def feed(self, stream_id: str, text: str) -> None:
-        self._reply(stream_id).feed(text)
-
-    def flush(self, stream_id: str) -> None:
-        self._reply(stream_id).flush()
-
-    def finish(self, stream_id: str) -> None:
-        self._reply(stream_id).finish()
-
-    def close(self, stream_id: str) -> None:
-        self._replies.pop(stream_id, None)
-
-    def has_work(self) -> bool:
-        return any(reply.has_fragment or reply.finished for reply in self._replies.values())
+        super().__init__(tuple(voices), VOICE_HZ)
 
     def step(self) -> list[Event]:
         """One clause of every stream that has one."""
@@ -90,7 +63,7 @@ class KokoroVoice:
             fragment = reply.next_fragment()
             if fragment is not None:
                 try:
-                    events += reply.say(*self._speak(fragment, reply.options))
+                    events += reply.say(*self._speak(fragment, reply))
                 except (RuntimeError, ValueError) as error:
                     self.close(stream_id)
                     events.append(StreamFailed(stream_id, str(error), retryable=True))
@@ -99,18 +72,13 @@ class KokoroVoice:
                 events += reply.end()
         return events
 
-    def _reply(self, stream_id: str) -> Reply:
-        if stream_id not in self._replies:
-            raise UnknownStream(stream_id)
-        return self._replies[stream_id]
-
-    def _speak(self, fragment: Fragment, options: VoiceOptions) -> tuple[Waveform, list[WordSpan]]:
+    def _speak(self, fragment: Fragment, reply: Reply) -> tuple[Waveform, list[WordSpan]]:
         """Samples float32 [n] at 24 kHz and when each word is spoken."""
-        voice = str(self._files[options.voice or self.voices[0]])
+        voice = str(self._files[reply.voice])
         waves: list[Waveform] = []
         timed: list[tuple[float, float]] = []
         with self._torch.inference_mode():
-            for result in self._pipeline(fragment.text, voice=voice, speed=options.speed):
+            for result in self._pipeline(fragment.text, voice=voice, speed=reply.speed):
                 start_ms = duration_ms(sum(len(wave) for wave in waves), VOICE_HZ)
                 if result.audio is None:
                     continue

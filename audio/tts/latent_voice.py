@@ -9,17 +9,18 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..checkpoint import load_checkpoint, torch_device
-from ..errors import AudioError, UnknownStream
-from ..frames import VOICE_HZ, duration_ms
+from ..errors import AudioError
+from ..frames import duration_ms
 from ..stream import Event, StreamFailed, VoiceOptions
 from .latent_codec import CodecState, LatentCodec
 from .latent_model import LatentModel, LatentReply
 from .reply import Fragment, Reply, Waveform
+from .reply_voice import ReplyVoice
 from .voice_prompts import VoicePrompts
 from .word_pace import PacedWords, WordPace
 
@@ -41,32 +42,33 @@ class _Speaking:
     n_samples: int = 0
 
 
-class LatentVoice:
-    """`VoiceModel` over a checkpoint of class_name.
+class LatentVoice(ReplyVoice):
+    """A Hugging Face folder of the model, its audio tokenizer and its voices.
 
-    folder: the model's, on disk. codec_folder: the audio tokenizer's; None for
-    folder/audio_tokenizer. voices_folder: None for folder/voices.
+    folder: on disk. codec_folder: the audio tokenizer's; None for folder/audio_tokenizer.
+    voices_folder: None for folder/voices. device: "cpu", "cuda" or "auto". seed: the same text
+    in the same voice gives the same samples.
 
     Raises: AudioError if a package, a folder or the device is absent; it names the remedy.
     """
 
-    rate_hz = VOICE_HZ
+    class_name: ClassVar[str]  # of the model in transformers
 
     def __init__(
         self,
-        class_name: str,
-        folder: Path,
+        folder: str | Path,
         *,
-        codec_folder: Path | None,
-        voices_folder: Path | None,
-        device: str,
-        seed: int,
+        codec_folder: str | Path | None = None,
+        voices_folder: str | Path | None = None,
+        device: str = "auto",
+        seed: int = 0,
     ) -> None:
+        folder = Path(folder)
         torch, self._device = torch_device(device, "a latent voice")
         dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
-        model = load_checkpoint(class_name, folder, dtype=dtype).to(self._device).eval()
+        model = load_checkpoint(self.class_name, folder, dtype=dtype).to(self._device).eval()
         codec_model = load_checkpoint(
-            "PocketTTSAudioTokenizerModel", codec_folder or folder / "audio_tokenizer"
+            "PocketTTSAudioTokenizerModel", Path(codec_folder or folder / "audio_tokenizer")
         )
         codec_model = codec_model.to(self._device).eval()
         self._tokenizer = load_checkpoint("AutoTokenizer", folder)
@@ -78,44 +80,27 @@ class LatentVoice:
         self._model = LatentModel(torch, model, _frames_after_eos(folder))
         self._codec = LatentCodec(torch, codec_model)
         self._prompts = VoicePrompts(
-            torch, voices_folder or folder / "voices", self._model, codec_model
+            torch, Path(voices_folder or folder / "voices"), self._model, codec_model
         )
-        self.voices = self._prompts.names
+        super().__init__(self._prompts.names, self._codec.rate_hz)
         self._prompts.prefix(self.voices[0])  # the default voice must be ready, and readable
         self._seed = seed
         self._paces: dict[str, WordPace] = {}
-        self._replies: dict[str, Reply] = {}
         self._speaking: dict[str, _Speaking] = {}
 
     def open(self, stream_id: str, options: VoiceOptions) -> None:
         """Raises: AudioError on a voice or speed that is not there, or an id in use."""
-        if stream_id in self._replies:
-            raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
-        if options.voice and options.voice not in self.voices:
-            raise AudioError(
-                f"expected a voice of {', '.join(self.voices)}, found {options.voice!r}"
-            )
         if options.speed != 1.0:
             raise AudioError(f"expected a speed of 1.0 (this model has one), found {options.speed}")
-        self._prompts.prefix(options.voice or self.voices[0])
-        self._replies[stream_id] = Reply(stream_id, options, self._codec.rate_hz)
-
-    def feed(self, stream_id: str, text: str) -> None:
-        self._reply(stream_id).feed(text)
-
-    def flush(self, stream_id: str) -> None:
-        self._reply(stream_id).flush()
-
-    def finish(self, stream_id: str) -> None:
-        self._reply(stream_id).finish()
+        self._prompts.prefix(self._voice_named(options.voice))  # read before the first text
+        super().open(stream_id, options)
 
     def close(self, stream_id: str) -> None:
-        self._replies.pop(stream_id, None)
+        super().close(stream_id)
         self._speaking.pop(stream_id, None)
 
     def has_work(self) -> bool:
-        replies = self._replies.values()
-        return bool(self._speaking) or any(r.has_fragment or r.finished for r in replies)
+        return bool(self._speaking) or super().has_work()
 
     def step(self) -> list[Event]:
         """One frame of every stream that has text."""
@@ -134,19 +119,13 @@ class LatentVoice:
                     events.append(StreamFailed(stream_id, str(error), retryable=True))
         return events
 
-    def _reply(self, stream_id: str) -> Reply:
-        if stream_id not in self._replies:
-            raise UnknownStream(stream_id)
-        return self._replies[stream_id]
-
     def _start(self, stream_id: str, reply: Reply) -> list[Event]:
         """Reads the stream's next fragment, or ends it."""
         fragment = reply.next_fragment()
         if fragment is not None:
-            voice = reply.options.voice or self.voices[0]
             try:
                 begun = self._model.begin(
-                    self._prompts.prefix(voice),
+                    self._prompts.prefix(reply.voice),
                     self._text_ids(fragment.text),
                     len(fragment.words),
                     self._seed ^ zlib.crc32(fragment.text.encode()),
@@ -154,7 +133,7 @@ class LatentVoice:
             except (AudioError, RuntimeError) as error:
                 self.close(stream_id)
                 return [StreamFailed(stream_id, str(error), retryable=True)]
-            words = PacedWords(fragment.words, self._paces.setdefault(voice, WordPace()))
+            words = PacedWords(fragment.words, self._paces.setdefault(reply.voice, WordPace()))
             self._speaking[stream_id] = _Speaking(begun, self._codec.initial, fragment, words)
             return []
         if not reply.finished:

@@ -54,18 +54,19 @@ class WordSpan:
 
 
 class Reply:
-    """One stream of a voice whose model gives float32 samples at model_hz.
+    """One stream in voice, of a model that gives float32 samples at model_hz.
 
     Raises: AudioError if the speed is outside MIN_SPEED..MAX_SPEED.
     """
 
-    def __init__(self, stream_id: str, options: VoiceOptions, model_hz: int) -> None:
+    def __init__(self, stream_id: str, voice: str, options: VoiceOptions, model_hz: int) -> None:
         if not MIN_SPEED <= options.speed <= MAX_SPEED:
             raise AudioError(
                 f"expected a speed of {MIN_SPEED} to {MAX_SPEED}, found {options.speed}"
             )
         self.stream_id = stream_id
-        self.options = options
+        self.voice = voice
+        self.speed = options.speed
         self.finished = False
         self._chunker = Chunker()
         self._clauses: deque[Clause] = deque()

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint import load_checkpoint, torch_device
-from ..errors import AudioError, UnknownStream
-from ..frames import VOICE_HZ, duration_ms
-from ..stream import Event, StreamFailed, VoiceOptions
+from ..frames import duration_ms
+from ..stream import Event, StreamFailed
 from .hifigan import HifiGanShape, chunk_bounds
 from .reply import Fragment, Reply, Waveform, WordSpan, proportional_spans
+from .reply_voice import ReplyVoice
 
 MAX_BATCH = 16
 
@@ -35,7 +35,7 @@ class _Decode:
     spans: Sequence[WordSpan]
 
 
-class VitsVoice:
+class VitsVoice(ReplyVoice):
     """A Hugging Face folder of `VitsModel` and its tokenizer.
 
     folder: on disk. device: "cpu", "cuda" or "auto". seed: the same text in the same voice gives
@@ -43,8 +43,6 @@ class VitsVoice:
 
     Raises: AudioError if a package, the folder or the device is absent; it names the remedy.
     """
-
-    rate_hz = VOICE_HZ
 
     def __init__(self, folder: str | Path, *, device: str = "auto", seed: int = 0) -> None:
         self._torch, self._device = torch_device(device, "a VITS voice")
@@ -57,43 +55,21 @@ class VitsVoice:
             tuple(config.resblock_kernel_sizes),
             tuple(tuple(dilations) for dilations in config.resblock_dilation_sizes),
         )
-        self._model_hz: int = config.sampling_rate
         self._seed = seed
         n_speakers = config.num_speakers
-        self.voices = tuple(str(i) for i in range(n_speakers)) if n_speakers > 1 else ("default",)
+        voices = tuple(str(i) for i in range(n_speakers)) if n_speakers > 1 else ("default",)
+        super().__init__(voices, config.sampling_rate)
         self._decoder = self._model.decoder
         # The model's own forward then ends with the latents; we decode them in chunks.
         self._model.decoder = _latents_only(self._torch)
-        self._replies: dict[str, Reply] = {}
         self._decodes: dict[str, _Decode] = {}
 
-    def open(self, stream_id: str, options: VoiceOptions) -> None:
-        """Raises: AudioError on a voice or speed that is not there, or an id in use."""
-        if stream_id in self._replies:
-            raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
-        if options.voice and options.voice not in self.voices:
-            raise AudioError(
-                f"expected a voice of {', '.join(self.voices)}, found {options.voice!r}"
-            )
-        self._replies[stream_id] = Reply(stream_id, options, self._model_hz)
-
-    def feed(self, stream_id: str, text: str) -> None:
-        self._reply(stream_id).feed(text)
-
-    def flush(self, stream_id: str) -> None:
-        self._reply(stream_id).flush()
-
-    def finish(self, stream_id: str) -> None:
-        self._reply(stream_id).finish()
-
     def close(self, stream_id: str) -> None:
-        self._replies.pop(stream_id, None)
+        super().close(stream_id)
         self._decodes.pop(stream_id, None)
 
     def has_work(self) -> bool:
-        return bool(self._decodes) or any(
-            r.has_fragment or r.finished for r in self._replies.values()
-        )
+        return bool(self._decodes) or super().has_work()
 
     def step(self) -> list[Event]:
         """One chunk of every stream that has text."""
@@ -110,16 +86,11 @@ class VitsVoice:
                 events += self._decode_chunks(members[i : i + MAX_BATCH])
         return events
 
-    def _reply(self, stream_id: str) -> Reply:
-        if stream_id not in self._replies:
-            raise UnknownStream(stream_id)
-        return self._replies[stream_id]
-
     def _start(self, stream_id: str, reply: Reply) -> list[Event]:
         """Latents of the stream's next fragment, or its end."""
         try:
             while (fragment := reply.next_fragment()) is not None:
-                decode = self._latents(fragment, reply.options)
+                decode = self._latents(fragment, reply)
                 if decode is not None:
                     self._decodes[stream_id] = decode
                     return []
@@ -131,18 +102,18 @@ class VitsVoice:
         self.close(stream_id)
         return reply.end()
 
-    def _latents(self, fragment: Fragment, options: VoiceOptions) -> _Decode | None:
+    def _latents(self, fragment: Fragment, reply: Reply) -> _Decode | None:
         """None if the model's alphabet has none of the fragment's characters."""
         torch = self._torch
         ids = self._tokenizer(fragment.text, return_tensors="pt").input_ids.to(self._device)
         if ids.shape[1] <= 1:
             return None
-        speaker_id = int(options.voice or 0) if len(self.voices) > 1 else None
+        speaker_id = int(reply.voice) if len(self.voices) > 1 else None
         durations: list[Any] = []
         hook = self._model.duration_predictor.register_forward_hook(
             lambda module, inputs, output: durations.append(output)
         )
-        rate = self._model.config.speaking_rate * options.speed
+        rate = self._model.config.speaking_rate * reply.speed
         devices = [self._device] if self._device.type == "cuda" else []
         try:
             with torch.inference_mode(), torch.random.fork_rng(devices=devices):

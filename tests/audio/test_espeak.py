@@ -8,6 +8,7 @@ pytest.importorskip("espeakng_loader", reason="the embedded extra is not install
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Speech, SpeechEnd, VoiceOptions
 from audio.tts.espeak import EspeakVoice
+from audio.tts.reply_voice import STOCK_VOICES
 
 REPLY = "Sure, one large latte. That comes to $7.50, is that right? We open at 8:30 a.m. today!"
 
@@ -136,3 +137,7 @@ def test_speed_shortens_speech_and_voices_differ(voice):
 def test_impossible_options_are_refused(voice, options):
     with pytest.raises(AudioError, match="expected a"):
         voice.open("s", VoiceOptions(**options))
+
+
+def test_every_stock_voice_is_spoken(voice):
+    assert set(voice.voices) >= STOCK_VOICES

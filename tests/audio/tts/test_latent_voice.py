@@ -8,6 +8,7 @@ from audio.stream import Speech, SpeechEnd, VoiceOptions
 from audio.tts.latent_codec import LatentCodec
 from audio.tts.phonon import PhononVoice
 from audio.tts.pocket import PocketVoice
+from tests.spoken import samples_of, speak
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -30,22 +31,6 @@ def voices(tiny_latent_dir):
         return made[kind]
 
     return make
-
-
-def speak(voice, texts, voice_id="", stream_id="a"):
-    voice.open(stream_id, VoiceOptions(voice=voice_id))
-    for text in texts:
-        voice.feed(stream_id, text)
-    voice.finish(stream_id)
-    events = []
-    while voice.has_work():
-        events += voice.step()
-    return events
-
-
-def samples_of(events, stream_id="a"):
-    pieces = [e.samples for e in events if isinstance(e, Speech) and e.stream_id == stream_id]
-    return np.concatenate(pieces).astype(int)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from audio.resample import Resampler
 from audio.stream import Speech, SpeechEnd, VoiceOptions
 from audio.tts.hifigan import HifiGanShape, chunk_bounds
 from audio.tts.vits import VitsVoice
+from tests.spoken import samples_of, speak
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -37,22 +38,6 @@ def hifigan(shape):
 @pytest.fixture(scope="module")
 def voice(tiny_vits_dir):
     return VitsVoice(tiny_vits_dir, device="cpu")
-
-
-def speak(voice, texts, voice_id="", stream_id="a"):
-    voice.open(stream_id, VoiceOptions(voice=voice_id))
-    for text in texts:
-        voice.feed(stream_id, text)
-    voice.finish(stream_id)
-    events = []
-    while voice.has_work():
-        events += voice.step()
-    return events
-
-
-def samples_of(events, stream_id="a"):
-    pieces = [e.samples for e in events if isinstance(e, Speech) and e.stream_id == stream_id]
-    return np.concatenate(pieces)
 
 
 def test_margins_of_the_mms_decoder_are_thirteen_frames():
@@ -218,3 +203,11 @@ def test_missing_folder_and_foreign_checkpoint_are_one_sentence(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(AudioError, match="expected a VitsModel"):
         VitsVoice(tmp_path)
+
+
+def test_a_stock_clients_voice_is_the_models_first_and_an_unknown_one_is_refused(voice):
+    assert np.array_equal(
+        samples_of(speak(voice, ["Hello."], voice_id="marin")), samples_of(speak(voice, ["Hello."]))
+    )
+    with pytest.raises(AudioError, match="expected a voice of 0, 1, found 'hal'"):
+        voice.open("b", VoiceOptions(voice="hal"))

@@ -1,0 +1,67 @@
+"""The streams of a neural voice: what all of them do around the model.
+
+Owns the open replies and the names a voice answers to. A subclass gives the samples, in `step`.
+"""
+
+from abc import ABC, abstractmethod
+
+from ..errors import AudioError, UnknownStream
+from ..frames import VOICE_HZ
+from ..stream import Event, VoiceOptions
+from .reply import Reply
+
+# The voices of the Realtime and speech APIs. Stock clients name one unasked: where a model has
+# none of that name it speaks in its own first voice, as it would for a client that names none.
+STOCK_VOICES = frozenset(
+    ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx")
+    + ("sage", "shimmer", "verse")
+)
+
+
+class ReplyVoice(ABC):
+    """`VoiceModel` over a model that gives float32 samples at model_hz in one of voices."""
+
+    rate_hz = VOICE_HZ
+
+    def __init__(self, voices: tuple[str, ...], model_hz: int) -> None:
+        self.voices = voices
+        self._model_hz = model_hz
+        self._replies: dict[str, Reply] = {}
+
+    def open(self, stream_id: str, options: VoiceOptions) -> None:
+        """Raises: AudioError on a voice or speed that is not there, or an id in use."""
+        if stream_id in self._replies:
+            raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
+        self._replies[stream_id] = Reply(
+            stream_id, self._voice_named(options.voice), options, self._model_hz
+        )
+
+    def feed(self, stream_id: str, text: str) -> None:
+        self._reply(stream_id).feed(text)
+
+    def flush(self, stream_id: str) -> None:
+        self._reply(stream_id).flush()
+
+    def finish(self, stream_id: str) -> None:
+        self._reply(stream_id).finish()
+
+    def close(self, stream_id: str) -> None:
+        self._replies.pop(stream_id, None)
+
+    def has_work(self) -> bool:
+        return any(reply.has_fragment or reply.finished for reply in self._replies.values())
+
+    @abstractmethod
+    def step(self) -> list[Event]: ...
+
+    def _reply(self, stream_id: str) -> Reply:
+        if stream_id not in self._replies:
+            raise UnknownStream(stream_id)
+        return self._replies[stream_id]
+
+    def _voice_named(self, name: str) -> str:
+        if name in self.voices:
+            return name
+        if name and name not in STOCK_VOICES:
+            raise AudioError(f"expected a voice of {', '.join(self.voices)}, found {name!r}")
+        return self.voices[0]

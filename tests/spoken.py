@@ -1,0 +1,29 @@
+"""Saying something in a voice, and what was heard of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio.stream import Event, Speech, VoiceModel, VoiceOptions
+
+
+def speak(
+    voice: VoiceModel, texts: Iterable[str], voice_id: str = "", stream_id: str = "a"
+) -> list[Event]:
+    """All events of one reply, its text fed before the first step."""
+    voice.open(stream_id, VoiceOptions(voice=voice_id))
+    for text in texts:
+        voice.feed(stream_id, text)
+    voice.finish(stream_id)
+    events: list[Event] = []
+    while voice.has_work():
+        events += voice.step()
+    return events
+
+
+def samples_of(events: Iterable[Event], stream_id: str = "a") -> NDArray[np.int64]:
+    pieces = [e.samples for e in events if isinstance(e, Speech) and e.stream_id == stream_id]
+    return np.concatenate(pieces).astype(np.int64)
