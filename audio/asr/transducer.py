@@ -9,18 +9,17 @@ stable once the next one has begun: no stable word is ever taken back.
 import json
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ..errors import AudioError, UnknownStream
+from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, Samples
 from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
 from .log_mel import LogMel, MelStream
-from .speech_level import SpeechLevel
+from .queued_recognizer import Finalize, QueuedRecognizer, QueuedStream
 from .transducer_model import CLASSES, EmittedToken, TransducerModel, TransducerState
 
 FRAME_MS = 80.0  # of the encoder: 8 feature frames of 10 ms
@@ -28,19 +27,8 @@ TICK_S = 0.080
 # Silence run behind a flush: the model says a word up to two frames after its last sound.
 FLUSH_FRAMES = 2
 SHORTEST_SEGMENT = RECOGNIZER_HZ // 10  # 100 ms: less holds no word
-MAX_WAITING = 600 * RECOGNIZER_HZ  # ten minutes: what the gateway lets a client send at once
 MAX_BATCH = 64
 LANGUAGE_TAG = re.compile(r"<[a-z]{2,3}(?:-[A-Za-z]{2,4})?>")  # what 3.5 says after a sentence
-
-
-@dataclass(frozen=True, slots=True)
-class _Flush:
-    """The caller paused."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Finalize:
-    """The segment is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +51,25 @@ class _Hearing:
         return _Hearing(self.mels.fork(), self.state, list(self.tokens))
 
 
-class _Stream:
+class _Stream(QueuedStream):
     """One caller; positions are samples from the stream's start."""
 
     def __init__(self, stream_id: str, options: RecognizerOptions, hearing: _Hearing) -> None:
-        self.stream_id = stream_id
-        self.options = options
+        super().__init__(stream_id, options)
         self.segment_options = options
-        self.inbox: deque[Samples | _Flush | _Finalize | RecognizerOptions] = deque()
-        self.n_waiting = 0
-        self.level = SpeechLevel()
-        self.n_segment = 0
         self.position = 0
         self.start = 0
         self.hearing = hearing
-        self.request: _Flush | _Finalize | None = None
         self.trial: _Hearing | None = None  # the copy that hears silence after the request
         self.n_trial_frames = 0  # feature frames the trial must reach
         self.early: _EarlyFinal | None = None
         self.shown: tuple[str, ...] = ()
 
-    def absorb(self) -> None:
-        """Moves sound into the features up to the next request."""
-        while self.inbox and self.request is None:
-            head = self.inbox.popleft()
-            if isinstance(head, np.ndarray):
-                self.n_waiting -= len(head)
-                self.position += len(head)
-                self.level.feed(head)
-                self.hearing.mels.push(head)
-            elif isinstance(head, RecognizerOptions):
-                self.options = head
-            else:
-                self.request = head
+    def hear(self, samples: Samples) -> int:
+        """All of it becomes features."""
+        self.position += len(samples)
+        self.hearing.mels.push(samples)
+        return len(samples)
 
     def open_segment(self, hearing: _Hearing) -> None:
         self.n_segment += 1
@@ -105,7 +79,7 @@ class _Stream:
         self.early, self.shown = None, ()
 
 
-class TransducerRecognizer:
+class TransducerRecognizer(QueuedRecognizer[_Stream]):
     """A folder of `nemotron_asr_streaming` (English) or `nemotron3_5_asr` (many languages).
 
     device: "cpu", "cuda" or "auto". n_lookahead: frames of 80 ms that a word waits for, one of
@@ -129,45 +103,13 @@ class TransducerRecognizer:
         extractor = self._model.processor.feature_extractor
         self._front_end = LogMel(self._model.torch, extractor, self._model.device)
         self._tokenizer = self._model.processor.tokenizer
-        self.languages = tuple(self._model.prompts) or ("en",)
+        super().__init__(tuple(self._model.prompts) or ("en",))
         self._clock = clock
         self._ticked_s = float("-inf")
-        self._streams: dict[str, _Stream] = {}
-
-    def open(self, stream_id: str, options: RecognizerOptions) -> None:
-        """Raises: AudioError if the language is none of the model's, or the id is open."""
-        if stream_id in self._streams:
-            raise AudioError(f"expected a new stream id, found {stream_id!r} open already")
-        self._check(options)
-        self._streams[stream_id] = _Stream(stream_id, options, self._new_hearing())
-
-    def feed(self, stream_id: str, samples: Samples) -> None:
-        """Raises: UnknownStream; AudioError if ten minutes already wait to be heard."""
-        stream = self._stream(stream_id)
-        if stream.n_waiting + len(samples) > MAX_WAITING:
-            raise AudioError(
-                f"expected at most {MAX_WAITING} samples waiting to be heard, found more"
-            )
-        if len(samples):
-            stream.inbox.append(samples)
-            stream.n_waiting += len(samples)
-
-    def flush(self, stream_id: str) -> None:
-        self._stream(stream_id).inbox.append(_Flush())
-
-    def finalize(self, stream_id: str) -> None:
-        self._stream(stream_id).inbox.append(_Finalize())
-
-    def set_options(self, stream_id: str, options: RecognizerOptions) -> None:
-        self._check(options)
-        self._stream(stream_id).inbox.append(options)
-
-    def close(self, stream_id: str) -> None:
-        self._streams.pop(stream_id, None)
 
     def has_work(self) -> bool:
         streams = self._streams.values()
-        if any(s.inbox or s.request is not None for s in streams):
+        if any(s.has_waiting or s.request is not None for s in streams):
             return True
         due = [s for s in streams if self._next(s) is not None]
         return bool(due) and self._is_tick(due)
@@ -190,17 +132,8 @@ class TransducerRecognizer:
                     stream.absorb()
         return events
 
-    def _stream(self, stream_id: str) -> _Stream:
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            raise UnknownStream(stream_id)
-        return stream
-
-    def _check(self, options: RecognizerOptions) -> None:
-        if options.language not in self.languages:
-            raise AudioError(
-                f"expected a language among {', '.join(self.languages)}, found {options.language!r}"
-            )
+    def _new_stream(self, stream_id: str, options: RecognizerOptions) -> _Stream:
+        return _Stream(stream_id, options, self._new_hearing())
 
     def _new_hearing(self) -> _Hearing:
         return _Hearing(MelStream(self._front_end), self._model.initial)
@@ -272,7 +205,7 @@ class TransducerRecognizer:
             return False
         stream.request = stream.trial = None
         words = self._words(stream, tokens)
-        if isinstance(request, _Finalize):
+        if isinstance(request, Finalize):
             events.append(Transcript(stream.stream_id, stream.n_segment, words))
             stream.open_segment(self._new_hearing())
         else:

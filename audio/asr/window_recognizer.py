@@ -10,13 +10,12 @@ fed in any chunks up to one interval, with a step after each, gives the same eve
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import AudioError, UnknownStream
+from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, Samples, samples_in
 from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
 from .local_agreement import (
@@ -26,7 +25,7 @@ from .local_agreement import (
     LocalAgreement,
     window_cut,
 )
-from .speech_level import SpeechLevel
+from .queued_recognizer import Finalize, Flush, QueuedRecognizer, QueuedStream
 from .window_decoder import DecodedWindow, DecodeRequest, WindowDecoder
 
 BATCH_WAIT_S = 0.005  # requests of several streams this close share a batch
@@ -35,17 +34,6 @@ MAX_PROMPT_TOKENS = 100
 SHORTEST_WINDOW = RECOGNIZER_HZ // 10  # 100 ms: less holds no word, and the model invents one
 KEPT_SILENCE = RECOGNIZER_HZ  # of the silence before a segment's first word, 1 s is kept
 LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
-MAX_WAITING = 600 * RECOGNIZER_HZ  # ten minutes: what the gateway lets a client send at once
-
-
-@dataclass(frozen=True, slots=True)
-class _Flush:
-    """The caller paused."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Finalize:
-    """The segment is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +66,23 @@ class _Segment:
         self.window_start += n_samples
 
 
-class _Stream:
-    """One caller: what was sent and not yet heard, and the segment under way."""
+class _Stream(QueuedStream):
+    """One caller and the segment under way."""
 
     def __init__(self, stream_id: str, serial: int, options: RecognizerOptions) -> None:
-        self.stream_id = stream_id
+        super().__init__(stream_id, options)
         self.serial = serial  # a stream id may come again, this does not
-        self.options = options
-        self.inbox: deque[Samples | _Flush | _Finalize | RecognizerOptions] = deque()
-        self.n_waiting = 0  # samples in the inbox
-        self.level = SpeechLevel()
-        self.n_segment = 0
         self.segment = _Segment(0, options)
-        self.request: _Flush | _Finalize | None = None
         self.due_since_s: float | None = None
 
+    def hear(self, samples: Samples) -> int:
+        """As much as the window has room for."""
+        taken = samples[: LONGEST_WINDOW - len(self.segment.window)]
+        self.segment.window = np.concatenate((self.segment.window, taken))
+        return len(taken)
+
     def absorb(self) -> None:
-        """Moves sound into the window up to the next request, or until the window is full."""
-        while self.inbox and self.request is None:
-            head = self.inbox[0]
-            if isinstance(head, np.ndarray):
-                free = LONGEST_WINDOW - len(self.segment.window)
-                if free <= 0:
-                    return
-                taken, rest = head[:free], head[free:]
-                self.n_waiting -= len(taken)
-                self.level.feed(taken)
-                self.segment.window = np.concatenate((self.segment.window, taken))
-                if len(rest):
-                    self.inbox[0] = rest
-                    continue
-            elif isinstance(head, RecognizerOptions):
-                self.options = head
-            else:
-                self.request = head
-            self.inbox.popleft()
+        super().absorb()
         self._drop_leading_silence()
 
     def _drop_leading_silence(self) -> None:
@@ -128,7 +98,7 @@ class _Stream:
         self.segment = _Segment(self.segment.end, self.options)
 
 
-class WindowRecognizer:
+class WindowRecognizer(QueuedRecognizer[_Stream]):
     """Recognizes by decoding windows; update_ms: how much new audio makes a partial due.
 
     Raises: AudioError if update_ms is outside 20..10000.
@@ -143,53 +113,17 @@ class WindowRecognizer:
     ) -> None:
         if not 20.0 <= update_ms <= 10_000.0:
             raise AudioError(f"expected update_ms of 20 to 10000, found {update_ms}")
+        super().__init__(decoder.languages)
         self._decoder = decoder
         self._n_update = samples_in(update_ms, RECOGNIZER_HZ)
         self._update_s = update_ms / 1000.0
         self._clock = clock
         self._rest_until_s = float("-inf")
         self._n_opened = 0
-        self._streams: dict[str, _Stream] = {}
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        return self._decoder.languages
-
-    def open(self, stream_id: str, options: RecognizerOptions) -> None:
-        """Raises: AudioError if the language is none of the model's, or the id is open."""
-        if stream_id in self._streams:
-            raise AudioError(f"expected a new stream id, found {stream_id!r} open already")
-        self._check(options)
-        self._n_opened += 1
-        self._streams[stream_id] = _Stream(stream_id, self._n_opened, options)
-
-    def feed(self, stream_id: str, samples: Samples) -> None:
-        """Raises: UnknownStream; AudioError if ten minutes already wait to be heard."""
-        stream = self._stream(stream_id)
-        if stream.n_waiting + len(samples) > MAX_WAITING:
-            raise AudioError(
-                f"expected at most {MAX_WAITING} samples waiting to be heard, found more"
-            )
-        if len(samples):
-            stream.inbox.append(samples)
-            stream.n_waiting += len(samples)
-
-    def flush(self, stream_id: str) -> None:
-        self._stream(stream_id).inbox.append(_Flush())
-
-    def finalize(self, stream_id: str) -> None:
-        self._stream(stream_id).inbox.append(_Finalize())
-
-    def set_options(self, stream_id: str, options: RecognizerOptions) -> None:
-        self._check(options)
-        self._stream(stream_id).inbox.append(options)
-
-    def close(self, stream_id: str) -> None:
-        self._streams.pop(stream_id, None)
 
     def has_work(self) -> bool:
         """Also true while a due stream waits BATCH_WAIT_S for others to join it."""
-        return any(s.inbox or self._is_due(s) for s in self._streams.values())
+        return any(s.has_waiting or self._is_due(s) for s in self._streams.values())
 
     def step(self) -> list[Event]:
         """Answers what is ready, then decodes what is due: one window a stream at most."""
@@ -212,17 +146,9 @@ class WindowRecognizer:
             events.extend(self._decode(due[:MAX_BATCH]))
         return events
 
-    def _stream(self, stream_id: str) -> _Stream:
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            raise UnknownStream(stream_id)
-        return stream
-
-    def _check(self, options: RecognizerOptions) -> None:
-        if options.language not in self.languages:
-            raise AudioError(
-                f"expected a language among {', '.join(self.languages)}, found {options.language!r}"
-            )
+    def _new_stream(self, stream_id: str, options: RecognizerOptions) -> _Stream:
+        self._n_opened += 1
+        return _Stream(stream_id, self._n_opened, options)
 
     def _is_time(self, due: list[_Stream], now: float) -> bool:
         waited_s = now - min(s.due_since_s for s in due if s.due_since_s is not None)
@@ -261,12 +187,12 @@ class WindowRecognizer:
     def _answer(
         self,
         stream: _Stream,
-        request: _Flush | _Finalize,
+        request: Flush | Finalize,
         words: tuple[Word, ...],
         events: list[Event],
     ) -> None:
         stream.request = None
-        if isinstance(request, _Finalize):
+        if isinstance(request, Finalize):
             events.append(Transcript(stream.stream_id, stream.n_segment, words))
             stream.open_segment()
         else:
@@ -341,7 +267,7 @@ class WindowRecognizer:
             self._answer(stream, request, segment.early.words, events)
         elif n_known or agreement.committed or agreement.tail:
             events.append(_partial(stream, is_flushed=False))
-        if not isinstance(request, _Finalize):
+        if not isinstance(request, Finalize):
             self._cut_window(stream, end, words, n_prefix + len(result.tail))
 
     def _cut_window(self, stream: _Stream, end: int, words: tuple[Word, ...], n_words: int) -> None:
