@@ -270,7 +270,7 @@ def served_exactness(setting: Setting) -> list[Bar]:
         plain = setting.engine(quant=quant)
         drafted = setting.engine(quant=quant, self_draft_layers=2)
         for _, length in drafted.speculation._drafters:
-            length.choose = lambda: 4  # type: ignore[method-assign]
+            length.choose = lambda branch_id: 4  # type: ignore[method-assign]
         for i in range(10 * setting.repeats):
             prompt = setting.question(plain, i)
             params = SamplingParams(

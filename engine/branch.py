@@ -13,6 +13,7 @@ from .sequence import Sequence
 from .tool_calls import ParsedCall
 from .types import (
     Done,
+    DraftCall,
     DraftDelta,
     DraftDone,
     Event,
@@ -34,6 +35,7 @@ class Home(Protocol):
     def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply: ...
     def require_room(self, n_tokens: int) -> None: ...
     def order(self) -> int: ...
+    def speculated(self, session: str, n_used: int, n_wasted: int) -> None: ...
     def finished(self, reply: Reply, done: Done) -> None: ...
     def forget(self, branch: "Branch") -> None: ...
 
@@ -66,9 +68,9 @@ class Branch:
     """See `engine.Engine.branch`."""
 
     def __init__(
-        self, home: Home, branch_id: str, history: Tokens[int], sequence: Sequence
+        self, home: Home, branch_id: str, history: Tokens[int], sequence: Sequence, session: str
     ) -> None:
-        self.branch_id, self.sequence = branch_id, sequence
+        self.branch_id, self.sequence, self.session = branch_id, sequence, session
         self.n_history = len(history)
         self.history_published = not history
         self.staged_due = False  # a Staged event is owed
@@ -78,6 +80,7 @@ class Branch:
         self.admitted = False
         self.draft: Draft | None = None
         self.n_speculated = 0  # in this turn
+        self.n_discarded = 0  # of those, thrown away
         self.closed = False
         self._home = home
         self._n_drafts = 0
@@ -103,7 +106,7 @@ class Branch:
         self.order = self._home.order()
         draft = self.draft
         if draft is not None and draft.active and draft.prompt[: -len(draft.tail)] != target:
-            self._stop_draft("cancelled")
+            self.stop_draft("cancelled")
 
     def speculate(self, tail_tokens: Tokens[int], params: SamplingParams) -> str:
         """Draft a reply to what is staged, when nothing else is due -> `DraftDelta`, `DraftDone`.
@@ -148,10 +151,17 @@ class Branch:
             return
         if usable is not None:
             reply.proposals = usable.reply.tokens[: reply.params.max_tokens - 1]
-        self.reply = reply
         self._drop_draft()
+        self.reply = reply
         self._aim(target)
-        reply.count(cached_tokens=self.sequence.n_resident)
+        reply.count(cached_tokens=self.sequence.n_resident, discarded_tokens=self.n_discarded)
+        self.n_discarded = 0
+
+    def salvaged(self, n_tokens: int) -> None:
+        """So many tokens of a discarded draft stood after all."""
+        assert self.reply is not None
+        self.reply.count(discarded_tokens=-n_tokens)
+        self._home.speculated(self.session, n_tokens, -n_tokens)
 
     def cancel(self) -> None:
         """End the reply under way with `Done("cancelled")`; the branch stays usable."""
@@ -164,11 +174,10 @@ class Branch:
         if self.closed:
             return
         self.closed = True
-        self._home.forget(self)
-        if self.draft is not None:
-            self.draft.release()
+        self._drop_draft()
         self.sequence.publish(self.n_history if self.reply is None else self.reply.n_prompt)
         self.sequence.release()
+        self._home.forget(self)
 
     # -- what a step reports ---------------------------------------------------------------------
 
@@ -188,15 +197,20 @@ class Branch:
                 )
 
     def emit_draft(self, output: list[str | ParsedCall]) -> None:
-        """Send output of the drafted reply; a tool call is kept back until it is committed."""
+        """Send output of the drafted reply."""
         assert self.draft is not None
+        draft_id = self.draft.draft_id
         text = "".join(piece for piece in output if isinstance(piece, str))
         if text:
             n_tokens = self.draft.reply.report()
-            delta = DraftDelta(self.branch_id, self.draft.draft_id, text, n_tokens)
-            self._home.outbox.append(delta)
+            self._home.outbox.append(DraftDelta(self.branch_id, draft_id, text, n_tokens))
+        self._home.outbox += [
+            DraftCall(self.branch_id, draft_id, piece.name, piece.arguments_json)
+            for piece in output
+            if isinstance(piece, ParsedCall)
+        ]
         if self.draft.reply.finish_reason is not None:
-            self._stop_draft(self.draft.reply.finish_reason)
+            self.stop_draft(self.draft.reply.finish_reason)
 
     def finish(self, reason: str, error: str | None = None) -> None:
         """End the committed reply; it becomes history that others may share."""
@@ -213,8 +227,18 @@ class Branch:
     def preempt_draft(self) -> None:
         """Make room for somebody more urgent."""
         assert self.draft is not None
-        self._stop_draft("cancelled")
+        self.stop_draft("cancelled")
         self.draft.release()
+
+    def stop_draft(self, reason: str) -> None:
+        """No further tokens for the draft; what it has stays, to be adopted or salvaged."""
+        assert self.draft is not None
+        if self.draft.active:
+            self.draft.active = False
+            n_tokens = len(self.draft.reply.tokens)
+            self._home.outbox.append(
+                DraftDone(self.branch_id, self.draft.draft_id, reason, n_tokens)
+            )
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -267,25 +291,19 @@ class Branch:
             return False
         self.sequence.release()
         self.sequence, self.draft, self.reply = draft.sequence, None, drafted
-        drafted.adopt(reply.clock)
+        self._home.speculated(self.session, len(drafted.tokens), 0)
+        drafted.adopt(reply.clock, self.n_discarded)
+        self.n_discarded = 0
         self.emit(drafted.pieces)
         if drafted.finish_reason is not None:
             self.finish(drafted.finish_reason)
         return True
 
-    def _stop_draft(self, reason: str) -> None:
-        assert self.draft is not None
-        if self.draft.active:
-            self.draft.active = False
-            n_tokens = len(self.draft.reply.tokens)
-            self._home.outbox.append(
-                DraftDone(self.branch_id, self.draft.draft_id, reason, n_tokens)
-            )
-
     def _drop_draft(self) -> None:
         if self.draft is not None:
-            if self.reply is not None:
-                self.reply.count(discarded_tokens=len(self.draft.reply.tokens))
-            self._stop_draft("cancelled")
+            n_tokens = len(self.draft.reply.tokens)
+            self.n_discarded += n_tokens
+            self._home.speculated(self.session, 0, n_tokens)
+            self.stop_draft("cancelled")
             self.draft.release()
             self.draft = None

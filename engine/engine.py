@@ -14,6 +14,7 @@ from time import monotonic
 import torch
 from torch import Tensor
 
+from .allowance import Allowances
 from .assembly import context_length, make_drafters, read_model
 from .branch import Branch
 from .grammar import GrammarCompiler
@@ -68,9 +69,10 @@ class Engine:
             kv_format=config.kv_format,
             poison=config.poison,
         )
-        self.tree = PrefixTree(self.pool)
+        self.tree = PrefixTree(self.pool, is_sharing=config.prefix_cache)
         self.runner = Runner(decoder, self.pool)
-        self.scheduler = Scheduler(self.pool, self.tree, config)
+        self.allowances = Allowances(config.speculation_waste_tokens)
+        self.scheduler = Scheduler(self.pool, self.tree, config, self.allowances)
         self._grammars = GrammarCompiler(text, model.vocab_size)
         self.speculation = Speculation(drafters, config.max_draft_tokens, clock)
         self.notation = notation_of(text.template_source)
@@ -99,10 +101,17 @@ class Engine:
 
     # -- what a caller asks for ------------------------------------------------------------------
 
-    def branch(self, branch_id: str, history_tokens: Tokens[int] = (), salt: str = "") -> Branch:
+    def branch(
+        self,
+        branch_id: str,
+        history_tokens: Tokens[int] = (),
+        salt: str = "",
+        session: str | None = None,
+    ) -> Branch:
         """Fork the committed prefix `history_tokens`; what is not shared yet is prefilled.
 
-        Branches of different salts share nothing.
+        salt: of a tenant; branches of different salts share nothing.
+        session: whose speculation budget drafts of this branch are booked on; None: its own.
         Raises: InvalidRequest, PromptTooLong, OutOfMemory.
         """
         if branch_id in self._branches:
@@ -111,7 +120,8 @@ class Engine:
             raise InvalidRequest(
                 f"expected at most {self.config.max_branches} branches, found one more"
             )
-        branch = Branch(self, branch_id, history_tokens, Sequence(self.pool, self.tree, salt))
+        sequence = Sequence(self.pool, self.tree, salt)
+        branch = Branch(self, branch_id, history_tokens, sequence, session or branch_id)
         self._branches[branch_id] = branch
         return branch
 
@@ -135,8 +145,8 @@ class Engine:
         if tasks:
             started = self.clock()
             for task in tasks:
-                if task.reply is not None and task.reply.clock.scheduled is None:
-                    task.reply.clock.scheduled = started
+                if task.reply is not None:
+                    task.reply.begin_step(started, task.extension.n_logits)
             logits = self.runner.run([task.extension for task in tasks])
             for task, rows in self._split(tasks, logits):
                 self._advance(task, rows)
@@ -170,7 +180,6 @@ class Engine:
         """A reply not yet begun. Raises: GrammarError."""
         self._stalled = False
         n_most = min(params.max_tokens, self.context_length - n_prompt)
-        schema = params.json_schema
         return Reply(
             self.text,
             replace(params, max_tokens=max(1, n_most)),
@@ -178,7 +187,7 @@ class Engine:
             n_prompt=n_prompt,
             now=self.clock(),
             notation=self.notation,
-            grammar=None if schema is None else self._grammars.json_schema(schema),
+            grammar=self._grammars.of(params, self.notation),
         )
 
     def require_room(self, n_tokens: int) -> None:
@@ -195,6 +204,10 @@ class Engine:
         self._n_ordered += 1
         return self._n_ordered
 
+    def speculated(self, session: str, n_used: int, n_wasted: int) -> None:
+        self._totals["discarded_tokens"] += n_wasted
+        self.allowances.settle(session, n_used, n_wasted)
+
     def finished(self, reply: Reply, done: Done) -> None:
         self._stalled = False
         self.outbox.append(replace(done, timings=reply.clock.timings(self.clock())))
@@ -209,7 +222,6 @@ class Engine:
                 "drafted_tokens": usage.drafted_tokens,
                 "accepted_tokens": usage.accepted_tokens,
                 "adopted_tokens": usage.adopted_tokens,
-                "discarded_tokens": usage.discarded_tokens,
             }
         )
 
@@ -217,6 +229,8 @@ class Engine:
         self._stalled = False
         self.speculation.forget(branch.branch_id)
         del self._branches[branch.branch_id]
+        if not self._branches:
+            self.check_integrity()  # idle: nobody waits for it
         self.outbox = [event for event in self.outbox if event.branch_id != branch.branch_id]
 
     # -- the step --------------------------------------------------------------------------------
@@ -253,7 +267,8 @@ class Engine:
         self._totals.update(steps=1, rows=n_rows)
         if len(tasks) == 1 and tasks[0].service is Service.DECODE:
             n_drafted = len(tasks[0].extension.proposals)
-            self.speculation.verified(n_drafted, tasks[0].n_accepted, elapsed_ms)
+            branch_id = tasks[0].branch.branch_id
+            self.speculation.verified(branch_id, n_drafted, tasks[0].n_accepted, elapsed_ms)
 
     def _split(
         self, tasks: list[Task], logits: Tensor | None
@@ -278,6 +293,8 @@ class Engine:
             return
         try:
             sampled = self._verify(task.reply, sequence.tokens, extension.proposals, logits)
+            if not task.reply.tokens and len(sampled) > 1:
+                branch.salvaged(len(sampled) - 1)
         except GrammarError as error:
             sequence.n_resident = len(sequence.tokens)
             self._conclude(task, [], str(error))
@@ -311,7 +328,7 @@ class Engine:
         for i, row in enumerate(logits):
             row = penalize(row, reply.params, prompt[:n_prompt], [*reply.tokens, *sampled])
             if reply.grammar is not None:
-                row = reply.grammar.mask(row)
+                row = reply.grammar.mask(row, i)
             sampled.append(choose(row, reply.params, reply.seed, n_before + i))
             if reply.grammar is not None:
                 reply.grammar.advance(sampled[-1])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .packed import Int4Weight, Int8Weight, Weight
-from .quant import quantize_int4, quantize_int8
+from .packed import Fp8Weight, Int4Weight, Int8Weight, Weight
+from .quant import quantize_fp8, quantize_int4, quantize_int8
 
 # Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
 # for 4, 98 for 16; oneDNN on packed bf16 weights takes 18 us for 1 row and 20 for 16, while the
@@ -67,20 +67,21 @@ class DenseLinear:
         return linear(x, self.weight, self.bias)
 
 
-class Int8Linear:
-    """int8 weights with one scale per output channel.
+class ScaledLinear:
+    """int8 or fp8 weights with one scale per output channel.
 
-    Few rows go through aten's int8 kernel, which reads one byte a weight. More rows go through
-    the bf16 GEMM on the same integers (exact in bf16), scaled afterwards: the same mathematics,
+    Few rows of int8 go through aten's kernel, which reads one byte a weight. Others go through
+    the bf16 GEMM on the same codes (exact in bf16), scaled afterwards: the same mathematics,
     so that a verify pass and a decode step agree up to the order of summation.
     """
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
-        """weight: int8 [out, in]; scale: [out] in the compute dtype."""
+        """weight: int8 or float8 [out, in]; scale: [out] in the compute dtype."""
         self.out_features = weight.shape[0]
         self.weight, self.scale, self.bias = weight, scale, bias
         self.wide = DenseLinear(weight.to(scale.dtype), None)
-        self.has_kernel = scale.dtype == torch.bfloat16  # any other dtype falls to a slow path
+        # With activations of another dtype the int8 kernel falls to a slow path.
+        self.has_kernel = weight.dtype == torch.int8 and scale.dtype == torch.bfloat16
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.has_kernel and x.shape[0] <= INT8_KERNEL_MAX_ROWS:
@@ -127,11 +128,13 @@ def make_linear(
     if isinstance(weight, Tensor):
         if quant == "int8":
             weight = quantize_int8(weight)
+        elif quant == "fp8":
+            weight = quantize_fp8(weight)
         elif quant == "int4" and weight.shape[1] % INT4_GROUP == 0:
             weight = quantize_int4(weight, INT4_GROUP)
     match weight:
-        case Int8Weight(codes, scale):
-            return Int8Linear(codes.to(device), scale.to(device=device, dtype=dtype), bias)
+        case Int8Weight(codes, scale) | Fp8Weight(codes, scale):
+            return ScaledLinear(codes.to(device), scale.to(device=device, dtype=dtype), bias)
         case Int4Weight(codes, scale, zero):
             scale = scale.to(device=device, dtype=dtype)
             zero = zero.to(device=device, dtype=dtype)

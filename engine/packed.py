@@ -1,8 +1,8 @@
 """Owns the reading of quantized checkpoints: AWQ, GPTQ and compressed-tensors.
 
-Whatever the layout on disk, a weight comes out in one of three canonical forms: `Int4Weight`,
-`Int8Weight`, or a dense tensor where neither holds the same numbers. A format the engine does not
-know is refused by name.
+Whatever the layout on disk, a weight comes out in one of four canonical forms: `Int4Weight`,
+`Int8Weight`, `Fp8Weight`, or a dense tensor where none of them holds the same numbers. A format the
+engine does not know is refused by name.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,18 @@ class Int8Weight:
         return self.codes * self.scale[:, None]
 
 
-Weight: TypeAlias = Tensor | Int4Weight | Int8Weight
+@dataclass(frozen=True, slots=True)
+class Fp8Weight:
+    """w = codes * scale; codes float8_e4m3fn [out, in], scale [out]."""
+
+    codes: Tensor
+    scale: Tensor
+
+    def dense(self) -> Tensor:
+        return self.codes.float() * self.scale[:, None]
+
+
+Weight: TypeAlias = Tensor | Int4Weight | Int8Weight | Fp8Weight
 
 
 def dense(weight: Weight) -> Tensor:
@@ -55,16 +66,17 @@ def dense(weight: Weight) -> Tensor:
 def join(weights: Sequence[Weight]) -> Weight:
     """Stack along the outputs; formats that differ meet as dense tensors."""
     int4 = [weight for weight in weights if isinstance(weight, Int4Weight)]
-    int8 = [weight for weight in weights if isinstance(weight, Int8Weight)]
     if len(int4) == len(weights) and len({weight.scale.shape[1] for weight in int4}) == 1:
         return Int4Weight(
             torch.cat([weight.codes for weight in int4]),
             torch.cat([weight.scale for weight in int4]),
             torch.cat([weight.zero for weight in int4]),
         )
-    if len(int8) == len(weights):
-        codes = torch.cat([weight.codes for weight in int8])
-        return Int8Weight(codes, torch.cat([weight.scale for weight in int8]))
+    for form in (Int8Weight, Fp8Weight):
+        alike = [weight for weight in weights if isinstance(weight, form)]
+        if len(alike) == len(weights):
+            codes = torch.cat([weight.codes for weight in alike])
+            return form(codes, torch.cat([weight.scale for weight in alike]))
     return torch.cat([dense(weight) for weight in weights])
 
 
@@ -190,7 +202,7 @@ def _read_compressed(
     if weight.dtype == torch.int8 and scale.numel() in (1, shape[0]):
         return Int8Weight(weight, scale.flatten().expand(shape[0]).contiguous())
     if weight.dtype == torch.float8_e4m3fn and scale.numel() in (1, shape[0]):
-        return weight.float() * scale.view(-1, 1)
+        return Fp8Weight(weight, scale.flatten().expand(shape[0]).contiguous())
     raise UnsupportedQuantization(
         f"{checkpoint.model_dir}: expected {name} as int4, int8 or fp8 with a scale per channel, "
         f"found {weight.dtype} with {list(scale.shape)} scales ({quantization.get('format')})"

@@ -27,8 +27,9 @@ class Node:
 class PrefixTree:
     """Committed blocks of all conversations; the least recently used are given back first."""
 
-    def __init__(self, pool: KvPool) -> None:
-        self.pool = pool
+    def __init__(self, pool: KvPool, is_sharing: bool = True) -> None:
+        """is_sharing: False stores nothing, so that every prompt is computed anew."""
+        self.pool, self.is_sharing = pool, is_sharing
         self._roots: dict[str, Node] = {}
         # Oldest first, and a parent always younger than its children: leaves come first.
         self._by_age: OrderedDict[int, Node] = OrderedDict()
@@ -59,6 +60,8 @@ class PrefixTree:
 
         Only committed tokens may come here (I2).
         """
+        if not self.is_sharing:
+            return
         path = self._walk(tokens, salt)
         if salt not in self._roots:
             self._roots[salt] = Node((), -1, None)

@@ -77,13 +77,23 @@ class Reply:
             self.usage, **{name: getattr(self.usage, name) + n for name, n in changes.items()}
         )
 
+    def begin_step(self, now: float, n_logits: int) -> None:
+        """The coming step has rows of this reply; masks are made while it runs."""
+        if self.clock.scheduled is None:
+            self.clock.scheduled = now
+        if self.grammar is not None and n_logits:
+            self.grammar.prepare(self.proposals)
+
     def report(self) -> int:
         """Tokens accepted since the last report."""
         n_new, self._n_reported = len(self.tokens) - self._n_reported, len(self.tokens)
         return n_new
 
-    def adopt(self, clock: ReplyClock) -> None:
-        """From a draft become the committed reply asked for at `clock.asked`."""
+    def adopt(self, clock: ReplyClock, n_discarded: int) -> None:
+        """From a draft become the committed reply asked for at `clock.asked`.
+
+        n_discarded: tokens of other drafts for this turn.
+        """
         self.clock, self._n_reported = clock, 0
         clock.scheduled = clock.asked
         clock.token(clock.asked)
@@ -93,6 +103,7 @@ class Reply:
             cached_tokens=self.n_prompt,
             output_tokens=n_tokens,
             adopted_tokens=n_tokens,
+            discarded_tokens=n_discarded,
         )
 
     def accept(self, tokens: Tokens[int]) -> list[str | ParsedCall]:

@@ -1,13 +1,15 @@
 """Owns the order of service: what the next step does, and who must give memory back for it.
 
-Classes, most urgent first: committed decode, committed prefill, staged prefill, speculative. A
-lower class joins a step only where it cannot be felt by a higher one.
+Classes, most urgent first: committed decode, committed prefill, staged prefill, speculative, batch.
+A lower class joins a step only where it cannot be felt by a higher one.
 """
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from enum import IntEnum
 
+from .allowance import Allowances
 from .branch import Branch
 from .kv_cache import KvPool
 from .prefix_tree import PrefixTree
@@ -24,6 +26,7 @@ class Service(IntEnum):
     PREFILL = 1
     STAGED = 2
     SPECULATIVE = 3
+    BATCH = 4
 
 
 @dataclass(slots=True)
@@ -46,11 +49,35 @@ def worst_blocks(branch: Branch) -> int:
     return sequence.n_blocks_to_reserve(n_most - sequence.n_resident)
 
 
+def is_batch(branch: Branch) -> bool:
+    """Whether nobody waits for this branch's reply."""
+    return branch.reply is not None and branch.reply.params.is_batch
+
+
+def share_out(pending: Items[int], n_rows: int) -> list[int]:
+    """Rows of a step for prompts of so many `pending` tokens, the longest waiting first.
+
+    Half goes to whoever waits longest, the rest to whoever is soonest done: nobody starves, and a
+    short turn does not wait for another session's long prompt.
+    """
+    chunks = [0] * len(pending)
+    if pending:
+        chunks[0] = min(pending[0], max(1, n_rows // 2))
+    n_left = n_rows - sum(chunks)
+    for i in sorted(range(len(pending)), key=lambda i: pending[i]):
+        n_more = max(0, min(pending[i] - chunks[i], n_left))
+        chunks[i] += n_more
+        n_left -= n_more
+    return chunks
+
+
 class Scheduler:
     """Composes steps for the branches of one engine."""
 
-    def __init__(self, pool: KvPool, tree: PrefixTree, config: EngineConfig) -> None:
-        self.pool, self.tree, self.config = pool, tree, config
+    def __init__(
+        self, pool: KvPool, tree: PrefixTree, config: EngineConfig, allowances: Allowances
+    ) -> None:
+        self.pool, self.tree, self.config, self.allowances = pool, tree, config, allowances
         self._ms_per_row = 0.0  # running estimate for chunks; 0 until measured
 
     # -- time ------------------------------------------------------------------------------------
@@ -72,9 +99,10 @@ class Scheduler:
 
     def compose(self, branches: Iterable[Branch]) -> list[Task]:
         """The tasks of the next step, blocks reserved."""
-        branches = sorted(branches, key=lambda branch: branch.order)
+        branches = sorted(branches, key=lambda branch: (is_batch(branch), branch.order))
         self._admit(branches)
-        tasks = self._committed(branches)
+        running = [branch for branch in branches if branch.admitted and branch.reply is not None]
+        tasks = self._committed([b for b in running if not is_batch(b)], branches)
         urgent = any(task.service is Service.PREFILL for task in tasks)
         sharing = self.config.share_steps
         n_rows = sum(task.extension.n_rows for task in tasks)
@@ -82,24 +110,28 @@ class Scheduler:
             tasks += self._staged(branches, self._chunk(self.config.background_tokens) - n_rows)
         if not tasks or sharing:
             tasks += self._speculative(branches)
+        if not tasks or sharing:
+            tasks += self._committed([b for b in running if is_batch(b)], branches)
         return tasks
 
-    def _committed(self, branches: list[Branch]) -> list[Task]:
+    def _committed(self, running: list[Branch], branches: list[Branch]) -> list[Task]:
+        """Rows for admitted replies: each in decode, then prompts as far as the step has room."""
         tasks: list[Task] = []
-        budget = self._chunk(self.config.step_tokens)
-        running = [branch for branch in branches if branch.admitted and branch.reply is not None]
-        for decoding in (True, False):
-            for branch in running:
-                reply, sequence = branch.reply, branch.sequence
-                assert reply is not None
-                if bool(reply.tokens) is not decoding or (budget <= 0 and not decoding):
-                    continue
-                extension = _extension(branch.sequence, reply, budget)
-                self._make_room(sequence.n_blocks_to_reserve(extension.n_rows), branches)
-                sequence.reserve(extension.n_rows)
-                budget -= extension.n_rows
-                service = Service.DECODE if decoding else Service.PREFILL
-                tasks.append(Task(service, branch, extension, reply))
+        decoding = [branch for branch in running if branch.reply and branch.reply.tokens]
+        waiting = [branch for branch in running if branch.reply and not branch.reply.tokens]
+        n_left = self._chunk(self.config.step_tokens) - len(decoding)
+        chunks = share_out([branch.sequence.n_pending for branch in waiting], n_left)
+        limits = [self.config.step_tokens] * len(decoding) + chunks
+        for branch, n_rows in zip(decoding + waiting, limits, strict=True):
+            reply, sequence = branch.reply, branch.sequence
+            if reply is None or n_rows <= 0:
+                continue
+            extension = _extension(sequence, reply, n_rows)
+            self._make_room(sequence.n_blocks_to_reserve(extension.n_rows), branches)
+            sequence.reserve(extension.n_rows)
+            service = Service.DECODE if reply.tokens else Service.PREFILL
+            service = Service.BATCH if reply.params.is_batch else service
+            tasks.append(Task(service, branch, extension, reply))
         return tasks
 
     def _staged(self, branches: list[Branch], budget: int) -> list[Task]:
@@ -129,8 +161,10 @@ class Scheduler:
             draft = branch.draft
             if draft is None or not draft.active or branch.sequence.n_pending or budget <= 0:
                 continue
-            if branch.n_speculated >= self.config.speculation_tokens:
-                branch.preempt_draft()
+            if branch.n_speculated >= self.config.speculation_tokens or not self.allowances.allows(
+                branch.session
+            ):
+                branch.stop_draft("cancelled")
                 continue
             sequence = draft.sequence or draft.start(branch.sequence)
             extension = _extension(sequence, draft.reply, budget)
@@ -171,11 +205,19 @@ class Scheduler:
                 )
 
     def _preempt(self, branches: list[Branch], wanting: Branch | None) -> bool:
-        """Take back the KV of the least important holder: drafts, then staged, then waiting."""
+        """Take back the KV of the least important holder.
+
+        Drafts, then batch replies (for others alone), then what is staged, then who waits.
+        """
         for branch in reversed(branches):
             draft = branch.draft
             if draft is not None and draft.sequence is not None and draft.sequence.table:
                 branch.preempt_draft()
+                return True
+        for branch in reversed(branches):
+            if is_batch(branch) and branch.admitted and wanting and not is_batch(wanting):
+                branch.admitted = False
+                branch.sequence.release()
                 return True
         for is_waiting in (False, True):
             for branch in reversed(branches):

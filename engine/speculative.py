@@ -140,7 +140,8 @@ class ModelDrafter:
 class DraftLength:
     """How many tokens to draft: what the measured costs and acceptance make cheapest per token.
 
-    Zero where drafting loses; then one draft in `PROBE_EVERY` steps looks whether it still does.
+    Costs are the drafter's; acceptance is each request's own, and starts at the mean of all. Zero
+    where drafting loses; then one draft in `PROBE_EVERY` steps looks whether it still does.
     """
 
     PROBE_EVERY = 32
@@ -148,24 +149,26 @@ class DraftLength:
 
     def __init__(self, n_most: int) -> None:
         self.n_most = n_most
-        self.acceptance = 0.7  # optimistic: the first drafts tell
+        self.acceptance = 0.7  # of all requests; optimistic: the first drafts tell
+        self._acceptance_of: dict[str, float] = {}  # by branch
         self._step_ms: dict[int, float] = {}  # by number of drafted tokens
         self._draft_ms = 0.0  # per drafted token
         self._n_idle = 0
 
-    def choose(self) -> int:
-        best = min(range(self.n_most + 1), key=self._ms_per_token)
+    def choose(self, branch_id: str) -> int:
+        acceptance = self._acceptance_of.get(branch_id, self.acceptance)
+        best = min(range(self.n_most + 1), key=lambda n: self._ms_per_token(n, acceptance))
         if best or not self.n_most:
             self._n_idle = 0
             return best
         self._n_idle += 1
         return 1 if self._n_idle % self.PROBE_EVERY == 0 else 0
 
-    def _ms_per_token(self, n_drafted: int) -> float:
+    def _ms_per_token(self, n_drafted: int, acceptance: float) -> float:
         plain_ms = self._step_ms.get(0, 1.0)
         # A few more rows cost a tenth of a step each until measured.
         step_ms = self._step_ms.get(n_drafted, plain_ms * (1 + 0.1 * n_drafted))
-        n_tokens = sum(self.acceptance**i for i in range(n_drafted + 1))
+        n_tokens = sum(acceptance**i for i in range(n_drafted + 1))
         return (step_ms + n_drafted * self._draft_ms) / n_tokens
 
     def drafted(self, n_drafted: int, elapsed_ms: float) -> None:
@@ -173,13 +176,19 @@ class DraftLength:
         if n_drafted:
             self._draft_ms = self._mean(self._draft_ms, elapsed_ms / n_drafted)
 
-    def verified(self, n_drafted: int, n_accepted: int, elapsed_ms: float) -> None:
+    def verified(self, branch_id: str, n_drafted: int, n_accepted: int, elapsed_ms: float) -> None:
         """Learn what a step costs and how many of its guesses stood."""
         known = self._step_ms.get(n_drafted, elapsed_ms)
         self._step_ms[n_drafted] = self._mean(known, elapsed_ms)
         n_tried = min(n_accepted + 1, n_drafted)  # guesses after the first wrong one tell nothing
         for i in range(n_tried):
-            self.acceptance = self._mean(self.acceptance, float(i < n_accepted))
+            stood = float(i < n_accepted)
+            own = self._acceptance_of.get(branch_id, self.acceptance)
+            self._acceptance_of[branch_id] = self._mean(own, stood)
+            self.acceptance = self._mean(self.acceptance, stood)
+
+    def forget(self, branch_id: str) -> None:
+        self._acceptance_of.pop(branch_id, None)
 
     def _mean(self, known: float, new: float) -> float:
         return self.MEMORY * known + (1 - self.MEMORY) * new
@@ -200,7 +209,7 @@ class Speculation:
         n_left = reply.params.max_tokens - len(reply.tokens) - 1
         self._used = None
         for drafter, length in self._drafters:
-            n_most = min(length.choose(), n_left)
+            n_most = min(length.choose(branch_id), n_left)
             if n_most <= 0:
                 continue
             started = self._clock()
@@ -211,14 +220,15 @@ class Speculation:
                 return guesses
         return []
 
-    def verified(self, n_drafted: int, n_accepted: int, elapsed_ms: float) -> None:
+    def verified(self, branch_id: str, n_drafted: int, n_accepted: int, elapsed_ms: float) -> None:
         """What became of the guesses, in a step that served nothing else."""
         if self._used is not None:
-            self._used.verified(n_drafted, n_accepted, elapsed_ms)
+            self._used.verified(branch_id, n_drafted, n_accepted, elapsed_ms)
             return
         for _, length in self._drafters:
-            length.verified(0, 0, elapsed_ms)
+            length.verified(branch_id, 0, 0, elapsed_ms)
 
     def forget(self, branch_id: str) -> None:
-        for drafter, _ in self._drafters:
+        for drafter, length in self._drafters:
             drafter.forget(branch_id)
+            length.forget(branch_id)

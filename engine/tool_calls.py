@@ -23,14 +23,18 @@ class Notation:
     open: str
     close: str = ""
     keep_open: bool = False  # the opening mark is part of the JSON
+    arguments_key: str = "arguments"
+    is_list: bool = False  # calls are written as one JSON array
 
+
+BARE_JSON = Notation('{"name"', keep_open=True, arguments_key="parameters")
 
 # By the mark that betrays it in the chat template, most specific first.
 NOTATIONS: dict[str, Notation] = {
     "<tool_call>": Notation("<tool_call>", "</tool_call>"),  # Hermes, Qwen, the embedded agent
-    "[TOOL_CALLS]": Notation("[TOOL_CALLS]"),  # Mistral
-    "<|python_tag|>": Notation('{"name"', keep_open=True),  # Llama 3.1: bare JSON
-    '"parameters"': Notation('{"name"', keep_open=True),
+    "[TOOL_CALLS]": Notation("[TOOL_CALLS]", is_list=True),  # Mistral
+    "<|python_tag|>": BARE_JSON,  # Llama 3.1
+    '"parameters"': BARE_JSON,
 }
 
 

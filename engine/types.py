@@ -16,7 +16,7 @@ def n_blocks_for(n_tokens: int) -> int:
 
 
 DTYPES = ("bf16", "fp32", "fp64")
-QUANTS = (None, "int8", "int4")
+QUANTS = (None, "int8", "int4", "fp8")
 KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
 
 
@@ -98,6 +98,9 @@ class EngineConfig:
     share_steps: let speculative rows ride in steps that also serve committed turns
         (nearly free on a GPU, costly on a CPU).
     speculation_tokens: most tokens one turn may spend on speculated replies.
+    speculation_waste_tokens: a session that threw away this many speculated tokens more than it
+        used speculates no further.
+    prefix_cache: share committed prefixes between branches of the same salt.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
     self_draft_layers: draft with this many of the model's own first layers; 0 does not.
@@ -120,6 +123,8 @@ class EngineConfig:
     step_budget_ms: float = 10.0
     share_steps: bool = False
     speculation_tokens: int = 256
+    speculation_waste_tokens: int = 1024
+    prefix_cache: bool = True
     draft_dir: Path | None = None
     ngram_draft: bool = False
     self_draft_layers: int = 0
@@ -144,7 +149,12 @@ class EngineConfig:
         for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in ("max_draft_tokens", "self_draft_layers", "speculation_tokens"):
+        for name in (
+            "max_draft_tokens",
+            "self_draft_layers",
+            "speculation_tokens",
+            "speculation_waste_tokens",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
 
@@ -158,6 +168,9 @@ class SamplingParams:
     top_k 0, top_p 1 and min_p 0 switch the filters off.
     stop: strings that end the reply and are not part of it.
     json_schema: the reply must be a JSON text valid under this schema (given as JSON text).
+    forced_tools: the reply must be one call of one of these tools (a JSON array as text, each
+        tool with "name" and "parameters"), written as the checkpoint's template writes calls.
+    is_batch: nobody waits for this reply; it is served when nothing else is due.
     deadline_ms: the reply ends with an error when it is not done this long after `commit`.
     """
 
@@ -173,6 +186,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     json_schema: str | None = None
+    forced_tools: str | None = None
+    is_batch: bool = False
     deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
@@ -184,6 +199,12 @@ class SamplingParams:
             ("min_p", 0 <= self.min_p < 1, "from 0 to below 1", self.min_p),
             ("repetition_penalty", self.repetition_penalty > 0, "above 0", self.repetition_penalty),
             ("stop", all(self.stop), "no empty string", self.stop),
+            (
+                "json_schema",
+                self.json_schema is None or self.forced_tools is None,
+                "none beside forced_tools",
+                self.json_schema,
+            ),
         )
         for name, holds, expected, found in checks:
             if not holds:
@@ -201,7 +222,7 @@ class Usage:
     drafted_tokens: int = 0  # proposed by a drafter and verified for this reply
     accepted_tokens: int = 0  # of those: kept
     adopted_tokens: int = 0  # taken over from a speculated reply
-    discarded_tokens: int = 0  # speculated on this branch and thrown away
+    discarded_tokens: int = 0  # speculated in this turn and thrown away
     kv_blocks: int = 0  # held by the branch at the end
 
 
@@ -237,6 +258,16 @@ class DraftDelta:
     draft_id: str
     text: str
     n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCall:
+    """A speculated reply calls a tool; as with its text, the call stands only if committed."""
+
+    branch_id: str
+    draft_id: str
+    name: str
+    arguments_json: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,4 +313,4 @@ class Done:
     error: str | None = None
 
 
-Event = Staged | DraftDelta | DraftDone | TextDelta | ToolCall | Done
+Event = Staged | DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Done

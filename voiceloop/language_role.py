@@ -90,7 +90,7 @@ class Conversation:
         if staged != self._staged:
             self._stage(staged)
         if whole[: len(staged)] == staged:
-            self._draft = self._branch.speculate(whole[len(staged) :], _sampling(params))
+            self._draft = self._branch.speculate(whole[len(staged) :], self._sampling(params))
 
     def commit(self, tail: Sequence[ChatMessage], params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
@@ -105,7 +105,7 @@ class Conversation:
         tokens = self._encode(turn, tools=tools, add_generation_prompt=True)
         whole = self._turn_tokens(tokens)
         draft, self._draft = self._draft, None
-        self._branch.commit(whole, _sampling(params), draft=draft)
+        self._branch.commit(whole, self._sampling(params), draft=draft)
         self._messages += turn
         self._committed = True
 
@@ -157,7 +157,7 @@ class Conversation:
     def _start_branch(self) -> None:
         self._n_branches += 1
         branch_id = f"{self.stream_id}#{self._n_branches}"
-        self._branch = self._model.branch(branch_id, self._history_tokens)
+        self._branch = self._model.branch(branch_id, self._history_tokens, session=self.stream_id)
         self._staged = []
         self._draft = None
 
@@ -187,6 +187,18 @@ class Conversation:
             self._branch.close()
             self._start_branch()
         return tokens[n_history:]
+
+    def _sampling(self, params: GenerateParams) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            seed=params.seed,
+            stop=params.stop,
+            json_schema=params.json_schema,
+            forced_tools=_forced_tools(params.tool_choice, self._tools),
+        )
 
     def _reply(self) -> dict[str, Any]:
         text = "".join(self._reply_text)
@@ -306,16 +318,22 @@ def _tool_dict(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _sampling(params: GenerateParams) -> SamplingParams:
-    return SamplingParams(
-        max_tokens=params.max_tokens,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        seed=params.seed,
-        stop=params.stop,
-        json_schema=params.json_schema,
-    )
+def _forced_tools(choice: str, tools: Sequence[dict[str, Any]]) -> str | None:
+    """The functions one of which must be called, as JSON; None where the model may choose.
+
+    choice: "auto", "none", "required", or a JSON object that names one function.
+    Raises: StreamError.
+    """
+    if choice in ("auto", "none"):
+        return None
+    functions = [tool["function"] for tool in tools]
+    if choice != "required":
+        value = json.loads(choice)
+        name = value.get("name") or (value.get("function") or {}).get("name")
+        functions = [function for function in functions if function["name"] == name]
+    if not functions:
+        raise StreamError(f"expected tool_choice to name a tool of the session, found {choice}")
+    return json.dumps(functions)
 
 
 def load(model_dir: str, **options: Any) -> LanguageRole:

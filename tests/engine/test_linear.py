@@ -6,7 +6,7 @@ import torch
 import engine.linear
 from engine.linear import make_linear
 from engine.packed import dense
-from engine.quant import quantize_int4, quantize_int8
+from engine.quant import quantize_fp8, quantize_int4, quantize_int8
 
 ROWS = (1, 2, 4, 5, 8, 16, 70)  # on both sides of every switch between kernels
 
@@ -22,11 +22,16 @@ def meant(weight: torch.Tensor, quant: str | None) -> torch.Tensor:
     """The weight a quantized one stands for."""
     if quant is None:
         return weight
-    return dense(quantize_int8(weight) if quant == "int8" else quantize_int4(weight, 32))
+    match quant:
+        case "int8":
+            return dense(quantize_int8(weight))
+        case "fp8":
+            return dense(quantize_fp8(weight))
+    return dense(quantize_int4(weight, 32))
 
 
 @pytest.mark.parametrize("has_bf16_gemm", [True, False])
-@pytest.mark.parametrize("quant", [None, "int8", "int4"])
+@pytest.mark.parametrize("quant", [None, "int8", "fp8", "int4"])
 def test_bf16_products_agree_for_any_number_of_rows(
     monkeypatch: pytest.MonkeyPatch, quant: str | None, has_bf16_gemm: bool
 ) -> None:
@@ -43,7 +48,7 @@ def test_bf16_products_agree_for_any_number_of_rows(
         assert error < 0.02, f"{n_rows} rows: relative error {error:.4f}"
 
 
-@pytest.mark.parametrize("quant", [None, "int8", "int4"])
+@pytest.mark.parametrize("quant", [None, "int8", "fp8", "int4"])
 def test_exact_dtypes_stay_exact(quant: str | None) -> None:
     weight, bias, x = example()
     product = make_linear(weight, bias, dtype=torch.float64, quant=quant, device="cpu")

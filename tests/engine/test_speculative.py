@@ -64,7 +64,7 @@ def draft_always(engine: Engine, n_most: int, drafters: Iterable[Drafter] = ()) 
     drafters = drafters or [drafter for drafter, _ in engine.speculation._drafters]
     engine.speculation = Speculation(drafters, n_most, engine.clock)
     for _, length in engine.speculation._drafters:
-        length.choose = lambda: n_most  # type: ignore[method-assign]
+        length.choose = lambda branch_id: n_most  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +139,10 @@ def settle(length: DraftLength, step_ms: float, per_row_ms: float, accepted: flo
     """Let a draft length learn from steps of these costs; returns its later choices."""
     chance, choices = random.Random(3), []
     for _ in range(300):
-        k = length.choose()
+        k = length.choose("b")
         n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
         length.drafted(k, 0.1 * k)
-        length.verified(k, n_accepted, step_ms + per_row_ms * k)
+        length.verified("b", k, n_accepted, step_ms + per_row_ms * k)
         choices.append(k)
     return choices[100:]
 

@@ -106,7 +106,9 @@ class RecordingEngine:
         self.due: list[engine_types.Event] = []
         self.answer: list[engine_types.Event] = []
 
-    def branch(self, branch_id: str, history_tokens: Sequence[int] = ()) -> RecordingBranch:
+    def branch(
+        self, branch_id: str, history_tokens: Sequence[int] = (), session: str | None = None
+    ) -> RecordingBranch:
         return RecordingBranch(self, branch_id, history_tokens)
 
     def reply(self, branch_id: str) -> list[engine_types.Event]:

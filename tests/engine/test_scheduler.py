@@ -1,0 +1,117 @@
+"""Who is served when: fairness between prompts, budgets for speculation, batch replies last."""
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.allowance import Allowances
+from engine.engine import Engine
+from engine.scheduler import share_out
+from engine.types import Done, DraftDelta, DraftDone, Event, SamplingParams, TextDelta
+
+MakeEngine = Callable[..., Engine]
+GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
+
+
+def drain(engine: Engine) -> list[Event]:
+    events: list[Event] = []
+    while engine.has_work():
+        events += engine.step()
+    return events
+
+
+@pytest.mark.parametrize(
+    ("pending", "n_rows", "expected"),
+    [
+        ([], 64, []),
+        ([500], 64, [64]),
+        ([500, 5], 64, [59, 5]),
+        ([500, 40, 5], 64, [32, 27, 5]),
+        ([5, 500, 6], 64, [5, 53, 6]),
+        ([500, 500], 1, [1, 0]),
+    ],
+)
+def test_the_oldest_prompt_moves_and_the_shortest_finish(
+    pending: list[int], n_rows: int, expected: list[int]
+) -> None:
+    assert share_out(pending, n_rows) == expected
+
+
+def test_a_short_turn_does_not_wait_for_a_long_prompt(make_engine: MakeEngine) -> None:
+    engine = make_engine(step_tokens=32)
+    engine.branch("long").commit([5] * 300, GREEDY)
+    short = engine.branch("short")
+    short.commit([6] * 10, GREEDY)
+    engine.step()
+    assert short.reply is not None and len(short.reply.tokens) == 1
+    assert {event.finish_reason for event in drain(engine) if isinstance(event, Done)} == {"length"}
+
+
+def test_a_session_that_only_wastes_stops_speculating() -> None:
+    allowances = Allowances(n_free=10)
+    assert allowances.allows("s")
+    allowances.settle("s", n_used=0, n_wasted=10)
+    assert not allowances.allows("s")
+    assert allowances.allows("another")
+    allowances.settle("s", n_used=3, n_wasted=-3)  # salvaged after all
+    assert allowances.allows("s")
+
+
+def test_the_budget_is_the_sessions_across_its_branches(make_engine: MakeEngine) -> None:
+    engine = make_engine(speculation_waste_tokens=4)
+    for turn in range(3):
+        branch = engine.branch(f"b{turn}", session="caller")
+        branch.stage([5, 6, 7])
+        branch.speculate([8], GREEDY)
+        events = drain(engine)
+        deltas = [event for event in events if isinstance(event, DraftDelta)]
+        assert bool(deltas) == (turn == 0)
+        assert isinstance(events[-1], DraftDone)
+        branch.commit([9, 10], GREEDY)  # other words: the draft was for nothing
+        drain(engine)
+        branch.close()
+    assert engine.metrics()["discarded_tokens"] >= 4
+
+
+def test_a_draft_over_its_budget_can_still_be_adopted(make_engine: MakeEngine) -> None:
+    engine = make_engine(speculation_tokens=3)
+    branch = engine.branch("b")
+    branch.stage([5, 6, 7])
+    draft = branch.speculate([8], GREEDY)
+    drain(engine)
+    branch.commit([5, 6, 7, 8], GREEDY, draft)
+    done = drain(engine)[-1]
+    assert isinstance(done, Done)
+    assert (done.usage.adopted_tokens, done.usage.output_tokens) == (3, 6)
+
+
+def test_batch_replies_wait_until_nothing_else_is_due(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    batch = SamplingParams(max_tokens=6, ignore_eos=True, is_batch=True)
+    engine.branch("batch").commit([5, 6, 7], batch)
+    engine.branch("caller").commit([5, 6, 8], GREEDY)
+    done = [event.branch_id for event in drain(engine) if isinstance(event, Done)]
+    assert done == ["caller", "batch"]
+
+
+def test_a_batch_reply_gives_its_memory_to_a_caller_and_ends_the_same(
+    make_engine: MakeEngine,
+) -> None:
+    batch = SamplingParams(max_tokens=20, ignore_eos=True, is_batch=True)
+
+    def said(events: list[Event]) -> str:
+        mine = [e for e in events if isinstance(e, TextDelta) and e.branch_id == "batch"]
+        return "".join(event.text for event in mine)
+
+    alone = make_engine(kv_tokens=96)
+    alone.branch("batch").commit([5] * 30, batch)
+    expected = said(drain(alone))
+    engine = make_engine(kv_tokens=96)
+    engine.branch("batch").commit([5] * 30, batch)
+    events = [event for _ in range(4) for event in engine.step()]
+    engine.branch("caller").commit([6] * 30, GREEDY)
+    events += drain(engine)
+    done = [event.branch_id for event in events if isinstance(event, Done)]
+    assert done == ["caller", "batch"]
+    assert said(events) == expected
+    engine.check_integrity()
