@@ -15,7 +15,6 @@ The recognizer is a fallback that needs no download; these figures say how far i
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.errors import AudioError
 from audio.frames import RECOGNIZER_HZ, Samples, rms_dbfs
 from audio.stream import RecognizerOptions, StreamFailed, Transcript
+from benchmarks.data_folder import data_folder
 from benchmarks.harness import results, write_results
 
 CHUNK = RECOGNIZER_HZ // 50
@@ -72,8 +72,7 @@ class Score:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    default = os.environ.get("VOICELOOP_DATA", "../shared/data")
-    parser.add_argument("--data", type=Path, default=Path(default))
+    parser.add_argument("--data", type=Path, default=data_folder())
     parser.add_argument("--sources", nargs="*", help="only these (fsdd, flite, commands, ...)")
     parser.add_argument("--most", type=int, default=10**6, help="clips of one source at most")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))

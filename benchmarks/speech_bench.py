@@ -1,6 +1,6 @@
 """What each recognizer and voice costs, alone and batched over streams.
 
-    python -m benchmarks.speech_bench [--gpu] [--models NAME ...] [--streams 1 2 4]
+    python -m benchmarks.speech_bench [--gpu] [--models NAME ...] [--streams 1 2 4] [--out DIR]
 
 Without ``--folder NAME=PATH`` a model that must be downloaded runs with random weights of its
 true size. What the figures are then: the time of the same arithmetic. What they are not: Whisper
@@ -13,7 +13,6 @@ up with so many calls where rtf < 1.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -39,6 +38,8 @@ from audio.stream import (
     VoiceModel,
     VoiceOptions,
 )
+from benchmarks.data_folder import data_folder
+from benchmarks.harness import RESULTS, results, write_results
 
 CHUNK = RECOGNIZER_HZ // 50  # 20 ms, as the gateway feeds
 SILENCE_S = 0.3  # between the caller's last sound and the end of the turn
@@ -110,8 +111,8 @@ class Stopwatch:
 
 def speech(seconds: float, n_streams: int) -> list[Samples]:
     """A clip for each stream: recorded where the data is, else bursts of noise."""
-    root = Path(__file__).parents[1] / ".." / "shared" / "data" / "speech" / "ljspeech"
-    files = sorted(root.glob("*.flac")) if root.is_dir() else []
+    folder = data_folder() / "speech" / "ljspeech"
+    files = sorted(folder.glob("*.flac")) if folder.is_dir() else []
     clips = []
     for i in range(n_streams):
         n_samples = round(seconds * RECOGNIZER_HZ)
@@ -291,7 +292,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--seconds", type=float, default=6.0, help="of each caller's speech")
     parser.add_argument("--folder", action="append", default=[], metavar="NAME=PATH")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     return parser.parse_args(arguments)
 
 
@@ -299,13 +300,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     folders = {name: Path(path) for name, _, path in (f.partition("=") for f in options.folder)}
     names = options.models or (GPU_MODELS if options.gpu else CPU_MODELS)
+    device = "cuda" if options.gpu else "cpu"
     recognizers: list[RecognizerFigures] = []
     voices: list[VoiceFigures] = []
+    random: list[str] = []
     with tempfile.TemporaryDirectory(prefix="speech_bench") as scratch:
         for name in names:
-            device = "cuda" if options.gpu else "cpu"
             try:
                 model, is_random = load(name, folders, device, Path(scratch))
+                random += [name] * is_random
                 # The first pass pays for caches and kernels; nobody calls into a cold model.
                 for n_streams in (1, *options.streams):
                     if name in RECOGNIZERS:
@@ -317,12 +320,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 (recognizers if name in RECOGNIZERS else voices).pop(-1 - len(options.streams))
             except AudioError as error:
                 print(f"{name}: {error}", file=sys.stderr)
+    if not recognizers and not voices:
+        return 2
     print_table(recognizers)
     print_table(voices)
-    if options.json is not None:
-        figures = [asdict(row) for row in (*recognizers, *voices)]
-        options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
-    return 0 if recognizers or voices else 1
+    settings = {"device": device_name(device), "seconds": options.seconds, "random": random}
+    figures = {
+        "recognizers": [asdict(row) for row in recognizers],
+        "voices": [asdict(row) for row in voices],
+    }
+    print(f"results: {write_results(results('speech', 0, settings, [], **figures), options.out)}")
+    return 0
+
+
+def device_name(device: str) -> str:
+    if device == "cpu":
+        return device
+    import torch
+
+    return str(torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":
