@@ -30,3 +30,7 @@ class DeviceMissing(ClientError):
 
 class ServerDidNotStart(ClientError):
     """The server process ended, or was not ready in time."""
+
+
+class ConformanceError(ClientError):
+    """The conformance suite was asked for a check it does not have."""

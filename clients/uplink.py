@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
-from clients.connection import RATE_HZ, RealtimeConnection
+from clients.connection import RATE_HZ
 from clients.recording import Samples
 from clients.waveform import room_noise
 
@@ -22,12 +23,18 @@ N_FRAME = RATE_HZ * FRAME_MS // 1000
 NOISE_LOOP_S = 7
 
 
+class TakesAudio(Protocol):
+    """The server's end of the line: `RealtimeConnection`, or the line of a check."""
+
+    async def append_audio(self, samples: Samples) -> None: ...
+
+
 class Uplink:
     """One caller's line. Positions count samples at 24 kHz from the start of ``run``."""
 
     def __init__(
         self,
-        connection: RealtimeConnection,
+        connection: TakesAudio,
         *,
         seed: int = 0,
         noise_dbfs: float = -62.0,

@@ -70,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_serve(commands)
     _add_talk(commands)
+    _add_conformance(commands)
     _add_doctor(commands)
     return parser
 
@@ -145,6 +146,44 @@ def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     talk.set_defaults(run=_talk)
 
 
+def _add_conformance(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    conformance = commands.add_parser(
+        "conformance",
+        help="check any server against the OpenAI Realtime protocol",
+        description="Try named black-box checks of the Realtime protocol (GA) on a running server, "
+        "VoiceLoop or another, and print a table. Exits with 1 where a check fails.",
+    )
+    conformance.add_argument(
+        "url",
+        nargs="?",
+        metavar="URL",
+        default=DEFAULT_URL,
+        help="the server (default: %(default)s)",
+    )
+    conformance.add_argument(
+        "--api-key", metavar="KEY", help="sent as a bearer token (default: of VOICELOOP_KEYS)"
+    )
+    conformance.add_argument(
+        "--model", default="gpt-realtime", help="the model to ask for (default: %(default)s)"
+    )
+    conformance.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a check or topic; repeatable",
+    )
+    conformance.add_argument("--list", action="store_true", help="print the checks and their rules")
+    conformance.add_argument("--json", action="store_true", help="print the results as JSON")
+    conformance.add_argument(
+        "--jobs", type=int, default=4, metavar="N", help="checks at a time (default: %(default)s)"
+    )
+    conformance.add_argument(
+        "--timeout", type=float, default=15.0, metavar="S", help="seconds to wait for an event"
+    )
+    conformance.set_defaults(run=_conformance)
+
+
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     doctor = commands.add_parser(
         "doctor",
@@ -192,11 +231,37 @@ def _talk(arguments: argparse.Namespace) -> int:
 
     if arguments.out is not None and arguments.wav is None:
         raise InvalidRequest("expected --wav with --out, found --out alone")
-    key = os.environ.get("VOICELOOP_KEYS", "").split(",")[0] or None
+    options = TalkOptions(arguments.url, arguments.wav, arguments.out, _own_key())
     try:
-        return asyncio.run(run_talk(TalkOptions(arguments.url, arguments.wav, arguments.out, key)))
+        return asyncio.run(run_talk(options))
     except ClientError as error:
         return _refuse(str(error))
+
+
+def _conformance(arguments: argparse.Namespace) -> int:
+    from clients.conformance.command import ConformanceOptions, print_checks, run_conformance
+    from clients.errors import ClientError
+
+    if arguments.list:
+        print_checks()
+        return 0
+    options = ConformanceOptions(
+        arguments.url,
+        arguments.api_key or _own_key(),
+        arguments.model,
+        tuple(arguments.only),
+        arguments.json,
+        arguments.jobs,
+        arguments.timeout,
+    )
+    try:
+        return asyncio.run(run_conformance(options))
+    except ClientError as error:
+        return _refuse(str(error))
+
+
+def _own_key() -> str | None:
+    return os.environ.get("VOICELOOP_KEYS", "").split(",")[0] or None
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
