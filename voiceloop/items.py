@@ -11,7 +11,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from voiceloop.errors import expected
+from voiceloop.client_events import parse_frame
+from voiceloop.errors import InvalidRequest, expected
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["system", "user", "assistant"]
@@ -102,7 +103,7 @@ def parse_item(raw: Any, new_id: Callable[[str], str]) -> Item:
                 id=item_id,
                 call_id=_text(present, "call_id", default="") or new_id("call"),
                 name=_text(present, "name"),
-                arguments=_text(present, "arguments"),
+                arguments=_arguments(present),
             )
         case "function_call_output":
             return FunctionCallOutput(
@@ -142,6 +143,21 @@ def _parse_part(raw: Any, role: Role, index: int) -> Part:
     if kind == "input_image" and role == "user":  # accepted; no model here sees it
         return Part(type="input_image")
     raise expected(f"{path}.type", f"a content type of a {role} message", kind)
+
+
+def _arguments(raw: dict[str, Any]) -> str:
+    """A call's arguments: a JSON object as text. Nothing means none.
+
+    Checked here because the model's template reads them at every later turn: a call with broken
+    arguments in its history would answer none of them.
+    """
+    text = _text(raw, "arguments")
+    try:
+        parse_frame(text or "{}")
+    except InvalidRequest as error:
+        message = f"item.arguments: {error.message}"
+        raise InvalidRequest(message, param="item.arguments") from None
+    return text or "{}"
 
 
 def _text(raw: dict[str, Any], key: str, *, path: str = "item", default: str | None = None) -> str:

@@ -518,3 +518,20 @@ def test_what_the_detector_heard_does_not_fill_a_manual_buffer() -> None:
         wire.say("input_audio_buffer.append", audio=b64(SECOND))
     wire.update(type="realtime", audio={"input": {"turn_detection": None}})
     assert wire.say("input_audio_buffer.append", audio=b64(SECOND)) == [AppendAudio(SECOND)]
+
+
+@pytest.mark.parametrize("arguments", ["{not json", "[]", "12", '{"a": ' * 99 + "1" + "}" * 99])
+def test_a_call_with_broken_arguments_does_not_enter_the_history(arguments: str) -> None:
+    wire = Wire()
+    item = {"type": "function_call", "call_id": "c1", "name": "hours", "arguments": arguments}
+    wire.say("conversation.item.create", item=item)
+    (event,) = wire.sent()
+    assert event["error"]["param"] == "item.arguments"
+    assert not wire.protocol.conversation.items()
+
+
+def test_a_call_without_arguments_has_an_empty_object_of_them() -> None:
+    wire = Wire()
+    item = {"type": "function_call", "call_id": "c1", "name": "hours", "arguments": ""}
+    wire.say("conversation.item.create", item=item)
+    assert wire.sent()[0]["item"]["arguments"] == "{}"
