@@ -24,6 +24,15 @@ def speak(
     return events
 
 
+def pieces(text: str, sizes: Iterable[int]) -> list[str]:
+    """text cut into pieces of these sizes, and the rest."""
+    found: list[str] = []
+    for size in sizes:
+        found.append(text[:size])
+        text = text[size:]
+    return [*filter(None, found), text]
+
+
 def samples_of(events: Iterable[Event], stream_id: str = "a") -> NDArray[np.int64]:
     pieces = [e.samples for e in events if isinstance(e, Speech) and e.stream_id == stream_id]
     return np.concatenate(pieces).astype(np.int64)

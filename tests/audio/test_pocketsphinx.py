@@ -3,8 +3,12 @@
 The speech is espeak-ng's, so that the tests need no data; what is held is behaviour, not accuracy.
 """
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("pocketsphinx", reason="the embedded extra is not installed")
 pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
@@ -115,6 +119,29 @@ def test_flush_reports_the_last_word_and_does_not_end_the_segment(recognizer, sa
     assert transcript.segment == 0
     assert transcript.words[0].start_ms < 1_000
     assert transcript.text.endswith("thank you")
+
+
+@settings(max_examples=4, deadline=None)
+@given(sizes=st.lists(st.integers(1, 9_000), min_size=1, max_size=8))
+def test_any_chunking_gives_the_same_transcript(say, sizes):
+    recognizer = PocketsphinxRecognizer()
+    samples = say(ORDER)
+
+    def transcript(cut):
+        recognizer.open("s", RecognizerOptions())
+        start = 0
+        for size in itertools.cycle(cut):
+            if start >= len(samples):
+                break
+            recognizer.feed("s", samples[start : start + size])
+            recognizer.step()
+            start += size
+        recognizer.finalize("s")
+        found = drain(recognizer)[-1]
+        recognizer.close("s")
+        return found
+
+    assert transcript([*sizes, 640]) == transcript([len(samples)])
 
 
 def test_flush_answers_even_before_any_audio(recognizer):

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Speech, SpeechEnd, VoiceOptions
 from audio.tts.latent_codec import LatentCodec
 from audio.tts.phonon import PhononVoice
 from audio.tts.pocket import PocketVoice
-from tests.spoken import samples_of, speak
+from tests.spoken import pieces, samples_of, speak
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -106,11 +108,14 @@ def test_frames_equal_transformers_generate(voices, tiny_latent_dir, kind):
     assert (found - reference).abs().max() < 1e-4 * max(1.0, float(reference.abs().max()))
 
 
-def test_text_in_any_deltas_gives_the_same_samples(voices):
-    voice, text = voices("pocket"), " ".join(TEXTS[:2])
+@pytest.mark.parametrize("kind", CLASSES)
+@settings(max_examples=3, deadline=None)
+@given(cuts=st.lists(st.integers(1, 40), max_size=8))
+def test_text_in_any_deltas_gives_the_same_samples(voices, kind, cuts):
+    voice, text = voices(kind), " ".join(TEXTS[:2])
     whole = samples_of(speak(voice, [text]))
     assert len(whole) > 24_000
-    assert np.array_equal(samples_of(speak(voice, list(text))), whole)
+    assert np.array_equal(samples_of(speak(voice, pieces(text, cuts))), whole)
 
 
 def test_batched_replies_equal_each_alone(voices):
