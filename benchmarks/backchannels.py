@@ -133,26 +133,30 @@ class Floor:
         onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
         words: list[tuple[float, tuple[str, ...]]] = []
         stopped_ms = None
+        probabilities: list[float] = []
         for start in range(0, len(sound.samples) - WINDOW + 1, WINDOW):
             now_ms = (start + WINDOW) / MS
             window = sound.samples[start : start + WINDOW]
-            listening.window(now_ms, vad.feed(window)[0].probability)
+            probability = vad.feed(window)[0].probability
+            listening.window(now_ms, probability)
             self._recognizer.feed(stream, window)
             words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]
             if listening.onset_ms is None:
                 continue
             due = [heard for at_ms, heard in words if at_ms <= now_ms]
             judge.observe_words(due[-1] if due else ())
+            probabilities += [] if listening.paused else [probability]
             speech_ms = listening.last_sound_ms - listening.onset_ms
             silence_ms = now_ms - listening.last_sound_ms if listening.paused else 0.0
-            action = judge.judge(speech_ms, silence_ms, reply_ends_soon=False)
+            voice = float(np.mean(probabilities)) if probabilities else 1.0
+            action = judge.judge(speech_ms, silence_ms, reply_ends_soon=False, voice=voice)
             if action == "stop":
                 stopped_ms = now_ms - onset_ms
                 break
             if action == "hold":
                 self._recognizer.flush(stream)
             if action == "resume":
-                listening = Listening()
+                listening, probabilities, words = Listening(), [], []
         self._recognizer.close(stream)
         return Verdict(sound, stopped_ms, words[-1][1] if words else ())
 

@@ -53,13 +53,27 @@ class AgentTool:
 
 @dataclass(frozen=True, slots=True)
 class BargeIn:
-    """What happens when the caller speaks while the agent does."""
+    """What happens when the caller speaks while the agent does.
+
+    After ``duck_ms`` of the caller's voice the agent gets quieter, after ``hold_ms`` it pauses. It
+    yields for good after ``least_words`` words (within at least ``words_ms`` of speech) that are no
+    ``backchannels``, at one of the ``stop_words``, or after ``stop_ms`` of speech; a shorter sound
+    gives the floor back to it. A recognizer that mishears "mm-hm" as a word wants more of them.
+    ``echo_guard``: words the agent has just spoken do not count.
+    """
 
     enabled: bool = True
     duck_ms: int = 60
-    hold_ms: int = 160
-    stop_ms: int = 240
-    backchannels: tuple[str, ...] = ("uh huh", "mm hmm", "mhm", "yeah", "okay", "right", "i see")
+    hold_ms: int = 128
+    stop_ms: int = 1000
+    words_ms: int = 0
+    least_words: int = 1
+    stop_words: tuple[str, ...] = ("stop", "wait", "hold on", "hang on", "actually", "excuse me")
+    backchannels: tuple[str, ...] = (
+        "uh huh", "mm hmm", "mhm", "hm", "yeah", "yep", "yes", "okay", "ok", "right", "sure",
+        "i see", "got it", "oh",
+    )  # fmt: skip
+    echo_guard: bool = True
 
 
 @dataclass(frozen=True, slots=True)

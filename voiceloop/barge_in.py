@@ -1,23 +1,32 @@
 """Whether a sound over the agent's speech is an interruption: a pure state machine.
 
-Owns the judgement duck -> hold -> stop, or back to full loudness. "mm-hm" and a cough give the
-agent its floor back; a word that is none of the listed backchannels, or speech that goes on, takes
-it. Every state is left by speech (towards stop) or by silence (towards resume): none is dead.
+Owns the judgement duck -> hold -> stop, or back to full loudness. The hold comes fast and costs
+nothing: the wire is silent from there, and a resume goes on at the very next sample. The stop is
+for good, so it waits for evidence: several words that are no backchannel, a word that asks for the
+floor, or speech that goes on. "mm-hm", a cough and the agent's own echo give the floor back. Every
+state is left by speech (towards stop) or by silence (towards resume): none is dead.
 Times are milliseconds of speech or silence on the audio clock.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from voiceloop.agent import BargeIn
-from voiceloop.endpointing import normalize
+from voiceloop.endpointing import FILLERS, normalize
 
 Action = Literal["duck", "hold", "stop", "resume"]
 
 RESUME_SILENCE_MS = 220.0  # between the syllables of "mm-hm" lie up to 150 ms
-LONGEST_BACKCHANNEL_MS = 900.0  # speech that still sounds like one beyond this is a turn
+# How much longer the speech of a listed backchannel, and a voice the detector doubts, may go on.
+BACKCHANNEL_PATIENCE = 1.6
+DOUBT_PATIENCE = 3.0
+SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble and dishes below
+ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
+# One who is given back to the agent and speaks again within this time has not finished.
+PERSISTS_MS = 700.0
 
 
 @dataclass(slots=True)
@@ -27,28 +36,49 @@ class BargeInJudge:
     options: BargeIn
     state: Literal["idle", "ducked", "held", "stopped"] = "idle"
     words: tuple[str, ...] = ()
+    _agent_words: tuple[str, ...] = ()
+    _hears_itself: bool = False
+    _backchannel_words: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        listed = " ".join(self.options.backchannels).replace("-", " ")
+        self._backchannel_words = frozenset(listed.split()) | FILLERS
 
     def reset(self) -> None:
         self.state, self.words = "idle", ()
 
-    def observe_words(self, words: tuple[str, ...]) -> None:
-        self.words = tuple(filter(None, (normalize(word) for word in words)))
+    def observe_words(self, words: Iterable[str]) -> None:
+        """The hypothesis of this stretch so far."""
+        split = (normalize(part) for word in words for part in word.replace("-", " ").split())
+        self.words = tuple(filter(None, split))
 
-    def judge(self, speech_ms: float, silence_ms: float, *, reply_ends_soon: bool) -> Action | None:
+    def observe_agent(self, text: str) -> None:
+        """What the caller has just heard of the agent; an echo repeats it."""
+        self._agent_words = tuple(normalize(word) for word in text.replace("-", " ").split())
+
+    def judge(
+        self,
+        speech_ms: float,
+        silence_ms: float,
+        *,
+        reply_ends_soon: bool,
+        voice: float = 1.0,
+    ) -> Action | None:
         """What to do now, or None.
 
         speech_ms: speech of this stretch so far; silence_ms: since its last sound (0 while it
         lasts). reply_ends_soon: the agent has nearly finished, so a "yeah" is an answer to it.
+        voice: mean probability of speech over the stretch.
         """
         if self.state == "stopped" or not self.options.enabled:
             return None
-        if self._takes_floor(speech_ms, reply_ends_soon):
+        if self.takes_floor(speech_ms, reply_ends_soon=reply_ends_soon, voice=voice):
             self.state = "stopped"
             return "stop"
         if silence_ms >= RESUME_SILENCE_MS:
-            was, self.state = self.state, "idle"
-            self.words = ()
-            return "resume" if was != "idle" else None
+            return self._give_back()
+        if self._hears_itself and not self._content():
+            return None  # the detector hears the agent: words alone may duck it
         if self.state == "ducked" and speech_ms >= self.options.hold_ms:
             self.state = "held"
             return "hold"
@@ -57,21 +87,47 @@ class BargeInJudge:
             return "duck"
         return None
 
-    def _takes_floor(self, speech_ms: float, reply_ends_soon: bool) -> bool:
-        if self.words:
-            if not self.is_backchannel() or reply_ends_soon:
-                return True
-            return speech_ms >= LONGEST_BACKCHANNEL_MS
-        return speech_ms >= self.options.stop_ms
+    def _give_back(self) -> Action | None:
+        self._hears_itself = self._hears_itself or self.is_echo()
+        was = self.state
+        self.reset()
+        return "resume" if was != "idle" else None
+
+    def takes_floor(
+        self, speech_ms: float, *, reply_ends_soon: bool = False, voice: float = 1.0
+    ) -> bool:
+        """Whether what was heard so far is enough to end the agent's turn."""
+        if self.is_echo():
+            return False
+        if reply_ends_soon and self.words:
+            return True
+        content = self._content()
+        if self.options.stop_words and self._asks_for_floor(content):
+            return True
+        if len(content) >= self.options.least_words and speech_ms >= self.options.words_ms:
+            return True
+        patience = 1.0 if voice >= SURE_VOICE else DOUBT_PATIENCE
+        if self.words and not content:
+            patience *= BACKCHANNEL_PATIENCE
+        return speech_ms >= patience * self.options.stop_ms
+
+    def _content(self) -> tuple[str, ...]:
+        """The words that no backchannel has; single letters are what a hum is heard as."""
+        return tuple(
+            word for word in self.words if len(word) > 1 and word not in self._backchannel_words
+        )
+
+    def _asks_for_floor(self, content: tuple[str, ...]) -> bool:
+        said = f" {' '.join(content)} "
+        return any(said.startswith(f" {phrase} ") for phrase in self.options.stop_words)
+
+    def is_echo(self) -> bool:
+        """Most of the words are what the agent has just said."""
+        if not self.options.echo_guard or len(self.words) < 2 or not self._agent_words:
+            return False
+        own = sum(word in self._agent_words for word in self.words)
+        return own >= ECHO_SHARE * len(self.words)
 
     def is_backchannel(self) -> bool:
-        """All words so far make a backchannel, or the beginning of one ("uh" of "uh huh")."""
-        said = " ".join(self.words).replace("-", " ")
-        rest = said
-        listed = sorted((b.replace("-", " ") for b in self.options.backchannels), key=len)
-        while rest:
-            whole = next((b for b in reversed(listed) if (rest + " ").startswith(b + " ")), None)
-            if whole is None:
-                return any((b + " ").startswith(rest + " ") for b in listed)
-            rest = rest[len(whole) :].strip()
-        return bool(said)
+        """There are words, and every one is a backchannel's."""
+        return bool(self.words) and not self._content()

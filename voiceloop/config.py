@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from voiceloop.errors import ConfigError
 from voiceloop.table import field_types, overlay, read_toml
@@ -17,6 +18,7 @@ from voiceloop.table import field_types, overlay, read_toml
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024
 TABLES = ("limits", "anticipation")
+AUTO = "auto"  # the preset that is not named: the best that can start here
 # Set by the test suite and by recipes; no settings of a server.
 FOREIGN = frozenset({"VOICELOOP_DATA", "VOICELOOP_FUZZ"})
 
@@ -67,7 +69,7 @@ class Config:
 
     host: str = "127.0.0.1"
     port: int = 8080
-    preset: str = "embedded"
+    preset: str = AUTO
     agent: Path | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
     keys_file: Path | None = None
@@ -76,12 +78,14 @@ class Config:
     stt_url: str | None = None
     llm_url: str | None = None
     tts_url: str | None = None
-    stt_model: str = "whisper-1"
+    # At a URL the service's own name of its model; else a folder or an id instead of the preset's.
+    stt_model: str = ""
     llm_model: str = ""
-    tts_model: str = "tts-1"
+    tts_model: str = ""
+    end_reader: Literal["embedded", "none"] = "embedded"  # beside a remote language model
     remote_key: str = field(default="", repr=False)
     context_tokens: int = 0  # of the language model; 0: the preset knows
-    pacing_lead_ms: int = 200
+    pacing_lead_ms: int = 150
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_transcripts: bool = False
     certfile: Path | None = None
@@ -159,6 +163,8 @@ def _check(config: Config) -> None:
         ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
         ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
     ]
+    for name in ("stt_url", "llm_url", "tts_url"):
+        _check_url(name, getattr(config, name))
     for name, value, low, high in ranges:
         if not low <= value <= high:
             raise ConfigError(f"{name}: expected {low:g} to {high:g}, found {value:g}")
@@ -166,6 +172,20 @@ def _check(config: Config) -> None:
         raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
     if (config.certfile is None) != (config.keyfile is None):
         raise ConfigError("expected certfile and keyfile together, found one of them")
+
+
+def _check_url(name: str, url: str | None) -> None:
+    """Before any model is loaded: a service's address must be one."""
+    schemes = ("http", "https", "ws", "wss") if name == "stt_url" else ("http", "https")
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"{name}: expected a URL ({', '.join(schemes)}), found {url!r}")
 
 
 def config_keys() -> tuple[str, ...]:

@@ -18,13 +18,14 @@ class Activity:
     """One stretch of the caller's speech, in ms of the audio clock.
 
     speech_ms: first to last sound so far; silence_ms: since the last sound, 0 while it lasts.
-    onset_arrival_s: when the onset's sample came in.
+    onset_arrival_s: when the onset's sample came in. voice: mean probability of speech.
     """
 
     onset_ms: float
     speech_ms: float
     silence_ms: float
     onset_arrival_s: float
+    voice: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class Awaited:
 
 class Ear(Protocol):
     """Who acts on what was heard (the session). No callback may block."""
+
+    def on_sound(self, is_sound: bool) -> None:
+        """A first loud window, of which speech may come; False: it did not."""
 
     def on_speech_onset(self, activity: Activity) -> None: ...
 

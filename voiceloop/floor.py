@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 
 from voiceloop.anticipation import Context
-from voiceloop.barge_in import BargeInJudge
 from voiceloop.config import Ahead
 from voiceloop.drafts import Drafts
 from voiceloop.ear import Activity, Awaited, TurnInput
 from voiceloop.errors import BackendError
 from voiceloop.idleness import Idleness
+from voiceloop.interruption import Interruption
 from voiceloop.listener import Listener
 from voiceloop.reply_plan import plan_of_response
 from voiceloop.response import ResponseHandle
@@ -23,8 +23,6 @@ from voiceloop.services import Services
 from voiceloop.settings import ServerVad, SessionSettings
 from voiceloop.telemetry import Metrics, TurnTimeline
 from voiceloop.turn import Turn
-
-REPLY_ENDS_SOON_MS = 600.0  # a "yeah" this close to the end answers the agent's question
 
 
 class Floor:
@@ -43,7 +41,7 @@ class Floor:
         self._metrics = metrics
         self._tasks = tasks
         self._clock = services.clock
-        self._judge = BargeInJudge(services.agent.barge_in)
+        self._interruption = Interruption(services.agent.barge_in, metrics, services.clock)
         self._turn: Turn | None = None
         self._side_turns: dict[str, Turn] = {}
         self._drafts = Drafts(services, metrics, tasks, ahead)
@@ -81,14 +79,14 @@ class Floor:
         can_lose_it = detection is not None and detection.interrupt_response
         return can_lose_it and turn is not None and (not turn.response.closed or turn.is_audible)
 
-    def _reply_ends_soon(self) -> bool:
-        left_ms = self._turn.remaining_ms if self._turn is not None else None
-        return left_ms is not None and left_ms < REPLY_ENDS_SOON_MS
-
     # --- the caller (Ear) ---
 
+    def on_sound(self, is_sound: bool) -> None:
+        if self._turn is not None and self._agent_has_floor():
+            self._interruption.suspect(self._turn, is_sound)
+
     def on_speech_onset(self, activity: Activity) -> None:
-        self._judge.reset()
+        self._interruption.reset()
         self.on_activity(activity)
 
     def on_activity(self, activity: Activity) -> None:
@@ -101,22 +99,12 @@ class Floor:
             self._caller_begins(activity)
             return
         assert self._turn is not None
-        action = self._judge.judge(
-            activity.speech_ms, activity.silence_ms, reply_ends_soon=self._reply_ends_soon()
-        )
-        if action is None:
-            return
-        self._metrics.observe_barge_in(action, self._clock() - activity.onset_arrival_s)
-        match action:
-            case "duck":
-                self._turn.playout.duck()
+        match self._interruption.judge(activity, self._turn):
             case "hold":
-                self._turn.playout.hold()
                 self.listener.ask_for_words()
             case "stop":
                 self._caller_begins(activity, interrupts=self._turn)
             case "resume":
-                self._turn.playout.resume()
                 self.listener.discard()
 
     def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
@@ -128,7 +116,7 @@ class Floor:
                 self._protocol.partial(self._item_id, " ".join(stable), " ".join(unstable))
                 self._services.on_output()
         elif self._activity is not None and self.listener.in_speech:
-            self._judge.observe_words(stable + unstable)
+            self._interruption.observe_words(stable + unstable)
             self.on_activity(self._activity)
 
     def on_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
@@ -158,8 +146,7 @@ class Floor:
     def _takes_floor_late(self, hypothesis: tuple[str, ...]) -> bool:
         """The turn ended before the judge was sure: words decide, else the agent goes on."""
         assert self._turn is not None and self._activity is not None
-        self._judge.observe_words(hypothesis)
-        if hypothesis and self._judge.options.enabled and not self._judge.is_backchannel():
+        if self._interruption.takes_floor(hypothesis, self._activity, self._turn):
             self._caller_begins(self._activity, interrupts=self._turn)
             return True
         self._let_agent_go_on()
@@ -217,6 +204,8 @@ class Floor:
     def _caller_begins(self, activity: Activity, interrupts: Turn | None = None) -> None:
         """The caller has the floor. The wire hears of it before anything else."""
         heard_ms = interrupts.playout.heard_ms() if interrupts is not None else 0.0
+        if interrupts is not None:
+            interrupts.playout.hold()  # fades out, unless it was silent already
         self._caller_open = True
         self._item_id = self._protocol.speech_started(activity.onset_ms)
         if interrupts is not None:
@@ -237,7 +226,7 @@ class Floor:
     def _stop(self, turn: Turn, heard_ms: float) -> str:
         """Silence the turn; returns the words heard of it."""
         turn.cancel()
-        self._judge.reset()
+        self._interruption.reset()
         item_id = turn.response.item_id
         if turn.response.speaks and item_id is not None and not turn.response.is_out_of_band:
             return self._protocol.conversation.cut(item_id, heard_ms)
@@ -363,7 +352,7 @@ class Floor:
 
     def _let_agent_go_on(self) -> None:
         """The sound that ducked or held the agent is nobody's any more: no silence will end it."""
-        self._judge.reset()
+        self._interruption.reset()
         if self._turn is not None:
             self._turn.playout.resume()
 

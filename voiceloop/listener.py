@@ -54,6 +54,13 @@ class _Stretch:
     first_low_s: float = 0.0
     flushed: bool = False  # the hypothesis covers all that was said before this pause
     hypothesis: tuple[str, ...] = ()
+    n_windows: int = 0
+    sum_of_probabilities: float = 0.0
+
+    @property
+    def voice(self) -> float:
+        """Mean probability of the windows that were sound."""
+        return self.sum_of_probabilities / max(1, self.n_windows)
 
 
 class Listener:
@@ -169,21 +176,30 @@ class Listener:
     def _observe(self, end_ms: float, probability: float) -> None:
         """One window of the voice detector."""
         if self._stretch is None:
-            loud = probability >= self._threshold
-            self._n_onset_windows = self._n_onset_windows + 1 if loud else 0
-            if self._n_onset_windows >= ONSET_WINDOWS:
-                self._begin(end_ms)
+            self._await_onset(end_ms, probability)
             return
         stretch = self._stretch
         low = self._threshold - (0.0 if stretch.paused else HYSTERESIS)
         if probability >= low:
             stretch.last_sound_ms = end_ms
+            stretch.n_windows += 1
+            stretch.sum_of_probabilities += probability
             if stretch.paused:
                 stretch.paused = False
                 self._endpointing.observe_speech(end_ms - VAD_WINDOW_MS)
         elif not stretch.paused:
             self._pause(stretch)
         self._ear.on_activity(self._activity(end_ms))
+
+    def _await_onset(self, end_ms: float, probability: float) -> None:
+        if probability >= self._threshold:
+            self._n_onset_windows += 1
+            self._ear.on_sound(True)
+        elif self._n_onset_windows:
+            self._n_onset_windows = 0
+            self._ear.on_sound(False)
+        if self._n_onset_windows >= ONSET_WINDOWS:
+            self._begin(end_ms)
 
     def _begin(self, end_ms: float) -> None:
         self._n_onset_windows = 0
@@ -211,7 +227,8 @@ class Listener:
         assert stretch is not None
         silence_ms = max(0.0, now_ms - stretch.last_sound_ms) if stretch.paused else 0.0
         speech_ms = stretch.last_sound_ms - stretch.onset_ms
-        return Activity(stretch.onset_ms, speech_ms, silence_ms, stretch.onset_arrival_s)
+        voice = stretch.voice if stretch.n_windows else 1.0
+        return Activity(stretch.onset_ms, speech_ms, silence_ms, stretch.onset_arrival_s, voice)
 
     def _arrival_s(self, at_ms: float) -> float:
         """When the sample at this point of the audio clock came in."""

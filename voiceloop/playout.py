@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,13 @@ from voiceloop.backends import SpokenWord
 
 Samples = NDArray[np.int16]
 
-CHUNK_MS = 20  # one write: small enough that a stop leaves little behind, large enough to be cheap
-LEAD_MS = 160.0  # audio the client holds beyond what it plays; DESIGN.md's bound is 200
+FIRST_CHUNK_MS = 40  # the first sound of a reply leaves as soon as there is so much of it
+CHUNK_MS = 60  # one write thereafter: fewer frames, and still well below the lead
+CAREFUL_CHUNK_MS = 20
+# Audio the client holds beyond what it plays. A caller who barges in hears it to its end unless
+# the client flushes: 150 ms, a client's own 40 and the two windows of the detector stay below 280.
+LEAD_MS = 150.0
+CAREFUL_LEAD_MS = 20.0  # while a sound is judged: what was sent already is all that need be played
 DUCK_GAIN = 0.3  # -10 dB: plainly quieter, still intelligible
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
 FADE_IN_MS = 5
@@ -30,11 +35,12 @@ MAX_BUFFERED_MS = 20_000.0  # the voice waits beyond this
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Samples int16 [n] for the wire, and the words that begin in them."""
+    """Samples int16 [n] for the wire, and the words that begin in them; is_fade: to silence."""
 
     samples: Samples
     duration_ms: float
     words: tuple[SpokenWord, ...]
+    is_fade: bool = False
 
 
 class Pacer:
@@ -54,6 +60,7 @@ class Pacer:
         self._gain = 1.0
         self._target_gain = 1.0
         self._fade_in = False
+        self._careful = False
         self._held = False
         self._stopped = False
         self._finished = False
@@ -74,7 +81,12 @@ class Pacer:
         """No more audio comes."""
         self._finished = True
 
+    def beware(self) -> None:
+        """Somebody may be about to speak: let the client's buffer run down. Nobody hears it."""
+        self._careful = True
+
     def duck(self) -> None:
+        self.beware()
         self._target_gain = DUCK_GAIN
 
     def hold(self) -> Chunk | None:
@@ -90,7 +102,7 @@ class Pacer:
         if self._held:
             self._fade_in = self._n_sent > 0
             self._gain = 1.0
-        self._held = False
+        self._held = self._careful = False
         self._target_gain = 1.0
 
     def stop(self) -> Chunk | None:
@@ -110,7 +122,7 @@ class Pacer:
         """The chunk due now, already counted as sent, or None."""
         if self._held or self._stopped or not self._n_buffered:
             return None
-        chunk_samples = self.rate_hz * CHUNK_MS // 1000
+        chunk_samples = self.rate_hz * self._chunk_ms // 1000
         if self._n_buffered < chunk_samples and not self._finished:
             return None
         if self.wait_s(now_s) > 0:
@@ -120,9 +132,17 @@ class Pacer:
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the lead allows another chunk."""
-        room_ms = self._lead_ms - CHUNK_MS - 1000.0 * (self._play_end_s - now_s)
+        lead_ms = min(self._lead_ms, CAREFUL_LEAD_MS) if self._careful else self._lead_ms
+        chunk_ms = min(float(self._chunk_ms), lead_ms)
+        room_ms = lead_ms - chunk_ms - 1000.0 * (self._play_end_s - now_s)
         # A microsecond of slack: rounding must not make a loop that waits for nothing.
         return 0.0 if room_ms >= -1e-3 else -room_ms / 1000.0
+
+    @property
+    def _chunk_ms(self) -> int:
+        if self._careful:
+            return CAREFUL_CHUNK_MS
+        return CHUNK_MS if self._n_sent else FIRST_CHUNK_MS
 
     def _take(self, count: int) -> Samples:
         parts: list[Samples] = []
@@ -156,7 +176,8 @@ class Pacer:
             return None
         samples = self._take(count)
         curve = self._gain * (0.5 + 0.5 * np.cos(np.pi * np.arange(count) / count))
-        return self._sent(np.rint(samples * curve).astype(np.int16), self._play_end_s)
+        faded = np.rint(samples * curve).astype(np.int16)
+        return replace(self._sent(faded, self._play_end_s), is_fade=True)
 
     def _sent(self, samples: Samples, now_s: float) -> Chunk:
         self._n_sent += len(samples)
@@ -235,6 +256,9 @@ class Playout:
     def finish(self) -> None:
         self.pacer.finish()
         self._changed.set()
+
+    def beware(self) -> None:
+        self.pacer.beware()
 
     def duck(self) -> None:
         self.pacer.duck()

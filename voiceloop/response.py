@@ -136,8 +136,11 @@ class ResponseHandle:
         """A piece of what is being spoken (modality audio); also feeds the conversation."""
         self._say(text)
 
-    def audio_delta(self, data: bytes, duration_ms: float) -> None:
-        """Encoded audio in ``output_format``, whole samples; cut into frames of <= 200 ms."""
+    def audio_delta(self, data: bytes, duration_ms: float, *, is_fade: bool = False) -> None:
+        """Encoded audio in ``output_format``, whole samples; cut into frames of <= 200 ms.
+
+        ``is_fade``: it ends what was sent without a click, also where the response is cut short.
+        """
         if self.closed or not data or not self.speaks:
             return
         n_sample = self.output_format.n_sample_bytes
@@ -147,7 +150,8 @@ class ResponseHandle:
         n_frame = int(self.output_format.rate * MAX_FRAME_MS / 1000) * n_sample
         for start in range(0, len(data), n_frame):
             piece = data[start : start + n_frame]
-            self._delta(events.AudioDelta(**self._place(message), delta=piece))
+            event = events.AudioDelta(**self._place(message), delta=piece)
+            self._wire.send(event, delta_of=None if is_fade else self.id)
         if not self.is_out_of_band:
             self._wire.conversation.add_audio(message.item.id, duration_ms)
 

@@ -25,4 +25,4 @@ class Services:
     clock: Callable[[], float]
     on_output: Callable[[], None]  # frames wait in the protocol
     new_stream_id: Callable[[], str]  # for the voice
-    lead_ms: float = 160.0
+    lead_ms: float = 150.0

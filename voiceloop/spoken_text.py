@@ -21,6 +21,10 @@ class SpokenText:
     def is_blank(self) -> bool:
         return not self._text.strip()
 
+    @property
+    def taken(self) -> str:
+        return self._text[: self._n_taken]
+
     def take(self, n_chars: int) -> str:
         """What has not been taken of the first n_chars characters."""
         taken = self._text[self._n_taken : n_chars]

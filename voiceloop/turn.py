@@ -55,6 +55,7 @@ VOICE_DEADLINE_S = 10.0  # between two pieces of audio once all text is there
 MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
 TEXT_QUEUE = 64  # deltas between the language model and the voice
 FEED_RETRY_S = 0.02
+ECHO_CHARACTERS = 80  # about five seconds of speech
 
 
 @dataclass(slots=True)
@@ -148,6 +149,10 @@ class Turn:
             self.playout.stop()
         if self._task is not None:
             self._task.cancel()
+
+    def said_lately(self) -> str:
+        """The end of what was sent: the echo of it may be heard now."""
+        return self._spoken.taken[-ECHO_CHARACTERS:]
 
     def unsaid(self, heard: str) -> str:
         """What follows the words heard of a spoken reply that was cut short."""
@@ -361,7 +366,8 @@ class Turn:
         if chunk.words:
             self.response.transcript_delta(self._spoken.take(chunk.words[-1].text_end))
             self.response.add_words(chunk.words)
-        self.response.audio_delta(encode(chunk.samples, self._encoding), chunk.duration_ms)
+        data = encode(chunk.samples, self._encoding)
+        self.response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
         self.timeline.mark("first_audio_queued", self._services.clock())
         self._services.on_output()
 

@@ -31,6 +31,8 @@ class RecordingEar:
         self.failures: list[BackendError] = []
         self.words: list[tuple[str, ...]] = []
 
+    def on_sound(self, is_sound: bool) -> None: ...
+
     def on_speech_onset(self, activity: Activity) -> None:
         self.onsets.append(activity)
 

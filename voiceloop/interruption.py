@@ -1,0 +1,76 @@
+"""A sound heard over the agent: judged, and acted on where it is not yet a turn of the caller.
+
+Owns the judge and what its verdicts do to the agent's playout: beware at the first loud window,
+duck, hold, go on. Stopping the agent for good is the floor's to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from voiceloop.agent import BargeIn
+from voiceloop.barge_in import Action, BargeInJudge
+from voiceloop.ear import Activity
+from voiceloop.telemetry import Metrics
+from voiceloop.turn import Turn
+
+REPLY_ENDS_SOON_MS = 600.0  # a "yeah" this close to the end answers the agent's question
+
+
+class Interruption:
+    """One stretch of sound at a time."""
+
+    def __init__(self, options: BargeIn, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._judge = BargeInJudge(options)
+        self._metrics = metrics
+        self._clock = clock
+
+    def reset(self) -> None:
+        """Whose sound it was is settled, or it is over."""
+        self._judge.reset()
+
+    def suspect(self, turn: Turn, is_sound: bool) -> None:
+        """One loud window, too short to judge: send no further ahead than must be."""
+        if not self._judge.options.enabled:
+            return
+        if is_sound:
+            turn.playout.beware()
+        elif self._judge.state == "idle":
+            turn.playout.resume()
+
+    def observe_words(self, words: tuple[str, ...]) -> None:
+        self._judge.observe_words(words)
+
+    def judge(self, activity: Activity, turn: Turn) -> Action | None:
+        """What the sound comes to now; all but a "stop" is done already."""
+        self._judge.observe_agent(turn.said_lately())
+        action = self._judge.judge(
+            activity.speech_ms,
+            activity.silence_ms,
+            reply_ends_soon=_ends_soon(turn),
+            voice=activity.voice,
+        )
+        if action is None:
+            return None
+        self._metrics.observe_barge_in(action, self._clock() - activity.onset_arrival_s)
+        match action:
+            case "duck":
+                turn.playout.duck()
+            case "hold":
+                turn.playout.hold()
+            case "resume":
+                turn.playout.resume()
+        return action
+
+    def takes_floor(self, words: tuple[str, ...], activity: Activity, turn: Turn) -> bool:
+        """The sound is over before the judge was sure: its words decide."""
+        self._judge.observe_words(words)
+        if not words or not self._judge.options.enabled:
+            return False
+        return self._judge.takes_floor(
+            activity.speech_ms, reply_ends_soon=_ends_soon(turn), voice=activity.voice
+        )
+
+
+def _ends_soon(turn: Turn) -> bool:
+    return turn.remaining_ms is not None and turn.remaining_ms < REPLY_ENDS_SOON_MS
