@@ -174,14 +174,13 @@ class Floor:
         awaited = self._awaited.pop(turn.segment, None)
         if awaited is None:
             return
-        if awaited.item_id is None:
-            self._forget_input()
-        else:
-            self._unsaid = ""
-            self._protocol.transcription_failed(awaited.item_id, error.message)
-            if awaited.respond and self._protocol.active_response is None:
-                self._protocol.open_response().close("failed", error=error)
-                self._metrics.turns.labels(outcome="failed").inc()
+        # Whether the sound held words nobody can tell now: the client hears of it either way.
+        item_id = awaited.item_id or self._commit_late()
+        self._unsaid = ""
+        self._protocol.transcription_failed(item_id, error.message)
+        if awaited.respond and self._protocol.active_response is None:
+            self._protocol.open_response().close("failed", error=error)
+            self._metrics.turns.labels(outcome="failed").inc()
         self._settle()
 
     def _commit_late(self) -> str:
