@@ -141,6 +141,7 @@ class Worker:
             return False
         for body in self._frames.feed(data):
             self._receive(decode_to_worker(body))
+            self._beat(has_work=True)  # forty streams opened at once are work, not a hang
         return bool(data)
 
     def _receive(self, message: ToWorker) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -54,13 +56,13 @@ def scripted_roles() -> Iterator[ModuleType]:
 class Gateway:
     """The other end: sends messages, and reads until it has seen what it waits for."""
 
-    def __init__(self, *roles: RoleSpec) -> None:
+    def __init__(self, *roles: RoleSpec, clock: Callable[[], float] = time.monotonic) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(10)
         self.n_heartbeats = 0
         self._frames = FrameReader()
         self._messages: list[FromWorker] = []
-        self._worker = Worker(theirs, WorkerSpec("test", roles))
+        self._worker = Worker(theirs, WorkerSpec("test", roles), clock)
         self._worker.load()
         self._theirs = theirs
         self._thread = threading.Thread(target=self._worker.run)
@@ -192,3 +194,16 @@ def test_threads_are_limited_and_wait_passively(monkeypatch: pytest.MonkeyPatch)
 
 def test_resident_memory_is_told_in_megabytes() -> None:
     assert 5 < resident_mb() < 5000
+
+
+def test_many_streams_opened_at_once_are_no_silence() -> None:
+    seconds = itertools.count()
+    gateway = Gateway(role("voice"), clock=lambda: float(next(seconds)))
+    after_ready(gateway)
+    options = RecognizerOptions()  # of a role that is not here: each is answered by a failure
+    gateway.send(*(OpenRecognizer(f"r{n}", options) for n in range(5)))
+    for _ in range(5):
+        n_before = gateway.n_heartbeats
+        assert isinstance(gateway.next(), StreamFailed)
+        assert gateway.n_heartbeats > n_before
+    gateway.close()
