@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from voiceloop.admission import Pace
@@ -35,6 +36,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         self.scope["state"]["connection"] = self
         await super().run_asgi()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True  # a refusal is an answer, not an error to be logged
 
     def drop(self, code: int, reason: str) -> None:
         """Close without waiting: the frame goes behind what is buffered, then the line is cut."""

@@ -120,6 +120,14 @@ REFUSED: list[tuple[dict[str, Any], int]] = [
 ]
 
 
+async def test_a_refusal_is_no_error_of_the_servers(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(Config(keys=(KEY,))) as server:
+        with pytest.raises(InvalidStatus):
+            async with server.connect():
+                pass
+    assert not caplog.records
+
+
 async def test_who_may_not_come_in_is_refused_before_the_upgrade() -> None:
     async with running(Config(keys=(KEY,))) as server:
         for options, status in REFUSED:
