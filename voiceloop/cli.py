@@ -117,6 +117,9 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             metavar="URL",
             help=f"an OpenAI-compatible service instead of the preset's {what}",
         )
+    serve.add_argument("--keys-file", metavar="FILE", help="the keys that let in, one a line")
+    serve.add_argument("--certfile", metavar="FILE", help="serve TLS: the certificate (PEM)")
+    serve.add_argument("--keyfile", metavar="FILE", help="and its private key (PEM)")
     serve.set_defaults(run=_serve)
 
 
@@ -211,6 +214,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from voiceloop.config import load_config
 
     names = ("host", "port", "preset", "agent", "stt_url", "llm_url", "tts_url")
+    names += ("keys_file", "certfile", "keyfile")
     flags = {name: getattr(arguments, name) for name in names}
     config = load_config(arguments.config, environ=os.environ, flags=flags)
 
