@@ -249,14 +249,16 @@ class Engine:
                 branch.finish("error", str(error))
 
     def _draft(self) -> None:
-        """Let a drafter guess for the only reply in decode; with company, rows have better use."""
+        """Let a drafter guess for replies in decode; where steps are not shared, for a lone one."""
         decoding = [
             branch
             for branch in self._branches.values()
             if branch.admitted and branch.reply is not None and branch.reply.tokens
         ]
-        if len(decoding) == 1:
-            branch, reply = decoding[0], decoding[0].reply
+        if len(decoding) > 1 and not self.config.share_steps:
+            return
+        for branch in decoding:
+            reply = branch.reply
             assert reply is not None
             reply.proposals = self.speculation.propose(branch.branch_id, branch.sequence, reply)
 
@@ -265,10 +267,12 @@ class Engine:
         n_rows = sum(task.extension.n_rows for task in tasks)
         self.scheduler.observe(n_rows, elapsed_ms)
         self._totals.update(steps=1, rows=n_rows)
-        if len(tasks) == 1 and tasks[0].service is Service.DECODE:
-            n_drafted = len(tasks[0].extension.proposals)
-            branch_id = tasks[0].branch.branch_id
-            self.speculation.verified(branch_id, n_drafted, tasks[0].n_accepted, elapsed_ms)
+        for task in tasks:
+            if task.service is Service.DECODE:
+                n_drafted, alone = len(task.extension.proposals), len(tasks) == 1
+                self.speculation.verified(
+                    task.branch.branch_id, n_drafted, task.n_accepted, elapsed_ms if alone else None
+                )
 
     def _split(
         self, tasks: list[Task], logits: Tensor | None

@@ -176,10 +176,13 @@ class DraftLength:
         if n_drafted:
             self._draft_ms = self._mean(self._draft_ms, elapsed_ms / n_drafted)
 
-    def verified(self, branch_id: str, n_drafted: int, n_accepted: int, elapsed_ms: float) -> None:
-        """Learn what a step costs and how many of its guesses stood."""
-        known = self._step_ms.get(n_drafted, elapsed_ms)
-        self._step_ms[n_drafted] = self._mean(known, elapsed_ms)
+    def verified(
+        self, branch_id: str, n_drafted: int, n_accepted: int, elapsed_ms: float | None
+    ) -> None:
+        """Learn how many guesses stood, and what a step of its own costs (None: it had company)."""
+        if elapsed_ms is not None:
+            known = self._step_ms.get(n_drafted, elapsed_ms)
+            self._step_ms[n_drafted] = self._mean(known, elapsed_ms)
         n_tried = min(n_accepted + 1, n_drafted)  # guesses after the first wrong one tell nothing
         for i in range(n_tried):
             stood = float(i < n_accepted)
@@ -202,12 +205,12 @@ class Speculation:
     ) -> None:
         self._drafters = [(drafter, DraftLength(n_most)) for drafter in drafters]
         self._clock = clock
-        self._used: DraftLength | None = None  # whose guesses the coming step verifies
+        self._used: dict[str, DraftLength] = {}  # by branch: whose guesses a step verifies
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply) -> list[int]:
         """Guesses for the next step of a reply that is being decoded, from the first with any."""
         n_left = reply.params.max_tokens - len(reply.tokens) - 1
-        self._used = None
+        self._used.pop(branch_id, None)
         for drafter, length in self._drafters:
             n_most = min(length.choose(branch_id), n_left)
             if n_most <= 0:
@@ -216,19 +219,23 @@ class Speculation:
             guesses = drafter.propose(branch_id, target, reply, n_most)[:n_most]
             length.drafted(len(guesses), (self._clock() - started) * 1e3)
             if guesses:
-                self._used = length
+                self._used[branch_id] = length
                 return guesses
         return []
 
-    def verified(self, branch_id: str, n_drafted: int, n_accepted: int, elapsed_ms: float) -> None:
-        """What became of the guesses, in a step that served nothing else."""
-        if self._used is not None:
-            self._used.verified(branch_id, n_drafted, n_accepted, elapsed_ms)
-            return
-        for _, length in self._drafters:
-            length.verified(branch_id, 0, 0, elapsed_ms)
+    def verified(
+        self, branch_id: str, n_drafted: int, n_accepted: int, elapsed_ms: float | None
+    ) -> None:
+        """What became of the guesses; elapsed_ms: of a step that served nothing else."""
+        used = self._used.pop(branch_id, None)
+        if used is not None:
+            used.verified(branch_id, n_drafted, n_accepted, elapsed_ms)
+        elif elapsed_ms is not None:
+            for _, length in self._drafters:
+                length.verified(branch_id, 0, 0, elapsed_ms)
 
     def forget(self, branch_id: str) -> None:
+        self._used.pop(branch_id, None)
         for drafter, length in self._drafters:
             drafter.forget(branch_id)
             length.forget(branch_id)

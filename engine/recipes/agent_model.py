@@ -41,7 +41,7 @@ MATCH_GAIN = 3.0
 COPY_GAIN = 6.0
 
 SIZES: dict[str, AgentConfig] = {
-    "target": AgentConfig(n_layers=6),
+    "target": AgentConfig(),
     "draft": AgentConfig(
         hidden_size=192, intermediate_size=512, n_layers=3, n_heads=3, n_kv_heads=1
     ),

@@ -21,6 +21,7 @@ from .lexicon import (
     pick,
     place_name,
 )
+from .open_words import draw
 from .place_facts import PLACE_FACTS
 from .wording import DAYS, clock, expand, join, plural
 
@@ -120,13 +121,13 @@ def random_business(rng: random.Random, held_out: bool = False) -> Business:
     n_known = rng.choice((0, 1, 2, 2, 3, 4))
     facts = {}
     for topic, questions, sentence, reply, values in topics[:n_known]:
-        value = pick(rng, values, held_out)
+        value = draw(rng, values, held_out)
         facts[topic] = (questions, expand(rng, sentence, v=value), reply, value)
     business = Business(
         kind,
         kind_word,
         name,
-        pick(rng, FIRST_NAMES, held_out),
+        draw(rng, FIRST_NAMES, held_out),
         rng.choice(scopes.split("|")),
         hours,
         hours_text,
@@ -210,7 +211,8 @@ def random_menu(rng: random.Random, kind: str, held_out: bool) -> dict[str, list
         found: list[str] = []
         for _ in range(rng.randint(low, high)):
             # Only part of an evaluation menu is unseen: unseen dishes are few.
-            word = pick(rng, words, held_out and rng.random() < 0.5)
+            unseen = held_out and rng.random() < 0.5
+            word = pick(rng, words, unseen) if held_out else draw(rng, words, False)
             if word not in found:
                 found.append(word)
         return found
@@ -244,7 +246,7 @@ def random_films(rng: random.Random, held_out: bool) -> dict[str, list[str]]:
     films: dict[str, list[str]] = {}
     for _ in range(rng.randint(1, 4)):
         times = sorted(rng.sample(range(12, 24), rng.randint(1, 3)))
-        films[pick(rng, FILM_TITLES, held_out)] = [
+        films[draw(rng, FILM_TITLES, held_out)] = [
             clock(hour, rng.choice((0, 15, 30, 45)), "am") for hour in times
         ]
     return films

@@ -85,7 +85,7 @@ def _draw_call(
 ) -> Call:
     style = rng.choices(("written", "recognized", "noisy"), weights=(30, 35, 35))[0]
     call = Call(rng, noise, None, style, held_out)
-    kind = kind or rng.choices(("place", "tools", "home"), weights=(66, 26, 8))[0]
+    kind = kind or rng.choices(("place", "tools", "home"), weights=(58, 34, 8))[0]
     if kind == "home":
         _home_call(call, chatter)
     elif kind == "tools":

@@ -18,7 +18,18 @@ from typing import Any
 
 from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from .wording import STOP_WORDS
 
 SYSTEM, TOOLS, USER, ASSISTANT, TOOL, END, PAD = (
     "<|system|>",
@@ -100,6 +111,22 @@ def render_chat(
     )
 
 
+def space_quoted_words(tokenizer: Tokenizer) -> None:
+    """Give a word in a tool call's JSON the tokens that the caller's word has.
+
+    Byte-level BPE writes a word after a space and the same word after a quotation mark as
+    different tokens, so that an argument could not be copied but had to be spelled from memory. A
+    space is put behind the opening quote before encoding and taken out again in decoding. Not so
+    behind `{"` and for the tool's name: in the signature these follow no space either.
+    """
+    tokenizer.normalizer = normalizers.Replace(
+        Regex(r'(?<=[:,] "|\[")(?<!\A\{"name": ")(?=[A-Za-z])'), " "
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.ByteLevel(), decoders.Replace(Regex(r'(?<= "|\[") (?=[A-Za-z])'), "")]
+    )
+
+
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
     """Train the BPE. Digits stay single, so that prices and numbers can be copied and read."""
     tokenizer = Tokenizer(models.BPE())
@@ -109,7 +136,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()
+    space_quoted_words(tokenizer)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[*CONTROL_TOKENS, *TEXT_TOKENS],
@@ -144,6 +171,13 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
     return found
 
 
+def _content_of_tokens(tokenizer: Tokenizer) -> list[str]:
+    """For each token its letters or figures, lower case; empty for marks and stop words."""
+    n_tokens = tokenizer.get_vocab_size()
+    texts = [tokenizer.decode([token]).strip().lower() for token in range(n_tokens)]
+    return ["" if not text.isalnum() or text in STOP_WORDS else text for text in texts]
+
+
 class ChatEncoder:
     """Encodes conversations with a loss weight for each token.
 
@@ -153,12 +187,16 @@ class ChatEncoder:
 
     USER_WEIGHT = 0.4
     PROMPT_WEIGHT = 0.0
+    # Words that the agent takes from the call or the prompt: names, items, times, arguments. They
+    # are what a reply is wrong about, and a small part of its tokens.
+    COPY_WEIGHT = 2.0
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.ids = {token: token_id(tokenizer, token) for token in (*CONTROL_TOKENS, *TEXT_TOKENS)}
         self.end = self.ids[END]
         self.pad = self.ids[PAD]
+        self._content = _content_of_tokens(tokenizer)
         self._role_weight = {
             self.ids[SYSTEM]: self.PROMPT_WEIGHT,
             self.ids[USER]: self.USER_WEIGHT,
@@ -170,12 +208,20 @@ class ChatEncoder:
         """Loss weights of an encoded conversation; `unlearned` are indices of messages."""
         weights: list[float] = []
         message, weight = (0 if has_system else -1), 0.0
-        started = False
+        started = speaks = False
+        seen: set[str] = set()  # in earlier messages
+        spoken: set[str] = set()  # in this one
         for token in tokens:
             role = self._role_weight.get(token)
             if role is None:
-                weights.append(weight)
+                content = self._content[token]
+                spoken.add(content)
+                is_copied = speaks and content and content in seen
+                weights.append(weight * self.COPY_WEIGHT if is_copied else weight)
                 continue
+            seen |= spoken
+            spoken.clear()
+            speaks = token == self.ids[ASSISTANT]
             message += 1 if started or not has_system else 0
             started = True
             # Who speaks next is the runtime's to say, not the model's.

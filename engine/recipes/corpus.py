@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from .calls import Chatter, generate_call
 from .chat_format import ChatEncoder, render_chat, train_tokenizer
 from .dialogues import SOURCES, Dialogue, as_messages, read_dialogues
-from .drills import echo, lookup, unlearned
+from .drills import echo, fill, lookup, unlearned
 from .recognizer_noise import RecognizerNoise
 
 ROW_TOKENS = 512
@@ -26,20 +26,21 @@ MAX_POSITION = 2048
 # Conversations per thousand of a shard. The task sources are small beside the calls: this decides
 # how often they repeat.
 MIXTURE = {
-    "calls": 720,
-    "sgd": 50,
-    "star": 60,
-    "tm4": 80,
+    "calls": 640,
+    "sgd": 85,
+    "star": 75,
+    "tm4": 60,
     "tm3": 15,
-    "mschat": 30,
-    "ohf": 30,
-    "selfdlg": 10,
-    "webq": 30,
-    "echo": 10,
-    "lookup": 50,
+    "mschat": 25,
+    "ohf": 20,
+    "selfdlg": 5,
+    "webq": 25,
+    "echo": 5,
+    "lookup": 40,
+    "fill": 40,
 }
 # The first stage: nothing but copying.
-DRILLS = {"echo": 60, "lookup": 40}
+DRILLS = {"echo": 50, "lookup": 35, "fill": 15}
 _SGD_PARTS = frozenset("restaurants hotels movies ridesharing events services rentalcars".split())
 
 Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]], set[int]]
@@ -101,8 +102,13 @@ class Corpus:
                 call = generate_call(rng.randrange(1 << 60), self.noise, self.chatter)
                 yield call.messages, call.tools, call.unlearned
             elif source in ("echo", "lookup"):
-                messages = echo(rng, self.vocabulary) if source == "echo" else lookup(rng)
+                drill = echo if source == "echo" else lookup
+                messages = drill(rng, self.vocabulary)
                 yield messages, [], unlearned(messages)
+            elif source == "fill":
+                messages, tools = fill(rng, self.vocabulary)
+                # The schema is message zero of a conversation without a prompt.
+                yield messages, tools, unlearned(messages)
             elif source == "webq":
                 # A lone question with a place's prompt: refused, whatever it is.
                 yield refusal_call(rng, self), [], set()

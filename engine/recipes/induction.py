@@ -43,6 +43,30 @@ def insert_matching_layers(
     return grown
 
 
+@torch.no_grad()
+def insert_silent_layers(model: AgentModel) -> AgentModel:
+    """A model with two more layers that compute the same: copies whose outputs are zeroed.
+
+    One goes behind the middle layer, one behind the last but one. Copies rather than fresh
+    weights: their queries, keys and gates already read features that exist.
+    Source: net2net's identity layers (Chen et al., 2016, arXiv:1511.05641).
+    """
+    depth = model.config.n_layers
+    sources = list(range(depth))
+    for after in (depth - 2, depth // 2 - 1):
+        sources.insert(after + 1, after)
+    grown = AgentModel(replace(model.config, n_layers=depth + N_INSERTED))
+    kept = {n: t for n, t in model.state_dict().items() if ".layers." not in n}
+    grown.load_state_dict(kept, strict=False)
+    for index, source in enumerate(sources):
+        layer = grown.model.layers[index]
+        layer.load_state_dict(model.model.layers[source].state_dict())
+        if index and source == sources[index - 1]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    return grown
+
+
 def _moved(weights: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
     """Old layers 0, 1, 2.. become 0, 2, 4, 5..; the new ones start silent."""
     moved = {name: tensor.clone() for name, tensor in fresh.items()}

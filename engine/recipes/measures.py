@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .chat_format import CALL_CLOSE, CALL_OPEN
+from .wording import STOP_WORDS
 
 _REFUSAL = re.compile(
     r"(can't|cannot|can not|not able to|unable to) (help|answer|do)|only help|can only help|outside"
@@ -21,14 +22,6 @@ _REFUSAL = re.compile(
     re.I,
 )
 _REDIRECT = re.compile(r"\?|\b(I|we) can help|only help|happy to help", re.I)
-STOP_WORDS = frozenset(
-    """a an the and or but if of to in on at for with from by is are was were be been am do does
-    did have has had i you he she it we they me him her us them my your his its our their this
-    that these those there here what which who when where how why not no yes can could will
-    would shall should may might must just so as than then too very please thanks thank ok okay
-    like want need get got any some all one more also about up out i'm i'd it's that's you're
-    i'll let's don't""".split()
-)
 
 
 def words_of(text: str) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .call import Call
-from .lexicon import FIRST_NAMES, HOME_DEVICES, HOME_ROOMS, TOWNS, pick
+from .lexicon import FIRST_NAMES, HOME_DEVICES, HOME_ROOMS, TOWNS
+from .open_words import draw
 from .wording import DAYS, article, expand, join, number_words
 
 _MONTHS = (
@@ -131,7 +132,7 @@ def _value(call: Call, slot: str) -> str:
                 else "one"
             )
         case "name":
-            return pick(rng, FIRST_NAMES, call.held_out)
+            return draw(rng, FIRST_NAMES, call.held_out)
         case "nights":
             count = rng.randint(2, 9)
             return f"{number_words(count)} nights"
@@ -139,8 +140,8 @@ def _value(call: Call, slot: str) -> str:
             return f"{number_words(rng.randint(2, 8))} tickets"
         case _:
             if rng.random() < 0.4:
-                return f"{pick(rng, FIRST_NAMES, call.held_out)} street"
-            return pick(rng, TOWNS, call.held_out)
+                return f"{draw(rng, FIRST_NAMES, call.held_out)} street"
+            return draw(rng, TOWNS, call.held_out)
 
 
 def _clause(plan: str, values: dict[str, str]) -> str:
@@ -250,7 +251,7 @@ def home_prompt(call: Call) -> tuple[str, dict[str, str]]:
     if rng.random() < 0.4:
         states[f"{rng.choice(HOME_ROOMS)} temperature"] = f"{rng.randint(14, 27)} degrees"
     listed = [expand(rng, "{d}: {s}|the {d} is {s}", d=d, s=s) for d, s in states.items()]
-    name = pick(rng, FIRST_NAMES, call.held_out)
+    name = draw(rng, FIRST_NAMES, call.held_out)
     text = expand(
         rng,
         "you are {a}, (a|the) voice assistant (for|of) (a smart home|this house|the "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .business import Business, category_words
 from .call import Call
-from .lexicon import DRINKS, MEALS, PASTRIES, pick
+from .lexicon import DRINKS, MEALS, PASTRIES
+from .open_words import draw
 from .place_facts import PLACE_FACTS
 from .wording import DAYS, article, expand, join, plural
 
@@ -183,7 +184,7 @@ def is_there(call: Call) -> None:
 def _absent_item(call: Call) -> str:
     place = _place(call)
     while True:
-        item = pick(call.rng, DRINKS + PASTRIES + MEALS, call.held_out)
+        item = draw(call.rng, DRINKS + PASTRIES + MEALS, call.held_out)
         if not any(item in name or name in item for name in place.items):
             return item
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .business import Business
 from .call import Call
-from .lexicon import DRINKS, MEALS, MILKS, PASTRIES, SIZES, pick
+from .lexicon import DRINKS, MEALS, MILKS, PASTRIES, SIZES
+from .open_words import draw
 from .wording import article, counted, digit_words, expand, join, number_words, plural
 
 _ORDER_OPENERS = (
@@ -36,7 +37,7 @@ def _order_text(call: Call) -> str:
 def _draw_line(call: Call) -> tuple[int, str, str]:
     rng, place = call.rng, _place(call)
     item = rng.choice(list(place.items))
-    is_drink = item in DRINKS
+    is_drink = item in DRINKS or item in place.categories.get("drinks", ())
     if is_drink and rng.random() < 0.5:
         item = f"{rng.choice(SIZES)} {item}"
     extra = rng.choice(MILKS) if is_drink and rng.random() < 0.25 else ""
@@ -95,7 +96,7 @@ def unavailable(call: Call) -> None:
     """An item that is not on the menu."""
     rng, place = call.rng, _place(call)
     while True:
-        item = pick(rng, DRINKS + PASTRIES + MEALS, call.held_out)
+        item = draw(rng, DRINKS + PASTRIES + MEALS, call.held_out)
         if not any(item in name or name in item for name in place.items):
             break
     offer = rng.sample(list(place.items), min(len(place.items), 2))
@@ -120,7 +121,8 @@ def correct(call: Call) -> None:
     form = rng.randrange(5)
     new = _draw_line(call)
     while new[1] == item:
-        new = (new[0], rng.choice((*PASTRIES, *DRINKS)), new[2])
+        other = (*PASTRIES, *DRINKS)
+        new = (new[0], rng.choice(other) if call.held_out else draw(rng, other, False), new[2])
     if form == 0:
         count = count + 1 if count == 1 else 1
         call.order[at] = (count, item, extra)
@@ -265,10 +267,10 @@ def _caller_name(call: Call) -> str:
     from .lexicon import FIRST_NAMES, LAST_NAMES, invented_word
 
     rng = call.rng
-    first = pick(rng, FIRST_NAMES, call.held_out)
+    first = draw(rng, FIRST_NAMES, call.held_out)
     if rng.random() < 0.1:
         return invented_word(rng, call.held_out)
-    return f"{first} {pick(rng, LAST_NAMES, call.held_out)}" if rng.random() < 0.25 else first
+    return f"{first} {draw(rng, LAST_NAMES, call.held_out)}" if rng.random() < 0.25 else first
 
 
 def digits(call: Call) -> None:

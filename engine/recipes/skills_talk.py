@@ -42,6 +42,18 @@ _OFF_TOPIC = tuple(
     musk|beyonce|albert einstein)~do aliens exist~what should i (name my (dog|cat|baby)|wear
     today)""".replace("\n    ", " ").split("~")
 )
+# More of what callers ask an agent about itself, for training only.
+_PERSONAL = (
+    "do you have (kids|children|a family|friends|feelings|a pet|a boyfriend|a girlfriend)",
+    "are you (happy|lonely|tired|hungry|bored|alive|rich|afraid of anything|religious)",
+    "where (do you live|were you born|are your parents)",
+    "do you (sleep|dream|eat|drink|like me|believe in god|play sports|have a body)",
+    "(who|what) do you (love|hate|vote for)",
+    "how (old|tall|smart) are you",
+    "what's your favorite (color|movie|song|team|book|number|animal)",
+    "what's the (cube|logarithm|factorial) of {n}",
+    "can you (count to {n}|add {n} and {m}|solve an equation)",
+)
 _FAR_PLACES = (
     "Paris",
     "Japan",
@@ -86,7 +98,8 @@ def off_topic_question(call: Call) -> str:
     """One out-of-scope question; training and evaluation use different templates."""
     rng = call.rng
     while True:
-        template = rng.choice(_OFF_TOPIC)
+        personal = not call.held_out and rng.random() < 0.12
+        template = rng.choice(_PERSONAL if personal else _OFF_TOPIC)
         if is_held_out(template) == call.held_out:
             return expand(
                 rng,

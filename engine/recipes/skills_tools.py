@@ -11,7 +11,8 @@ from typing import Any
 
 from .business import Business
 from .call import Call
-from .lexicon import FIRST_NAMES, pick
+from .lexicon import FIRST_NAMES
+from .open_words import draw
 from .skills_booking import spoken_day
 from .tool_schemas import ARGUMENTS, Tool, random_tool
 from .wording import DAYS, clock, counted, expand, join, number_words
@@ -179,7 +180,7 @@ class ToolDesk:
     def _book(self, tool: Tool) -> None:
         call, rng = self._call, self._call.rng
         values, spoken = self._slot()
-        name = pick(rng, FIRST_NAMES, call.held_out)
+        name = draw(rng, FIRST_NAMES, call.held_out)
         if rng.random() < 0.5:
             call.user(
                 "(i'd like to book|can i book|please book|reserve|i need) a table {s}( please|)|"
@@ -199,7 +200,9 @@ class ToolDesk:
                 n=name,
             )
         code = "".join(rng.choice("ABCDEFGHKLMNPRSTVXZ23456789") for _ in range(rng.randint(3, 5)))
-        values["name"] = name
+        # As it was heard: an argument is copied, capitals are the reader's business.
+        heard = str(call.messages[-1]["content"])
+        values["name"] = name if name in heard else name.lower()
         if rng.random() < 0.85:
             self._use(
                 tool,

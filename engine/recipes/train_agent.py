@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from .chat_format import ChatEncoder
 from .checkpoint import export_model, load_checkpoint, save_checkpoint
 from .corpus import DRILLS, MIXTURE, Corpus, Rows, build_rows, tokenizer_from
 from .dialogues import data_directory
-from .induction import N_INSERTED, insert_matching_layers
+from .induction import N_INSERTED, insert_matching_layers, insert_silent_layers
 
 SHARD_CONVERSATIONS = 6000
 AVERAGE_HORIZON_STEPS = 200
@@ -52,8 +54,10 @@ class TrainOptions:
     weight_decay: float = 0.02
     warmup_steps: int = 60
     decay_share: float = 0.3
+    deadline: float = math.inf  # epoch seconds at which the run ends, whatever it has seen
+    decay_minutes: float = 20.0  # before the deadline
     drill_until: int = 0  # tokens that are drills alone, in the beginning
-    grow_at: int = 0  # tokens after which two layers are inserted; 0: full depth at once
+    grow_at: tuple[int, ...] = ()  # tokens after each of which two layers are inserted
     seed: int = 1
     threads: int = 2
     checkpoint_minutes: float = 5.0
@@ -62,11 +66,19 @@ class TrainOptions:
     tokenizer_conversations: int = 8000
 
 
-def learning_rate_scale(n_seen: int, n_total: int, step: int, options: TrainOptions) -> float:
-    """Warm up by steps, hold, then fall linearly to zero over the last `decay_share` of tokens."""
+def learning_rate_scale(
+    n_seen: int, step: int, seconds_left: float, options: TrainOptions
+) -> float:
+    """Warm up by steps, hold, then fall linearly to zero.
+
+    The fall takes the last `decay_share` of the tokens or the last `decay_minutes` before the
+    deadline, whichever is lower.
+    """
+    n_total = options.n_tokens
     warm = min(1.0, (step + 1) / options.warmup_steps)
-    left = max(0.0, (n_total - n_seen) / max(1.0, n_total * options.decay_share))
-    return warm * min(1.0, left)
+    by_tokens = (n_total - n_seen) / max(1.0, n_total * options.decay_share)
+    by_clock = seconds_left / (60 * options.decay_minutes)
+    return warm * max(0.0, min(1.0, by_tokens, by_clock))
 
 
 class Trainer:
@@ -85,7 +97,7 @@ class Trainer:
         self.tokenizer = self._load_tokenizer()
         self.encoder = ChatEncoder(self.tokenizer)
         self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
-        self._build(SIZES[options.size].n_layers - (N_INSERTED if options.grow_at else 0))
+        self._build(SIZES[options.size].n_layers - N_INSERTED * len(options.grow_at))
         self.step = self.n_seen = self.shard = self.row = self.warm_from = 0
         self.full_depth = SIZES[options.size].n_layers
         self.stopping = False
@@ -116,13 +128,25 @@ class Trainer:
             torch.optim.AdamW(norms, lr=options.norm_lr, betas=(0.9, 0.95), weight_decay=0),
         ]
 
+    def is_time_to_grow(self) -> bool:
+        """Whether the next two layers are due."""
+        n_missing = (self.full_depth - self.config.n_layers) // N_INSERTED
+        return n_missing > 0 and self.n_seen >= self.options.grow_at[-n_missing]
+
     def grow(self, rows: Rows) -> None:
-        """Insert the layers that match more than one token; scales are measured on `rows`."""
-        tokens, documents = torch.from_numpy(rows.tokens[:8]), torch.from_numpy(rows.documents[:8])
+        """Insert two layers: first those that match several tokens, later silent copies.
+
+        The scales of the first are measured on `rows`.
+        """
         torch.manual_seed(self.options.seed)
-        grown = insert_matching_layers(
-            self.model.cpu(), tokens, documents, WRITE_GAIN, COPY_GAIN
-        ).state_dict()
+        if self.full_depth - self.config.n_layers == N_INSERTED * len(self.options.grow_at):
+            tokens = torch.from_numpy(rows.tokens[:8])
+            documents = torch.from_numpy(rows.documents[:8])
+            grown = insert_matching_layers(
+                self.model.cpu(), tokens, documents, WRITE_GAIN, COPY_GAIN
+            ).state_dict()
+        else:
+            grown = insert_silent_layers(self.model.cpu()).state_dict()
         self._build(self.config.n_layers + N_INSERTED)
         self.model.load_state_dict(grown)
         self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
@@ -187,7 +211,7 @@ class Trainer:
             logits = self.model.logits(hidden).float()
         losses = F.cross_entropy(logits, tokens[:, 1:].flatten()[keep], reduction="none")
         kept = weights.flatten()[keep]
-        agent = kept == 1.0
+        agent = kept >= 1.0
         return (losses * kept).sum(), float(losses.detach()[agent].sum()), float(agent.sum())
 
     def _part(self, rows: Rows, at: slice) -> tuple[tuple[Tensor, ...], float, float, float]:
@@ -206,7 +230,7 @@ class Trainer:
         """
         options = self.options
         scale = learning_rate_scale(
-            self.n_seen, options.n_tokens, self.step - self.warm_from, options
+            self.n_seen, self.step - self.warm_from, options.deadline - time.time(), options
         )
         rates = (options.muon_lr, options.embedding_lr, options.norm_lr)
         for optimizer, rate in zip(self.optimizers, rates, strict=True):
@@ -241,14 +265,17 @@ class Trainer:
         """Make `run` save a checkpoint after the step in progress and return."""
         self.stopping = True
 
+    def is_over(self) -> bool:
+        return self.n_seen >= self.options.n_tokens or time.time() >= self.options.deadline
+
     def run(self) -> None:
-        """Train until `n_tokens` were seen; then save, plot and export."""
+        """Train until `n_tokens` were seen or the deadline; then save, plot and export."""
         options = self.options
         log_path = options.out / f"{options.size}_loss.csv"
         saved_at, started, seen_before = time.monotonic(), time.monotonic(), self.n_seen
         with log_path.open("a", newline="") as log:
             writer = csv.writer(log)
-            while self.n_seen < options.n_tokens:
+            while not self.is_over():
                 drilling = self.n_seen < options.drill_until
                 rows = build_rows(
                     self.corpus,
@@ -257,8 +284,8 @@ class Trainer:
                     options.shard_conversations,
                     DRILLS if drilling else MIXTURE,
                 )
-                while self.row < len(rows) and self.n_seen < options.n_tokens:
-                    if self.config.n_layers < self.full_depth and self.n_seen >= options.grow_at:
+                while self.row < len(rows) and not self.is_over():
+                    if self.is_time_to_grow():
                         self.grow(rows)
                     at = slice(self.row, self.row + options.rows_per_step)
                     loss, agent_loss = self.update(rows, at)
@@ -320,6 +347,13 @@ def plot_loss(log_path: Path) -> None:
     pyplot.close(figure)
 
 
+def next_time_of_day(clock: str) -> float:
+    """Epoch seconds of the next HH:MM of local time."""
+    now = datetime.now()
+    then = datetime.combine(now.date(), datetime.strptime(clock, "%H:%M").time())
+    return (then if then > now else then + timedelta(days=1)).timestamp()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the embedded agent.")
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
@@ -330,7 +364,16 @@ def main() -> None:
     parser.add_argument(
         "--drill-until", type=float, default=1e6, help="nothing but drills until then"
     )
-    parser.add_argument("--grow-at", type=float, default=4e6, help="insert two layers then")
+    parser.add_argument(
+        "--grow-at",
+        type=float,
+        nargs="*",
+        default=[4e6, 9e6],
+        help="insert two layers after each of these tokens",
+    )
+    parser.add_argument(
+        "--deadline", help="end by this time of day, HH:MM, with the rate decayed to zero"
+    )
     parser.add_argument("--rows-per-step", type=int, default=8, help="rows of 512 tokens")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=1)
@@ -344,7 +387,8 @@ def main() -> None:
             int(given.tokens),
             given.rows_per_step,
             drill_until=int(given.drill_until),
-            grow_at=int(given.grow_at),
+            deadline=next_time_of_day(given.deadline) if given.deadline else math.inf,
+            grow_at=tuple(int(at) for at in given.grow_at),
             seed=given.seed,
             threads=given.threads,
         )

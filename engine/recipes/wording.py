@@ -16,6 +16,14 @@ _ONES = (
     "fifteen sixteen seventeen eighteen nineteen"
 ).split()
 _TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+STOP_WORDS = frozenset(
+    """a an the and or but if of to in on at for with from by is are was were be been am do does
+    did have has had i you he she it we they me him her us them my your his its our their this
+    that these those there here what which who when where how why not no yes can could will
+    would shall should may might must just so as than then too very please thanks thank ok okay
+    like want need get got any some all one more also about up out i'm i'd it's that's you're
+    i'll let's don't""".split()
+)
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 

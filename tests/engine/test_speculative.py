@@ -106,6 +106,71 @@ def test_any_drafter_gives_the_same_reply(engines: dict[str, Engine]) -> None:
         engine.check_integrity()
 
 
+def converse(
+    engine: Engine, asked: list[tuple[list[int], SamplingParams, int | None]]
+) -> list[tuple[list[int], Done]]:
+    """Replies side by side, each cancelled before the step of that number (None: never)."""
+    branches = [engine.branch(f"b{i}") for i in range(len(asked))]
+    for branch, (prompt, params, _) in zip(branches, asked, strict=True):
+        branch.commit(prompt, params)
+    done, n_steps = dict[str, Done](), 0
+    while len(done) < len(asked):
+        for branch, (_, _, cancelled_at) in zip(branches, asked, strict=True):
+            if n_steps == cancelled_at:
+                branch.cancel()
+        done |= {event.branch_id: event for event in engine.step() if isinstance(event, Done)}
+        n_steps += 1
+    found = [
+        (branch.sequence.tokens[len(prompt) :], done[branch.branch_id])
+        for branch, (prompt, _, _) in zip(branches, asked, strict=True)
+    ]
+    for branch in branches:
+        branch.close()
+    return found
+
+
+def test_drafting_beside_others_and_cancels_changes_no_token(tiny_model: Path) -> None:
+    """Every drafter, k from 1 to 5, batches of 1 to 5, some replies cancelled on the way."""
+    chance = random.Random(2)
+    n_cases = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "16"))
+    shared = {"dtype": "fp64", "kv_tokens": 2048, "poison": True, "share_steps": True}
+    engines = {
+        name: Engine.load(tiny_model, EngineConfig(**{**shared, **changes}))  # type: ignore[arg-type]
+        for name, changes in (
+            ("off", {}),
+            ("ngram", {"ngram_draft": True}),
+            ("model", {"draft_dir": tiny_model}),
+            ("self", {"self_draft_layers": 1}),
+        )
+    }
+    for engine in engines.values():
+        engine.notation = None
+    for case in range(n_cases):
+        asked = []
+        for i in range(1 + case % 5):
+            prompt = [chance.randrange(3, 60) for _ in range(chance.randrange(1, 40))]
+            params = SamplingParams(
+                max_tokens=chance.randrange(1, 14),
+                ignore_eos=True,
+                **SAMPLINGS[(case + i) % len(SAMPLINGS)],  # type: ignore[arg-type]
+            )
+            asked.append((prompt, params, chance.choice([None, None, None, 2, 5])))
+        whole = [(prompt, params, None) for prompt, params, _ in asked]
+        expected = converse(engines["off"], whole)
+        for name in ("ngram", "model", "self"):
+            draft_always(engines[name], 1 + case % 5)
+            for (tokens, done), (truth, _) in zip(
+                converse(engines[name], asked), expected, strict=True
+            ):
+                what = f"case {case}, drafter {name}"
+                if done.finish_reason == "cancelled":
+                    assert tokens == truth[: len(tokens)], what
+                else:
+                    assert tokens == truth, what
+    for engine in engines.values():
+        engine.check_integrity()
+
+
 def test_right_guesses_save_steps(make_engine: MakeEngine) -> None:
     engine = make_engine()
     params = SamplingParams(max_tokens=13, ignore_eos=True)

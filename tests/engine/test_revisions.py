@@ -1,0 +1,81 @@
+"""A transcript staged, revised and committed gives the tokens of the same words asked cold.
+
+Few revisions by default; VOICELOOP_FUZZ_EXAMPLES=10000 gives the long run.
+"""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from engine.engine import Engine
+from engine.types import EngineConfig, SamplingParams
+
+N_REVISIONS = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "120"))
+WORDS = "i would like to book a table for four five eleven on friday evening please no wait".split()
+SYSTEM = [{"role": "system", "content": "You are the front desk of a small hotel by the sea."}]
+PARAMS = (
+    SamplingParams(max_tokens=5),
+    SamplingParams(max_tokens=4, temperature=0.9, top_p=0.9, seed=11, ignore_eos=True),
+    SamplingParams(max_tokens=5, temperature=0.6, repetition_penalty=1.3, ignore_eos=True),
+)
+
+
+class Caller:
+    """Hears one caller as a recognizer does: words appear, change, and vanish."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.words = chance, list[str]()
+
+    def revise(self) -> str:
+        kind = self.chance.random()
+        if kind < 0.6 or not self.words:
+            self.words += self.chance.choices(WORDS, k=self.chance.randrange(1, 4))
+        elif kind < 0.85:  # the last words were misheard
+            n_wrong = self.chance.randrange(1, min(4, len(self.words) + 1))
+            self.words[-n_wrong:] = self.chance.choices(WORDS, k=n_wrong)
+        else:
+            del self.words[self.chance.randrange(len(self.words)) :]
+        return " ".join(self.words)
+
+
+def run(engine: Engine) -> None:
+    while engine.has_work():
+        engine.step()
+
+
+@pytest.mark.parametrize("kv_format", ["plain", "int8"])
+def test_revised_transcripts_answer_as_if_asked_at_once(tiny_model: Path, kv_format: str) -> None:
+    config = EngineConfig(dtype="fp64", kv_tokens=1024, poison=True, kv_format=kv_format)
+    warm, cold = (Engine.load(tiny_model, config) for _ in range(2))
+    text, chance = warm.text, random.Random(kv_format)
+    history = text.encode_chat(SYSTEM)
+    n_revisions = n_turns = 0
+    while n_revisions < N_REVISIONS // 2:
+        n_turns += 1
+        caller, params = Caller(chance), PARAMS[n_turns % len(PARAMS)]
+        branch = warm.branch(f"b{n_turns}", history)
+        draft, said, whole = None, "", list[int]()
+        for _ in range(chance.randrange(1, 9)):
+            said = caller.revise()
+            open_turn = text.encode_chat(SYSTEM, open_user=said)[len(history) :]
+            messages = [*SYSTEM, {"role": "user", "content": said}]
+            whole = text.encode_chat(messages, add_generation_prompt=True)[len(history) :]
+            branch.stage(open_turn)
+            n_revisions += 1
+            for _ in range(chance.randrange(3)):
+                warm.step()
+            if chance.random() < 0.3 and whole[: len(open_turn)] == open_turn:
+                draft = branch.speculate(whole[len(open_turn) :], params)
+                for _ in range(chance.randrange(5)):
+                    warm.step()
+        branch.commit(whole, params, draft)
+        run(warm)
+        fresh = cold.branch(f"b{n_turns}")
+        fresh.commit(history + whole, params)
+        run(cold)
+        assert branch.sequence.tokens == fresh.sequence.tokens, f"turn {n_turns}: {said}"
+        branch.close()
+        fresh.close()
+        cold.tree.clear()
