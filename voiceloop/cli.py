@@ -1,4 +1,4 @@
-"""The ``voiceloop`` command: serve, demo, talk, doctor.
+"""The ``voiceloop`` command: serve, demo, talk, models, doctor.
 
 Owns the command line and its exit codes: 0 when all went well, 1 when a call got no answer or the
 doctor found a problem, 2 with one sentence on standard error for whatever a person can put right,
@@ -13,10 +13,15 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from voiceloop import __version__
 from voiceloop.errors import InvalidRequest, VoiceLoopError
+
+if TYPE_CHECKING:
+    from voiceloop.config import Config
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 DEFAULT_URL = "ws://127.0.0.1:8080/v1/realtime"
@@ -27,6 +32,7 @@ EXTRAS = {
     "safetensors": "embedded",
     "tokenizers": "embedded",
     "jinja2": "embedded",
+    "transformers": "cpu",
     "pocketsphinx": "embedded",
     "espeakng_loader": "embedded",
     "matplotlib": "embedded",
@@ -71,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_talk(commands)
     _add_conformance(commands)
+    _add_models(commands)
     _add_doctor(commands)
     return parser
 
@@ -107,7 +114,10 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on, 0 for any (default: 8080)")
     serve.add_argument(
-        "--preset", metavar="NAME", help="which models answer: embedded, remote (default: embedded)"
+        "--preset",
+        metavar="NAME",
+        help="which models answer: embedded, cpu, gpu, remote (default: the best whose models are "
+        "on disk and whose device is here)",
     )
     serve.add_argument("--agent", metavar="FILE", help="the agent: a TOML file")
     serve.add_argument("--config", type=Path, metavar="FILE", help="settings: a TOML file")
@@ -116,6 +126,11 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             f"--{part}-url",
             metavar="URL",
             help=f"an OpenAI-compatible service instead of the preset's {what}",
+        )
+        serve.add_argument(
+            f"--{part}-model",
+            metavar="NAME",
+            help=f"another {what}: a folder or an id on disk; with --{part}-url the service's name",
         )
     serve.add_argument("--keys-file", metavar="FILE", help="the keys that let in, one a line")
     serve.add_argument("--certfile", metavar="FILE", help="serve TLS: the certificate (PEM)")
@@ -187,6 +202,25 @@ def _add_conformance(commands: argparse._SubParsersAction[argparse.ArgumentParse
     conformance.set_defaults(run=_conformance)
 
 
+def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    models = commands.add_parser(
+        "models",
+        help="the models of each preset: which are on disk, fetch them, where they lie",
+        description="The models of each preset. They lie in the Hugging Face cache, where other "
+        "programs find them too; HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured.",
+    )
+    verbs = models.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs.add_parser("list", help="each preset's models, and what it lacks here").set_defaults(
+        run=_models_list
+    )
+    pull = verbs.add_parser("pull", help="fetch a preset's models, or one model")
+    pull.add_argument("name", metavar="NAME", help="cpu, gpu, or an id owner/name[@revision]")
+    pull.set_defaults(run=_models_pull)
+    path = verbs.add_parser("path", help="print the cache's folder, or a model's")
+    path.add_argument("name", metavar="NAME", nargs="?", help="a preset or an id")
+    path.set_defaults(run=_models_path)
+
+
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     doctor = commands.add_parser(
         "doctor",
@@ -213,8 +247,8 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     from voiceloop.config import load_config
 
-    names = ("host", "port", "preset", "agent", "stt_url", "llm_url", "tts_url")
-    names += ("keys_file", "certfile", "keyfile")
+    urls, files = ("stt_url", "llm_url", "tts_url"), ("keys_file", "certfile", "keyfile")
+    names = ("host", "port", "preset", "agent", *urls, *files)
     flags = {name: getattr(arguments, name) for name in names}
     config = load_config(arguments.config, environ=os.environ, flags=flags)
 
@@ -227,6 +261,22 @@ def _serve(arguments: argparse.Namespace) -> int:
     with ServeProgress(config.preset) as progress:
         asyncio.run(serve(config, ready=progress.ready, on_progress=progress.role_changed))
     return 0
+
+
+def _with_preset(config: Config) -> Config:
+    """The configuration with its preset chosen; a choice made here is told, with its reason."""
+    from voiceloop.config import AUTO
+    from voiceloop.machine import this_machine
+    from voiceloop.model_cache import hub_folder
+    from voiceloop.preset_check import choose
+
+    if config.preset != AUTO:
+        return config
+    choice = choose(config, this_machine(), hub_folder())
+    print(f"preset {choice.preset.name}: {choice.reason}", file=sys.stderr)
+    if choice.better:
+        print(f"a better one: {choice.better}", file=sys.stderr)
+    return replace(config, preset=choice.preset.name)
 
 
 def _talk(arguments: argparse.Namespace) -> int:
@@ -266,6 +316,24 @@ def _conformance(arguments: argparse.Namespace) -> int:
 
 def _own_key() -> str | None:
     return os.environ.get("VOICELOOP_KEYS", "").split(",")[0] or None
+
+
+def _models_list(arguments: argparse.Namespace) -> int:
+    from voiceloop.model_list import run_list
+
+    return run_list()
+
+
+def _models_pull(arguments: argparse.Namespace) -> int:
+    from voiceloop.model_list import run_pull
+
+    return run_pull(arguments.name)
+
+
+def _models_path(arguments: argparse.Namespace) -> int:
+    from voiceloop.model_list import run_path
+
+    return run_path(arguments.name)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

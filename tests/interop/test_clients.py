@@ -1,86 +1,222 @@
-"""Real clients of the field, each in its own environment, against our server on scripted models.
+"""Real clients of the field, each in its own environment, against our server.
 
-Made by ``python tests/interop/make_envs.py``; without those environments these tests skip.
+Every client goes through its scenarios twice: with scripted models, where a tool call and its
+result are certain, and with the embedded preset, the server that a person starts. Some run at a
+time; the rest wait. Environments are made by ``python tests/interop/make_envs.py``; one that is
+missing skips its tests, or fails them where ``INTEROP_REQUIRED`` is set (as in CI).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import httpx
 import numpy as np
 import pytest
 import soundfile
 
 from audio.resample import Resampler
-from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
-from voiceloop.agent import AgentConfig
-from voiceloop.backends import ChatMessage, ToolCall
-from voiceloop.config import Config
-from voiceloop.server import Gateway, build_app, listen, make_server
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from clients.server_process import free_port
+from tests.interop.make_envs import NPM, interpreter, is_made
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENTS = Path(os.environ.get("VOICELOOP_INTEROP", ROOT / "out" / "interop"))
+CLIENTS = ROOT / "tests" / "interop" / "clients"
+ENVIRONMENTS = Path(os.environ.get("INTEROP_DIR", ROOT / "out" / "interop"))
 SPEECH = ROOT / "clients" / "call" / "slt" / "1_hours.flac"
-REPLY = "Certainly, that is noted, and here is a little more about it so that you can interrupt."
 
-pytestmark = [pytest.mark.call, pytest.mark.timeout(120)]
+SCENARIOS = ("text_turn", "spoken_turn", "tool_call", "barge_in", "manual_commit", "cancel")
+# Script -> (its environment, scenarios beside the common ones)
+SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "openai": ("openai", ("client_secret",)),
+    "openai_sync": ("openai", ()),
+    "agents": ("agents", ()),
+    "pipecat": ("pipecat", ()),
+    "livekit": ("livekit", ()),
+    "openai_js": ("openai_js", ()),
+    "agents_js": ("agents_js", ()),
+}
+STRICT = ("openai", "openai_sync", "agents", "livekit")  # pipecat warns of itself at its import
+N_AT_ONCE = 3  # they wait most of the time, but each starts with seconds of imports
+CLIENT_S = 240.0
+READY_S = 60.0
 
-
-def answer(messages: tuple[ChatMessage, ...]) -> Reply:
-    """A tool call when asked for one, its result when it is there, else two seconds of talk."""
-    last = messages[-1]
-    if last.role == "tool":
-        return Reply(f"It is {last.content}.")
-    if last.role == "user" and "use the tool" in last.content:
-        return Reply("", (ToolCall("call_1", "hours", '{"day": "monday"}'),))
-    return Reply(REPLY)
-
-
-@asynccontextmanager
-async def server() -> AsyncIterator[str]:
-    backends = instant_backends(
-        recognizer=FakeRecognizer(("well this is what i said",)),
-        language_model=FakeLanguageModel(answer),
-    )
-    gateway = Gateway(Config(), AgentConfig(instructions="Be kind."), backends)
-    sock = listen("127.0.0.1", 0)
-    uvicorn_server = make_server(build_app(gateway), gateway.config)
-    serving = asyncio.create_task(uvicorn_server.serve(sockets=[sock]))
-    try:
-        yield f"ws://127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        uvicorn_server.should_exit = uvicorn_server.force_exit = True
-        await serving
+pytestmark = [pytest.mark.call, pytest.mark.timeout(600)]
 
 
-def speech_24k(path: Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The same models with and without TLS."""
+
+    url: str
+    tls_url: str
+    certfile: Path
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+         "-keyout", keyfile, "-out", certfile],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return certfile, keyfile
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("speech") / "speech.raw"
     samples, rate_hz = soundfile.read(SPEECH, dtype="int16")
-    resampled = Resampler(rate_hz, 24000).push(samples)
+    resampled = Resampler(rate_hz, 24_000).push(samples)
     path.write_bytes(np.asarray(resampled, dtype="<i2").tobytes())
     return path
 
 
-@pytest.mark.parametrize("client", ["openai", "agents", "pipecat", "livekit"])
-async def test_a_real_client_works(client: str, tmp_path: Path) -> None:
-    python = ENVIRONMENTS / client / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"no {python}; make it with: python tests/interop/make_envs.py")
-    script = ROOT / "tests" / "interop" / "clients" / f"{client}_client.py"
-    async with server() as url:
-        process = await asyncio.create_subprocess_exec(
-            str(python),
-            str(script),
-            url,
-            str(speech_24k(tmp_path / "speech.raw")),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()[-4000:]
+@contextmanager
+def serving(command: tuple[str, ...], log: Path) -> Iterator[str]:
+    """Start ``command --port N``, wait for it to be ready, stop it at the end. Yields host:port."""
+    port = free_port()
+    scheme = "https" if "--certfile" in command else "http"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-P", *command, "--port", str(port)],
+            cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=sink, stderr=sink,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + READY_S
+        while True:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            try:
+                if httpx.get(f"{scheme}://localhost:{port}/readyz", verify=False).is_success:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        yield f"localhost:{port}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@contextmanager
+def servers(module: tuple[str, ...], folder: Path, tls: tuple[Path, Path]) -> Iterator[Server]:
+    certfile, keyfile = tls
+    secure = ("--certfile", str(certfile), "--keyfile", str(keyfile))
+    with (
+        serving(module, folder / "plain.log") as plain,
+        serving((*module, *secure), folder / "tls.log") as encrypted,
+    ):
+        yield Server(f"ws://{plain}", f"wss://{encrypted}", certfile)
+
+
+@dataclass(slots=True)
+class Run:
+    """One client's process, queued or running or ended."""
+
+    expected: tuple[str, ...]
+    process: Future[subprocess.CompletedProcess[str]]
+
+
+def begin(
+    pool: ThreadPoolExecutor, script: str, scenarios: tuple[str, ...], server: Server, speech: Path
+) -> Run:
+    environment, more = SCRIPTS[script]
+    expected = (*scenarios, *more)
+    program = interpreter(ENVIRONMENTS, environment)
+    is_node = environment in NPM
+    flags = ["-W", "error"] if script in STRICT else []
+    path = CLIENTS / f"{script}_client{'.mjs' if is_node else '.py'}"
+    url = server.tls_url if script == "openai_js" else server.url  # it speaks TLS only
+    known = {
+        "CLIENT_ENVIRONMENT": str(ENVIRONMENTS / environment),
+        "NODE_EXTRA_CA_CERTS": str(server.certfile),
+    }
+    command = [str(program), *flags, str(path), url, str(speech), *expected]
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | known
+    run = pool.submit(
+        subprocess.run, command, env=env, text=True, timeout=CLIENT_S,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return Run(expected, run)
+
+
+def require(script: str) -> None:
+    environment = SCRIPTS[script][0]
+    if is_made(ENVIRONMENTS, environment):
+        return
+    message = f"no {ENVIRONMENTS / environment}; python tests/interop/make_envs.py makes it"
+    if os.environ.get("INTEROP_REQUIRED"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@contextmanager
+def all_runs(
+    module: tuple[str, ...],
+    scenarios: tuple[str, ...],
+    folder: Path,
+    tls: tuple[Path, Path],
+    speech: Path,
+) -> Iterator[dict[str, Run]]:
+    made = [script for script, (name, _) in SCRIPTS.items() if is_made(ENVIRONMENTS, name)]
+    with ExitStack() as stack:
+        server = stack.enter_context(servers(module, folder, tls)) if made else None
+        pool = stack.enter_context(ThreadPoolExecutor(N_AT_ONCE))
+        yield {s: begin(pool, s, scenarios, server, speech) for s in made} if server else {}
+
+
+@pytest.fixture(scope="module")
+def scripted(
+    certificate: tuple[Path, Path], speech: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Run]]:
+    folder = tmp_path_factory.mktemp("scripted")
+    module = ("-m", "tests.interop.scripted_server")
+    with all_runs(module, SCENARIOS, folder, certificate, speech) as runs:
+        yield runs
+
+
+@pytest.fixture(scope="module")
+def embedded(
+    certificate: tuple[Path, Path], speech: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Run]]:
+    folder = tmp_path_factory.mktemp("embedded")
+    agent = folder / "agent.toml"  # one that waits to be spoken to, as clients of the field expect
+    cafe = (ROOT / "voiceloop" / "agents" / "cafe.toml").read_text(encoding="utf-8")
+    agent.write_text(
+        "\n".join(line for line in cafe.splitlines() if not line.startswith("greeting")),
+        encoding="utf-8",
+    )
+    module = ("-m", "voiceloop.cli", "serve", "--preset", "embedded", "--agent", str(agent))
+    scenarios = tuple(name for name in SCENARIOS if name != "tool_call")
+    with all_runs(module, scenarios, folder, certificate, speech) as runs:
+        yield runs
+
+
+def passed(run: Run) -> None:
+    result = run.process.result()
+    lines = result.stdout.splitlines()
+    found = tuple(line.removeprefix("passed ") for line in lines if line.startswith("passed "))
+    assert (result.returncode, found) == (0, run.expected), result.stdout[-4000:]
+
+
+@pytest.mark.parametrize("client", SCRIPTS)
+def test_a_real_client_works_with_scripted_models(client: str, scripted: dict[str, Run]) -> None:
+    require(client)
+    passed(scripted[client])
+
+
+@pytest.mark.parametrize("client", SCRIPTS)
+def test_a_real_client_works_with_the_embedded_preset(
+    client: str, embedded: dict[str, Run]
+) -> None:
+    require(client)
+    passed(embedded[client])

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.interop.test_clients import ENVIRONMENTS, ROOT, server, speech_24k
+from tests.interop.make_envs import interpreter
+from tests.interop.test_clients import CLIENTS, ENVIRONMENTS, require, serving, speech
+
+__all__ = ["speech"]  # the fixture
 
 pytestmark = [pytest.mark.call, pytest.mark.timeout(120)]
 
 
-async def test_the_openai_package_works_over_http(tmp_path: Path) -> None:
-    python = ENVIRONMENTS / "openai" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"no {python}; make it with: python tests/interop/make_envs.py")
-    script = ROOT / "tests" / "interop" / "clients" / "openai_http_client.py"
-    speech = str(speech_24k(tmp_path / "speech.raw"))
-    async with server() as url:
-        process = await asyncio.create_subprocess_exec(
-            str(python), "-W", "error", str(script), url, speech,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+def test_the_openai_package_works_over_http(speech: Path, tmp_path: Path) -> None:
+    require("openai")
+    program = interpreter(ENVIRONMENTS, "openai")
+    script = CLIENTS / "openai_http_client.py"
+    with serving(("-m", "tests.interop.scripted_server"), tmp_path / "server.log") as server:
+        result = subprocess.run(
+            [program, "-W", "error", script, f"http://{server}", speech],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100,
         )  # fmt: skip
-        output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()[-4000:]
+    assert result.returncode == 0, result.stdout[-4000:]

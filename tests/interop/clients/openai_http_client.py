@@ -6,11 +6,12 @@ import io
 import json
 import sys
 import wave
+from pathlib import Path
 
 import openai
 from openai import OpenAI
 
-URL, SPEECH = sys.argv[1].replace("ws://", "http://"), open(sys.argv[2], "rb").read()
+URL, SPEECH = sys.argv[1], Path(sys.argv[2]).read_bytes()
 CLIENT = OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {

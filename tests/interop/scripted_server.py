@@ -1,0 +1,52 @@
+"""Our server on scripted models, as a process: ``python -m tests.interop.scripted_server``.
+
+What the interop tests need of a model is fixed here: a reply long enough to be interrupted, and a
+tool call when one is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.config import Config
+from voiceloop.server import Gateway, build_app, listen, make_server
+
+HEARD = "well this is what i said"
+REPLY = "Certainly, that is noted, and here is a little more about it so that you can interrupt."
+
+
+def answer(messages: tuple[ChatMessage, ...]) -> Reply:
+    """A tool call when asked for one, its result when it is there, else seconds of talk."""
+    last = messages[-1]
+    if last.role == "tool":
+        return Reply(f"It is {last.content}.")
+    if last.role == "user" and "use the tool" in last.content:
+        return Reply("", (ToolCall("call_1", "hours", '{"day": "monday"}'),))
+    return Reply(REPLY)
+
+
+async def serve(port: int, certfile: Path | None, keyfile: Path | None) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer((HEARD,)), language_model=FakeLanguageModel(answer)
+    )
+    config = Config(certfile=certfile, keyfile=keyfile)
+    gateway = Gateway(config, AgentConfig(instructions="Be kind."), backends)
+    await make_server(build_app(gateway), config).serve(sockets=[listen("127.0.0.1", port)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--certfile", type=Path)
+    parser.add_argument("--keyfile", type=Path)
+    chosen = parser.parse_args()
+    asyncio.run(serve(chosen.port, chosen.certfile, chosen.keyfile))
+
+
+if __name__ == "__main__":
+    main()
