@@ -1,0 +1,17 @@
+"""Owns the Triton kernels of the GPU path: one a file, each beside a torch reference.
+
+A kernel `name(...)` and its `name_reference(...)` take the same arguments, outputs and workspaces
+included: nothing here allocates when called, and no grid depends on a value that lies on the
+device, so that every call can be captured in a CUDA graph. What must be laid out anew for a kernel
+(int4 weights) is packed by one function at load.
+
+`launch` says how kernels are launched; `warm_up` compiles all a model needs before it is ready and
+then forbids to compile. On a CPU the kernels run only under TRITON_INTERPRET=1, for tests.
+"""
+
+from importlib.util import find_spec
+
+
+def is_available() -> bool:
+    """Whether triton can be imported; without it only the CPU path works."""
+    return find_spec("triton") is not None

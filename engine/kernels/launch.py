@@ -1,0 +1,52 @@
+"""Owns how kernels are launched: interpreted or compiled, on how many processors, never too late.
+
+Nothing is tuned at run time. Every size a kernel is specialized for follows from the model's
+shapes and the number of streaming multiprocessors, by the small rules in this room's files.
+"""
+
+import os
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# What `tl.dot` multiplies. The interpreter (numpy) has no bf16: its products come out as garbage.
+OPERAND = tl.constexpr(tl.float32 if INTERPRETED else tl.bfloat16)
+IS_COMPILED = tl.constexpr(not INTERPRETED)
+
+# Rows of the smallest matrix tile: `tl.dot` needs 16 in the interpreter and on tensor cores.
+LEAST_ROWS = 16
+# Assumed where there is no GPU to ask: an H200's, so that tests see the sizes that will run.
+DEFAULT_PROCESSORS = 132
+
+
+class CompiledTooLate(Exception):
+    """A kernel was about to be compiled after `forbid_compilation`: a variant was not warmed up."""
+
+
+@cache
+def n_processors(device: torch.device) -> int:
+    """Streaming multiprocessors of a GPU."""
+    if device.type != "cuda":
+        return DEFAULT_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def next_power_of_2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def forbid_compilation() -> None:
+    """From now on a launch that would compile raises `CompiledTooLate` instead of stalling."""
+    triton.knobs.runtime.jit_cache_hook = _refuse
+
+
+def allow_compilation() -> None:
+    triton.knobs.runtime.jit_cache_hook = None
+
+
+def _refuse(**what: Any) -> bool:
+    raise CompiledTooLate(f"expected every kernel warmed up, found {what.get('repr')} compiling")
