@@ -186,7 +186,8 @@ class Branch:
         assert self.reply is not None
         text = "".join(piece for piece in output if isinstance(piece, str))
         if text:
-            delta = TextDelta(self.branch_id, text, self.reply.report())
+            logprobs = self.reply.new_logprobs()
+            delta = TextDelta(self.branch_id, text, self.reply.report(), logprobs)
             self._home.outbox.append(delta)
         for piece in output:
             if isinstance(piece, ParsedCall):

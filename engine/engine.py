@@ -329,11 +329,12 @@ class Engine:
         """Sample at every row while the choice before it agreed with what was proposed."""
         sampled: list[int] = []
         n_prompt, n_before = reply.n_prompt, len(reply.tokens)
-        for i, row in enumerate(logits):
-            row = penalize(row, reply.params, prompt[:n_prompt], [*reply.tokens, *sampled])
+        for i, raw in enumerate(logits):
+            row = penalize(raw, reply.params, prompt[:n_prompt], [*reply.tokens, *sampled])
             if reply.grammar is not None:
                 row = reply.grammar.mask(row, i)
             sampled.append(choose(row, reply.params, reply.seed, n_before + i))
+            reply.note(raw, [*reply.tokens, *sampled[:-1]], sampled[-1])
             if reply.grammar is not None:
                 reply.grammar.advance(sampled[-1])
             if sampled[-1] in reply.stop_ids or sampled[-1:] != proposals[i : i + 1]:

@@ -7,11 +7,14 @@ become.
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
 from .detokenizer import Detokenizer, StopStrings
 from .grammar import Grammar
+from .logprobs import describe
 from .text import Text
 from .tool_calls import Notation, ParsedCall, ToolCallParser
-from .types import SamplingParams, Timings, Usage
+from .types import SamplingParams, Timings, TokenLogprob, Usage
 
 
 @dataclass(slots=True)
@@ -64,6 +67,8 @@ class Reply:
         self.usage = Usage(prompt_tokens=n_prompt)
         self.clock = ReplyClock(now)
         self._n_reported = 0
+        self._text = text
+        self._logprobs: list[TokenLogprob] = []
         self.stop_ids = frozenset[int]() if params.ignore_eos else text.stop_ids
         marks = {notation.open, notation.close} if notation else set[str]()
         shown = frozenset(i for i, content in text.special.items() if content in marks)
@@ -83,6 +88,18 @@ class Reply:
             self.clock.scheduled = now
         if self.grammar is not None and n_logits:
             self.grammar.prepare(self.proposals)
+
+    def note(self, row: Tensor, before: list[int], token: int) -> None:
+        """Remember how likely `token` was under the model's own logits, if that is asked for."""
+        if self.params.logprobs is not None:
+            n_top = self.params.logprobs
+            self._logprobs.append(describe(self._text, row, before, token, n_top))
+
+    def new_logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Of the tokens accepted since the last report; an end-of-turn token is no text."""
+        first = self._n_reported
+        noted = zip(self.tokens[first:], self._logprobs[first:], strict=False)
+        return tuple(one for token, one in noted if token not in self.stop_ids)
 
     def report(self) -> int:
         """Tokens accepted since the last report."""

@@ -17,6 +17,7 @@ def n_blocks_for(n_tokens: int) -> int:
 
 DTYPES = ("bf16", "fp32", "fp64")
 QUANTS = (None, "int8", "int4", "fp8")
+MAX_LOGPROBS = 20  # OpenAI's own limit
 KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
 
 
@@ -170,6 +171,7 @@ class SamplingParams:
     json_schema: the reply must be a JSON text valid under this schema (given as JSON text).
     forced_tools: the reply must be one call of one of these tools (a JSON array as text, each
         tool with "name" and "parameters"), written as the checkpoint's template writes calls.
+    logprobs: report each token's log probability, and those of this many likeliest; None: do not.
     is_batch: nobody waits for this reply; it is served when nothing else is due.
     deadline_ms: the reply ends with an error when it is not done this long after `commit`.
     """
@@ -188,6 +190,7 @@ class SamplingParams:
     json_schema: str | None = None
     forced_tools: str | None = None
     is_batch: bool = False
+    logprobs: int | None = None
     deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
@@ -199,6 +202,7 @@ class SamplingParams:
             ("min_p", 0 <= self.min_p < 1, "from 0 to below 1", self.min_p),
             ("repetition_penalty", self.repetition_penalty > 0, "above 0", self.repetition_penalty),
             ("stop", all(self.stop), "no empty string", self.stop),
+            ("logprobs", 0 <= (self.logprobs or 0) <= MAX_LOGPROBS, "0 to 20", self.logprobs),
             (
                 "json_schema",
                 self.json_schema is None or self.forced_tools is None,
@@ -281,12 +285,25 @@ class DraftDone:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token of the reply: natural log of its probability, and `top`, the likeliest first."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text of the committed reply, never retracted. A reply adopted from a draft is sent anew."""
+    """Text of the committed reply, never retracted. A reply adopted from a draft is sent anew.
+
+    logprobs: one for each token since the delta before, where the parameters ask for them.
+    """
 
     branch_id: str
     text: str
     n_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
