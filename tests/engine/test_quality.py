@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.engine import Engine
-from engine.quality import BOUNDS, Quality, main, measure, violations
+from engine.quality import BOUNDS, Quality, main, measure, reply_places, violations
 from engine.types import EngineConfig
 
 TOKENS = [5 + (i * i * 7) % 90 for i in range(300)]
@@ -13,10 +13,11 @@ TOKENS = [5 + (i * i * 7) % 90 for i in range(300)]
 
 def test_a_model_equals_itself(tiny_model: Path) -> None:
     engine = Engine.load(tiny_model, EngineConfig(dtype="fp32", kv_tokens=512))
-    quality = measure(engine, engine, TOKENS)
+    quality = measure(engine, engine, engine, [TOKENS])
     assert quality.n_tokens == 299
     assert quality.perplexity_change == pytest.approx(0)
     assert (quality.kl_nats, quality.top1_agreement) == (pytest.approx(0), 1.0)
+    assert (quality.bf16_agreement, quality.decided_agreement) == (1.0, 1.0)
     assert violations(quality, BOUNDS["int8"]) == []
 
 
@@ -25,17 +26,44 @@ def test_fewer_bits_are_further_from_the_model(tiny_model: Path) -> None:
     kl = []
     for quant in ("int8", "int4"):
         engine = Engine.load(tiny_model, EngineConfig(dtype="fp32", quant=quant, kv_tokens=512))
-        kl.append(measure(reference, engine, TOKENS).kl_nats)
+        kl.append(measure(reference, reference, engine, [TOKENS]).kl_nats)
     assert 0 < kl[0] < kl[1]
 
 
+def test_only_what_the_assistant_says_counts_in_a_chat(tiny_model: Path) -> None:
+    text = Engine.load(tiny_model, EngineConfig(kv_tokens=512)).text
+    turns = [{"role": "user", "content": "a table"}, {"role": "assistant", "content": "yes"}]
+    tokens = text.encode_chat(turns * 2)
+    spoken = [token for token, kept in zip(tokens, reply_places(text, tokens), strict=True) if kept]
+    assert text.decode(spoken) == "yesyes"
+    assert spoken.count(text.end_of_turn_id) == 2
+    assert reply_places(text, text.encode("no chat at all")).all()
+
+
+def test_agreement_is_asked_only_where_bf16_decides(tiny_model: Path) -> None:
+    """A difference as small as bf16's own error is a tie, not a disagreement."""
+    exact = Engine.load(tiny_model, EngineConfig(dtype="fp32", kv_tokens=512))
+    rounded = Engine.load(tiny_model, EngineConfig(kv_tokens=512))
+    quality = measure(exact, rounded, rounded, [TOKENS])
+    assert quality.decided_agreement >= quality.bf16_agreement
+    assert quality.decided_agreement == 1.0
+
+
 def test_what_is_over_its_bound_is_named() -> None:
-    bad = Quality(100, 9.0, perplexity_change=0.02, kl_nats=0.01, top1_agreement=0.9)
+    bad = Quality(
+        100,
+        9.0,
+        perplexity_change=0.02,
+        kl_nats=0.01,
+        top1_agreement=0.9,
+        bf16_agreement=0.99,
+        decided_agreement=0.98,
+    )
     sentences = violations(bad, BOUNDS["int8"])
     assert [sentence.split(",")[0] for sentence in sentences] == [
         "expected perplexity up by at most 0.1%",
         "expected KL of at most 0.002 nats",
-        "expected the likeliest token to agree in 99.5% of places",
+        "expected the likeliest token to agree in 99.5% of decided places",
     ]
 
 

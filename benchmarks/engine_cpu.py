@@ -1,0 +1,226 @@
+"""The engine's speed on a CPU, part by part: beside peers, after a commit, batched, drafting.
+
+Every part is one function that returns bars. Peers run on the same weights in interleaved rounds,
+each pinned to the same number of threads.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from benchmarks.engine_models import SHAPES, embedded_model, write_random_model
+from benchmarks.engine_setting import (
+    N_REPLY,
+    Setting,
+    drain,
+    median,
+    reply_of,
+)
+from benchmarks.harness import Bar, interleaved
+from benchmarks.llama_cpp_peer import LlamaCpp
+from engine.engine import Engine
+from engine.types import Done, EngineConfig, SamplingParams
+
+TAIL = 5  # tokens a commit adds to what is staged: end of turn and assistant header
+
+
+def token_time(setting: Setting) -> list[Bar]:
+    """ms per token at batch 1 beside `transformers.generate` (bf16, the same weights)."""
+    from transformers import AutoModelForCausalLM
+
+    peer = AutoModelForCausalLM.from_pretrained(setting.model_dir, dtype=torch.bfloat16).eval()
+    prompt = setting.words(200, 1)
+    engine = setting.engine()
+    ms: dict[str, list[float]] = {"engine": [], "transformers": []}
+    for turn in interleaved(list(ms), setting.repeats, warm_up=1):
+        if turn.variant == "engine":
+            branch = engine.branch(f"b{turn.index}{turn.is_warm_up}", prompt)
+            drain(engine)
+            found = median(reply_of(engine, branch, [17, 18]).timings.token_gaps_ms)
+            branch.close()
+        else:
+            found = _generate_ms(peer, prompt)
+        if not turn.is_warm_up:
+            ms[turn.variant].append(found)
+    own, other = median(ms["engine"]), median(ms["transformers"])
+    print(f"  engine int8 {own:.2f} ms/token, transformers bf16 {other:.2f} ms/token")
+    return [Bar("ms/token over transformers generate", own / other, 1 / 3, "x")]
+
+
+def _generate_ms(model: object, prompt: list[int]) -> float:
+    """ms per token of `generate`, the prompt's share taken out by a run of one token."""
+    ids, took = torch.tensor([prompt]), {}
+    for n_new in (1, 1 + N_REPLY):
+        started = time.perf_counter()
+        model.generate(  # type: ignore[attr-defined]
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=n_new,
+            min_new_tokens=n_new,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        took[n_new] = time.perf_counter() - started
+    return (took[1 + N_REPLY] - took[1]) * 1e3 / N_REPLY
+
+
+def after_commit(setting: Setting) -> list[Bar]:
+    """TTFT after commit with everything but the tail staged, short and long history."""
+    engine = setting.engine()
+    ttft: dict[int, list[float]] = {100: [], 1000: []}
+    for n_staged in ttft:
+        history = setting.words(n_staged - 20, n_staged)
+        for i in range(4 * setting.repeats):
+            branch = engine.branch(f"b{n_staged}-{i}", history)
+            turn = setting.words(20, i)
+            branch.stage(turn)
+            drain(engine)
+            done = reply_of(engine, branch, turn + setting.words(TAIL, i), 2)
+            ttft[n_staged].append(done.timings.ttft_ms)
+            branch.close()
+    short, long = median(ttft[100]), median(ttft[1000])
+    print(f"  TTFT after commit: {short:.2f} ms at 100 tokens, {long:.2f} ms at 1,000")
+    return [
+        Bar("TTFT after commit, 1,000 tokens staged, p50", long, 8.0),
+        Bar("the same over 100 tokens staged (flat)", long / short, 1.5, "x"),
+    ]
+
+
+def batch(setting: Setting) -> list[Bar]:
+    """Aggregate tokens/s of eight replies at once over the fastest single one."""
+    engines = {quant: setting.engine(quant=quant) for quant in (None, "int8", "int4")}
+    single = {}
+    for quant, engine in engines.items():
+        branch = engine.branch("one", setting.words(200, 1))
+        drain(engine)
+        gaps_ms = reply_of(engine, branch, [17, 18]).timings.token_gaps_ms
+        single[quant] = 1e3 / median(gaps_ms)
+        branch.close()
+    rates = []
+    for quant, engine in engines.items():
+        branches = [engine.branch(f"b{i}", setting.words(200, i)) for i in range(8)]
+        drain(engine)
+        params = SamplingParams(max_tokens=N_REPLY, ignore_eos=True)
+        for branch in branches:
+            branch.commit([17, 18], params)
+        done = [event for event in drain(engine) if isinstance(event, Done)]
+        step_ms = median([gap for event in done for gap in event.timings.token_gaps_ms])
+        rates.append(8e3 / step_ms)
+        print(f"  {quant or 'bf16'}: {single[quant]:.0f} tokens/s alone, {rates[-1]:.0f} at 8")
+    gain = max(rates) / max(single.values())
+    return [Bar("batch 8 over the fastest batch 1, tokens/s", gain, 2.0, "x", at_least=True)]
+
+
+def sharing(setting: Setting) -> list[Bar]:
+    """TTFT of a second call with the same 1,000-token system prompt."""
+    saved = []
+    for i in range(setting.repeats):
+        engine, prompt = setting.engine(), setting.words(1000, i)
+        ttft = []
+        for name in ("first", "second"):
+            branch = engine.branch(name)
+            ttft.append(reply_of(engine, branch, prompt + setting.words(24, 7), 2).timings.ttft_ms)
+            branch.close()
+        saved.append(100 * (1 - ttft[1] / ttft[0]))
+    return [
+        Bar("second call, same 1,000-token prompt: TTFT lower by", median(saved), 80, "%", True)
+    ]
+
+
+def under_speculation(setting: Setting) -> list[Bar]:
+    """TTFT of a committed turn while eight branches draft, over TTFT with none drafting."""
+    engine, prompt = setting.engine(), setting.words(300, 1)
+    params = SamplingParams(max_tokens=200, ignore_eos=True)
+    ttft: dict[str, list[float]] = {"alone": [], "beside 8 drafts": []}
+    for turn in interleaved(list(ttft), 3 * setting.repeats, warm_up=1):
+        drafting = []
+        if turn.variant != "alone":
+            for i in range(8):
+                drafting.append(engine.branch(f"d{turn.index}{turn.is_warm_up}-{i}", prompt))
+                drafting[-1].stage(setting.words(10, i))
+            drain(engine)
+            for branch in drafting:
+                branch.speculate([17, 18], params)
+            for _ in range(4):
+                engine.step()
+        branch = engine.branch(f"{turn.variant}{turn.index}{turn.is_warm_up}", prompt)
+        branch.commit(setting.words(10, 99) + [17, 18], SamplingParams(max_tokens=1))
+        done = None
+        while done is None:
+            done = next((event for event in engine.step() if isinstance(event, Done)), None)
+        if not turn.is_warm_up:
+            ttft[turn.variant].append(done.timings.ttft_ms)
+        for other in [branch, *drafting]:
+            other.close()
+    alone, beside = map(median, ttft.values())
+    print(f"  TTFT {alone:.2f} ms alone, {beside:.2f} ms beside 8 drafts")
+    return [Bar("committed TTFT beside 8 drafts over none", beside / alone, 1.1, "x")]
+
+
+def drafting(setting: Setting) -> list[Bar]:
+    """Speculative decoding as it is served, reported; it must not cost more than it gains."""
+    variants: dict[str, dict[str, object]] = {
+        "off": {},
+        "ngram": {"ngram_draft": True},
+        "early exit": {"self_draft_layers": 2},
+    }
+    draft_dir = embedded_model("draft")
+    if setting.is_trained and draft_dir is not None:
+        variants["draft model"] = {"draft_dir": draft_dir}
+    engines = {name: setting.engine(**changes) for name, changes in variants.items()}
+    ms: dict[str, list[float]] = {name: [] for name in variants}
+    params = SamplingParams(max_tokens=2 * N_REPLY, ignore_eos=not setting.is_trained)
+    for turn in interleaved(list(variants), 4 * setting.repeats, warm_up=1):
+        engine = engines[turn.variant]
+        branch = engine.branch(f"b{turn.index}{turn.is_warm_up}")
+        branch.commit(setting.question(engine, turn.index), params)
+        done = next(event for event in drain(engine) if isinstance(event, Done))
+        branch.close()
+        if not turn.is_warm_up and done.usage.output_tokens > 1:
+            decode_ms = done.timings.total_ms - done.timings.ttft_ms
+            ms[turn.variant].append(decode_ms / (done.usage.output_tokens - 1))
+    for name, engine in engines.items():
+        totals = engine.metrics()
+        drafted, accepted = totals["drafted_tokens"], totals["accepted_tokens"]
+        print(f"  {name}: {median(ms[name]):.2f} ms/token, {accepted:.0f} of {drafted:.0f} drafted")
+    worst = max(median(values) for values in ms.values()) / median(ms["off"])
+    return [Bar("ms/token with any drafter over none", worst, 1.1, "x")]
+
+
+def llama_cpp(setting: Setting) -> list[Bar]:
+    """ms per token beside llama.cpp q8_0 on a 28M-class model with the same random weights."""
+    prompt = setting.words(200, 1)
+    params = SamplingParams(max_tokens=N_REPLY, ignore_eos=True)
+    ms: dict[str, list[float]] = {"engine": [], "llama.cpp": []}
+    said: dict[str, list[int]] = {}
+    with TemporaryDirectory() as folder:
+        model_dir = write_random_model(Path(folder) / "28m", SHAPES["28m"])
+        try:
+            peer = LlamaCpp(model_dir, Path(folder), setting.threads)
+        except FileNotFoundError as error:
+            print(f"  not measured: {error}")
+            return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", None, 2.3, "x")]
+        config = EngineConfig(quant="int8", threads=setting.threads, kv_tokens=4096)
+        engine = Engine.load(model_dir, config)
+        for turn in interleaved(list(ms), 2 * setting.repeats, warm_up=1):
+            if turn.variant == "engine":
+                branch = engine.branch(f"b{turn.index}{turn.is_warm_up}")
+                branch.commit(prompt, params)
+                done = next(event for event in drain(engine) if isinstance(event, Done))
+                found = median(done.timings.token_gaps_ms)
+                said["engine"] = branch.sequence.tokens[len(prompt) :]
+                branch.close()
+            else:
+                found, said["llama.cpp"] = peer.run(prompt, N_REPLY)
+            if not turn.is_warm_up:
+                ms[turn.variant].append(found)
+        peer.close()
+    own, other = median(ms["engine"]), median(ms["llama.cpp"])
+    n_same = sum(a == b for a, b in zip(said["engine"], said["llama.cpp"], strict=True))
+    print(f"  engine int8 {own:.2f} ms/token, llama.cpp q8_0 {other:.2f} ms/token")
+    print(f"  {n_same} of {N_REPLY} tokens alike (random weights have near ties)")
+    return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", own / other, 2.3, "x")]

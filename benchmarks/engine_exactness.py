@@ -1,0 +1,172 @@
+"""The engine's exactness: oracles and fuzz in float64, the served dtypes, quantization's price."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import torch
+
+from benchmarks.engine_setting import N_REPLY, Setting, drain
+from benchmarks.harness import Bar
+from engine.engine import Engine
+from engine.quality import BOUNDS, Quality, measure
+from engine.runner import Extension
+from engine.sampler import gumbel_noise
+from engine.sequence import Sequence
+from engine.types import SamplingParams
+
+# Of a reply, the places before a divergence at which the kernels' own error is measured.
+ERROR_PLACES = 32
+N_CALLS = 40  # held-out conversations of the quality gate
+
+# Test file, what the bar says, and VOICELOOP_FUZZ_EXAMPLES of the long run.
+FUZZED = {
+    "families": ("test_model.py", "logits of every family against transformers: failures", 1),
+    "speculation": ("test_speculative.py", "1,000 x 2 drafted cases, all drafters: failures", 1000),
+    "branches": ("test_branch_fuzz.py", "10,000 operations against a dense oracle: failures", 500),
+    "revisions": ("test_revisions.py", "10,000 revised transcripts against cold: failures", 10000),
+}
+
+
+def fuzz(name: str) -> list[Bar]:
+    """One of the oracle tests at length."""
+    file, title, n_examples = FUZZED[name]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", f"tests/engine/{file}", "--timeout", "0"],
+        env={**os.environ, "VOICELOOP_FUZZ_EXAMPLES": str(n_examples), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = (run.stdout.strip().splitlines() or ["no output"])[-1]
+    print(f"  {file}: {last}", flush=True)
+    return [Bar(title, float(run.returncode != 0), 0, "")]
+
+
+def families(setting: Setting) -> list[Bar]:
+    """Every model family against transformers in fp32, relative error at most 1e-4."""
+    return fuzz("families")
+
+
+def speculation(setting: Setting) -> list[Bar]:
+    """Drafting on against off in float64: drafters x k x sampling, and x batch x cancel."""
+    return fuzz("speculation")
+
+
+def branches(setting: Setting) -> list[Bar]:
+    """Random lives of branches against a dense-cache oracle, freed blocks poisoned."""
+    return fuzz("branches")
+
+
+def revisions(setting: Setting) -> list[Bar]:
+    """Staged, revised and committed transcripts against cold prompts, float64."""
+    return fuzz("revisions")
+
+
+def served(setting: Setting) -> list[Bar]:
+    """Speculation on against off in the served dtypes: where they part, was it a near tie?
+
+    A tie is a gap, on the same weights in fp32, below twice the kernels' own error there.
+    """
+    n_replies, n_parted, widest = 0, 0, 0.0
+    for quant in (None, "int8"):
+        exact = setting.engine(quant=quant, dtype="fp32")
+        plain = setting.engine(quant=quant)
+        drafted = setting.engine(quant=quant, self_draft_layers=2)
+        for _, length in drafted.speculation._drafters:
+            length.choose = lambda branch_id: 4  # type: ignore[method-assign]
+        for i in range(10 * setting.repeats):
+            prompt = setting.question(plain, i)
+            params = SamplingParams(
+                max_tokens=N_REPLY, ignore_eos=not setting.is_trained, temperature=0.7 * (i % 2)
+            )
+            said = []
+            for engine in (plain, drafted):
+                branch = engine.branch(f"b{i}")
+                branch.commit(prompt, params)
+                drain(engine)
+                said.append(branch.sequence.tokens[len(prompt) :])
+                branch.close()
+            n_replies += 1
+            if said[0] != said[1]:
+                n_parted += 1
+                same = len(os.path.commonprefix(said))
+                both = said[0][same], said[1][same]
+                tokens = prompt + said[0][:same]
+                widest = max(widest, _gap_over_error(exact, plain, tokens, both, params, same))
+    print(f"  {n_parted} of {n_replies} replies part; widest gap {widest:.2f} of a tie's")
+    return [Bar("served dtypes: widest divergence over a tie (2 kernel errors)", widest, 1.0, "x")]
+
+
+def _gap_over_error(
+    exact: Engine,
+    served: Engine,
+    tokens: list[int],
+    both: tuple[int, int],
+    params: SamplingParams,
+    index: int,
+) -> float:
+    """How far apart two tokens' scores are after `tokens`, over twice the kernels' error."""
+    truth, found = (_last_logits(engine, tokens) for engine in (exact, served))
+    error = float((truth - found).abs().max())
+    scores = truth[-1, list(both)].double().numpy()
+    if params.temperature:
+        noise = gumbel_noise(exact.config.seed, index, np.array(both))
+        scores = scores + params.temperature * noise
+    return float(abs(scores[0] - scores[1])) / (2 * error)
+
+
+def _last_logits(engine: Engine, tokens: list[int]) -> torch.Tensor:
+    """The logits of the last places of `tokens`, computed without any cache."""
+    sequence = Sequence(engine.pool, engine.tree, "error")
+    sequence.tokens = list(tokens)
+    sequence.reserve(len(tokens))
+    n_logits = min(ERROR_PLACES, len(tokens))
+    logits = engine.runner.run([Extension(sequence, len(tokens), n_logits=n_logits)])
+    assert logits is not None
+    sequence.release()
+    return logits
+
+
+def quality(setting: Setting) -> list[Bar]:
+    """What int8 weights cost on held-out calls, where the agent speaks; the others for the record.
+
+    The text is made by the embedded agent's own generator; it needs the shared dialogues.
+    """
+    titles = [f"int8: {what}" for what in ("perplexity up by", "KL", "agreement where decided")]
+    bound = BOUNDS["int8"]
+    limits = [100 * bound.perplexity_change, bound.kl_nats, 100 * bound.decided_agreement]
+
+    def bars(values: list[float | None]) -> list[Bar]:
+        units, least = ("%", "nats", "%"), (False, False, True)
+        return [Bar(*row) for row in zip(titles, values, limits, units, least, strict=True)]
+
+    if not setting.is_trained:
+        print("  not measured: random weights cannot tell")
+        return bars([None] * 3)
+    from engine.recipes.calls import generate_call
+    from engine.recipes.chat_format import render_chat
+    from engine.recipes.corpus import Corpus
+    from engine.recipes.dialogues import data_directory
+
+    try:
+        folder = data_directory(None)
+        trained, test = Corpus(folder), Corpus(folder, "test")
+    except FileNotFoundError as error:
+        print(f"  not measured: {error}")
+        return bars([None] * 3)
+    exact, reference = (setting.engine(quant=None, dtype=dtype) for dtype in ("fp32", "bf16"))
+    texts = []
+    for i in range(N_CALLS):
+        name = f"quality/{setting.seed}/{i}"
+        call = generate_call(name, trained.noise, test.chatter, held_out=True)
+        texts.append(reference.text.encode(render_chat(call.messages, call.tools)))
+    found: dict[str, Quality] = {}
+    for quant in BOUNDS:
+        found[quant] = measure(exact, reference, setting.engine(quant=quant), texts)
+        print(f"  {quant}: {found[quant]}")
+    best = found["int8"]
+    return bars([100 * best.perplexity_change, best.kl_nats, 100 * best.decided_agreement])

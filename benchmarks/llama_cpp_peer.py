@@ -1,0 +1,166 @@
+"""llama.cpp as the engine bench's peer: a GGUF of the same weights, and a process that times it.
+
+llama-cpp-python and gguf live in an environment of their own (they need a compiler to install, and
+nothing else here needs them). `LlamaCpp` starts this file with that environment's interpreter and
+asks it for one measurement at a time, so that peers take turns:
+
+    python -m venv PEER && CMAKE_ARGS="-DGGML_NATIVE=ON" PEER/bin/pip install llama-cpp-python gguf
+    VOICELOOP_LLAMA_CPP=PEER/bin/python python -m benchmarks.engine_bench --part llama_cpp
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = "VOICELOOP_LLAMA_CPP"  # the interpreter that has llama_cpp and gguf
+EXPECTED = f"expected {ENVIRONMENT} to name a Python with llama-cpp-python and gguf"
+
+
+class LlamaCpp:
+    """A llama.cpp process on one model folder, q8_0, one thread."""
+
+    def __init__(self, model_dir: Path, folder: Path, threads: int) -> None:
+        """Raises: FileNotFoundError, where llama.cpp is not installed."""
+        python = os.environ.get(ENVIRONMENT, "")
+        imports = "import llama_cpp, gguf"
+        if not python or subprocess.run([python, "-c", imports], capture_output=True).returncode:
+            raise FileNotFoundError(f"{EXPECTED}, found {python or 'none'}")
+        command = [python, __file__, str(model_dir), str(folder / "model.gguf"), str(threads)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._ask({})  # once the model is loaded
+
+    def run(self, prompt: list[int], n_reply: int) -> tuple[float, list[int]]:
+        """Median ms per token after the first, and the greedy reply."""
+        answer = self._ask({"prompt": prompt, "n_reply": n_reply})
+        return float(answer["ms"]), list(answer["tokens"])
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"expected an answer of llama.cpp, found it ended: {self.close()}")
+        return dict(json.loads(line))
+
+    def close(self) -> int:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        return self._process.wait()
+
+
+# -- in the peer's own environment ---------------------------------------------------------------
+
+
+def read_bf16(path: Path) -> Iterator[tuple[str, Any]]:
+    """Names and fp32 arrays of a safetensors file of bf16 tensors, with numpy alone."""
+    import numpy as np
+
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for name, entry in json.loads(data[8:start]).items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] != "BF16":
+            raise ValueError(f"expected {name} as BF16, found {entry['dtype']}")
+        first, last = entry["data_offsets"]
+        halves = np.frombuffer(data[start + first : start + last], np.uint16)
+        floats = (halves.astype(np.uint32) << 16).view(np.float32)
+        yield name, floats.reshape(entry["shape"])
+
+
+def write_gguf(model_dir: Path, path: Path) -> int:
+    """A Llama folder as GGUF with q8_0 matrices; returns the size of its vocabulary."""
+    import gguf
+
+    config = json.loads((model_dir / "config.json").read_text())
+    n_heads, n_kv = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(n_heads)
+    writer.add_head_count_kv(n_kv)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config.get("rope_theta") or 10000.0)
+    writer.add_rope_dimension_count(config["hidden_size"] // n_heads)
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("none")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    q8_0 = gguf.GGMLQuantizationType.Q8_0
+    for file in sorted(model_dir.glob("*.safetensors")):
+        for key, tensor in read_bf16(file):
+            for part, heads in (("q_proj", n_heads), ("k_proj", n_kv)):
+                if part in key:  # rotated pairs are neighbours there, halves here
+                    shape = tensor.shape
+                    tensor = tensor.reshape(heads, 2, -1, shape[1]).swapaxes(1, 2).reshape(shape)
+            name = names.get_name(key, try_suffixes=(".weight",))
+            if tensor.ndim == 1:
+                writer.add_tensor(name, tensor)
+            else:
+                writer.add_tensor(name, gguf.quants.quantize(tensor, q8_0), raw_dtype=q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return int(config["vocab_size"])
+
+
+def serve(model_dir: Path, path: Path, threads: int) -> None:
+    """Answer questions on stdin, one JSON object a line, until it is closed."""
+    import ctypes
+
+    import llama_cpp
+    import numpy as np
+
+    n_vocab = write_gguf(model_dir, path)
+    quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_batch = 2048, 512
+    params.n_threads = params.n_threads_batch = threads
+    model = llama_cpp.llama_model_load_from_file(
+        str(path).encode(), llama_cpp.llama_model_default_params()
+    )
+    context = llama_cpp.llama_init_from_model(model, params) if model else None
+    if context is None:
+        sys.exit(f"expected llama.cpp to load {path}, found that it does not")
+
+    def decode(tokens: list[int]) -> int:
+        array = (llama_cpp.llama_token * len(tokens))(*tokens)
+        batch = llama_cpp.llama_batch_get_one(array, len(tokens))
+        if llama_cpp.llama_decode(context, batch):
+            raise RuntimeError("expected llama_decode to succeed, found that it failed")
+        logits = llama_cpp.llama_get_logits_ith(context, -1)
+        return int(np.ctypeslib.as_array(logits, (n_vocab,)).argmax())
+
+    for line in sys.stdin:
+        question = json.loads(line)
+        if not question:
+            print("{}", flush=True)
+            continue
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+        tokens, took = [decode(question["prompt"])], []
+        while len(tokens) < question["n_reply"]:
+            started = time.perf_counter()
+            tokens.append(decode(tokens[-1:]))
+            took.append(time.perf_counter() - started)
+        median_ms = sorted(took)[len(took) // 2] * 1e3
+        print(json.dumps({"ms": median_ms, "tokens": tokens}), flush=True)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
