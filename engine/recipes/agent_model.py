@@ -42,10 +42,11 @@ COPY_GAIN = 6.0
 
 SIZES: dict[str, AgentConfig] = {
     "target": AgentConfig(),
-    "draft": AgentConfig(
-        hidden_size=192, intermediate_size=512, n_layers=3, n_heads=3, n_kv_heads=1
-    ),
+    "draft": AgentConfig(intermediate_size=320, n_layers=3),  # as wide as its target: see `prune`
     "tiny": AgentConfig(hidden_size=64, intermediate_size=128, n_layers=4, n_heads=4, n_kv_heads=2),
+    "tiny_draft": AgentConfig(
+        hidden_size=64, intermediate_size=48, n_layers=2, n_heads=4, n_kv_heads=2
+    ),
 }
 
 

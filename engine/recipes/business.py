@@ -211,8 +211,7 @@ def random_menu(rng: random.Random, kind: str, held_out: bool) -> dict[str, list
         found: list[str] = []
         for _ in range(rng.randint(low, high)):
             # Only part of an evaluation menu is unseen: unseen dishes are few.
-            unseen = held_out and rng.random() < 0.5
-            word = pick(rng, words, unseen) if held_out else draw(rng, words, False)
+            word = pick(rng, words, rng.random() < 0.5) if held_out else draw(rng, words, False)
             if word not in found:
                 found.append(word)
         return found

@@ -19,6 +19,7 @@ from .calls import Chatter, generate_call
 from .chat_format import ChatEncoder, render_chat, train_tokenizer
 from .dialogues import SOURCES, Dialogue, as_messages, read_dialogues
 from .drills import echo, fill, lookup, unlearned
+from .misheard import Misheard
 from .recognizer_noise import RecognizerNoise
 
 ROW_TOKENS = 512
@@ -68,7 +69,9 @@ class Rows:
 class Corpus:
     """The shared dialogues of one split and the generator that goes with them."""
 
-    def __init__(self, folder: Path, split: str = "train") -> None:
+    def __init__(
+        self, folder: Path, split: str = "train", misheard: Misheard | None = None
+    ) -> None:
         self.dialogues: dict[str, list[Dialogue]] = {
             source: read_dialogues(folder, source, split) for source in SOURCES
         }
@@ -83,7 +86,7 @@ class Corpus:
             for word in text.split()
         }
         self.vocabulary = sorted(word for word in words if word.isalpha())
-        self.noise = RecognizerNoise(self.vocabulary)
+        self.noise = RecognizerNoise(self.vocabulary, misheard)
         self.chatter = Chatter(
             tuple(
                 (d.turns[0][1], d.turns[1][1])

@@ -10,18 +10,22 @@ import json
 import sys
 from pathlib import Path
 
+from .decoding import load_agent
 from .evaluation import Evaluation, Figure
-from .likelihoods import compression, end_of_turn
+from .likelihoods import compression, draft_acceptance, end_of_turn
 
+EMBEDDED_DRAFT = Path(__file__).resolve().parents[1] / "embedded" / "draft"
 EMBEDDED_AGENT = Path(__file__).resolve().parents[1] / "embedded" / "agent"
 
 
-def evaluate(evaluation: Evaluation, quick: bool) -> list[Figure]:
+def evaluate(evaluation: Evaluation, draft: Path, quick: bool) -> list[Figure]:
     """All figures of the card, in the order of its table."""
     size = 25 if quick else 100
     figures = evaluation.obedience()
     figures += evaluation.tools()
     figures += evaluation.repetition(size)
+    if (draft / "config.json").exists():
+        figures += draft_acceptance(evaluation, load_agent(draft)[0])
     figures += evaluation.refusals()
     figures += end_of_turn(evaluation, size)
     figures += compression(evaluation, size // 2 if quick else 60, 2000 if quick else 12000)
@@ -32,6 +36,7 @@ def evaluate(evaluation: Evaluation, quick: bool) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the embedded agent.")
     parser.add_argument("--model", type=Path, default=EMBEDDED_AGENT)
+    parser.add_argument("--draft", type=Path, default=EMBEDDED_DRAFT)
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
     parser.add_argument("--quick", action="store_true", help="a fifth of the cases")
@@ -42,7 +47,7 @@ def main() -> None:
         evaluation = Evaluation(given.model, given.data, 40 if given.quick else 200, given.seed)
     except FileNotFoundError as error:
         sys.exit(f"evaluate_agent: {error}")
-    figures = evaluate(evaluation, given.quick)
+    figures = evaluate(evaluation, given.draft, given.quick)
     for figure in figures:
         bar = (
             ""

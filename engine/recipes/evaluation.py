@@ -53,6 +53,7 @@ class Case:
     tool: dict[str, Any] | None = None
     gold: str = ""
     reply: str = field(default="", compare=False)
+    tokens: tuple[list[int], list[int]] = field(default=([], []), compare=False)  # prompt, reply
 
 
 class Evaluation:
@@ -77,10 +78,10 @@ class Evaluation:
             for case in cases
         ]
         decode = self.encoder.tokenizer.decode
-        for case, reply in zip(
-            cases, generate_replies(self.model, prompts, self.encoder.end), strict=True
-        ):
+        replies = generate_replies(self.model, prompts, self.encoder.end)
+        for case, prompt, reply in zip(cases, prompts, replies, strict=True):
             case.reply = decode(reply, skip_special_tokens=True).strip()
+            case.tokens = (prompt, reply)
         self.replies += cases
         return cases
 

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from . import measures
+from .agent_model import AgentModel
 from .chat_format import ASSISTANT, USER, render_chat
 from .corpus import Corpus
 from .decoding import log_probabilities
@@ -89,6 +90,33 @@ def _end_probabilities(
         ]
         if joints:
             clause.append(end[rng.choice(joints) - 1])
+
+
+def draft_acceptance(evaluation: Evaluation, draft: AgentModel, k: int = 4) -> list[Figure]:
+    """How often the draft says the target's next greedy token, on the replies to test dialogues."""
+    figures = []
+    for sources, bar in ((("tm4", "sgd", "star"), 0.70), (("fact", "tool", "tool_result"), None)):
+        matched = drafted = 0
+        for case in evaluation.replies:
+            prompt, reply = case.tokens
+            if case.kind not in sources or not reply:
+                continue
+            tokens = prompt + reply + [evaluation.encoder.end]
+            said = log_probabilities(draft, tokens).argmax(-1).tolist()
+            first = len(tokens) - len(reply) - 1
+            matches = [said[at - 1] == tokens[at] for at in range(first, len(tokens))]
+            found = measures.accepted_drafts(matches, k)
+            matched, drafted = matched + found[0], drafted + found[1]
+        where = "test dialogues" if bar else "generated calls"
+        figures.append(
+            Figure(
+                f"draft: next token matches, k={k}, {where}",
+                matched / max(1, drafted),
+                bar,
+                cases=drafted,
+            )
+        )
+    return figures
 
 
 def compression(evaluation: Evaluation, n_dialogues: int, n_training: int) -> list[Figure]:

@@ -113,6 +113,24 @@ def repeated_words(gold: str, reply: str, caller: Iterable[str]) -> tuple[int, i
     return len(wanted), len(wanted & set(words_of(reply)))
 
 
+def accepted_drafts(matches: Sequence[bool], k: int) -> tuple[int, int]:
+    """Of the drafted tokens with an accepted prefix: how many match, and how many there are.
+
+    matches: for each token of a greedy reply, whether the draft would have said it there. A block
+    drafts k tokens; after it, or at its first mismatch, the target says one itself.
+    """
+    matched = drafted = at = 0
+    while at < len(matches):
+        for _ in range(min(k, len(matches) - at)):
+            drafted += 1
+            if not matches[at]:
+                break
+            matched += 1
+            at += 1
+        at += 1
+    return matched, drafted
+
+
 def area_under_curve(positive: Sequence[float], negative: Sequence[float]) -> float:
     """Area under the ROC curve by ranks; ties count half."""
     values = np.concatenate([positive, negative])

@@ -73,3 +73,14 @@ def test_trigram_prefers_what_it_has_seen() -> None:
     trigram.fit_weights([[1, 2, 3, 4]])
     marked = [False, True, True, True]
     assert trigram.nats([1, 2, 3, 4], marked) < trigram.nats([4, 3, 2, 1], marked) / 5
+
+
+@pytest.mark.parametrize(("matches", "found"), [
+    ("yyyy", (4, 4)),
+    ("yyyyy", (4, 4)),  # the fifth is the target's own
+    ("nyny", (2, 4)),  # the target corrects a mismatch and drafting goes on behind it
+    ("ynyyyy", (5, 6)),
+    ("", (0, 0)),
+])  # fmt: skip
+def test_only_tokens_with_an_accepted_prefix_count(matches: str, found: tuple[int, int]) -> None:
+    assert measures.accepted_drafts([match == "y" for match in matches], k=4) == found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers.decoders import DecodeStream
 
 from engine.recipes.agent_model import SIZES, AgentConfig, AgentModel, document_mask, rotate
-from engine.recipes.chat_format import END, PAD, USER, ChatEncoder, render_chat, train_tokenizer
+from engine.recipes.chat_format import (
+    END,
+    PAD,
+    USER,
+    ChatEncoder,
+    render_chat,
+    train_tokenizer,
+)
 from engine.recipes.corpus import Rows, pack_rows
 from engine.recipes.decoding import generate_replies, load_agent, log_probabilities
 from engine.recipes.dialogues import SOURCES, mask
-from engine.recipes.induction import insert_matching_layers
-from engine.recipes.train_agent import Trainer, TrainOptions, learning_rate_scale
+from engine.recipes.distillation import Distiller, prune
+from engine.recipes.induction import insert_matching_layers, insert_silent_layers
+from engine.recipes.train_options import TrainOptions, learning_rate_scale
+from engine.recipes.trainer import Trainer
 
 MESSAGES = [
     {"role": "system", "content": "You are Ava. Open at 7 am."},
@@ -110,6 +121,31 @@ def test_weights_without_a_system_message(encoder: ChatEncoder) -> None:
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Hello."}]
     ((tokens, weights),) = encoder.encode_batch([(messages, [], {1})])
     assert [weights[at] for at, token in enumerate(tokens) if token == encoder.end] == [0.4, 0.0]
+
+
+def test_copied_words_weigh_more() -> None:
+    messages = [
+        {"role": "user", "content": "a quiche for zed"},
+        {"role": "assistant", "content": "For zed!"},
+    ]
+    encoder = ChatEncoder(train_tokenizer([render_chat(messages)] * 9, 330))
+    ((tokens, weights),) = encoder.encode_batch([(messages, [], set())])
+    said = [encoder.tokenizer.decode([token]).strip() for token in tokens]
+    heavy = [said[at] for at, weight in enumerate(weights) if weight == encoder.COPY_WEIGHT]
+    assert heavy == ["zed"]
+
+
+def test_a_word_has_the_same_tokens_in_speech_and_in_a_tool_call() -> None:
+    words = "the maria maria lamp lamp Maria Maria"
+    tokenizer = train_tokenizer([words] * 9 + [render_chat(MESSAGES, TOOLS)], 400)
+    call = '<tool_call>{"name": "maria", "arguments": {"lamp": "maria", "b": ["lamp", "Maria"]}}'
+    encoding = tokenizer.encode(call + "</tool_call>", add_special_tokens=False)
+    assert encoding.tokens.count("Ġmaria") == 1  # the argument; the name of the tool is bare
+    assert encoding.tokens.count("Ġlamp") == 1 and encoding.tokens.count("ĠMaria") == 1
+    assert tokenizer.decode(encoding.ids, skip_special_tokens=True) == call + "</tool_call>"
+    stream = DecodeStream(skip_special_tokens=True)
+    streamed = "".join(stream.step(tokenizer, token) or "" for token in encoding.ids)
+    assert streamed == call + "</tool_call>"
 
 
 def test_packing_keeps_every_token_and_separates_conversations() -> None:
@@ -204,8 +240,50 @@ def test_inserted_heads_look_two_and_three_tokens_back() -> None:
         assert hits > 0.9
 
 
+def test_silent_layers_change_nothing_at_first() -> None:
+    torch.manual_seed(0)
+    model = AgentModel(replace(SIZES["tiny"], n_layers=4))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    grown = insert_silent_layers(model)
+    assert grown.config.n_layers == 6
+    prompt = torch.randint(0, 4096, (40,)).tolist()
+    torch.testing.assert_close(log_probabilities(grown, prompt), log_probabilities(model, prompt))
+
+
+def test_a_run_grows_twice(data: Path, tmp_path: Path) -> None:
+    given = replace(options(data, tmp_path, 4000), grow_at=(1500, 3000))
+    trainer = Trainer(replace(given, n_tokens=2500))
+    assert trainer.config.n_layers == SIZES["tiny"].n_layers - 4
+    trainer.run()
+    assert trainer.config.n_layers == SIZES["tiny"].n_layers - 2
+    resumed = Trainer(given)
+    resumed.run()
+    assert resumed.config.n_layers == SIZES["tiny"].n_layers
+
+
+def test_a_draft_is_cut_from_its_target_and_learns_from_it(data: Path, tmp_path: Path) -> None:
+    target = Trainer(options(data, tmp_path, 3000))
+    target.run()
+    (tmp_path / "tiny").rename(tmp_path / "target")
+    draft = Distiller(replace(options(data, tmp_path, 3000), size="tiny_draft"))
+    first = target.model.model.layers[0].self_attn.q_proj.weight
+    assert draft.config.n_layers < target.config.n_layers
+    torch.testing.assert_close(
+        draft.model.model.layers[0].self_attn.q_proj.weight, first, atol=0.1, rtol=0.1
+    )
+    draft.run()
+    losses = np.loadtxt(tmp_path / "tiny_draft_loss.csv", delimiter=",")[:, 3]
+    assert losses[-3:].mean() < losses[:3].mean()
+
+
+def test_a_draft_of_another_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="as wide as its target"):
+        prune(AgentModel(SIZES["tiny"]), AgentConfig(hidden_size=32, n_heads=2, n_kv_heads=1))
+
+
 def test_a_run_grows_and_goes_on(data: Path, tmp_path: Path) -> None:
-    given = replace(options(data, tmp_path, 4000), grow_at=2000)
+    given = replace(options(data, tmp_path, 4000), grow_at=(2000,))
     trainer = Trainer(given)
     assert trainer.config.n_layers == SIZES["tiny"].n_layers - 2
     trainer.run()
@@ -239,12 +317,14 @@ def test_cached_decoding_equals_a_full_pass() -> None:
 
 
 def test_learning_rate_warms_up_holds_and_falls(tmp_path: Path) -> None:
-    given = TrainOptions(None, tmp_path, warmup_steps=10, decay_share=0.25)
+    given = TrainOptions(None, tmp_path, n_tokens=1000, warmup_steps=10, decay_share=0.25)
     scale = [
-        learning_rate_scale(seen, 1000, step, given)
+        learning_rate_scale(seen, step, math.inf, given)
         for seen, step in ((0, 0), (0, 20), (700, 20), (875, 20), (1000, 20))
     ]
     assert scale == [0.1, 1.0, 1.0, 0.5, 0.0]
+    assert learning_rate_scale(0, 20, 60 * given.decay_minutes / 4, given) == 0.25
+    assert learning_rate_scale(0, 20, -1.0, given) == 0.0
 
 
 @pytest.mark.parametrize("text", [

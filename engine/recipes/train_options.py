@@ -1,0 +1,62 @@
+"""What a training run is told, and its schedule of learning rates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+SHARD_CONVERSATIONS = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What the command line sets."""
+
+    data: Path | None
+    out: Path
+    heard: Path | None = None  # pairs of audio.recipes.hear_turns
+    size: str = "target"
+    device: str = "auto"
+    n_tokens: int = 24_000_000
+    rows_per_step: int = 8
+    rows_per_part: int = 2
+    muon_lr: float = 3e-3
+    embedding_lr: float = 5e-3
+    norm_lr: float = 1e-3
+    weight_decay: float = 0.02
+    warmup_steps: int = 60
+    decay_share: float = 0.3
+    deadline: float = math.inf  # epoch seconds at which the run ends, whatever it has seen
+    decay_minutes: float = 20.0  # before the deadline
+    drill_until: int = 0  # tokens that are drills alone, in the beginning
+    grow_at: tuple[int, ...] = ()  # tokens after each of which two layers are inserted
+    seed: int = 1
+    threads: int = 2
+    checkpoint_minutes: float = 5.0
+    shard_conversations: int = SHARD_CONVERSATIONS
+    vocab_size: int = 4096
+    tokenizer_conversations: int = 8000
+
+
+def learning_rate_scale(
+    n_seen: int, step: int, seconds_left: float, options: TrainOptions
+) -> float:
+    """Warm up by steps, hold, then fall linearly to zero.
+
+    The fall takes the last `decay_share` of the tokens or the last `decay_minutes` before the
+    deadline, whichever is lower.
+    """
+    n_total = options.n_tokens
+    warm = min(1.0, (step + 1) / options.warmup_steps)
+    by_tokens = (n_total - n_seen) / max(1.0, n_total * options.decay_share)
+    by_clock = seconds_left / (60 * options.decay_minutes)
+    return warm * max(0.0, min(1.0, by_tokens, by_clock))
+
+
+def next_time_of_day(clock: str) -> float:
+    """Epoch seconds of the next HH:MM of local time."""
+    now = datetime.now()
+    then = datetime.combine(now.date(), datetime.strptime(clock, "%H:%M").time())
+    return (then if then > now else then + timedelta(days=1)).timestamp()

@@ -1,0 +1,55 @@
+"""Real misrecognitions, counted and given back."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from engine.recipes.lexicon import DRINKS, FIRST_NAMES, is_held_out
+from engine.recipes.misheard import Misheard
+from engine.recipes.open_words import draw
+from engine.recipes.recognizer_noise import RecognizerNoise
+
+PAIRS = [("two lattes please", "to lattes peas")] * 30 + [("a muffin", "nothing")] * 30
+
+
+def test_a_phrase_is_misheard_as_it_was() -> None:
+    misheard = Misheard(PAIRS)
+    rng = random.Random(0)
+    heard = {" ".join(misheard.disturb("two lattes please".split(), frozenset(), rng))
+             for _ in range(200)}  # fmt: skip
+    assert "to lattes peas" in heard
+    assert heard <= {f"{a} lattes {b}" for a in ("two", "to") for b in ("please", "peas")}
+
+
+def test_kept_words_and_unknown_words_stay() -> None:
+    misheard = Misheard(PAIRS)
+    words = "two green teas please".split()
+    for seed in range(50):
+        heard = misheard.disturb(words, frozenset({"two", "please"}), random.Random(seed))
+        assert heard == words
+
+
+def test_added_and_lost_words_are_kept_with_their_neighbour() -> None:
+    misheard = Misheard([("hello there", "hello the there"), ("so goodbye", "goodbye")] * 40)
+    rng = random.Random(1)
+    assert any(misheard.disturb(["hello"], frozenset(), rng) == ["hello", "the"] for _ in range(9))
+    assert any(misheard.disturb(["so"], frozenset(), rng) == [] for _ in range(9))
+
+
+def test_noise_takes_them_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "heard.jsonl"
+    path.write_text("".join(json.dumps({"said": a, "heard": b}) + "\n" for a, b in PAIRS))
+    noise = RecognizerNoise((), Misheard.read(path))
+    found = {noise.noisy("A muffin.", random.Random(seed), 0.0) for seed in range(40)}
+    assert found == {"a muffin", "nothing"}
+
+
+def test_training_values_leave_the_lists_but_never_meet_the_held_out_ones() -> None:
+    rng = random.Random(2)
+    for words in (FIRST_NAMES, DRINKS):
+        drawn = {draw(rng, words, False) for _ in range(1500)}
+        assert len(drawn - set(words)) > 150
+        assert not any(is_held_out(word) for word in drawn)
+        assert all(draw(rng, words, True) in words for _ in range(50))
