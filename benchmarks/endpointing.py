@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.end_probability import EndProbability
-from benchmarks.endpointing_set import CallerTurn, caller_turns
+from benchmarks.endpointing_set import COPIES, CallerTurn, caller_turns
 from benchmarks.harness import Bar, bar_table, results, write_results
 from benchmarks.hazard_fit import (
     MOST_CUT,
@@ -62,7 +62,6 @@ Source = Literal["reference", "embedded"]
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "voiceloop" / "endpointing_weights.toml"
 AGENT = ROOT / "engine" / "embedded" / "agent"
-COPIES = frozenset({"noise 10 dB", "u-law 8 kHz"})
 SLICES = ("human", "synthetic", "hesitation", "digits", "short", *sorted(COPIES), "orders")
 LATENCIES_MS = (200, 300, 400, 600, 800, 1000, 1200)
 TIMERS_MS = range(60, 2001, 20)

@@ -47,6 +47,7 @@ HESITATION_MS = (300.0, 1200.0)
 ROOM_TONE_DBFS = (-72.0, -52.0)  # of a hesitation: it is never the clip's own floor
 HOLD_MS = 100.0
 FADE = 8 * MS
+COPIES = frozenset({"noise 10 dB", "u-law 8 kHz"})  # slices that repeat other turns
 COPIES_EVERY = 8  # known test turns, one is copied into noise and over u-law
 NOISE_DB = 10.0  # below the speech
 # The waveform's end may be a breath or the floor of an old recording: the aligned last word says.

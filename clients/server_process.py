@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +57,13 @@ async def running_server(
     command: Sequence[str] = SERVE,
     log: Path | None = None,
     ready_timeout_s: float = READY_TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ServerProcess]:
     """Start ``command --port N arguments``, wait until it is ready, stop it at the end.
 
     Args:
         log: where its standard output and error go; None drops them but for the error message.
+        environment: what is added to this process's own.
 
     Raises:
         ServerDidNotStart: it ended by itself or was not ready in time; the message carries the
@@ -74,6 +76,7 @@ async def running_server(
         process = await asyncio.create_subprocess_exec(
             *command, "--port", str(port), *arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=sink, stderr=sink,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,  # ctrl-C reaches us alone; we stop the server ourselves
         )  # fmt: skip
     try:

@@ -1,0 +1,81 @@
+"""Human callers for calls over the wire: clips of the shared data, whole turns, honest truth.
+
+Owns which clips are played: those of the endpointing test's speakers, spread over all of them,
+each plain or with a hesitation of 300-1200 ms spliced in. The clip's end is the waveform's, unless
+a breath or an old recording's floor follows the last word (`benchmarks.endpointing_set`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.data_folder import data_folder
+from benchmarks.endpointing_set import COPIES, HZ, LEAD_MS, MS, CallerTurn, caller_turns
+from clients.recording import Recording, Samples
+from clients.waveform import speech_start
+
+Kind = Literal["plain", "hesitation"]
+AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own silence
+LONGEST_MS = 9000.0  # a turn in a call is rarely longer, and every second is measured in real time
+
+
+@dataclass(frozen=True, slots=True)
+class HumanTurn:
+    """One clip: int16 at 16 kHz, beginning with its first sound. Times in ms from there."""
+
+    name: str
+    speaker: str
+    kind: Kind
+    samples: Samples
+    onset_ms: float
+    end_ms: float
+    words: tuple[tuple[str, float, float], ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word for word, _, _ in self.words)
+
+    def at_rate(self, rate_hz: int) -> Samples:
+        return Recording(self.samples, HZ).at_rate(rate_hz).samples
+
+
+def human_turns(kind: Kind, n_turns: int) -> list[HumanTurn]:
+    """So many turns of the test's speakers, one of each before a second of any; always the same."""
+    wanted = [turn for turn in caller_turns(data_folder(), "test") if _fits(turn, kind)]
+    random.Random(f"human turns {kind}").shuffle(wanted)
+    rounds: dict[str, int] = {}
+    ranked = []
+    for turn in wanted:
+        rounds[turn.speaker] = rounds.get(turn.speaker, 0) + 1
+        ranked.append((rounds[turn.speaker], turn))
+    ranked.sort(key=lambda pair: pair[0])
+    return [_cut_out(turn, kind) for _, turn in ranked[:n_turns]]
+
+
+def _fits(turn: CallerTurn, kind: Kind) -> bool:
+    if turn.words is None or "human" not in turn.slices or turn.slices & COPIES:
+        return False
+    return ("hesitation" in turn.slices) == (kind == "hesitation") and turn.end_ms < LONGEST_MS
+
+
+def _cut_out(turn: CallerTurn, kind: Kind) -> HumanTurn:
+    """The clip out of its quiet room: the line of a call has a room of its own."""
+    begin = int(LEAD_MS * MS)
+    samples = turn.samples[begin : int((turn.end_ms + AFTER_END_MS) * MS)]
+    assert turn.words is not None
+    return HumanTurn(
+        name=turn.name,
+        speaker=turn.speaker,
+        kind=kind,
+        samples=samples,
+        onset_ms=(speech_start(samples, HZ) or 0) / MS,
+        end_ms=turn.end_ms - LEAD_MS,
+        words=tuple((w.text, w.start_ms - LEAD_MS, w.end_ms - LEAD_MS) for w in turn.words),
+    )
+
+
+def total_s(turns: Sequence[HumanTurn]) -> float:
+    return sum(turn.end_ms for turn in turns) / 1000.0

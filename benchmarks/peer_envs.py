@@ -1,0 +1,58 @@
+"""The environments of the peers: ``python -m benchmarks.peer_envs``.
+
+Owns the pins of what VoiceLoop is measured against. Each framework gets a virtual environment of
+its own in the cache folder, outside the repository; one that is there with the same pins is kept.
+No account is needed, and nothing but the packages is fetched: both bring their models in wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from time import monotonic
+
+PINS: dict[str, tuple[str, ...]] = {
+    "pipecat": ("pipecat-ai[openai,websocket]==1.14.0", "uvicorn==0.54.0"),
+    "livekit": ("livekit-plugins-openai==1.8.9", "livekit-agents==1.8.9"),
+}
+
+
+def folder() -> Path:
+    """``$XDG_CACHE_HOME/voiceloop/peers``, by default under ``~/.cache``."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "voiceloop" / "peers"
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of one peer's environment; made first where it is not there.
+
+    Raises:
+        subprocess.CalledProcessError: pip could not install the pins.
+    """
+    place = folder() / name
+    interpreter = place / "bin" / "python"
+    stamp = place / "pins.txt"
+    pins = "\n".join(PINS[name])
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == pins:
+        return interpreter
+    began = monotonic()
+    shutil.rmtree(place, ignore_errors=True)
+    venv.create(place, with_pip=False)
+    command = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "-qq"]
+    subprocess.run([*command, "--disable-pip-version-check", *PINS[name]], check=True)
+    stamp.write_text(pins, encoding="utf-8")
+    print(f"made {place} in {monotonic() - began:.0f} s: {', '.join(PINS[name])}", flush=True)
+    return interpreter
+
+
+def main() -> None:
+    for name in PINS:
+        python_of(name)
+
+
+if __name__ == "__main__":
+    main()

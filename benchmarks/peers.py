@@ -1,0 +1,281 @@
+"""VoiceLoop beside Pipecat and LiveKit Agents: ``python -m benchmarks.peers [--check]``.
+
+Every runtime is given the same stub services (`benchmarks.stub_services`, instant by default), the
+same human clips in real time over the loopback, plain and with hesitations of 300-1200 ms spliced
+in, and is measured by the same caller from the audio alone (`benchmarks.peer_call`). Blocks of
+turns are interleaved. The peers run locally and without an account, each in its own environment
+(`benchmarks.peer_envs` makes it on first use). What each was given stands in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import pickle
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from benchmarks.human_turns import HumanTurn, human_turns
+from benchmarks.peer_call import BareLine, Line, MeasuredTurn, PeerCall, RealtimeLine
+from benchmarks.peer_envs import PINS, python_of
+from benchmarks.peer_plot import plot
+from benchmarks.stub_services import KnownTurn
+from clients.errors import ClientError
+from clients.percentiles import Distribution
+from clients.progress import progress_bar
+from clients.server_process import ServerProcess, running_server
+
+HERE = Path(__file__).resolve().parent
+LISTENS_AT_HZ = {"pipecat": 16_000, "livekit": 24_000}  # each one's own default
+GIVEN = {
+    "voiceloop": "defaults (semantic_vad, auto); P(end of turn) from its embedded engine, the "
+    "language model being remote",
+    "voiceloop-no-reader": "the same without P(end of turn): prosody and words alone",
+    "pipecat": f"{PINS['pipecat'][0]}, defaults: Silero VAD, Smart Turn v3.2",
+    "pipecat-tuned": "the same; a turn that Smart Turn holds to be unfinished waits 1 s, not 3",
+    "livekit": f"{PINS['livekit'][0]}, defaults: Silero VAD, turn detector v1-mini",
+    "livekit-tuned": "the same; min_delay 0.1 s (0.3), max_delay 1 s (2.5), preemptive TTS, "
+    "interruption after 0.25 s (0.5)",
+}
+VARIANTS = tuple(name for name in GIVEN if name != "voiceloop-no-reader")
+BLOCK = 4  # plain turns of a call, and as many hesitating ones
+SLOW_MS = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    n_turns: int
+    n_barge_ins: int
+    variants: tuple[str, ...]
+    delays_ms: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The turns of one call: (number at the stubs, turn, whether it interrupts)."""
+
+    turns: tuple[tuple[int, HumanTurn, bool], ...]
+
+
+def blocks_of(
+    plain: Sequence[HumanTurn], hesitating: Sequence[HumanTurn], n_barge_ins: int
+) -> list[Block]:
+    """Calls of a few turns of each kind, by turns; the barge-ins are shared out among them."""
+    found = []
+    n_blocks = -(-len(plain) // BLOCK)
+    for index in range(n_blocks):
+        places = range(index * BLOCK, min(len(plain), (index + 1) * BLOCK))
+        turns: list[tuple[int, HumanTurn, bool]] = []
+        for place in places:
+            turns.append((place, plain[place], False))
+            if place < len(hesitating):
+                turns.append((len(plain) + place, hesitating[place], False))
+        n_here = n_barge_ins // n_blocks + (index < n_barge_ins % n_blocks)
+        turns += [(place, plain[place], True) for place in list(places)[:n_here]]
+        found.append(Block(tuple(turns)))
+    return found
+
+
+async def start(
+    running: AsyncExitStack, variant: str, services: str, log_folder: Path
+) -> ServerProcess:
+    """The server of one variant."""
+    peer, _, flavour = variant.partition("-")
+    log = log_folder / f"peers-{variant}.log"
+    if peer == "voiceloop":
+        urls = ("--stt-url", services, "--llm-url", services, "--tts-url", services)
+        reader = {"VOICELOOP_END_READER": "none" if flavour == "no-reader" else "embedded"}
+        server = running_server(("--preset", "remote", *urls), log=log, environment=reader)
+        return await running.enter_async_context(server)
+    command = (str(python_of(peer)), str(HERE / f"peer_{peer}.py"))
+    options = ("--services", services, "--settings", flavour or "default")
+    return await running.enter_async_context(running_server(options, command=command, log=log))
+
+
+async def start_stubs(
+    running: AsyncExitStack, turns: Sequence[HumanTurn], delays_ms: str, log_folder: Path
+) -> int:
+    """The services, which know these turns; returns their port."""
+    known = [KnownTurn(turn.samples, turn.words) for turn in turns]
+    folder = running.enter_context(tempfile.TemporaryDirectory())
+    path = Path(folder) / "turns.pickle"
+    path.write_bytes(pickle.dumps(known))
+    command = (sys.executable, "-m", "benchmarks.stub_services")
+    options = ("--turns", str(path), "--delays-ms", delays_ms)
+    log = log_folder / "peers-stubs.log"
+    server = await running.enter_async_context(running_server(options, command=command, log=log))
+    return server.port
+
+
+async def open_line(variant: str, server: ServerProcess) -> Line:
+    peer = variant.partition("-")[0]
+    if peer == "voiceloop":
+        return await RealtimeLine.open(server.port)
+    return await BareLine.open(server.port, LISTENS_AT_HZ[peer])
+
+
+async def measure(settings: Settings) -> dict[str, list[MeasuredTurn]]:
+    """Play every block into every variant.
+
+    Raises:
+        ClientError: a server did not start or a call broke off.
+    """
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    plain = human_turns("plain", settings.n_turns)
+    hesitating = human_turns("hesitation", settings.n_turns)
+    blocks = blocks_of(plain, hesitating, settings.n_barge_ins)
+    measured: dict[str, list[MeasuredTurn]] = {variant: [] for variant in settings.variants}
+    async with AsyncExitStack() as running:
+        port = await start_stubs(running, [*plain, *hesitating], settings.delays_ms, RESULTS)
+
+        async def tell(number: int, reply: str) -> None:
+            body = json.dumps({"turn": number, "reply": reply}).encode()
+            await asyncio.to_thread(_post, f"http://127.0.0.1:{port}/now", body)
+
+        services = f"http://127.0.0.1:{port}/v1"
+        servers = {name: await start(running, name, services, RESULTS) for name in measured}
+        rounds = list(interleaved(settings.variants, len(blocks)))
+        with progress_bar("calls", len(rounds)) as progress:
+            for done, one in enumerate(rounds):
+                line = await open_line(one.variant, servers[one.variant])
+                call = PeerCall(line, tell, seed=settings.seed + one.index)
+                measured[one.variant] += await call.run(blocks[one.index].turns)
+                progress(done + 1)
+    return measured
+
+
+def _post(url: str, body: bytes) -> None:
+    urllib.request.urlopen(url, data=body, timeout=5.0).close()
+
+
+def figures_of(turns: Sequence[MeasuredTurn]) -> dict[str, Any]:
+    """One variant's figures, by kind of turn; shares in percent."""
+    found: dict[str, Any] = {}
+    for kind in ("plain", "hesitation"):
+        of_it = [turn for turn in turns if turn.kind == kind]
+        gaps = [turn.gap_ms for turn in of_it if turn.gap_ms is not None]
+        found[kind] = {
+            "n_turns": len(of_it),
+            "gap_ms": asdict(Distribution.of(gaps)),
+            "over_1_s": _share(sum(gap > SLOW_MS for gap in gaps), len(gaps)),
+            "cut": _share(sum(turn.cut for turn in of_it), len(of_it)),
+            "unanswered": sum(not turn.answered for turn in of_it),
+        }
+    for key in ("wire_ms", "audible_ms"):
+        values = [value for turn in turns if (value := getattr(turn, key)) is not None]
+        found[f"barge_in_{key}"] = asdict(Distribution.of(values))
+    return found
+
+
+def _share(n: int, of: int) -> float | None:
+    return 100.0 * n / of if of else None
+
+
+def bars_of(figures: dict[str, dict[str, Any]]) -> list[Bar]:
+    """VoiceLoop with its defaults against the better peer of the same run, whatever its settings.
+
+    The better peer: of the fastest on plain turns; of those that cut the fewest.
+    """
+    own = figures["voiceloop"]
+    peers = [row for name, row in figures.items() if not name.startswith("voiceloop")]
+    plain = own["plain"]
+    bars = [
+        Bar("gap p50, instant stubs", plain["gap_ms"]["p50"], 250),
+        Bar("turns over 1 s", plain["over_1_s"], 0, "%"),
+        Bar("barge-in p95, silent on the wire", own["barge_in_wire_ms"]["p95"], 250),
+        Bar("barge-in p95, audible", own["barge_in_audible_ms"]["p95"], 280),
+    ]
+    medians = [m for row in peers if (m := row["plain"]["gap_ms"]["p50"]) is not None]
+    if medians:
+        limit = round(0.7 * min(medians), 1)
+        bars.append(Bar("gap p50, 0.7 of the better peer", plain["gap_ms"]["p50"], limit))
+    for kind in ("plain", "hesitation"):
+        cuts = [c for row in peers if (c := row[kind]["cut"]) is not None]
+        if cuts:
+            name = f"turns cut, {kind}: the better peer"
+            bars.append(Bar(name, own[kind]["cut"], min(cuts), "%"))
+    return bars
+
+
+def print_table(figures: dict[str, dict[str, Any]]) -> None:
+    heads = ("n", "p50", "p90", "p95", "most", ">1 s", "cut", "silent")
+    for kind in ("plain", "hesitation"):
+        print(f"\n{kind + ', ms':<22}" + "".join(f"{head:>8}" for head in heads))
+        for name, row in figures.items():
+            part, gap = row[kind], row[kind]["gap_ms"]
+            cells = [gap[key] for key in ("p50", "p90", "p95", "most")]
+            text = [f"{part['n_turns']}"] + [_cell(ms) for ms in cells]
+            text += [_cell(part["over_1_s"], "%"), _cell(part["cut"], "%"), str(part["unanswered"])]
+            print(f"{name:<22}" + "".join(f"{cell:>8}" for cell in text))
+    print(f"\n{'barge-in, ms':<22}{'n':>8}{'wire p50':>10}{'p95':>8}{'audible':>10}{'p95':>8}")
+    for name, row in figures.items():
+        wire, audible = row["barge_in_wire_ms"], row["barge_in_audible_ms"]
+        print(
+            f"{name:<22}{wire['n']:>8}{_cell(wire['p50']):>10}{_cell(wire['p95']):>8}"
+            f"{_cell(audible['p50']):>10}{_cell(audible['p95']):>8}"
+        )
+    print("\nsilent: turns without an answer within 6 s. What each was given:")
+    for name in figures:
+        print(f"  {name}: {GIVEN[name]}")
+
+
+def _cell(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.0f}{unit}"
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__.splitlines()[0]
+    )
+    arguments.add_argument("--turns", type=int, default=24, help="of each kind (default: 24)")
+    arguments.add_argument("--barge-ins", type=int, default=6, help="default: 6")
+    arguments.add_argument(
+        "--variant", action="append", choices=tuple(GIVEN), help="repeat; default: all but one"
+    )
+    arguments.add_argument(
+        "--delays-ms", default="0,0,0,0", help="of the stubs: STT, first token, token, TTS"
+    )
+    arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
+    arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    return arguments
+
+
+def main() -> int:
+    chosen = parser().parse_args()
+    variants = tuple(chosen.variant or VARIANTS)
+    settings = Settings(chosen.turns, chosen.barge_ins, variants, chosen.delays_ms, chosen.seed)
+    try:
+        measured = asyncio.run(measure(settings))
+    except ClientError as error:
+        print(error, file=sys.stderr)
+        return 2
+    figures = {name: figures_of(turns) for name, turns in measured.items()}
+    bars = bars_of(figures) if "voiceloop" in figures else []
+    data = results(
+        "peers",
+        settings.seed,
+        {"turns": settings.n_turns, "delays_ms": settings.delays_ms},
+        bars,
+        given={name: GIVEN[name] for name in variants},
+        figures=figures,
+        turns={name: [asdict(turn) for turn in turns] for name, turns in measured.items()},
+    )
+    print_table(figures)
+    print(bar_table(bars))
+    path = write_results(data)
+    plot(data, path.with_suffix(".png"))
+    print(f"results: {path}")
+    return 0 if all(bar.holds for bar in bars) or not chosen.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Speech-to-text, language and speech services that know everything and take no time.
+
+``python -m benchmarks.stub_services --port N --turns FILE [--delays-ms STT,FIRST,TOKEN,TTS]``: the
+OpenAI routes that every runtime of ``benchmarks.peers`` is given. The recognizer returns the true
+words *inside the audio it was sent*: it finds the audio in the turn that is being played (the
+caller says which, at ``POST /now``) by cross-correlation, and answers with the words whose middle
+the audio covers. A runtime that sends half a sentence gets half a sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import pickle
+import wave
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import uvicorn
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve, resample_poly
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from clients.waveform import FULL_SCALE
+
+MATCH_HZ = 4000  # speech's envelope and pitch are enough to find the place, in a few ms
+LEAST_LIKENESS = 0.3  # of the audio with the turn where they overlap; noise alone has < 0.1
+VOICE_HZ = 24_000
+MS_PER_CHARACTER = 50.0
+REPLIES = {
+    "short": "Certainly, that is noted.",
+    "long": "Certainly, that is noted, and here is a good deal more about it, so that there is "
+    "time enough to interrupt me while I am still going on about it.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTurn:
+    """What is played: int16 at 16 kHz, and its words with their times in ms."""
+
+    samples: NDArray[np.int16]
+    words: tuple[tuple[str, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """How long each service thinks, in ms: the STT and TTS per request, the LLM per token."""
+
+    stt: float = 0.0
+    first_token: float = 0.0
+    token: float = 0.0
+    tts: float = 0.0
+
+
+def words_inside(turn: KnownTurn, audio: NDArray[np.int16], rate_hz: int) -> tuple[str, ...]:
+    """The turn's words whose middle lies in the audio; none where the audio is not of the turn."""
+    whole = resample_poly(turn.samples.astype(np.float64), 1, 16_000 // MATCH_HZ)
+    part = resample_poly(audio.astype(np.float64), MATCH_HZ, rate_hz)
+    if len(part) == 0 or not part.any():
+        return ()
+    products = fftconvolve(whole, part[::-1])
+    place = int(np.argmax(products)) - len(part) + 1  # of the audio's first sample in the turn
+    begin, end = max(0, place), min(len(whole), place + len(part))
+    ours, theirs = whole[begin:end], part[begin - place : end - place]
+    scale = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
+    if scale == 0.0 or float(ours @ theirs) / scale < LEAST_LIKENESS:
+        return ()
+    from_ms, to_ms = 1000.0 * place / MATCH_HZ, 1000.0 * (place + len(part)) / MATCH_HZ
+    return tuple(
+        word for word, start, stop in turn.words if from_ms <= (start + stop) / 2.0 <= to_ms
+    )
+
+
+def read_wav(data: bytes) -> tuple[NDArray[np.int16], int]:
+    with wave.open(io.BytesIO(data), "rb") as file:
+        # A stream's header may promise more than there is; what is there counts.
+        samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2")
+        return samples.reshape(-1, file.getnchannels())[:, 0].astype(np.int16), file.getframerate()
+
+
+def spoken(text: str) -> bytes:
+    """A voice of one vowel, as loud from its first sample on as to its last: PCM16 at 24 kHz."""
+    t = np.arange(round(len(text) * MS_PER_CHARACTER * VOICE_HZ / 1000.0)) / VOICE_HZ
+    tone = sum(np.sin(2 * np.pi * 140.0 * k * t + 0.3 * k) / k for k in range(1, 12))
+    return (0.15 * FULL_SCALE * tone / np.abs(tone).max()).astype("<i2").tobytes()
+
+
+class Stubs:
+    """The three services over one set of turns."""
+
+    def __init__(self, turns: list[KnownTurn], delays: Delays) -> None:
+        self._turns = turns
+        self._delays = delays
+        self._now = 0
+        self._reply = "short"
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/now", self._tell, methods=["POST"]),
+                Route("/readyz", self._models),
+                Route("/v1/models", self._models),
+                Route("/v1/audio/transcriptions", self._transcribe, methods=["POST"]),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/audio/speech", self._speak, methods=["POST"]),
+            ]
+        )
+
+    async def _tell(self, request: Request) -> Response:
+        told = await request.json()
+        self._now, self._reply = int(told["turn"]), told["reply"]
+        return JSONResponse({})
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "stub", "object": "model"}]})
+
+    async def _transcribe(self, request: Request) -> Response:
+        async with request.form() as form:
+            upload = form["file"]
+            data = b"" if isinstance(upload, str) else await upload.read()
+        samples, rate_hz = read_wav(data)
+        words = words_inside(self._turns[self._now], samples, rate_hz)
+        await asyncio.sleep(self._delays.stt / 1000.0)
+        return JSONResponse({"text": " ".join(words)})
+
+    async def _chat(self, request: Request) -> Response:
+        asked = await request.json()
+        text = REPLIES[self._reply]
+        if not asked.get("stream"):
+            message = {"role": "assistant", "content": text}
+            return JSONResponse(_completion(message=message))
+        return StreamingResponse(self._tokens(text), media_type="text/event-stream")
+
+    async def _tokens(self, text: str) -> AsyncIterator[str]:
+        await asyncio.sleep(self._delays.first_token / 1000.0)
+        for index, word in enumerate(text.split()):
+            content = word if index == 0 else f" {word}"
+            yield _event(_completion(delta={"role": "assistant", "content": content}))
+            if self._delays.token:
+                await asyncio.sleep(self._delays.token / 1000.0)
+        yield _event(_completion(delta={}, finish_reason="stop"))
+        yield "data: [DONE]\n\n"
+
+    async def _speak(self, request: Request) -> Response:
+        asked = await request.json()
+        await asyncio.sleep(self._delays.tts / 1000.0)
+        return Response(spoken(asked["input"]), media_type="audio/pcm")
+
+
+def _completion(finish_reason: str | None = None, **content: object) -> dict:
+    choice = {"index": 0, "finish_reason": finish_reason, **content}
+    kind = "chat.completion.chunk" if "delta" in content else "chat.completion"
+    return {"id": "stub", "object": kind, "created": 0, "model": "stub", "choices": [choice]}
+
+
+def _event(data: dict) -> str:
+    return f"data: {json.dumps(data)}\n\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--turns", type=Path, required=True)
+    parser.add_argument("--delays-ms", default="0,0,0,0")
+    chosen = parser.parse_args()
+    turns: list[KnownTurn] = pickle.loads(chosen.turns.read_bytes())
+    delays = Delays(*(float(ms) for ms in chosen.delays_ms.split(",")))
+    app = Stubs(turns, delays).app()
+    uvicorn.run(app, host="127.0.0.1", port=chosen.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()
