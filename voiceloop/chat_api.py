@@ -1,15 +1,13 @@
-"""``POST /v1/chat/completions``: one reply of the language model, whole or streamed.
+"""``POST /v1/chat/completions``: replies of the language model, whole or streamed.
 
-Owns the route and the wire form of its answers. Every request is a branch of its own, so that
-calls of one prefix share their cached blocks with each other and with the sessions.
+Owns the route and the wire form of its answers.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -17,30 +15,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from voiceloop.backends import (
-    Backends,
-    Generated,
-    LanguageEvent,
-    Staged,
-    TextDelta,
-    ToolCall,
-    Usage,
-)
+from voiceloop.backends import Backends, Generated, TextDelta, TokenLogprob, ToolCall
 from voiceloop.chat_request import ChatRequest, parse_chat
-from voiceloop.errors import BackendError, VoiceLoopError
+from voiceloop.errors import VoiceLoopError
 from voiceloop.http_api import error_response
 from voiceloop.http_door import Door, Stream, read_json, started
+from voiceloop.replies import LAST_SSE, Prompt, ReplyEvent, UsageTotal, replies, sse
 from voiceloop.settings import Json
 
 
 @dataclass(slots=True)
 class _Answer:
-    """One answer's identity on the wire, and what it has said so far."""
+    """One answer's identity on the wire."""
 
     model: str
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
-    n_calls: int = 0
 
     def envelope(self, kind: str, choices: Sequence[Json]) -> Json:
         return {
@@ -51,9 +41,32 @@ class _Answer:
             "choices": list(choices),
         }
 
-    def chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
-        choice: Json = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    def chunk(self, index: int, delta: Json, **more: object) -> Json:
+        choice = {"index": index, "delta": delta, "finish_reason": None, **more}
         return self.envelope("chat.completion.chunk", [choice])
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One reply as it grows."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    calls: list[Json] = field(default_factory=list)
+    logprobs: list[Json] = field(default_factory=list)
+    finish_reason: str = "stop"
+
+    def to_wire(self, *, tells_logprobs: bool) -> Json:
+        content = "".join(self.texts) or (None if self.calls else "")
+        message: Json = {"role": "assistant", "content": content, "refusal": None}
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return {
+            "index": self.index,
+            "message": message,
+            "logprobs": {"content": self.logprobs, "refusal": None} if tells_logprobs else None,
+            "finish_reason": self.finish_reason,
+        }
 
 
 def chat_routes(door: Door) -> list[Route]:
@@ -67,93 +80,65 @@ def chat_routes(door: Door) -> list[Route]:
     return [Route("/v1/chat/completions", door.guard(completions), methods=["POST"])]
 
 
-@asynccontextmanager
-async def _reply(
+def _replies(
     backends: Backends, asked: ChatRequest
-) -> AsyncIterator[AsyncIterator[LanguageEvent]]:
-    """The events of the reply to the last message, the others being its history."""
-    branch = await backends.language_model.branch(
-        f"chat-{uuid4().hex}", asked.messages[:-1], asked.tools
-    )
-    try:
-        branch.commit(asked.messages[-1:], asked.params)
-        async with aclosing(branch.events()) as events:  # type: ignore[type-var]
-            yield events
-    finally:
-        await branch.close()
+) -> AsyncGenerator[tuple[int, ReplyEvent], None]:
+    return replies(backends, Prompt(asked.messages, asked.tools), asked.params, asked.n)
 
 
 async def _whole(backends: Backends, asked: ChatRequest) -> Json:
-    answer = _Answer(asked.model)
-    texts: list[str] = []
-    calls: list[Json] = []
-    async with _reply(backends, asked) as events:
-        async for event in events:
+    choices = [_Choice(index) for index in range(asked.n)]
+    usage = UsageTotal()
+    async with aclosing(_replies(backends, asked)) as events:
+        async for index, event in events:
+            choice = choices[index]
             match event:
-                case TextDelta(text=text):
-                    texts.append(text)
+                case TextDelta():
+                    choice.texts.append(event.text)
+                    choice.logprobs += map(_logprob, event.logprobs)
                 case ToolCall():
-                    calls.append(_call(event))
+                    if asked.calls_at_once or not choice.calls:
+                        choice.calls.append(_call(event))
                 case Generated():
-                    message: Json = {
-                        "role": "assistant",
-                        "content": "".join(texts) or (None if calls else ""),
-                        "refusal": None,
-                    }
-                    if calls:
-                        message["tool_calls"] = calls
-                    choice = {
-                        "index": 0,
-                        "message": message,
-                        "logprobs": None,
-                        "finish_reason": _reason(event),
-                    }
-                    body = answer.envelope("chat.completion", [choice])
-                    return body | {"usage": _usage(event.usage)}
-                case Staged():
-                    pass
-    raise BackendError("expected the reply to end, found that the model stopped without saying so")
+                    choice.finish_reason = _reason(event)
+                    usage.add(event.usage, is_first=index == 0)
+    tells = asked.params.logprobs is not None
+    found = [choice.to_wire(tells_logprobs=tells) for choice in choices]
+    return _Answer(asked.model).envelope("chat.completion", found) | {"usage": usage.to_wire()}
 
 
 async def _stream(backends: Backends, asked: ChatRequest) -> AsyncGenerator[bytes, None]:
     """Server-sent events. An error before the first is raised; a later one is the last event."""
-    answer = _Answer(asked.model)
-    is_begun = False
+    answer, usage = _Answer(asked.model), UsageTotal()
+    begun = -1  # the last choice that has its first chunk
+    n_calls = 0
     try:
-        async with _reply(backends, asked) as events:
-            async for event in events:
-                if isinstance(event, Staged):
-                    continue
-                if not is_begun:
-                    yield _sse(answer.chunk({"role": "assistant", "content": ""}))
-                    is_begun = True
-                for chunk in _chunks(answer, event, asked.includes_usage):
-                    yield _sse(chunk)
-                if isinstance(event, Generated):
-                    break
+        async with aclosing(_replies(backends, asked)) as events:
+            async for index, event in events:
+                if begun < index:
+                    yield sse(answer.chunk(index, {"role": "assistant", "content": ""}))
+                    begun, n_calls = index, 0
+                match event:
+                    case TextDelta():
+                        told = {"content": [*map(_logprob, event.logprobs)], "refusal": None}
+                        more = {} if asked.params.logprobs is None else {"logprobs": told}
+                        yield sse(answer.chunk(index, {"content": event.text}, **more))
+                    case ToolCall():
+                        if asked.calls_at_once or not n_calls:
+                            call = {"index": n_calls, **_call(event)}
+                            yield sse(answer.chunk(index, {"tool_calls": [call]}))
+                        n_calls += 1
+                    case Generated():
+                        usage.add(event.usage, is_first=index == 0)
+                        yield sse(answer.chunk(index, {}, finish_reason=_reason(event)))
+        if asked.includes_usage:
+            last = answer.envelope("chat.completion.chunk", [])
+            yield sse(last | {"usage": usage.to_wire()})
     except VoiceLoopError as error:
-        if not is_begun:
+        if begun < 0:
             raise
         yield b"data: " + bytes(error_response(error).body) + b"\n\n"
-    yield b"data: [DONE]\n\n"
-
-
-def _chunks(answer: _Answer, event: LanguageEvent, includes_usage: bool) -> list[Json]:
-    match event:
-        case TextDelta(text=text):
-            return [answer.chunk({"content": text})]
-        case ToolCall():
-            call = {"index": answer.n_calls, **_call(event)}
-            answer.n_calls += 1
-            return [answer.chunk({"tool_calls": [call]})]
-        case Generated():
-            last = [answer.chunk({}, _reason(event))]
-            if includes_usage:
-                empty = answer.envelope("chat.completion.chunk", [])
-                last.append(empty | {"usage": _usage(event.usage)})
-            return last
-        case Staged():
-            return []
+    yield LAST_SSE
 
 
 def _reason(generated: Generated) -> str:
@@ -165,14 +150,12 @@ def _call(call: ToolCall) -> Json:
     return {"id": call.call_id, "type": "function", "function": function}
 
 
-def _usage(usage: Usage) -> Json:
-    return {
-        "prompt_tokens": usage.n_prompt_tokens,
-        "completion_tokens": usage.n_reply_tokens,
-        "total_tokens": usage.n_prompt_tokens + usage.n_reply_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.n_cached_tokens},
-    }
+def _logprob(one: TokenLogprob) -> Json:
+    top = [_token(token, logprob) for token, logprob in one.top]
+    return _token(one.token, one.logprob) | {"top_logprobs": top}
 
 
-def _sse(chunk: Json) -> bytes:
-    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+def _token(token: str, logprob: float) -> Json:
+    """A piece of a character has no text of its own, so its bytes are not known here."""
+    told = None if "\ufffd" in token else list(token.encode())
+    return {"token": token, "logprob": logprob, "bytes": told}

@@ -1,41 +1,38 @@
 """The body of ``/v1/chat/completions``, read strictly. Pure.
 
-What the engine cannot do over HTTP yet (log probabilities, several choices, penalties) is refused
-by name rather than ignored: an answer that only looks as asked for would be worse than none.
-Fields that change nothing of the answer (``user``, ``metadata``, ``store``) are accepted.
+Owns the messages, the tools and the response format; sampling stands in ``sampling_request.py``.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from voiceloop.backends import ChatMessage, GenerateParams, Tool, ToolCall
-from voiceloop.errors import InvalidRequest, expected
+from voiceloop.errors import expected
+from voiceloop.sampling_request import (
+    MAX_LOGPROBS,
+    MAX_REPLY_TOKENS,
+    flag,
+    read_n,
+    read_sampling,
+    read_usage_option,
+    refuse,
+    text,
+    whole,
+)
 from voiceloop.session_update import read_tools
 from voiceloop.settings import Json
 
 MAX_MESSAGES = 2048
-MAX_REPLY_TOKENS = 4096
 DEFAULT_REPLY_TOKENS = 256
-MAX_STOPS = 4
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 # Field -> the values that ask for nothing.
-_NOT_YET: dict[str, tuple[Any, ...]] = {
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "n": (None, 1),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "logit_bias": (None, {}),
-    "audio": (None,),
-    "functions": (None, []),
-}
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"audio": (None,), "functions": (None, [])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +43,25 @@ class ChatRequest:
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...]
     params: GenerateParams
+    n: int
+    calls_at_once: bool
     streams: bool
     includes_usage: bool
 
 
 def parse_chat(raw: Json) -> ChatRequest:
     """Read a body. Raises: InvalidRequest; ``param`` is the path of what is wrong."""
-    for field, nothing in _NOT_YET.items():
-        if raw.get(field) not in nothing:
-            raise InvalidRequest(
-                f"{field}: this server's engine does not support it over HTTP yet",
-                param=field,
-                code="unsupported_parameter",
-            )
-    options = raw.get("stream_options") or {}
-    if not isinstance(options, dict):
-        raise expected("stream_options", "an object", options)
+    refuse(raw, _UNSUPPORTED)
+    at_once = raw.get("parallel_tool_calls")
     return ChatRequest(
-        model=_text(raw.get("model"), "model"),
+        model=text(raw.get("model"), "model"),
         messages=_read_messages(raw.get("messages")),
         tools=_read_tools(raw.get("tools")),
         params=_read_params(raw),
-        streams=_flag(raw.get("stream"), "stream"),
-        includes_usage=_flag(options.get("include_usage"), "stream_options.include_usage"),
+        n=read_n(raw),
+        calls_at_once=at_once is None or flag(at_once, "parallel_tool_calls"),
+        streams=flag(raw.get("stream"), "stream"),
+        includes_usage=read_usage_option(raw),
     )
 
 
@@ -92,33 +85,27 @@ def _read_response_format(value: Any) -> str | None:
 
 
 def _read_params(raw: Json) -> GenerateParams:
-    limit = raw.get("max_completion_tokens")
-    where = "max_completion_tokens"
-    if limit is None:
-        limit, where = raw.get("max_tokens"), "max_tokens"
-    seed = raw.get("seed")
+    newer, older = "max_completion_tokens", "max_tokens"
+    where = older if raw.get(newer) is None else newer
+    limit = raw.get(where)
+    n_tokens = DEFAULT_REPLY_TOKENS if limit is None else whole(limit, where, 1, MAX_REPLY_TOKENS)
     return GenerateParams(
-        max_tokens=DEFAULT_REPLY_TOKENS
-        if limit is None
-        else _whole(limit, where, 1, MAX_REPLY_TOKENS),
-        temperature=_number(raw.get("temperature"), "temperature", 0.0, 2.0, 1.0),
-        top_p=_number(raw.get("top_p"), "top_p", 0.0, 1.0, 1.0),
-        # Without a seed two answers may differ, as at the API that clients know.
-        seed=secrets.randbits(31) if seed is None else _whole(seed, "seed", -(2**63), 2**63 - 1),
-        stop=_read_stop(raw.get("stop")),
+        **read_sampling(raw, n_tokens),
         tool_choice=_read_tool_choice(raw.get("tool_choice")),
         json_schema=_read_response_format(raw.get("response_format")),
+        logprobs=_read_logprobs(raw),
     )
 
 
-def _read_stop(value: Any) -> tuple[str, ...]:
-    stops = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise expected("stop", f"a string or at most {MAX_STOPS} of them", value)
-    for stop in stops:
-        if not isinstance(stop, str) or not stop:
-            raise expected("stop", "strings that are not empty", stop)
-    return tuple(stops)
+def _read_logprobs(raw: Json) -> int | None:
+    """How many of the likeliest tokens are told beside the chosen; None: nothing is told."""
+    n_top = raw.get("top_logprobs")
+    n_top = 0 if n_top is None else whole(n_top, "top_logprobs", 0, MAX_LOGPROBS)
+    if flag(raw.get("logprobs"), "logprobs"):
+        return n_top
+    if n_top:
+        raise expected("top_logprobs", "logprobs true with it", n_top)
+    return None
 
 
 def _read_tools(value: Any) -> tuple[Tool, ...]:
@@ -182,10 +169,10 @@ def _read_content(value: Any, where: str) -> str:
         raise expected(where, "a text or a list of text parts", value)
     texts: list[str] = []
     for index, part in enumerate(value):
-        text = part.get("text") if isinstance(part, dict) else None
-        if not isinstance(text, str) or part.get("type") != "text":
+        piece = part.get("text") if isinstance(part, dict) else None
+        if not isinstance(piece, str) or part.get("type") != "text":
             raise expected(f"{where}[{index}]", "a text part", part)
-        texts.append(text)
+        texts.append(piece)
     return "".join(texts)
 
 
@@ -199,39 +186,13 @@ def _read_tool_calls(value: Any, where: str) -> tuple[ToolCall, ...]:
         function = raw.get("function") if isinstance(raw, dict) else None
         if not isinstance(function, dict):
             raise expected(f"{where}[{index}]", "a function call", raw)
-        arguments = _text(function.get("arguments"), f"{where}[{index}].function.arguments")
+        arguments = text(function.get("arguments"), f"{where}[{index}].function.arguments")
         try:
             msgspec.json.decode(arguments, type=dict)  # strict: no NaN, no half characters
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             path = f"{where}[{index}].function.arguments"
             raise expected(path, "a JSON object", arguments) from None
-        call_id = _text(raw.get("id"), f"{where}[{index}].id")
-        name = _text(function.get("name"), f"{where}[{index}].function.name")
+        call_id = text(raw.get("id"), f"{where}[{index}].id")
+        name = text(function.get("name"), f"{where}[{index}].function.name")
         calls.append(ToolCall(call_id, name, arguments))
     return tuple(calls)
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise expected(where, "a string", value)
-    return value
-
-
-def _flag(value: Any, where: str) -> bool:
-    if value is not None and not isinstance(value, bool):
-        raise expected(where, "true or false", value)
-    return bool(value)
-
-
-def _whole(value: Any, where: str, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise expected(where, f"a whole number from {low} to {high}", value)
-    return value
-
-
-def _number(value: Any, where: str, low: float, high: float, default: float) -> float:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise expected(where, f"a number from {low:g} to {high:g}", value)
-    return float(value)

@@ -14,6 +14,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.auth import KeyRing
 from voiceloop.backends import Backends
 from voiceloop.chat_api import chat_routes
+from voiceloop.completions_api import completion_routes
 from voiceloop.config import Config
 from voiceloop.http_door import Door
 from voiceloop.models_api import model_routes
@@ -40,6 +41,7 @@ def openai_routes(
         openapi_route(),
         *model_routes(keys, config),
         *chat_routes(door),
+        *completion_routes(door),
         *speech_routes(door, agent.session_settings()),
         *transcription_routes(door, max_s=max_s, language=agent.language),
     ]

@@ -11,7 +11,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from voiceloop import __version__
-from voiceloop.chat_request import MAX_REPLY_TOKENS, MAX_STOPS, ROLES
+from voiceloop.chat_request import ROLES
+from voiceloop.completions_api import MAX_LOGPROBS as MAX_COMPLETION_LOGPROBS
+from voiceloop.completions_api import MAX_PROMPTS
+from voiceloop.sampling_request import MAX_CHOICES, MAX_LOGPROBS, MAX_REPLY_TOKENS, MAX_STOPS
 from voiceloop.settings import Json
 from voiceloop.speech_api import FORMATS as SPEECH_FORMATS
 from voiceloop.speech_api import MAX_CHARACTERS
@@ -26,6 +29,10 @@ def _number(low: float, high: float) -> Json:
     return {"type": "number", "minimum": low, "maximum": high}
 
 
+def _whole(low: int, high: int) -> Json:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
 def _object(required: tuple[str, ...], **properties: Json) -> Json:
     return {"type": "object", "required": list(required), "properties": properties}
 
@@ -34,20 +41,39 @@ def _list(of: Json) -> Json:
     return {"type": "array", "items": of}
 
 
+SAMPLING: Json = {
+    "n": _whole(1, MAX_CHOICES),
+    "stream": FLAG,
+    "stream_options": OBJECT,
+    "stop": {"oneOf": [TEXT, {**_list(TEXT), "maxItems": MAX_STOPS}]},
+    "seed": {"type": "integer"},
+    "temperature": _number(0, 2),
+    "top_p": _number(0, 1),
+    "presence_penalty": _number(-2, 2),
+    "frequency_penalty": _number(-2, 2),
+    "top_k": _whole(-1, 2**31),
+    "ignore_eos": FLAG,
+}
 CHAT = _object(
     ("model", "messages"),
     model=TEXT,
     messages=_list(_object(("role",), role={"enum": list(ROLES)}, content={})),
     tools=_list(OBJECT),
     tool_choice={},
+    parallel_tool_calls=FLAG,
     response_format=OBJECT,
-    stream=FLAG,
-    stream_options=OBJECT,
-    stop={"oneOf": [TEXT, {**_list(TEXT), "maxItems": MAX_STOPS}]},
-    seed={"type": "integer"},
-    temperature=_number(0, 2),
-    top_p=_number(0, 1),
-    max_completion_tokens={"type": "integer", "minimum": 1, "maximum": MAX_REPLY_TOKENS},
+    logprobs=FLAG,
+    top_logprobs=_whole(0, MAX_LOGPROBS),
+    max_completion_tokens=_whole(1, MAX_REPLY_TOKENS),
+    **SAMPLING,
+)
+COMPLETION = _object(
+    ("model", "prompt"),
+    model=TEXT,
+    prompt={"oneOf": [TEXT, {**_list(TEXT), "maxItems": MAX_PROMPTS}]},
+    logprobs=_whole(0, MAX_COMPLETION_LOGPROBS),
+    max_tokens=_whole(1, MAX_REPLY_TOKENS),
+    **SAMPLING,
 )
 SPEECH = _object(
     ("input",),
@@ -94,7 +120,9 @@ def _operation(summary: str, types: tuple[str, ...], body: Json | None = None) -
 def description() -> Json:
     """The document."""
     json_type = ("application/json",)
-    chat = _operation("One reply", (*json_type, "text/event-stream"), CHAT)
+    streamed = (*json_type, "text/event-stream")
+    chat = _operation("A reply, or several", streamed, CHAT)
+    completion = _operation("Text that goes on from a prompt", streamed, COMPLETION)
     types = ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm")
     heard = _operation("A file's words", (*json_type, "text/plain"), TRANSCRIPTION)
     one_model = _operation("One model", json_type)
@@ -112,6 +140,7 @@ def description() -> Json:
             "/v1/models": {"get": _operation("What this server answers with", json_type)},
             "/v1/models/{name}": {"get": one_model},
             "/v1/chat/completions": {"post": chat},
+            "/v1/completions": {"post": completion},
             "/v1/audio/speech": {"post": _operation("Speech of a text", types, SPEECH)},
             "/v1/audio/transcriptions": {"post": heard},
             "/v1/realtime/client_secrets": {"post": secret},

@@ -89,6 +89,44 @@ async def test_messages_and_tools_reach_the_model_and_its_calls_the_client() -> 
     assert [tool.name for tool in model.branches[0].tools] == ["opening_hours"]
 
 
+async def test_log_probabilities_come_with_their_tokens() -> None:
+    asked = HELLO | {"logprobs": True, "top_logprobs": 1}
+    fakes, model = backends("Good morning.")
+    async with http_client(fakes) as http:
+        whole = (await http.post(URL, json=asked)).json()["choices"][0]
+        streamed = sse((await http.post(URL, json=asked | {"stream": True})).text)
+        model.tells_logprobs = False
+        refused = await http.post(URL, json=asked)
+    told = whole["logprobs"]["content"]
+    assert "".join(one["token"] for one in told) == whole["message"]["content"]
+    assert told[0]["top_logprobs"][0]["bytes"] == list(b"Good") and told[0]["logprob"] == -0.5
+    assert streamed[1]["choices"][0]["logprobs"]["content"] == told[:1]
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "logprobs"
+
+
+async def test_several_choices_are_replies_of_their_own_seeds_to_one_prompt() -> None:
+    fakes, _ = backends("Good morning.", "Hello to you.")
+    asked = HELLO | {"n": 2}
+    async with http_client(fakes) as http:
+        body = (await http.post(URL, json=asked)).json()
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        *chunks, usage, _ = sse((await http.post(URL, json=asked | options)).text)
+    texts = [choice["message"]["content"] for choice in body["choices"]]
+    assert texts == ["Good morning.", "Hello to you."]
+    assert body["usage"]["prompt_tokens"] == 1 and body["usage"]["completion_tokens"] == 5
+    assert {chunk["choices"][0]["index"] for chunk in chunks} == {0, 1}
+    assert usage["usage"] == body["usage"]
+
+
+async def test_one_call_at_a_time_is_one_call() -> None:
+    call = ToolCall("call_1", "opening_hours", "{}")
+    fakes, _ = backends(Reply("", (call, call)))
+    asked = HELLO | {"tools": [TOOL], "parallel_tool_calls": False}
+    async with http_client(fakes) as http:
+        message = (await http.post(URL, json=asked)).json()["choices"][0]["message"]
+    assert len(message["tool_calls"]) == 1
+
+
 def test_sampling_fields_become_the_engines_parameters() -> None:
     fields = {"max_tokens": 7, "temperature": 0, "top_p": 0.5, "seed": 3, "stop": "\n"}
     params = parse_chat(HELLO | fields | {"tool_choice": "none"}).params
@@ -126,6 +164,12 @@ def test_a_response_format_becomes_the_schema_of_the_reply() -> None:
     ({"tools": [{"type": "function"}]}, "tools[0]"),
     ({"tool_choice": "maybe"}, "tool_choice"),
     ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"n": 9}, "n"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"presence_penalty": 2.5}, "presence_penalty"),
+    ({"min_tokens": 5}, "min_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
 ])  # fmt: skip
 def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
@@ -135,7 +179,7 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.parametrize("fields", [
-    {"logprobs": True}, {"n": 2}, {"logit_bias": {"50256": -100}}, {"presence_penalty": 0.5},
+    {"logit_bias": {"50256": -100}}, {"audio": {"voice": "alloy"}}, {"repetition_penalty": 1.1},
 ])  # fmt: skip
 async def test_what_the_engine_cannot_do_is_refused_by_name(fields: dict[str, Any]) -> None:
     async with http_client() as http:
@@ -151,7 +195,8 @@ JSON = st.recursive(
     max_leaves=8,
 )
 FIELDS = ["messages", "model", "tools", "tool_choice", "stop", "seed", "n", "stream",
-          "response_format", "temperature", "max_tokens", "stream_options"]  # fmt: skip
+          "response_format", "temperature", "max_tokens", "stream_options", "logprobs",
+          "top_logprobs", "top_k", "ignore_eos", "min_tokens", "presence_penalty"]  # fmt: skip
 CALL_FIELDS = {"id": JSON, "function": st.fixed_dictionaries({"name": JSON, "arguments": JSON})}
 MESSAGE = st.fixed_dictionaries({}, optional={
     "role": st.sampled_from(["user", "assistant", "tool"]), "content": JSON,
@@ -249,6 +294,7 @@ ROUTES = [
     ("GET", "/v1/models"),
     ("GET", "/v1/models/voiceloop"),
     ("POST", URL),
+    ("POST", "/v1/completions"),
     ("POST", "/v1/audio/speech"),
     ("POST", "/v1/audio/transcriptions"),
 ]
