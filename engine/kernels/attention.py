@@ -6,16 +6,24 @@ is in the step.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from ..kv_format import KV_FORMATS
 from ..types import BLOCK_TOKENS
 from .kv_write import kv_format_of
+from .launch import LEAST_ROWS, n_processors, next_power_of_2
+from .softmax_tiles import LOG2_E, load_queries, walk_tiles
 
-SPLIT_TOKENS = 256
+SPLIT_TOKENS = 256  # at 8 KV heads and 4k tokens 128 programs per sequence: one per processor
 MAX_DECODE_ROWS = 8  # of one sequence: a token and seven drafted ones
+PROGRAMS_PER_PROCESSOR = 4
+MERGED_SPLITS = 16
+PREFILL_ROWS = 128  # query rows (of all heads of a group) in one tile: two warp groups of 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,120 @@ class Partials:
         )
 
 
+@triton.jit
+def _decode(
+    queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, tables_ptr,
+    sums_ptr, weights_ptr,
+    N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, N_SPLITS: tl.constexpr,
+    MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr,
+):  # fmt: skip
+    """One sequence, one KV head, every n-th split of its KV."""
+    sequence, kv_head = tl.program_id(0), tl.program_id(1)
+    count = tl.load(counts_ptr + sequence)
+    if count > 0:
+        start, first = tl.load(starts_ptr + sequence), tl.load(firsts_ptr + sequence)
+        group: tl.constexpr = N_HEADS // N_KV
+        low, high, positions, vector = load_queries(
+            queries_ptr, start, count, first, 0, kv_head, N_HEADS, group, HALF, HALF_PAD, ROWS
+        )
+        end = first + count
+        first_split = (tl.maximum(first + 1 - WINDOW, 0) // SPLIT) if WINDOW > 0 else 0
+        d = tl.arange(0, HALF_PAD)
+        inside = (positions >= 0)[:, None] & (d < HALF)[None, :]
+        table_ptr = tables_ptr + sequence * MAX_BLOCKS
+        # The grid knows no lengths: as many programs as fill the GPU share whatever splits exist.
+        for split in range(
+            first_split + tl.program_id(2), (end + SPLIT - 1) // SPLIT, tl.num_programs(2)
+        ):
+            sum_low, sum_high, best, total = walk_tiles(
+                low, high, positions, blocks_ptr, scales_ptr, table_ptr, kv_head, split * SPLIT,
+                tl.minimum(split * SPLIT + SPLIT, end),
+                N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE,
+            )  # fmt: skip
+            part = vector * N_SPLITS + split
+            target = sums_ptr + part[:, None] * (2 * HALF) + d[None, :]
+            tl.store(target, sum_low, mask=inside)
+            tl.store(target + HALF, sum_high, mask=inside)
+            tl.store(weights_ptr + part * 2, best, mask=positions >= 0)
+            tl.store(weights_ptr + part * 2 + 1, total, mask=positions >= 0)
+
+
+@triton.jit
+def _merge(
+    sums_ptr, weights_ptr, starts_ptr, counts_ptr, firsts_ptr, out_ptr,
+    N_HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PAD: tl.constexpr, MAX_ROWS: tl.constexpr,
+    SPLIT: tl.constexpr, N_SPLITS: tl.constexpr, MERGED: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Add up the splits of one head of one row."""
+    sequence, offset = tl.program_id(0) // MAX_ROWS, tl.program_id(0) % MAX_ROWS
+    count = tl.load(counts_ptr + sequence)
+    if offset < count:
+        first = tl.load(firsts_ptr + sequence)
+        row = (tl.load(starts_ptr + sequence) + offset).to(tl.int64)
+        vector = row * N_HEADS + tl.program_id(1)
+        first_split = (tl.maximum(first + 1 - WINDOW, 0) // SPLIT) if WINDOW > 0 else 0
+        n_splits = (first + count + SPLIT - 1) // SPLIT
+        d = tl.arange(0, DIM_PAD)
+        best = float("-inf")
+        total = 0.0
+        sums = tl.zeros((DIM_PAD,), tl.float32)
+        # From a multiple of MERGED: the order of the sum must not depend on the rows beside it.
+        for base in range(first_split // MERGED * MERGED, n_splits, MERGED):
+            split = base + tl.arange(0, MERGED)
+            exists = (split >= first_split) & (split < n_splits)
+            part = vector * N_SPLITS + split
+            bests = tl.load(weights_ptr + part * 2, mask=exists, other=float("-inf"))
+            totals = tl.load(weights_ptr + part * 2 + 1, mask=exists, other=0.0)
+            new_best = tl.maximum(best, tl.max(bests, 0))
+            shift = tl.where(new_best == float("-inf"), 0.0, new_best)
+            shares = tl.exp2(bests - shift)
+            decay = tl.exp2(best - shift)
+            tile = tl.load(
+                sums_ptr + part[:, None] * DIM + d[None, :],
+                mask=exists[:, None] & (d < DIM)[None, :],
+                other=0.0,
+            )
+            sums = sums * decay + tl.sum(tile * shares[:, None], 0)
+            total = total * decay + tl.sum(totals * shares, 0)
+            best = new_best
+        y = (sums / total).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + vector * DIM + d, y, mask=d < DIM)
+
+
+@triton.jit
+def _prefill(
+    queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, tables_ptr, out_ptr,
+    N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr,
+    FORMAT: tl.constexpr, SCALE: tl.constexpr,
+):  # fmt: skip
+    """One tile of rows of one sequence and KV head, over all the KV those rows see."""
+    tile, kv_head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    count = tl.load(counts_ptr + sequence)
+    group: tl.constexpr = N_HEADS // N_KV
+    done = tile * (ROWS // group)  # rows before this tile
+    if done < count:
+        start, first = tl.load(starts_ptr + sequence), tl.load(firsts_ptr + sequence)
+        low, high, positions, vector = load_queries(
+            queries_ptr, start, count, first, tile, kv_head, N_HEADS, group, HALF, HALF_PAD, ROWS
+        )
+        end = first + tl.minimum(count, done + ROWS // group)
+        begin = (tl.maximum(first + done + 1 - WINDOW, 0) // TILE * TILE) if WINDOW > 0 else 0
+        sum_low, sum_high, _, total = walk_tiles(
+            low, high, positions, blocks_ptr, scales_ptr, tables_ptr + sequence * MAX_BLOCKS,
+            kv_head, begin, end,
+            N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE,
+        )  # fmt: skip
+        is_row = positions >= 0
+        total = tl.where(is_row, total, 1.0)[:, None]
+        d = tl.arange(0, HALF_PAD)
+        inside = is_row[:, None] & (d < HALF)[None, :]
+        target = out_ptr + vector[:, None] * (2 * HALF) + d[None, :]
+        tl.store(target, (sum_low / total).to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(target + HALF, (sum_high / total).to(out_ptr.dtype.element_ty), mask=inside)
+
+
 def decode_attention(
     queries: Tensor,
     blocks: Tensor,
@@ -73,7 +195,25 @@ def decode_attention(
     window: how many last positions a row sees, 0: all.
     out: [rows, n_heads * head_dim]; rows of no sequence keep what they hold.
     """
-    raise NotImplementedError
+    (_, n_heads, dim), n_kv = queries.shape, blocks.shape[3]
+    n_sequences, max_blocks = rows.tables.shape
+    n_splits = partials.sums.shape[2]
+    layout = _layout(queries, blocks, max_blocks, window)
+    wanted = PROGRAMS_PER_PROCESSOR * n_processors(queries.device) // (n_sequences * n_kv)
+    n_programs = max(1, min(n_splits, wanted))
+    n_rows = max(LEAST_ROWS, next_power_of_2(n_heads // n_kv * max_rows))
+    _decode[(n_sequences, n_kv, n_programs)](
+        queries, blocks, _scales_or(scales, blocks), rows.starts, rows.counts, rows.firsts,
+        rows.tables, partials.sums, partials.weights,
+        ROWS=n_rows, TILE=64, SPLIT=SPLIT_TOKENS, N_SPLITS=n_splits, **layout,
+        num_warps=4, num_stages=3, enable_fp_fusion=True,
+    )  # fmt: skip
+    _merge[(n_sequences * max_rows, n_heads)](
+        partials.sums, partials.weights, rows.starts, rows.counts, rows.firsts, out,
+        N_HEADS=n_heads, DIM=dim, DIM_PAD=next_power_of_2(dim), MAX_ROWS=max_rows,
+        SPLIT=SPLIT_TOKENS, N_SPLITS=n_splits, MERGED=MERGED_SPLITS, WINDOW=window,
+        num_warps=4, enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def prefill_attention(
@@ -86,7 +226,35 @@ def prefill_attention(
     out: Tensor,
 ) -> None:
     """The same for any number of rows per sequence; `max_rows` bounds `rows.counts`."""
-    raise NotImplementedError
+    n_kv = blocks.shape[3]
+    n_sequences, max_blocks = rows.tables.shape
+    positions_per_tile = PREFILL_ROWS // (queries.shape[1] // n_kv)
+    _prefill[(triton.cdiv(max_rows, positions_per_tile), n_kv, n_sequences)](
+        queries, blocks, _scales_or(scales, blocks), rows.starts, rows.counts, rows.firsts,
+        rows.tables, out,
+        ROWS=PREFILL_ROWS, TILE=64, **_layout(queries, blocks, max_blocks, window),
+        num_warps=8, num_stages=2, enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _layout(queries: Tensor, blocks: Tensor, max_blocks: int, window: int) -> dict[str, Any]:
+    """The sizes of heads and pool that both kernels are compiled for."""
+    _, n_heads, dim = queries.shape
+    return {
+        "N_HEADS": n_heads,
+        "N_KV": blocks.shape[3],
+        "HALF": dim // 2,
+        "HALF_PAD": max(LEAST_ROWS, next_power_of_2(dim // 2)),
+        "MAX_BLOCKS": max_blocks,
+        "WINDOW": window,
+        "FORMAT": kv_format_of(blocks),
+        "SCALE": LOG2_E * dim**-0.5,
+    }
+
+
+def _scales_or(scales: Tensor, blocks: Tensor) -> Tensor:
+    """The plain format has no scales; a kernel's pointer must still point somewhere."""
+    return scales if scales.numel() else blocks
 
 
 def attention_reference(
@@ -141,6 +309,9 @@ def prefill_attention_reference(
     attention_reference(queries, blocks, scales, rows, window, out)
 
 
-def attention_bytes(n_tokens: int, rows: int, queries: Tensor, blocks: Tensor) -> int:
+def attention_bytes(
+    n_tokens: int, rows: int, queries: Tensor, blocks: Tensor, scales: Tensor
+) -> int:
     """Bytes one call must move for `n_tokens` of KV in all and `rows` query rows."""
-    raise NotImplementedError
+    kv = n_tokens * (blocks[0, 0].nbytes + (scales[0, 0].nbytes if scales.numel() else 0))
+    return kv + 2 * rows * queries[0].nbytes

@@ -1,6 +1,30 @@
 """Owns the residual stream: add what a layer gave, and RMS-norm the sum, in one pass."""
 
+import triton
+import triton.language as tl
 from torch import Tensor
+
+from .launch import next_power_of_2
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def _add_norm(
+    residual_ptr, delta_ptr, weight_ptr, out_ptr, n_rows,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, N_SPLITS: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < SIZE
+    x = tl.load(residual_ptr + row * SIZE + at, mask=inside, other=0.0)
+    if N_SPLITS > 0:
+        for split in tl.static_range(N_SPLITS):
+            part = delta_ptr + (split * n_rows + row) * SIZE + at
+            x += tl.load(part, mask=inside, other=0.0).to(tl.float32)
+        tl.store(residual_ptr + row * SIZE + at, x, mask=inside)
+    scale = tl.rsqrt(tl.sum(x * x, 0) / SIZE + EPS)
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0)
+    y = x * scale * weight
+    tl.store(out_ptr + row * SIZE + at, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def add_norm(
@@ -12,7 +36,13 @@ def add_norm(
     add): the partial sums of a product are summed here, in order. weight: fp32 [size].
     out: [rows, size].
     """
-    raise NotImplementedError
+    rows, size = residual.shape
+    block = next_power_of_2(size)
+    _add_norm[(rows,)](
+        residual, residual if delta is None else delta, weight, out, rows,
+        SIZE=size, BLOCK=block, N_SPLITS=0 if delta is None else delta.shape[0], EPS=eps,
+        num_warps=min(max(block // 512, 1), 16), enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def add_norm_reference(
@@ -25,4 +55,6 @@ def add_norm_reference(
 
 
 def add_norm_bytes(residual: Tensor, delta: Tensor | None, out: Tensor) -> int:
-    raise NotImplementedError
+    if delta is None:
+        return residual.nbytes + out.nbytes
+    return 2 * residual.nbytes + delta.nbytes + out.nbytes

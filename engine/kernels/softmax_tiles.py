@@ -1,0 +1,103 @@
+"""Owns the inner loop of paged attention: one tile of queries over a stretch of the KV pool.
+
+Decode and prefill share it, so that a row sums the same tiles in the same order in both. A head is
+held as its two halves throughout: that is how int4 stores it, and it costs the others nothing.
+"""
+
+import triton
+import triton.language as tl
+
+from .launch import OPERAND
+
+BLOCK_TOKENS = tl.constexpr(16)
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def load_queries(
+    queries_ptr, start, count, first, tile, kv_head,
+    N_HEADS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """The query rows of one tile: all heads that share the KV head, then the next position.
+
+    Returns the halves [ROWS, HALF_PAD], each row's position (-1 for padding: sees nothing), and the
+    index (row * N_HEADS + head, int64) of each row's head.
+    """
+    positions_per_tile: tl.constexpr = ROWS // GROUP
+    at = tl.arange(0, ROWS)
+    offset = tile * positions_per_tile + at // GROUP
+    is_row = (offset < count) & (at < positions_per_tile * GROUP)
+    vector = (start + offset).to(tl.int64) * N_HEADS + kv_head * GROUP + at % GROUP
+    d = tl.arange(0, HALF_PAD)
+    inside = is_row[:, None] & (d < HALF)[None, :]
+    query = queries_ptr + vector[:, None] * (2 * HALF) + d[None, :]
+    low = tl.load(query, mask=inside, other=0.0).to(OPERAND)
+    high = tl.load(query + HALF, mask=inside, other=0.0).to(OPERAND)
+    return low, high, tl.where(is_row, first + offset, -1), vector
+
+
+@triton.jit
+def _halves(pointers, inside, HALF: tl.constexpr, FORMAT: tl.constexpr):
+    """Both halves of a tile of keys or values as operands, without their scales."""
+    if FORMAT == "int4":
+        codes = tl.load(pointers, mask=inside, other=0)
+        low = ((codes & 15).to(tl.int8) - 8).to(OPERAND)
+        high = ((codes >> 4).to(tl.int8) - 8).to(OPERAND)
+    else:
+        low = tl.load(pointers, mask=inside, other=0.0).to(OPERAND)
+        high = tl.load(pointers + HALF, mask=inside, other=0.0).to(OPERAND)
+    return low, high
+
+
+@triton.jit
+def walk_tiles(
+    low, high, positions, blocks_ptr, scales_ptr, table_ptr, kv_head, begin, end,
+    N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr,
+):  # fmt: skip
+    """Softmax-weighted sums over the tokens begin..end (begin a multiple of TILE).
+
+    SCALE is that of the scores, times log2(e). Returns (sums of the low and high halves
+    [ROWS, HALF_PAD], largest score [ROWS] in log2, sum of weights relative to it).
+    """
+    code_size: tl.constexpr = HALF if FORMAT == "int4" else 2 * HALF
+    d = tl.arange(0, HALF_PAD)
+    best = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    sum_low = tl.zeros((ROWS, HALF_PAD), tl.float32)
+    sum_high = tl.zeros((ROWS, HALF_PAD), tl.float32)
+    for tile in range(begin, end, TILE):
+        token = tile + tl.arange(0, TILE)
+        # Slots past the end hold whatever was there before, NaN too: they are never loaded.
+        exists = token < end
+        block = tl.load(table_ptr + token // BLOCK_TOKENS, mask=exists, other=0)
+        # In 64 bits: a pool of 128k tokens x 8 heads x 2 x 128 has more entries than 2^31 can say.
+        vector = (block.to(tl.int64) * BLOCK_TOKENS + token % BLOCK_TOKENS) * (2 * N_KV) + kv_head
+        key = blocks_ptr + (vector * code_size)[None, :] + d[:, None]
+        key_low, key_high = _halves(key, (d < HALF)[:, None] & exists[None, :], HALF, FORMAT)
+        scores = tl.dot(low, key_low)
+        scores = tl.dot(high, key_high, scores) * SCALE
+        if FORMAT != "plain":
+            key_scale = tl.load(scales_ptr + vector, mask=exists, other=0.0).to(tl.float32)
+            scores *= key_scale[None, :]
+        seen = token[None, :] <= positions[:, None]
+        if WINDOW > 0:
+            seen &= token[None, :] > positions[:, None] - WINDOW
+        scores = tl.where(seen, scores, float("-inf"))
+        new_best = tl.maximum(best, tl.max(scores, 1))
+        # A row that has seen nothing yet: -inf minus -inf would be NaN.
+        offset = tl.where(new_best == float("-inf"), 0.0, new_best)
+        weights = tl.exp2(scores - offset[:, None])
+        decay = tl.exp2(best - offset)
+        total = total * decay + tl.sum(weights, 1)
+        if FORMAT != "plain":
+            value_scale = tl.load(scales_ptr + vector + N_KV, mask=exists, other=0.0)
+            weights *= value_scale.to(tl.float32)[None, :]
+        value = blocks_ptr + ((vector + N_KV) * code_size)[:, None] + d[None, :]
+        value_low, value_high = _halves(value, exists[:, None] & (d < HALF)[None, :], HALF, FORMAT)
+        weights = weights.to(OPERAND)
+        sum_low = tl.dot(weights, value_low, sum_low * decay[:, None])
+        sum_high = tl.dot(weights, value_high, sum_high * decay[:, None])
+        best = new_best
+    return sum_low, sum_high, best, total
