@@ -5,9 +5,9 @@ Target, drafters, tokenizer: read, checked against each other, quantized and cal
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from .calibrate import ScaledCheckpoint, calibrate
+from .device import MakeRunner, open_device
 from .loader import Checkpoint, ModelConfig, read_config
 from .model import Decoder
 from .speculative import Drafter, ModelDrafter, NgramDrafter
@@ -29,12 +29,22 @@ def read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:
             f"found {text.vocab_size}"
         )
     length = context_length(model, config)
-    options: dict[str, Any] = {"device": config.device, "context_length": length}
+    device = open_device(config.device, config.dtype)
     if config.calibration_text is not None:
-        dense = Decoder(checkpoint, model, dtype="fp32", quant=None, **options)
+        dense = Decoder(
+            checkpoint, model, dtype="fp32", quant=None, device="cpu", context_length=length
+        )
         tokens = _calibration_tokens(text, config.calibration_text, length)
         checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens))
-    decoder = Decoder(checkpoint, model, dtype=config.dtype, quant=config.quant, **options)
+    decoder = Decoder(
+        checkpoint,
+        model,
+        dtype=config.dtype,
+        quant=config.quant,
+        device=device.torch_name,
+        context_length=length,
+        make_linear=device.make_linear,
+    )
     return text, decoder
 
 
@@ -58,12 +68,14 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
     if config.ngram_draft:
         yield NgramDrafter()
     length = context_length(decoder.config, config)
+    make_runner = open_device(config.device, config.dtype).make_runner
     if config.draft_dir is not None:
         draft_text, draft = read_model(config.draft_dir, config)
         if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
             raise CheckpointError(
                 f"{config.draft_dir}: expected the target's tokenizer, found another"
             )
-        yield ModelDrafter(draft, config.kv_tokens, length)
+        yield ModelDrafter(draft, config, length, make_runner)
     if config.self_draft_layers:
-        yield ModelDrafter(decoder.shallow(config.self_draft_layers), config.kv_tokens, length)
+        shallow = decoder.shallow(config.self_draft_layers)
+        yield ModelDrafter(shallow, config, length, make_runner)

@@ -5,7 +5,7 @@ came of it. One thread drives an engine; nothing here blocks, sleeps or knows ab
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +17,13 @@ from torch import Tensor
 from .allowance import Allowances
 from .assembly import context_length, make_drafters, read_model
 from .branch import Branch
+from .device import open_device
 from .grammar import GrammarCompiler
 from .kv_cache import KvPool
 from .model import Decoder
 from .prefix_tree import PrefixTree
 from .reply import Reply
-from .runner import Runner
+from .runner import Extension, Outcome
 from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task
 from .sequence import Sequence
@@ -57,6 +58,7 @@ class Engine:
     ) -> None:
         self.text, self.config, self.clock = text, config, clock
         model = decoder.config
+        device = open_device(config.device, config.dtype)
         self.context_length = context_length(model, config)
         self.vocab_size = model.vocab_size
         self.pool = KvPool(
@@ -65,12 +67,12 @@ class Engine:
             head_dim=model.head_dim,
             n_blocks=config.kv_tokens // BLOCK_TOKENS,
             dtype=decoder.dtype,
-            device=config.device,
+            device=device.torch_name,
             kv_format=config.kv_format,
             poison=config.poison,
         )
         self.tree = PrefixTree(self.pool, is_sharing=config.prefix_cache)
-        self.runner = Runner(decoder, self.pool)
+        self.runner = device.make_runner(decoder, self.pool, config, text.end_of_turn_id)
         self.allowances = Allowances(config.speculation_waste_tokens)
         self.scheduler = Scheduler(self.pool, self.tree, config, self.allowances)
         self._grammars = GrammarCompiler(text, model.vocab_size)
@@ -147,9 +149,9 @@ class Engine:
             for task in tasks:
                 if task.reply is not None:
                     task.reply.begin_step(started, task.extension.n_logits)
-            logits = self.runner.run([task.extension for task in tasks])
-            for task, rows in self._split(tasks, logits):
-                self._advance(task, rows)
+            outcomes = self.runner.step([task.extension for task in tasks])
+            for task, outcome in zip(tasks, outcomes, strict=True):
+                self._advance(task, outcome)
             self._measure(tasks, (self.clock() - started) * 1e3)
         events, self.outbox = self.outbox, []
         return events
@@ -193,7 +195,7 @@ class Engine:
     def require_room(self, n_tokens: int) -> None:
         """Refuse what the pool could not hold even if it were empty. Raises: OutOfMemory."""
         # One block more than the tokens need: a shared block may have to be copied.
-        if n_blocks_for(n_tokens) + 1 > self.pool.n_blocks:
+        if n_blocks_for(n_tokens + self.pool.n_ahead) + 1 > self.pool.n_blocks:
             raise OutOfMemory(
                 f"expected a request of at most {(self.pool.n_blocks - 1) * BLOCK_TOKENS} tokens "
                 f"(the KV pool), found {n_tokens}"
@@ -274,29 +276,19 @@ class Engine:
                     task.branch.branch_id, n_drafted, task.n_accepted, elapsed_ms if alone else None
                 )
 
-    def _split(
-        self, tasks: list[Task], logits: Tensor | None
-    ) -> Iterator[tuple[Task, Tensor | None]]:
-        """Hand each task its rows of the logits."""
-        row = 0
-        for task in tasks:
-            n_logits = task.extension.n_logits
-            yield task, logits[row : row + n_logits] if logits is not None and n_logits else None
-            row += n_logits
-
-    def _advance(self, task: Task, logits: Tensor | None) -> None:
+    def _advance(self, task: Task, outcome: Outcome) -> None:
         branch, extension = task.branch, task.extension
         sequence = extension.sequence
         sequence.n_resident += extension.n_known
         if task.reply is None:
-            self._advance_staged(branch, extension.n_known, logits)
+            self._advance_staged(branch, extension, outcome)
             return
         if not task.reply.tokens:
             task.reply.count(prefilled_tokens=extension.n_known)
-        if logits is None:
+        if not extension.n_logits:
             return
         try:
-            sampled = self._verify(task.reply, sequence.tokens, extension.proposals, logits)
+            sampled = self._verify(task.reply, sequence.tokens, outcome)
             if not task.reply.tokens and len(sampled) > 1:
                 branch.salvaged(len(sampled) - 1)
         except GrammarError as error:
@@ -304,45 +296,54 @@ class Engine:
             self._conclude(task, [], str(error))
             return
         known, task.n_accepted = len(sequence.tokens), len(sampled) - 1
-        sequence.n_resident = known + len(extension.proposals)
+        sequence.n_resident = known + len(outcome.proposals)
         sequence.tokens += sampled
         sequence.retreat(known + len(sampled) - 1)
         self._deliver(task, sampled)
 
-    def _advance_staged(self, branch: Branch, n_known: int, logits: Tensor | None) -> None:
+    def _advance_staged(self, branch: Branch, extension: Extension, outcome: Outcome) -> None:
         sequence = branch.sequence
-        branch.n_prefilled += n_known
-        self._totals["staged_tokens"] += n_known
+        branch.n_prefilled += extension.n_known
+        self._totals["staged_tokens"] += extension.n_known
         if not branch.history_published and sequence.n_resident >= branch.n_history:
             sequence.publish(branch.n_history)
             branch.history_published = True
-        if logits is None:
+        if not extension.n_logits:
             return
-        end_of_turn = self.text.end_of_turn_id
-        probability = float(logits[0].softmax(-1)[end_of_turn]) if end_of_turn >= 0 else 0.0
+        end_of_turn, probability = self.text.end_of_turn_id, outcome.probability
+        if outcome.logits is not None and end_of_turn >= 0:
+            probability = float(outcome.logits[0].softmax(-1)[end_of_turn])
         n_prefilled, branch.n_prefilled, branch.staged_due = branch.n_prefilled, 0, False
         self.outbox.append(Staged(branch.branch_id, sequence.n_resident, n_prefilled, probability))
 
-    def _verify(
-        self, reply: Reply, prompt: list[int], proposals: list[int], logits: Tensor
-    ) -> list[int]:
+    def _verify(self, reply: Reply, prompt: list[int], outcome: Outcome) -> list[int]:
         """Sample at every row while the choice before it agreed with what was proposed."""
         sampled: list[int] = []
-        n_prompt, n_before = reply.n_prompt, len(reply.tokens)
-        for i, raw in enumerate(logits):
-            row = penalize(raw, reply.params, prompt[:n_prompt], [*reply.tokens, *sampled])
-            if reply.grammar is not None:
-                row = reply.grammar.mask(row, i)
-            sampled.append(choose(row, reply.params, reply.seed, n_before + i))
-            reply.note(raw, [*reply.tokens, *sampled[:-1]], sampled[-1])
-            if reply.grammar is not None:
-                reply.grammar.advance(sampled[-1])
+        proposals = outcome.proposals
+        for i in range(len(proposals) + 1):
+            if outcome.chosen is not None:
+                sampled.append(outcome.chosen[i])
+            else:
+                assert outcome.logits is not None
+                sampled.append(self._choose(reply, prompt, sampled, outcome.logits[i]))
             if sampled[-1] in reply.stop_ids or sampled[-1:] != proposals[i : i + 1]:
                 break
         n_accepted = len(sampled) - 1
         reply.count(drafted_tokens=len(proposals), accepted_tokens=n_accepted)
         reply.proposals = []
         return sampled
+
+    def _choose(self, reply: Reply, prompt: list[int], sampled: list[int], raw: Tensor) -> int:
+        """The token after those `sampled` in this step. Raises: GrammarError."""
+        said = [*reply.tokens, *sampled]
+        row = penalize(raw, reply.params, prompt[: reply.n_prompt], said)
+        if reply.grammar is not None:
+            row = reply.grammar.mask(row, len(sampled))
+        token = choose(row, reply.params, reply.seed, len(said))
+        reply.note(raw, said, token)
+        if reply.grammar is not None:
+            reply.grammar.advance(token)
+        return token
 
     def _deliver(self, task: Task, sampled: list[int]) -> None:
         """Turn sampled tokens into events and drop those after the reply's end."""

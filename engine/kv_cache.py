@@ -42,9 +42,12 @@ class KvPool:
         # Views by layer: indexing them costs less than indexing the whole.
         self.blocks = list(self._codes.unbind(0))
         self.slots = [layer.flatten(0, 1) for layer in self.blocks]
-        self._scale_blocks = list(self._scales.unbind(0))
-        self._scale_slots = [layer.flatten(0, 1) for layer in self._scale_blocks]
+        self.scale_blocks = list(self._scales.unbind(0))
+        self._scale_slots = [layer.flatten(0, 1) for layer in self.scale_blocks]
         self.n_blocks, self.poison = n_blocks, poison
+        # Tokens beyond those asked for that a sequence keeps room for: a runner that computes
+        # steps ahead writes there.
+        self.n_ahead = 0
         self.refs = [0] * n_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(n_blocks))
         # Asked for blocks when none is free; set by the prefix tree, returns how many it gave back.
@@ -118,7 +121,7 @@ class KvPool:
             codes, scales = self.slots[layer][rows], self._scale_slots[layer][rows]
         else:
             codes = self.blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
-            scales = self._scale_blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
+            scales = self.scale_blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
         cache = self.format.decode(codes, scales)
         keys, values = cache.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
         return keys, values
@@ -130,7 +133,7 @@ class KvPool:
         """
         indices = blocks.flatten()
         codes = self.blocks[layer].index_select(0, indices)
-        scales = self._scale_blocks[layer].index_select(0, indices)
+        scales = self.scale_blocks[layer].index_select(0, indices)
         cache = self.format.decode(codes, scales)
         cache = cache.view(len(blocks), -1, *cache.shape[2:])
         keys, values = cache.permute(2, 0, 3, 1, 4).unbind(0)

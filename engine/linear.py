@@ -1,7 +1,7 @@
 """Owns matrix products: one class per weight format, all called as `y = linear(x)`.
 
 x is [rows, in_features] in the compute dtype, y is [rows, out_features] in the same dtype.
-`make_linear` picks the class; kernels for a GPU slot in there.
+`make_linear` picks the class on a CPU; `device` says what takes its place elsewhere.
 """
 
 from typing import Protocol
@@ -26,6 +26,20 @@ class Linear(Protocol):
     out_features: int
 
     def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class MakeLinear(Protocol):
+    """`make_linear`, or what another device has in its place."""
+
+    def __call__(
+        self,
+        weight: Weight,
+        bias: Tensor | None,
+        *,
+        dtype: torch.dtype,
+        quant: str | None,
+        device: str,
+    ) -> Linear: ...
 
 
 def _packs_bf16() -> bool:

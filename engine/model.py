@@ -14,9 +14,12 @@ from torch.nn.functional import silu
 
 from .attention import Plan, attend
 from .kv_cache import KvPool
-from .linear import Linear, make_linear
+from .linear import Linear, MakeLinear, make_linear
 from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
 from .packed import join, read_weight
+
+
+MAX_AHEAD = 32  # positions past the context that a step computed ahead of its turn may touch
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
@@ -87,7 +90,7 @@ class Layer:
 
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, index: int, quant: str | None,
-        dtype: torch.dtype, device: str,
+        dtype: torch.dtype, device: str, make_linear: MakeLinear,
     ) -> None:  # fmt: skip
         prefix = f"model.layers.{index}."
         hidden, heads = config.hidden_size, config.n_heads * config.head_dim
@@ -131,7 +134,7 @@ class Decoder:
 
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, *, dtype: str, quant: str | None,
-        device: str, context_length: int,
+        device: str, context_length: int, make_linear: MakeLinear = make_linear,
     ) -> None:  # fmt: skip
         """Raises: CheckpointError."""
         self.config, self.device = config, device
@@ -146,9 +149,11 @@ class Decoder:
         norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
         self.norm = Norm(norm.to(device), config.norm_eps, self.dtype)
         self.layers = [
-            Layer(checkpoint, config, i, quant, self.dtype, device) for i in range(config.n_layers)
+            Layer(checkpoint, config, i, quant, self.dtype, device, make_linear)
+            for i in range(config.n_layers)
         ]
-        self.rope = Rope(config.rope, config.head_dim, context_length, self.dtype, device)
+        n_positions = context_length + MAX_AHEAD
+        self.rope = Rope(config.rope, config.head_dim, n_positions, self.dtype, device)
         self.windows = set(config.windows)
 
     def shallow(self, n_layers: int) -> "Decoder":

@@ -12,6 +12,8 @@ from torch import Tensor
 from .detokenizer import Detokenizer, StopStrings
 from .grammar import Grammar
 from .logprobs import describe
+from .runner import Draw
+from .sampler import is_stateful
 from .text import Text
 from .tool_calls import Notation, ParsedCall, ToolCallParser
 from .types import SamplingParams, Timings, TokenLogprob, Usage
@@ -60,6 +62,8 @@ class Reply:
         self.grammar = grammar
         self.params, self.n_prompt = params, n_prompt
         self.seed = seed if params.seed is None else params.seed
+        # Where tokens depend on more than logits and noise, only `engine` can choose them.
+        self.draw = Draw(params, self.seed) if grammar is None and not is_stateful(params) else None
         self.tokens: list[int] = []
         self.pieces: list[str | ParsedCall] = []  # all output so far, for a draft's adoption
         self.proposals: list[int] = []  # drafted continuation, to be verified by the next extend

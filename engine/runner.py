@@ -1,4 +1,7 @@
-"""Owns the execution of one step: rows of many sequences through the decoder at once."""
+"""Owns the execution of one step: rows of many sequences through the decoder at once.
+
+`Runner` is the CPU's, and says what every runner does; `graph_runner` has the GPU's.
+"""
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
@@ -10,6 +13,30 @@ from .attention import plan_step
 from .kv_cache import KvPool
 from .model import Decoder
 from .sequence import Sequence
+from .types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """How the tokens of one reply are drawn; one object a reply, told apart by identity."""
+
+    params: SamplingParams
+    seed: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a step gave one extension: logits to choose from, or the choices themselves.
+
+    logits: [n_logits, vocab], None inside a prompt. chosen: what a runner drew at those rows, up to
+    the first that differs from `proposals` (its own guesses, where it drafted itself).
+    probability: of the end of turn after the last row, for staged words on a runner that draws.
+    """
+
+    logits: Tensor | None = None
+    chosen: list[int] | None = None
+    proposals: list[int] = field(default_factory=list)
+    probability: float = 0.0
 
 
 @dataclass(slots=True)
@@ -17,12 +44,18 @@ class Extension:
     """Extend `sequence` by its next `n_known` pending tokens, then by `proposals`.
 
     n_logits: how many of its last rows need logits: 0 inside a prompt, else 1 + proposals.
+    draw: the reply's, where its tokens depend on logits and noise alone; index: of the first token
+        to be drawn. A runner may then draw them itself.
+    is_staged: only the probability of the end of turn is wanted of the logits.
     """
 
     sequence: Sequence
     n_known: int
     proposals: list[int] = field(default_factory=list)
     n_logits: int = 1
+    draw: Draw | None = None
+    index: int = 0
+    is_staged: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -34,6 +67,18 @@ class Runner:
 
     def __init__(self, decoder: Decoder, pool: KvPool) -> None:
         self.decoder, self.pool = decoder, pool
+
+    def step(self, extensions: Items[Extension]) -> list[Outcome]:
+        """Run the extensions; an outcome each."""
+        logits, outcomes, row = self.run(extensions), list[Outcome](), 0
+        for extension in extensions:
+            rows = slice(row, row + extension.n_logits)
+            has_logits = logits is not None and extension.n_logits > 0
+            outcomes.append(
+                Outcome(logits[rows] if has_logits else None, proposals=extension.proposals)  # type: ignore[index]
+            )
+            row += extension.n_logits
+        return outcomes
 
     @torch.inference_mode()
     def run(self, extensions: Items[Extension]) -> Tensor | None:

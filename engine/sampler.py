@@ -56,6 +56,12 @@ def gumbel_noise(seed: int, index: int, tokens: Ids) -> Floats:
     return noise
 
 
+def is_stateful(params: SamplingParams) -> bool:
+    """Whether a choice depends on what was said before, or more than the choice is asked for."""
+    penalties = (params.presence_penalty, params.frequency_penalty)
+    return params.repetition_penalty != 1.0 or any(penalties) or params.logprobs is not None
+
+
 def penalize(
     logits: Tensor, params: SamplingParams, prompt: Sequence[int], reply: Sequence[int]
 ) -> Tensor:

@@ -148,7 +148,7 @@ class Scheduler:
                 continue
             sequence.reserve(n_known)
             n_logits = int(branch.staged_due and n_known == sequence.n_pending)
-            extension = Extension(sequence, n_known, n_logits=n_logits)
+            extension = Extension(sequence, n_known, n_logits=n_logits, is_staged=True)
             tasks.append(Task(Service.STAGED, branch, extension, None))
             budget -= n_known
         return tasks
@@ -231,7 +231,8 @@ class Scheduler:
 
 def _extension(sequence: Sequence, reply: Reply, budget: int) -> Extension:
     """The next rows of a reply: all its pending tokens and its proposals, or a chunk of them."""
-    n_pending = sequence.n_pending
+    n_pending, proposals = sequence.n_pending, reply.proposals
     if n_pending > max(budget, 1):
         return Extension(sequence, budget, n_logits=0)
-    return Extension(sequence, n_pending, reply.proposals, 1 + len(reply.proposals))
+    index = len(reply.tokens)
+    return Extension(sequence, n_pending, proposals, 1 + len(proposals), reply.draw, index)

@@ -64,14 +64,18 @@ class Sequence:
         if n_resident < self.n_resident:
             self.n_resident = n_resident
         n_blocks = n_blocks_for(self.n_resident)
+        if self.pool.n_ahead:  # room is kept where nobody else sees it
+            n_room = n_blocks_for(self.n_resident + self.pool.n_ahead)
+            if all(self.pool.refs[block] == 1 for block in self.table[n_blocks:n_room]):
+                n_blocks = n_room
         if len(self.table) > n_blocks:
             self.pool.release(self.table[n_blocks:])
             del self.table[n_blocks:]
 
     def n_blocks_to_reserve(self, n_new: int) -> int:
         """Blocks that `reserve` would allocate."""
-        n = n_blocks_for(self.n_resident + n_new) - len(self.table)
-        return n + self._last_is_shared()
+        n = n_blocks_for(self.n_resident + n_new + self.pool.n_ahead) - len(self.table)
+        return max(0, n) + self._last_is_shared()
 
     def _last_is_shared(self) -> bool:
         """Whether the next write would go into a block somebody else sees too."""
@@ -86,7 +90,7 @@ class Sequence:
             self.pool.copy(shared, own)
             self.table[last] = own
             self.pool.release([shared])
-        while len(self.table) * BLOCK_TOKENS < self.n_resident + n_new:
+        while len(self.table) * BLOCK_TOKENS < self.n_resident + n_new + self.pool.n_ahead:
             self.table.append(self.pool.allocate(self.table[-1] if self.table else None))
 
     def fork(self) -> "Sequence":

@@ -9,14 +9,16 @@ from typing import Protocol
 
 from torch import Tensor
 
+from .device import MakeRunner
 from .kv_cache import KvPool
 from .model import Decoder
 from .prefix_tree import PrefixTree
 from .reply import Reply
-from .runner import Extension, Runner
+from .runner import Extension
 from .sampler import choose, penalize
 from .sequence import Sequence
-from .types import BLOCK_TOKENS, OutOfMemory
+from .text import NO_TOKEN
+from .types import BLOCK_TOKENS, EngineConfig, OutOfMemory
 
 CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no step waits for it
 
@@ -81,19 +83,25 @@ class ModelDrafter:
     It draws with the target's noise, so that where both agree on the odds they agree on the token.
     """
 
-    def __init__(self, decoder: Decoder, kv_tokens: int, context_length: int) -> None:
-        config = decoder.config
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        context_length: int,
+        make_runner: MakeRunner,
+    ) -> None:
+        model = decoder.config
         self.pool = KvPool(
-            n_layers=config.n_layers,
-            n_kv_heads=config.n_kv_heads,
-            head_dim=config.head_dim,
-            n_blocks=kv_tokens // BLOCK_TOKENS,
+            n_layers=model.n_layers,
+            n_kv_heads=model.n_kv_heads,
+            head_dim=model.head_dim,
+            n_blocks=config.kv_tokens // BLOCK_TOKENS,
             dtype=decoder.dtype,
             device=decoder.device,
         )
         self.tree = PrefixTree(self.pool)
-        self.runner = Runner(decoder, self.pool)
-        self.context_length = min(context_length, config.context_length)
+        self.runner = make_runner(decoder, self.pool, config, NO_TOKEN)
+        self.context_length = min(context_length, model.context_length)
         self._sequences: dict[str, Sequence] = {}
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:

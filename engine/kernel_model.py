@@ -1,0 +1,183 @@
+"""Owns the decoder's forward pass on kernels: the same weights as `model`, over static buffers.
+
+Every tensor's shape follows from the number of rows alone, and nothing is read back, so that a pass
+can be captured in a graph. Partial sums of a product are added by whatever consumes them.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from .kernels import (
+    attention,
+    gemm_8bit,
+    gemm_int4,
+    kv_write,
+    norm,
+    sample,
+    silu_mul,
+    verify,
+)
+from .kernels.attention import MAX_DECODE_ROWS, Partials, Rows
+from .kv_cache import KvPool
+from .model import Decoder
+from .packed import Fp8Weight, Int4Weight, Int8Weight, Weight
+from .quant import quantize_fp8, quantize_int4, quantize_int8
+
+INT4_GROUP = 128  # inputs that share a scale: fewer would cost a kernel a tenth of its bandwidth
+_MODULES = (attention, gemm_8bit, gemm_int4, kv_write, norm, sample, silu_mul, verify)
+_NAMES = (
+    "decode_attention",
+    "prefill_attention",
+    "gemm_8bit",
+    "dequantize_8bit",
+    "gemm_int4",
+    "dequantize_int4",
+    "kv_write",
+    "add_norm",
+    "sample",
+    "silu_mul",
+    "verify",
+)
+
+
+class KernelSet:
+    """The kernels, or their references, by name."""
+
+    def __init__(self, is_reference: bool) -> None:
+        self.is_reference = is_reference
+        suffix = "_reference" if is_reference else ""
+        found = {name: f"{name}{suffix}" for name in _NAMES}
+        self.call: Any = SimpleNamespace(
+            **{
+                name: next(getattr(m, spelled) for m in _MODULES if hasattr(m, spelled))
+                for name, spelled in found.items()
+            }
+        )
+
+    def make_linear(
+        self, weight: Weight, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None,
+        device: str,
+    ) -> "KernelLinear":  # fmt: skip
+        """The product for a weight [out, in]; a dense one is quantized as `quant` says."""
+        if isinstance(weight, Tensor):
+            if quant == "int8":
+                weight = quantize_int8(weight.to(device))
+            elif quant == "fp8":
+                weight = quantize_fp8(weight.to(device))
+            elif quant == "int4" and weight.shape[1] % INT4_GROUP == 0:
+                weight = quantize_int4(weight.to(device), INT4_GROUP)
+        bias = None if bias is None else bias.to(device=device, dtype=dtype)
+        return KernelLinear(self, weight, bias, dtype, device)
+
+
+class KernelLinear:
+    """y = W x + bias; the result comes as partial sums [n_splits, rows, out_features]."""
+
+    def __init__(
+        self, kernels: KernelSet, weight: Weight, bias: Tensor | None, dtype: torch.dtype,
+        device: str,
+    ) -> None:  # fmt: skip
+        self.bias, self.dtype, self.max_rows = bias, dtype, 0
+        call = kernels.call
+        match weight:
+            case Int8Weight(codes, scale) | Fp8Weight(codes, scale):
+                self.out_features = codes.shape[0]
+                self.packed: Any = gemm_8bit.pack_8bit(codes.to(device), scale.float().to(device))
+                self._multiply, self._unpack = call.gemm_8bit, call.dequantize_8bit
+                self.max_rows = gemm_8bit.MAX_ROWS
+            case Int4Weight(codes, scale, zero):
+                self.out_features = codes.shape[0]
+                parts = (part.to(device) for part in (codes, scale.float(), zero.float()))
+                self.packed = gemm_int4.pack_int4(Int4Weight(*parts))
+                self._multiply, self._unpack = call.gemm_int4, call.dequantize_int4
+                self.max_rows = gemm_int4.MAX_ROWS
+            case _:
+                self.out_features = weight.shape[0]
+                self.packed = weight.to(device=device, dtype=dtype).contiguous()
+        self.shape = (self.out_features, _n_in(weight))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self.max_rows:
+            return linear(x, self.packed, self.bias)[None]
+        if x.shape[0] <= self.max_rows:
+            n_splits = self.packed.n_splits
+            out = torch.empty(n_splits, x.shape[0], self.out_features, device=x.device)
+            self._multiply(x, self.packed, self.bias, out)
+            return out
+        weight = torch.empty(self.shape, dtype=self.dtype, device=x.device)
+        self._unpack(self.packed, weight)
+        return linear(x, weight, self.bias)[None]
+
+
+def _n_in(weight: Weight) -> int:
+    return int(weight.shape[1] if isinstance(weight, Tensor) else weight.codes.shape[1])
+
+
+class KernelDecoder:
+    """A decoder whose products are `KernelLinear`, over one KV pool."""
+
+    def __init__(
+        self, decoder: Decoder, pool: KvPool, kernels: KernelSet, max_rows: int, max_tokens: int
+    ) -> None:
+        """max_rows: of a step of few rows a sequence; max_tokens: of one sequence."""
+        config = decoder.config
+        self.decoder, self.pool, self.call, self.config = decoder, pool, kernels.call, config
+        device = torch.device(decoder.device)
+        self.partials = Partials.allocate(
+            max_rows, config.n_heads, config.head_dim, max_tokens, device
+        )
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, rows: Rows, max_rows: int,
+        wanted: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Logits fp32 [wanted or all rows, vocab] of tokens int64 [rows].
+
+        positions, slots: int32 [rows], see `kv_write`; max_rows: most rows of one sequence.
+        """
+        decoder, config, call = self.decoder, self.config, self.call
+        x = decoder.embedding[tokens].float()
+        h = torch.empty(x.shape, dtype=decoder.dtype, device=x.device)
+        delta = None
+        for index, layer in enumerate(decoder.layers):
+            call.add_norm(x, delta, layer.input_norm.weight, config.norm_eps, h)
+            mixed = self._attend(layer, index, layer.qkv(h), positions, slots, rows, max_rows)
+            delta = layer.output(mixed)
+            call.add_norm(x, delta, layer.post_norm.weight, config.norm_eps, h)
+            gate_up = layer.gate_up(h)
+            inner = torch.empty(
+                (x.shape[0], config.intermediate_size), dtype=h.dtype, device=h.device
+            )
+            call.silu_mul(gate_up, inner)
+            delta = layer.down(inner)
+        call.add_norm(x, delta, decoder.norm.weight, config.norm_eps, h)
+        logits: Tensor = decoder.head(h if wanted is None else h[wanted])
+        return logits.float().sum(0) if len(logits) > 1 else logits[0].float()
+
+    def _attend(
+        self, layer: Any, index: int, qkv: Tensor, positions: Tensor, slots: Tensor, rows: Rows,
+        max_rows: int,
+    ) -> Tensor:  # fmt: skip
+        config, pool, rope = self.config, self.pool, self.decoder.rope
+        shape = (qkv.shape[1], config.n_heads, config.head_dim)
+        queries = torch.empty(shape, dtype=self.decoder.dtype, device=qkv.device)
+        norms = [None if norm is None else norm.weight for norm in (layer.q_norm, layer.k_norm)]
+        blocks, scales = pool.blocks[index], pool.scale_blocks[index]
+        self.call.kv_write(
+            qkv, positions, slots, rope.cos, rope.sin, *norms, config.norm_eps, queries, blocks,
+            scales,
+        )  # fmt: skip
+        out = torch.zeros(
+            (shape[0], shape[1] * shape[2]), dtype=queries.dtype, device=queries.device
+        )
+        if max_rows <= MAX_DECODE_ROWS:
+            self.call.decode_attention(
+                queries, blocks, scales, rows, max_rows, layer.window, self.partials, out
+            )
+        else:
+            self.call.prefill_attention(queries, blocks, scales, rows, max_rows, layer.window, out)
+        return out
