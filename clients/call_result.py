@@ -9,7 +9,9 @@ was created, so the rest of an interrupted answer is never taken for the next on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from clients.call_record import CallRecord, Reply, Spoken
 from clients.call_script import missing_words
@@ -17,14 +19,35 @@ from clients.uplink import N_FRAME
 from clients.waterfall import Waterfall, waterfall_of
 from clients.waveform import first_audible
 
+STILL_TALKING_S = 0.5  # a pause of the agent between two words; what ended before was no barge-in
+
 
 @dataclass(frozen=True, slots=True)
 class BargeIn:
-    """From the caller's onset to silence; None where the agent had finished by itself."""
+    """From the caller's onset to silence; None where the agent had finished by itself.
+
+    ``heard_ms``: of the item, where the client had something to flush.
+    """
 
     wire_ms: float
     audible_ms: float
-    heard_ms: float
+    heard_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How much of a turn the server had done before it was over, in its own words.
+
+    ``turn_tokens``: of what the caller said; ``resident``: those in the cache when the turn ended;
+    ``left``: prompt tokens that were not. ``discarded``: reply tokens drafted and not used.
+    """
+
+    turn_tokens: int
+    resident: int
+    left: int
+    reply_tokens: int
+    discarded: int
+    clause_was_held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +72,7 @@ class TurnResult:
     answered: bool
     barge_in: BargeIn | None
     waterfall: Waterfall | None
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +156,22 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         answered=bool(audible),
         barge_in=_barge_in(record, onset_at, next_at),
         waterfall=waterfall,
+        ahead=_ahead(first_reply.timeline) if first_reply is not None else None,
+    )
+
+
+def _ahead(timeline: Mapping[str, Any] | None) -> Ahead | None:
+    facts = (timeline or {}).get("anticipation")
+    if timeline is None or facts is None:
+        return None
+    held_ms = timeline.get("draft_buffered_ms", 0.0)
+    return Ahead(
+        turn_tokens=facts["n_turn_tokens"],
+        resident=facts["n_turn_resident"],
+        left=facts["n_left_to_prefill"],
+        reply_tokens=facts["n_reply_tokens"],
+        discarded=facts["n_discarded_tokens"],
+        clause_was_held=facts["draft"] in ("released", "salvaged") and held_ms > 0.0,
     )
 
 
@@ -146,10 +186,18 @@ def _first_audible_arrival(reply: Reply) -> float | None:
 def _barge_in(record: CallRecord, onset_at: float, next_at: float) -> BargeIn | None:
     """How fast the agent fell silent, if the caller's speech interrupted it."""
     older = [reply for reply in record.replies if reply.created_at < onset_at]
-    flushes = [f for f in record.flushes if onset_at <= f.at < next_at]
-    items = {reply.item_id for reply in older if reply.item_id}
-    interrupting = [f for f in flushes if f.interrupted.item_id in items]
-    if not interrupting:
+    items = frozenset(reply.item_id for reply in older if reply.item_id)
+    flushes = [
+        flush.interrupted.played_ms
+        for flush in record.flushes
+        if onset_at <= flush.at < next_at and flush.interrupted.item_id in items
+    ]
+    # A server that held its tongue before it decided leaves the client nothing to flush.
+    cancelled = any(
+        reply.status == "cancelled" and onset_at <= (reply.done_at or 0.0) < next_at
+        for reply in older
+    )
+    if not flushes and not cancelled:
         return None
     arrivals = [
         piece.at
@@ -157,13 +205,13 @@ def _barge_in(record: CallRecord, onset_at: float, next_at: float) -> BargeIn | 
         for piece in reply.audio
         if first_audible(piece.samples) is not None
     ]
-    heard_until = record.playout.last_audible_at(frozenset(items))
-    if not arrivals or heard_until is None:
+    heard_until = record.playout.last_audible_at(items)
+    if not arrivals or heard_until is None or max(arrivals) < onset_at - STILL_TALKING_S:
         return None
     return BargeIn(
-        wire_ms=1000.0 * (max(arrivals) - onset_at),
-        audible_ms=1000.0 * (heard_until - onset_at),
-        heard_ms=interrupting[0].interrupted.played_ms,
+        wire_ms=max(0.0, 1000.0 * (max(arrivals) - onset_at)),
+        audible_ms=max(0.0, 1000.0 * (heard_until - onset_at)),
+        heard_ms=flushes[0] if flushes else None,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from clients.call_result import CallResult, TurnResult
+from clients.call_result import Ahead, CallResult, TurnResult
 from clients.percentiles import Distribution, percentile
 from clients.waterfall import Waterfall, stage_names
 
@@ -37,10 +37,28 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
         "stage_p50_ms": stage_medians(waterfalls),
         "waterfall_worst_error_ms": max((abs(w.sum_error_ms) for w in waterfalls), default=None),
         "waterfall_missing_marks": sorted({m for w in waterfalls for m in w.missing_marks}),
+        **_ahead([turn.ahead for turn in turns if turn.ahead is not None]),
         "spurious_speech": sum(call.spurious_speech for call in calls),
         "underruns": sum(call.underruns for call in calls),
         "errors": [error for call in calls for error in call.errors],
     }
+
+
+def _ahead(turns: Sequence[Ahead]) -> dict[str, Any]:
+    """What was done before the turns were over; shares of 1, None where no server told."""
+    n_turn_tokens = sum(turn.turn_tokens for turn in turns)
+    generated = sum(turn.reply_tokens + turn.discarded for turn in turns)
+    return {
+        "turns_told": len(turns),
+        "turn_tokens_resident": _share(sum(turn.resident for turn in turns), n_turn_tokens),
+        "left_to_prefill": asdict(Distribution.of([float(turn.left) for turn in turns])),
+        "clauses_held": _share(sum(turn.clause_was_held for turn in turns), len(turns)),
+        "reply_tokens_wasted": _share(sum(turn.discarded for turn in turns), generated),
+    }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
 
 
 def stage_medians(waterfalls: Sequence[Waterfall]) -> dict[str, float]:
@@ -65,7 +83,9 @@ def turn_json(turn: TurnResult) -> dict[str, Any]:
         data[key.replace("_at", "_s")] = None if data[key] is None else round(data[key], 3)
         del data[key]
     if turn.barge_in is not None:
-        data["barge_in"] = {name: round(ms, 2) for name, ms in asdict(turn.barge_in).items()}
+        data["barge_in"] = {
+            name: None if ms is None else round(ms, 2) for name, ms in asdict(turn.barge_in).items()
+        }
     if turn.waterfall is not None:
         data["waterfall"] = {
             "stages": [{"name": s.name, "ms": round(s.ms, 2)} for s in turn.waterfall.stages],
