@@ -2,28 +2,74 @@
 
 Both formats are exact in bf16, carry one scale per output and take the same bytes, so one kernel
 serves both. The weights are read as they are stored. Many rows go through `dequantize_8bit` and
-cuBLAS.
+cuBLAS, or `torch._scaled_mm` where activations may be fp8 too.
 """
 
 from dataclasses import dataclass
 
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from .launch import LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_splits, tile_outputs
+
 MAX_ROWS = 128
+STEP = 128  # inputs per tile: a line of the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Packed8bit:
-    """w = code * scale; codes int8 or float8_e4m3fn [n_out, n_in], scale fp32 [n_out]."""
+    """w = code * scale; codes int8 or float8_e4m3fn [n_out, n_in], scale [n_out].
+
+    n_splits: partial sums over the inputs that a product leaves to its consumer.
+    """
 
     codes: Tensor
     scale: Tensor
     n_splits: int
 
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scale.nbytes
+
 
 def pack_8bit(codes: Tensor, scale: Tensor, *, n_splits: int | None = None) -> Packed8bit:
     """n_splits: None chooses by shape and device; 1 where the consumer takes no partial sums."""
-    raise NotImplementedError
+    n_out, n_in = codes.shape
+    if n_splits is None:
+        n_splits = choose_splits(n_out, triton.cdiv(n_in, STEP), codes.device)
+    return Packed8bit(codes.contiguous(), scale.contiguous(), n_splits)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def _gemm_8bit(
+    x_ptr, codes_ptr, scale_ptr, bias_ptr, out_ptr, n_rows,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, STEPS_PER_SPLIT: tl.constexpr, STEP: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """One tile of rows and outputs over one split of the inputs."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    split = tl.program_id(2)
+    is_row, is_output = row < n_rows, output < N_OUT
+    begin = split * (STEPS_PER_SPLIT * STEP)
+    sums = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    for base in range(begin, tl.minimum(begin + STEPS_PER_SPLIT * STEP, N_IN), STEP):
+        column = base + tl.arange(0, STEP)
+        is_column = column < N_IN
+        # In 64 bits: 152k x 16k weights, the head of a large model, are more than 2^31.
+        tile = codes_ptr + output.to(tl.int64)[None, :] * N_IN + column[:, None]
+        codes = tl.load(tile, mask=is_output[None, :] & is_column[:, None], other=0.0)
+        x = x_ptr + row[:, None] * N_IN + column[None, :]
+        x = tl.load(x, mask=is_row[:, None] & is_column[None, :], other=0.0)
+        sums = tl.dot(x.to(OPERAND), codes.to(OPERAND), sums)
+    sums *= tl.load(scale_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
+    if HAS_BIAS:
+        if split == 0:
+            sums += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
+    target = out_ptr + (split * n_rows + row).to(tl.int64)[:, None] * N_OUT + output[None, :]
+    inside = is_row[:, None] & is_output[None, :]
+    tl.store(target, sums.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def gemm_8bit(x: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor) -> None:
@@ -31,24 +77,48 @@ def gemm_8bit(x: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor) -
 
     x: bf16 [rows, n_in], contiguous, rows <= MAX_ROWS. bias: [n_out] or None.
     out: [n_splits, rows, n_out], fp32 (any dtype where n_splits is 1); every entry is written.
+    The order of summation depends on the weight's shape alone.
     """
-    raise NotImplementedError
+    rows, (n_out, n_in) = x.shape[0], weight.codes.shape
+    tile_rows = LEAST_ROWS if rows <= LEAST_ROWS else MAX_TILE_ROWS
+    outputs = tile_outputs(n_out, x.device)
+    _gemm_8bit[(triton.cdiv(rows, tile_rows), triton.cdiv(n_out, outputs), weight.n_splits)](
+        x, weight.codes, weight.scale, x if bias is None else bias, out, rows,
+        N_IN=n_in, N_OUT=n_out, STEP=STEP,
+        STEPS_PER_SPLIT=triton.cdiv(triton.cdiv(n_in, STEP), weight.n_splits),
+        ROWS=tile_rows, OUTPUTS=outputs, HAS_BIAS=bias is not None,
+        num_warps=4, num_stages=4, enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def gemm_8bit_reference(x: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor) -> None:
-    y = x.float() @ weight.codes.float().T * weight.scale
+    y = x.float() @ weight.codes.float().T * weight.scale.float()
     out.zero_()
     out[0] = (y if bias is None else y + bias.float()).to(out.dtype)
 
 
+@triton.jit
+def _dequantize_8bit(codes_ptr, scale_ptr, out_ptr, N_IN: tl.constexpr, BLOCK: tl.constexpr):
+    output = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < N_IN
+    codes = tl.load(codes_ptr + output * N_IN + column, mask=inside, other=0.0).to(tl.float32)
+    w = codes * tl.load(scale_ptr + output).to(tl.float32)
+    tl.store(out_ptr + output * N_IN + column, w.to(out_ptr.dtype.element_ty), mask=inside)
+
+
 def dequantize_8bit(weight: Packed8bit, out: Tensor) -> None:
     """Write W out as bf16 [n_out, n_in], for products of many rows."""
-    raise NotImplementedError
+    n_out, n_in = weight.codes.shape
+    _dequantize_8bit[(n_out, triton.cdiv(n_in, 2048))](
+        weight.codes, weight.scale, out, N_IN=n_in, BLOCK=2048, num_warps=4, enable_fp_fusion=True
+    )
 
 
 def dequantize_8bit_reference(weight: Packed8bit, out: Tensor) -> None:
-    out.copy_(weight.codes.float() * weight.scale[:, None])
+    out.copy_(weight.codes.float() * weight.scale.float()[:, None])
 
 
-def gemm_8bit_bytes(rows: int, weight: Packed8bit) -> int:
-    raise NotImplementedError
+def gemm_8bit_bytes(x: Tensor, weight: Packed8bit, out: Tensor) -> int:
+    """Bytes one call must move: weights, scales, activations and results."""
+    return weight.nbytes + x.nbytes + out.nbytes

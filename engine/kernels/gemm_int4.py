@@ -7,22 +7,50 @@ weights out once (`dequantize_int4`) and multiplying with cuBLAS.
 
 from dataclasses import dataclass
 
+import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from ..packed import Int4Weight
+from .launch import IS_COMPILED, LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_splits, tile_outputs
 
 MAX_ROWS = 128  # from here on the product is bound by arithmetic, which cuBLAS does better
 MAX_HALF = 128
+
+# Four bytes to their low and high codes, less 8, as bf16: 12 operations for 8 weights. The bits of
+# a code below those of 128.0 (0x4300) are the number 128 + code; 136 (0xc308 with its sign) is
+# taken off exactly. Converting integers one by one would take longer than reading them.
+UNPACK = tl.constexpr("""
+{
+    .reg .b32 pair0, pair1, one, less;
+    mov.b32 one, 0x3f803f80;
+    mov.b32 less, 0xc308c308;
+    prmt.b32 pair0, $4, 0, 0x4140;
+    prmt.b32 pair1, $4, 0, 0x4342;
+    lop3.b32 $0, pair0, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 $1, pair1, 0x000f000f, 0x43004300, 0xea;
+    shr.u32 pair0, pair0, 4;
+    shr.u32 pair1, pair1, 4;
+    lop3.b32 $2, pair0, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 $3, pair1, 0x000f000f, 0x43004300, 0xea;
+    fma.rn.bf16x2 $0, $0, one, less;
+    fma.rn.bf16x2 $1, $1, one, less;
+    fma.rn.bf16x2 $2, $2, one, less;
+    fma.rn.bf16x2 $3, $3, one, less;
+}
+""")
 
 
 @dataclass(frozen=True, slots=True)
 class PackedInt4:
     """w = (code - 8) * scale + zero, two codes a byte, in the order the kernel reads them.
 
-    codes: uint8 [n_in / (2 half), n_out, half]. Byte (p, n, i) holds input 2 p half + i of output n
-        in its low 4 bits and the input `half` further in its high 4: each half of a pair lies in
-        one scale group, so one scaling follows one dot, and a tile of outputs is contiguous.
-    scale, zero: fp32 [n_groups, n_out].
+    codes: uint8 [n_pairs, n_out, half]. Byte (p, n, i) holds input 2 p half + i of output n in its
+        low 4 bits and the input `half` further in its high 4: each half of a pair lies in one scale
+        group, so one scaling follows one dot, and the rows of a tile of outputs are contiguous.
+        Inputs past n_in, in the last pair, have a scale and a zero of 0.
+    scale, zero: [2 n_pairs, n_out], one per half; fp32 or bf16 as the weight had them.
     n_splits: partial sums over the inputs that a product leaves to its consumer.
     """
 
@@ -32,8 +60,11 @@ class PackedInt4:
     n_in: int
     n_out: int
     half: int
-    group: int
     n_splits: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scale.nbytes + self.zero.nbytes
 
 
 def pack_int4(weight: Int4Weight, *, n_splits: int | None = None) -> PackedInt4:
@@ -42,12 +73,98 @@ def pack_int4(weight: Int4Weight, *, n_splits: int | None = None) -> PackedInt4:
     n_splits: None chooses by shape and device; 1 for a product whose consumer takes no partials.
     Raises: ValueError where the group is not a multiple of 16.
     """
-    raise NotImplementedError
+    n_out, n_in = weight.codes.shape
+    group = n_in // weight.scale.shape[1]
+    half = min(group & -group, MAX_HALF)
+    if half < LEAST_ROWS:
+        raise ValueError(f"expected int4 groups of a multiple of {LEAST_ROWS}, found {group}")
+    n_pairs = -(-n_in // (2 * half))
+    codes = torch.nn.functional.pad(weight.codes.to(torch.uint8), (0, n_pairs * 2 * half - n_in))
+    low, high = codes.view(n_out, n_pairs, 2, half).unbind(2)
+
+    def by_half(values: Tensor) -> Tensor:
+        spread = values.repeat_interleave(group // half, 1)
+        padded = torch.nn.functional.pad(spread, (0, 2 * n_pairs - spread.shape[1]))
+        return padded.T.contiguous()
+
+    return PackedInt4(
+        (low | (high << 4)).transpose(0, 1).contiguous(),
+        by_half(weight.scale),
+        by_half(weight.zero),
+        n_in,
+        n_out,
+        half,
+        choose_splits(n_out, n_pairs, weight.codes.device) if n_splits is None else n_splits,
+    )
 
 
 def unpack_int4(weight: PackedInt4) -> Tensor:
     """The weights as fp32 [n_out, n_in]."""
-    raise NotImplementedError
+    codes = torch.stack((weight.codes & 15, weight.codes >> 4), 1).flatten(0, 1).float() - 8
+    dense = codes * weight.scale.float()[..., None] + weight.zero.float()[..., None]
+    return dense.transpose(0, 1).flatten(1)[:, : weight.n_in]
+
+
+@triton.jit
+def _codes(bytes_tile):
+    """Low and high codes of each byte, less 8, as operands."""
+    if IS_COMPILED:
+        low, high = tl.inline_asm_elementwise(
+            UNPACK, "=r,=r,=r,=r,r", [bytes_tile], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True,
+            pack=4,
+        )  # fmt: skip
+    else:
+        low = (bytes_tile & 15).to(OPERAND) - 8
+        high = (bytes_tile >> 4).to(OPERAND) - 8
+    return low, high
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def _gemm_int4(
+    x_ptr, codes_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, n_rows,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, N_PAIRS: tl.constexpr, HALF: tl.constexpr,
+    PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """One tile of rows and outputs over one split of the inputs.
+
+    Tiles of rows are the fastest to change: those that read the same weights run side by side.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    split = tl.program_id(2)
+    k = tl.arange(0, HALF)
+    is_row, is_output = row < n_rows, output < N_OUT
+    sums = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    begin = split * PAIRS_PER_SPLIT
+    for pair in range(begin, tl.minimum(begin + PAIRS_PER_SPLIT, N_PAIRS)):
+        # 32 bits count the bytes of any matrix of up to 4 billion weights.
+        tile = codes_ptr + (pair * N_OUT + output)[None, :] * HALF + k[:, None]
+        low, high = _codes(tl.load(tile, mask=is_output[None, :], other=0))
+        column = pair * (2 * HALF) + k
+        x = x_ptr + row[:, None] * N_IN + column[None, :]
+        inside = is_row[:, None] & (column < N_IN)[None, :]
+        x_low = tl.load(x, mask=inside, other=0.0)
+        inside = is_row[:, None] & (column + HALF < N_IN)[None, :]
+        x_high = tl.load(x + HALF, mask=inside, other=0.0)
+        at = 2 * pair * N_OUT + output
+        sums += _half(x_low, low, scale_ptr + at, zero_ptr + at, is_output)
+        sums += _half(x_high, high, scale_ptr + at + N_OUT, zero_ptr + at + N_OUT, is_output)
+    if HAS_BIAS:
+        if split == 0:
+            sums += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
+    target = out_ptr + (split * n_rows + row).to(tl.int64)[:, None] * N_OUT + output[None, :]
+    inside = is_row[:, None] & is_output[None, :]
+    tl.store(target, sums.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _half(x, codes, scale_ptr, zero_ptr, is_output):
+    """x (code s + z) = s (x code) + z sum(x): codes meet the dot as small exact integers."""
+    scale = tl.load(scale_ptr, mask=is_output, other=0.0).to(tl.float32)
+    zero = tl.load(zero_ptr, mask=is_output, other=0.0).to(tl.float32)
+    x_sum = tl.sum(x.to(tl.float32), 1)
+    return tl.dot(x.to(OPERAND), codes) * scale[None, :] + x_sum[:, None] * zero[None, :]
 
 
 def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -> None:
@@ -58,7 +175,15 @@ def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -
     The order of summation depends on the weight's shape alone: a row's result is the same whatever
     rows stand beside it.
     """
-    raise NotImplementedError
+    rows, n_pairs = x.shape[0], weight.codes.shape[0]
+    tile_rows = LEAST_ROWS if rows <= LEAST_ROWS else MAX_TILE_ROWS
+    outputs = tile_outputs(weight.n_out, x.device)
+    _gemm_int4[(triton.cdiv(rows, tile_rows), triton.cdiv(weight.n_out, outputs), weight.n_splits)](
+        x, weight.codes, weight.scale, weight.zero, x if bias is None else bias, out, rows,
+        N_IN=weight.n_in, N_OUT=weight.n_out, N_PAIRS=n_pairs, HALF=weight.half,
+        PAIRS_PER_SPLIT=triton.cdiv(n_pairs, weight.n_splits), ROWS=tile_rows, OUTPUTS=outputs,
+        HAS_BIAS=bias is not None, num_warps=4, num_stages=4, enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def gemm_int4_reference(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -> None:
@@ -67,15 +192,42 @@ def gemm_int4_reference(x: Tensor, weight: PackedInt4, bias: Tensor | None, out:
     out[0] = (y if bias is None else y + bias.float()).to(out.dtype)
 
 
+@triton.jit
+def _dequantize_int4(
+    codes_ptr, scale_ptr, zero_ptr, out_ptr,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    pair = tl.program_id(0)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    k = tl.arange(0, HALF)
+    is_output = output < N_OUT
+    tile = codes_ptr + (pair * N_OUT + output)[:, None] * HALF + k[None, :]
+    low, high = _codes(tl.load(tile, mask=is_output[:, None], other=0))
+    column = pair * (2 * HALF) + k
+    target = out_ptr + output.to(tl.int64)[:, None] * N_IN + column[None, :]
+    at = 2 * pair * N_OUT + output
+    for i in tl.static_range(2):
+        scale = tl.load(scale_ptr + at + i * N_OUT, mask=is_output, other=0.0).to(tl.float32)
+        zero = tl.load(zero_ptr + at + i * N_OUT, mask=is_output, other=0.0).to(tl.float32)
+        codes = low if i == 0 else high
+        w = codes.to(tl.float32) * scale[:, None] + zero[:, None]
+        inside = is_output[:, None] & (column + i * HALF < N_IN)[None, :]
+        tl.store(target + i * HALF, w.to(out_ptr.dtype.element_ty), mask=inside)
+
+
 def dequantize_int4(weight: PackedInt4, out: Tensor) -> None:
     """Write W out as bf16 [n_out, n_in], for products of many rows."""
-    raise NotImplementedError
+    _dequantize_int4[(weight.codes.shape[0], triton.cdiv(weight.n_out, 32))](
+        weight.codes, weight.scale, weight.zero, out,
+        N_IN=weight.n_in, N_OUT=weight.n_out, HALF=weight.half, OUTPUTS=32,
+        num_warps=4, enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def dequantize_int4_reference(weight: PackedInt4, out: Tensor) -> None:
     out.copy_(unpack_int4(weight))
 
 
-def gemm_int4_bytes(rows: int, weight: PackedInt4) -> int:
+def gemm_int4_bytes(x: Tensor, weight: PackedInt4, out: Tensor) -> int:
     """Bytes one call must move: weights, scales, activations and results."""
-    raise NotImplementedError
+    return weight.nbytes + x.nbytes + out.nbytes

@@ -19,6 +19,10 @@ IS_COMPILED = tl.constexpr(not INTERPRETED)
 
 # Rows of the smallest matrix tile: `tl.dot` needs 16 in the interpreter and on tensor cores.
 LEAST_ROWS = 16
+MAX_TILE_ROWS = 32
+# A split shorter than this many steps spends its time on starting and on writing partial sums.
+LEAST_STEPS = 4
+MAX_SPLITS = 8
 # Assumed where there is no GPU to ask: an H200's, so that tests see the sizes that will run.
 DEFAULT_PROCESSORS = 132
 
@@ -33,6 +37,27 @@ def n_processors(device: torch.device) -> int:
     if device.type != "cuda":
         return DEFAULT_PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def tile_outputs(n_out: int, device: torch.device) -> int:
+    """Outputs per tile of a product of few rows: 64, or 32 where 64 would leave processors idle.
+
+    64 gives each of four warps two 8-wide tensor-core tiles.
+    """
+    return 64 if triton.cdiv(n_out, 64) * MAX_SPLITS >= n_processors(device) else 32
+
+
+def choose_splits(n_out: int, n_steps: int, device: torch.device) -> int:
+    """Into how many partial sums a product of few rows is split over its `n_steps` input steps.
+
+    As many as give each processor two tiles, whose loads hide each other's wait; none where the
+    outputs alone do. By shape and device only: the rows must not change the order of a sum.
+    """
+    tiles = triton.cdiv(n_out, tile_outputs(n_out, device))
+    wanted = triton.cdiv(2 * n_processors(device), tiles)
+    n_splits = max(1, min(wanted, n_steps // LEAST_STEPS, MAX_SPLITS))
+    # Splits are whole steps: leave none with nothing to add up.
+    return triton.cdiv(n_steps, triton.cdiv(n_steps, n_splits))
 
 
 def next_power_of_2(n: int) -> int:
