@@ -247,10 +247,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     from voiceloop.config import load_config
 
-    urls, files = ("stt_url", "llm_url", "tts_url"), ("keys_file", "certfile", "keyfile")
-    names = ("host", "port", "preset", "agent", *urls, *files)
+    services = [f"{part}_{what}" for part in ("stt", "llm", "tts") for what in ("url", "model")]
+    names = ["host", "port", "preset", "agent", *services, "keys_file", "certfile", "keyfile"]
     flags = {name: getattr(arguments, name) for name in names}
-    config = load_config(arguments.config, environ=os.environ, flags=flags)
+    config, notes = _with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
 
     from voiceloop.serve_progress import ServeProgress
     from voiceloop.server import serve
@@ -258,25 +258,25 @@ def _serve(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    with ServeProgress(config.preset) as progress:
+    with ServeProgress(config.preset, notes) as progress:
         asyncio.run(serve(config, ready=progress.ready, on_progress=progress.role_changed))
     return 0
 
 
-def _with_preset(config: Config) -> Config:
-    """The configuration with its preset chosen; a choice made here is told, with its reason."""
+def _with_preset(config: Config) -> tuple[Config, list[str]]:
+    """The configuration with its preset chosen, and what there is to tell about the choice."""
     from voiceloop.config import AUTO
     from voiceloop.machine import this_machine
     from voiceloop.model_cache import hub_folder
     from voiceloop.preset_check import choose
 
     if config.preset != AUTO:
-        return config
+        return config, []
     choice = choose(config, this_machine(), hub_folder())
-    print(f"preset {choice.preset.name}: {choice.reason}", file=sys.stderr)
+    notes = [f"preset {choice.preset.name}: {choice.reason}"]
     if choice.better:
-        print(f"a better one: {choice.better}", file=sys.stderr)
-    return replace(config, preset=choice.preset.name)
+        notes.append(f"a better one: {choice.better}")
+    return replace(config, preset=choice.preset.name), notes
 
 
 def _talk(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,10 @@ names what was expected and what was found; they never contain keys, prompts or 
 
 from __future__ import annotations
 
+import logging
 from typing import ClassVar
+
+log = logging.getLogger(__name__)
 
 
 class VoiceLoopError(Exception):
@@ -100,6 +103,12 @@ class MissingExtra(VoiceLoopError):
     code = "missing_extra"
 
 
+class ModelUnavailable(VoiceLoopError):
+    """A model cannot be fetched: no hub, no right to it, no room; the message says what to do."""
+
+    code = "model_unavailable"
+
+
 class BackendError(VoiceLoopError):
     """A recognizer, language model or voice failed; the turn ends as failed, the call goes on."""
 
@@ -148,3 +157,22 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> VoiceLoopError:
         error = error.exceptions[0]
     assert isinstance(error, VoiceLoopError)
     return error
+
+
+class InternalError(VoiceLoopError):
+    """A bug of ours; its traceback is in the log."""
+
+    code = "internal_error"
+
+
+def error_of(error: BaseException) -> VoiceLoopError:
+    """What a client is told of an error; the traceback of a bug goes to the log."""
+    if isinstance(error, VoiceLoopError):
+        return error
+    try:
+        if isinstance(error, BaseExceptionGroup):
+            return first_error(error)
+    except BaseExceptionGroup:
+        pass
+    log.error("expected an answer, found a bug", exc_info=error)
+    return InternalError("expected an answer, found an internal error")

@@ -1,13 +1,15 @@
-"""Presets: which worker processes hold which models.
+"""From a configuration to the worker processes and backends of a server.
 
-Owns the plan from a preset's name and the remote URLs to worker specs, and the opening of the three
-backends that a server calls. A URL replaces that part of the preset.
+Owns the plan (which process holds which model, with which options), taken from the preset's table
+in ``catalog.py`` and the overrides, and the opening of the three backends that a server calls. A
+URL replaces that part of the preset.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,21 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 from voiceloop.agent import AgentConfig, embedded_agent, load_agent
 from voiceloop.backends import Backends, LanguageModel, Recognizer, Voice
+from voiceloop.catalog import APART, EMBEDDED, EMBEDDED_AGENT, Preset
 from voiceloop.config import Config
-from voiceloop.errors import ConfigError
+from voiceloop.end_reader import EndReadingModel
+from voiceloop.errors import BackendError, ConfigError
+from voiceloop.machine import n_cores, this_machine
+from voiceloop.model_cache import hub_folder, read_json
+from voiceloop.preset_check import find_preset, missing_models, resolve_preset
+from voiceloop.seats import Seat, seats
 from voiceloop.supervisor import Progress, Supervisor
-from voiceloop.worker_messages import RoleSpec, WorkerSpec
+from voiceloop.worker_messages import RoleName, RoleSpec, WorkerSpec
 
 if TYPE_CHECKING:
     from voiceloop.remote import RemoteService
+    from voiceloop.remote_transcriber import RemoteTranscriber
+
+log = logging.getLogger(__name__)
 
 Connect = Callable[[str, str], Awaitable["RemoteService"]]
 
-PRESETS = ("embedded", "remote")
 REPLY_TOKENS = 256
 
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
+
+# What a remote service is asked for where the configuration names nothing: OpenAI's own names.
+REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
 
 
 def embedded_model_dir() -> Path:
@@ -44,57 +57,105 @@ def resolve_agent(config: Config) -> AgentConfig:
     """The agent file of the configuration, else the preset's. Raises ConfigError."""
     if config.agent is not None:
         return load_agent(config.agent)
-    return embedded_agent() if config.preset == "embedded" else AgentConfig()
+    _, preset, taken = _plan(config)
+    is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
+    return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
 
 
 def context_tokens(config: Config) -> int:
     """The prompt's bound: what the language model takes less a reply. 0: not known, no bound."""
     n_tokens = config.context_tokens
-    if not n_tokens and config.preset == "embedded" and config.llm_url is None:
-        try:
-            model = json.loads((embedded_model_dir() / "config.json").read_text(encoding="utf-8"))
-            n_tokens = int(model["max_position_embeddings"])
-        except (OSError, ValueError, KeyError):
-            return 0  # no model there: the engine's worker says so in better words
+    if not n_tokens:
+        config, preset, taken = _plan(config)
+        if "engine" not in taken:
+            return 0
+        n_tokens = _context_length(config, preset, taken["engine"])
     return max(0, n_tokens - min(REPLY_TOKENS, n_tokens // 4))
 
 
-def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
-    """The processes to start.
+def _context_length(config: Config, preset: Preset, seat: Seat) -> int:
+    """Of the checkpoint or the preset, the shorter; 0 where nothing says it."""
+    folder = _model_dir(seat)
+    model = read_json(folder / "config.json") if folder is not None else {}
+    known = (model.get("max_position_embeddings"), _options(preset, "engine").get("context_length"))
+    return min((n for n in known if isinstance(n, int) and n > 0), default=0)
 
-    The engine has its own; recognizer and voice share another: pocketsphinx holds the interpreter
-    lock, and a neighbour's 0.5 ms tick beside it was measured at 7-53 ms.
+
+def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
+    """The processes to start: the preset's, less the roles that have a URL.
 
     Raises:
-        ConfigError: no such preset, or a part of ``remote`` without its URL.
+        ConfigError: no such preset, a part without a model and without a URL, or a model that is
+            not on disk; the message has the command that brings it.
     """
-    if config.preset not in PRESETS:
-        raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, found {config.preset!r}")
-    urls = {"stt_url": config.stt_url, "llm_url": config.llm_url, "tts_url": config.tts_url}
-    missing = [name for name, url in urls.items() if url is None]
-    if config.preset == "remote":
-        if missing:
-            raise ConfigError(f"preset remote: expected {', '.join(missing)}, found nothing")
-        return ()
-    speech: list[RoleSpec] = []
-    if config.stt_url is None:
-        speech.append(RoleSpec("recognizer", {"model": "pocketsphinx"}))
-    if config.tts_url is None:
-        speech.append(RoleSpec("voice", {"model": "espeak"}))
+    config, preset, taken = _plan(config)
+    lacks = missing_models(preset, taken)
+    if lacks:
+        commands = dict.fromkeys(one.remedy for one in lacks)
+        raise ConfigError(
+            f"preset {preset.name}: expected {', '.join(one.subject for one in lacks)} on disk, "
+            f"found nothing: {' && '.join(commands)}"
+        )
     specs: list[WorkerSpec] = []
-    if config.llm_url is None:
-        options: dict[str, Any] = {
-            "model_dir": str(embedded_model_dir()),
-            "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
-        }
-        if not config.anticipation.prefix_cache:
-            options["prefix_cache"] = False
-        if not config.anticipation.speculative_decoding:
-            options["max_draft_tokens"] = 0
-        specs.append(WorkerSpec("engine", (RoleSpec("engine", options),)))
-    if speech:
-        specs.append(WorkerSpec("speech", tuple(speech)))
+    for process in preset.processes or APART:
+        n_threads = max(1, int(process.cores_share * n_cores()))
+        roles = tuple(
+            RoleSpec(role, _role_options(config, preset, taken[role], n_threads))
+            for role in process.roles
+            if role in taken
+        )
+        if roles:
+            specs.append(WorkerSpec(process.name, roles, n_threads, process.hung_after_s))
     return tuple(specs)
+
+
+def _plan(config: Config) -> tuple[Config, Preset, dict[RoleName, Seat]]:
+    config = resolve_preset(config, this_machine)
+    preset = find_preset(config.preset)
+    return config, preset, seats(config, preset, hub_folder())
+
+
+def _options(preset: Preset, role: RoleName) -> Mapping[str, Any]:
+    return preset.options.get(role, {})
+
+
+def _model_dir(seat: Seat) -> Path | None:
+    return embedded_model_dir() if seat.model == EMBEDDED_AGENT else seat.folder
+
+
+def _role_options(config: Config, preset: Preset, seat: Seat, n_threads: int) -> dict[str, Any]:
+    """What the role's ``load`` is called with."""
+    role = seat.model.role
+    options: dict[str, Any] = {**seat.model.options, **_options(preset, role)}
+    if role == "engine":
+        return {**options, **_engine_options(config, seat, n_threads)}
+    options["model"] = seat.model.loader
+    if seat.folder is None:
+        options.pop("device", None)  # of the models in packages none asks for one
+    else:
+        options["source"] = str(seat.folder)
+    return {**options, **{name: str(folder) for name, folder in seat.parts.items()}}
+
+
+def _engine_options(config: Config, seat: Seat, n_threads: int) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "model_dir": str(_model_dir(seat)),
+        "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
+        "threads": n_threads,
+    }
+    if not config.anticipation.prefix_cache:
+        options["prefix_cache"] = False
+    if not config.anticipation.speculative_decoding:
+        options["max_draft_tokens"] = 0
+    return options
+
+
+def end_reader_spec(config: Config) -> WorkerSpec | None:
+    """The process that reads the end of turn beside a remote language model, if it is wanted."""
+    if config.llm_url is None or config.end_reader == "none":
+        return None
+    options = {**_options(EMBEDDED, "engine"), **_engine_options(config, Seat(EMBEDDED_AGENT), 1)}
+    return WorkerSpec("end reader", (RoleSpec("engine", options),))
 
 
 @asynccontextmanager
@@ -103,14 +164,15 @@ async def open_backends(
 ) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
     """Start what the preset says; the second value tells whether all of it answers now.
 
+    Remote services are asked first: one that does not answer is known before a model is loaded.
+
     Raises:
         ConfigError: the preset is incomplete.
         BackendError: a model cannot be loaded, or a remote service does not answer.
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
-        await stack.enter_async_context(supervisor)
-        services: list[RemoteService] = []
+        services: list[RemoteService | RemoteTranscriber] = []
 
         async def connect(url: str, model: str) -> RemoteService:
             from voiceloop.remote import RemoteService  # httpx costs a start without it 0.2 s
@@ -121,35 +183,75 @@ async def open_backends(
             services.append(service)
             return service
 
+        recognizer = await _remote_recognizer(config, connect, services)
+        language_model = await _remote_language_model(config, connect)
+        voice = await _remote_voice(config, connect)
+        reader = await stack.enter_async_context(_end_reader(config))
+        await stack.enter_async_context(supervisor)
+        if language_model is not None and reader is not None:
+            language_model = EndReadingModel(language_model, reader.language_model())
         backends = Backends(
-            await _recognizer(config, supervisor, connect),
-            await _language_model(config, supervisor, connect),
-            await _voice(config, supervisor, connect),
+            recognizer or supervisor.recognizer(),
+            language_model or supervisor.language_model(),
+            voice or supervisor.voice(),
         )
         yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
 
 
-async def _recognizer(config: Config, supervisor: Supervisor, connect: Connect) -> Recognizer:
+async def _remote_recognizer(
+    config: Config, connect: Connect, services: list[RemoteService | RemoteTranscriber]
+) -> Recognizer | None:
     if config.stt_url is None:
-        return supervisor.recognizer()
+        return None
+    model = config.stt_model or REMOTE_RECOGNIZER
+    if config.stt_url.startswith(("ws://", "wss://")):
+        from voiceloop.remote_transcriber import RemoteTranscriber
+
+        transcriber = RemoteTranscriber(config.stt_url, model=model, key=config.remote_key)
+        services.append(transcriber)
+        return transcriber
     from voiceloop.remote_recognizer import RemoteRecognizer
 
-    return RemoteRecognizer(await connect(config.stt_url, config.stt_model))
+    return RemoteRecognizer(await connect(config.stt_url, model))
 
 
-async def _language_model(
-    config: Config, supervisor: Supervisor, connect: Connect
-) -> LanguageModel:
+async def _remote_language_model(config: Config, connect: Connect) -> LanguageModel | None:
     if config.llm_url is None:
-        return supervisor.language_model()
+        return None
     from voiceloop.remote_language import RemoteLanguageModel
 
     return RemoteLanguageModel(await connect(config.llm_url, config.llm_model))
 
 
-async def _voice(config: Config, supervisor: Supervisor, connect: Connect) -> Voice:
+async def _remote_voice(config: Config, connect: Connect) -> Voice | None:
     if config.tts_url is None:
-        return supervisor.voice()
+        return None
     from voiceloop.remote_voice import RemoteVoice
 
-    return RemoteVoice(await connect(config.tts_url, config.tts_model))
+    # The speech of a service is asked for by its own model's name.
+    name = config.tts_model or REMOTE_VOICE
+    return RemoteVoice(await connect(config.tts_url, name))
+
+
+@asynccontextmanager
+async def _end_reader(config: Config) -> AsyncIterator[Supervisor | None]:
+    """The reader's worker while it lasts. A call goes on without it, so no failure is raised."""
+    spec = end_reader_spec(config)
+    if spec is None:
+        yield None
+        return
+    reader = Supervisor([spec])
+
+    async def start() -> None:
+        try:
+            await reader.start()
+        except (BackendError, ConfigError) as error:
+            log.warning("the end of turn will not be read: %s", error)
+
+    starting = asyncio.create_task(start(), name="start the end reader")
+    try:
+        yield reader
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await reader.close()

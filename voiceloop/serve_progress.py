@@ -7,6 +7,7 @@ file. After that one line with the address, and silence: quiet by default.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class ServeProgress:
-    """Use as a context manager around ``serve``; hand it ``role_changed`` and ``ready``."""
+    """Use as a context manager around ``serve``; hand it ``role_changed`` and ``ready``.
 
-    def __init__(self, preset: str) -> None:
+    notes: lines about the choice of the preset, told once the server has begun to load it.
+    """
+
+    def __init__(self, preset: str, notes: Sequence[str] = ()) -> None:
         self._preset = preset
+        self._notes = tuple(notes)
         self._states: dict[str, str] = {}
         self._announced = False
         self._bar: Progress | None = None
@@ -53,6 +58,7 @@ class ServeProgress:
 
     def role_changed(self, state: RoleState) -> None:
         """A model is starting, loading, ready, restarting or stopped."""
+        self._tell_notes()
         before = self._states.get(state.role)
         self._states[state.role] = state.state
         if self._announced:
@@ -72,9 +78,18 @@ class ServeProgress:
     def ready(self, url: str) -> None:
         """The server takes calls at ``url``."""
         self._stop_bar()
+        self._tell_notes()
         self._announced = True
         address = url.replace("http", "ws", 1)
         print(f"voiceloop is ready: {address}/v1/realtime", file=sys.stderr, flush=True)
+
+    def _tell_notes(self) -> None:
+        notes, self._notes = self._notes, ()
+        for note in notes:
+            if self._bar is not None:
+                self._bar.console.print(note, highlight=False, markup=False, soft_wrap=True)
+            else:
+                print(note, file=sys.stderr)
 
     def _stop_bar(self) -> None:
         if self._bar is not None:

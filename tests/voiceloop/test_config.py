@@ -88,6 +88,15 @@ def test_every_setting_has_a_name_for_help() -> None:
     assert {"host", "port", "preset", "agent", "limits"} <= set(config_keys())
 
 
+@pytest.mark.parametrize("url", ["foo", "localhost:8000", "ftp://x", "http://", "http://x:port"])
+def test_what_is_no_url_is_refused_before_anything_is_loaded(url: str) -> None:
+    with pytest.raises(ConfigError, match="llm_url: expected a URL"):
+        load_config(flags={"llm_url": url})
+    with pytest.raises(ConfigError, match="tts_url: expected a URL"):
+        load_config(flags={"tts_url": "ws://speech.example"})
+    assert load_config(flags={"stt_url": "ws://speech.example/v1"}).stt_url
+
+
 # --- the agent file ---
 
 
@@ -155,18 +164,20 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
 
 
 def test_the_embedded_preset_keeps_the_engine_apart_from_speech() -> None:
-    specs = worker_specs(load_config())
+    specs = worker_specs(load_config(flags={"preset": "embedded"}))
     roles = [[role.role for role in spec.roles] for spec in specs]
     assert roles == [["engine"], ["recognizer", "voice"]]
 
 
 def test_a_url_replaces_its_part() -> None:
-    flags: dict[str, Any] = {"llm_url": "http://localhost:8000/v1"}
+    flags: dict[str, Any] = {"preset": "embedded", "llm_url": "http://localhost:8000/v1"}
     assert [spec.name for spec in worker_specs(load_config(flags=flags))] == ["speech"]
 
 
 def test_an_incomplete_or_unknown_preset_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected stt_url, tts_url, found nothing"):
         worker_specs(load_config(flags={"preset": "remote", "llm_url": "http://x"}))
-    with pytest.raises(ConfigError, match="preset: expected one of embedded, remote"):
+    with pytest.raises(
+        ConfigError, match="preset: expected one of auto, embedded, cpu, gpu, remote"
+    ):
         worker_specs(load_config(flags={"preset": "huge"}))
