@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from voiceloop.backends import (
     Backends,
     ChatMessage,
+    DraftCall,
+    DraftDelta,
+    DraftDone,
     Generated,
     GenerateParams,
     LanguageEvent,
@@ -30,6 +33,7 @@ from voiceloop.backends import (
     SpokenWord,
     Staged,
     TextDelta,
+    TokenLogprob,
     Tool,
     ToolCall,
     Transcript,
@@ -266,6 +270,8 @@ class FakeBranch:
         self.tools = tools
         self.staged: list[str] = []
         self.speculated: list[str] = []
+        self._draft: Draft | None = None
+        self._n_discarded = 0
         self._pipe: EventPipe[LanguageEvent] = EventPipe()
 
     def stage(self, stage_id: int, user_text: str) -> None:
@@ -277,15 +283,54 @@ class FakeBranch:
         p = self._owner.p_end_of_turn(user_text)
         self._pipe.put(Staged(stage_id, n, 1, p), self._owner.stage_delay_ms)
 
-    def speculate(self, user_text: str, params: GenerateParams) -> None:
+    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+        self._drop_draft()
         self.speculated.append(user_text)
+        if fault := self._owner.plan.next("speculate"):
+            self._pipe.go_wrong(fault)
+            return
+        messages = (*self.messages, ChatMessage("user", user_text))
+        reply = self._owner.reply_to(messages, len(self._owner.prompts))
+        now_s = asyncio.get_running_loop().time()
+        made = self._draft = Draft(draft, user_text, reply, now_s)
+        events: list[LanguageEvent] = [DraftDelta(draft, piece) for piece in _tokens(reply.text)]
+        events += [DraftCall(draft, call.name, call.arguments) for call in reply.tool_calls]
+        events.append(DraftDone(draft, "stop"))
+        made.events.extend(events)
+        for index in range(len(events)):
+            delay_ms = self._owner.ttft_ms + index * self._owner.ms_per_token
+            loop = asyncio.get_running_loop()
+            made.timers.append(loop.call_later(delay_ms / 1000.0, self._deliver, made))
+
+    def _deliver(self, draft: Draft) -> None:
+        """The next event: timers that are due together fire in any order."""
+        event = draft.events.popleft()
+        draft.n_made += isinstance(event, DraftDelta)
+        self._pipe.put(event)
+
+    def stop_draft(self) -> None:
+        if self._draft is not None:
+            for timer in self._draft.timers:
+                timer.cancel()
+
+    def _drop_draft(self) -> Draft | None:
+        self.stop_draft()
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            self._n_discarded += draft.n_made
+        return draft
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
         fault = self._owner.plan.next("commit")
         self.messages.extend(tail)
+        drafted = self._drop_draft()
         self._owner.prompts.append(tuple(self.messages))
-        reply = self._owner.reply_to(tuple(self.messages))
-        events: list[LanguageEvent] = [TextDelta(piece) for piece in _tokens(reply.text)]
+        reply = self._must_call(params) or self._owner.reply_to(tuple(self.messages))
+        tells = params.logprobs is not None and self._owner.tells_logprobs
+        events: list[LanguageEvent] = [
+            TextDelta(piece, (TokenLogprob(piece, -0.5, ((piece, -0.5),)),) if tells else ())
+            for piece in _tokens(reply.text)
+        ]
         cut = len(events) > params.max_tokens
         events = events[: params.max_tokens]
         events.extend(reply.tool_calls)
@@ -293,22 +338,51 @@ class FakeBranch:
         if reply.tool_calls:
             reason = "tool_calls"
         n_reply = len(events)
-        events.append(Generated(reason, Usage(len(self.messages), 0, n_reply)))
-        delay_ms = self._owner.ttft_ms
+        n_kept = drafted.n_kept(reply) if drafted is not None else 0
+        n_discarded, self._n_discarded = self._n_discarded - n_kept, 0
+        usage = Usage(len(self.messages), 0, n_reply, n_discarded)
+        events.append(Generated(reason, usage))
+        delay_ms = self._owner.ttft_ms if n_kept == 0 else 0.0
         for index, event in enumerate(events):
             if fault is not None and index == fault.after:
                 self._pipe.go_wrong(fault)
                 return
             self._pipe.put(event, delay_ms)
-            delay_ms += self._owner.ms_per_token
+            if index >= n_kept:
+                delay_ms += self._owner.ms_per_token
         self.messages.append(ChatMessage("assistant", reply.text, reply.tool_calls))
+
+    def _must_call(self, params: GenerateParams) -> Reply | None:
+        """A call of the first tool where ``tool_choice`` leaves no other reply."""
+        if not self.tools or params.tool_choice in ("auto", "none"):
+            return None
+        return Reply("", (ToolCall(f"call_{id(self)}", self.tools[0].name, '{"day": "monday"}'),))
 
     def events(self) -> AsyncIterator[LanguageEvent]:
         return self._pipe.events()
 
     async def close(self) -> None:
+        self.stop_draft()
         self._pipe.close()
         self._owner.open_branches.discard(self)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A reply nobody has asked for yet, and how much of it was made."""
+
+    number: int
+    user_text: str
+    reply: Reply
+    began_s: float
+    n_made: int = 0
+    events: deque[LanguageEvent] = field(default_factory=deque)
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    def n_kept(self, reply: Reply) -> int:
+        """Words made that the reply asked for begins with."""
+        pairs = zip(_tokens(self.reply.text)[: self.n_made], _tokens(reply.text), strict=False)
+        return next((i for i, (old, new) in enumerate(pairs) if old != new), self.n_made)
 
 
 def _tokens(text: str) -> list[str]:
@@ -332,25 +406,33 @@ class FakeLanguageModel:
         p_end_of_turn: Callable[[str], float | None] = lambda text: None,
         faults: Sequence[Fault] = (),
     ) -> None:
+        self.tells_logprobs = True
         self._replies = replies
         self.ttft_ms = ttft_ms
         self.ms_per_token = ms_per_token
         self.stage_delay_ms = stage_delay_ms
         self.p_end_of_turn = p_end_of_turn
         self.plan = FaultPlan(faults)
+        self.utilization = 0.0
         self.prompts: list[tuple[ChatMessage, ...]] = []  # what each commit answered to
         self.branches: list[FakeBranch] = []
         self.open_branches: set[FakeBranch] = set()
 
-    def reply_to(self, messages: tuple[ChatMessage, ...]) -> Reply:
+    def reply_to(self, messages: tuple[ChatMessage, ...], index: int | None = None) -> Reply:
+        """The reply to the newest prompt; index: to one that is not among `prompts` yet."""
         if callable(self._replies):
             reply = self._replies(messages)
         else:
-            reply = self._replies[(len(self.prompts) - 1) % len(self._replies)]
+            index = len(self.prompts) - 1 if index is None else index
+            reply = self._replies[index % len(self._replies)]
         return reply if isinstance(reply, Reply) else Reply(reply)
 
     async def branch(
-        self, branch_id: str, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...] = ()
+        self,
+        branch_id: str,
+        history: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...] = (),
+        tenant: str = "",
     ) -> FakeBranch:
         if fault := self.plan.next("branch"):
             await _fail_or_hang(fault)

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from voiceloop.backends import (
     Branch,
     ChatMessage,
+    DraftCall,
+    DraftDelta,
+    DraftDone,
     Generated,
     GenerateParams,
     LanguageModel,
@@ -26,7 +29,7 @@ from voiceloop.backends import (
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, Overloaded, VoiceLoopError
 
-ReplyEvent = TextDelta | ToolCall | Generated
+ReplyEvent = DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Generated
 MAX_UNREAD_EVENTS = 512  # a reply's tokens; a reader that is later than this waits
 
 PEndCallback = Callable[[tuple[str, ...], float | None], None]
@@ -60,6 +63,8 @@ class LiveBranch:
         self._failure: VoiceLoopError | None = None
         self._words: tuple[str, ...] = ()
         self._n_staged = 0
+        self._n_drafts = 0
+        self._drafts_wanted = False
         self._staged_words: dict[int, tuple[str, ...]] = {}
         self._p_end: tuple[tuple[str, ...], float | None] | None = None  # after these words
         self._task: asyncio.Task[None] | None = None
@@ -83,7 +88,7 @@ class LiveBranch:
             async for event in self._branch.events():
                 if isinstance(event, Staged):
                     self._observe(event)
-                else:
+                elif self._is_wanted(event):
                     await self._events.put(event)
             raise BackendError("expected the reply's events, found the branch closed")
         except VoiceLoopError as error:
@@ -126,6 +131,56 @@ class LiveBranch:
         except BackendError as error:
             self._failure = error
 
+    # --- drafts ---
+
+    def speculate(self, text: str, params: GenerateParams) -> int | None:
+        """Draft the reply to this user turn; the draft's number, None where it cannot be."""
+        if self._branch is None or self.failed:
+            return None
+        try:
+            self._branch.speculate(self._n_drafts + 1, text, params)
+        except (BackendError, Overloaded):
+            return None
+        self._n_drafts += 1
+        self._drafts_wanted = True
+        return self._n_drafts
+
+    def stop_draft(self) -> None:
+        """The caller goes on: no more of it for now."""
+        if self._branch is not None and not self.failed and self._drafts_wanted:
+            try:
+                self._branch.stop_draft()
+            except (BackendError, Overloaded):
+                pass  # it ends by itself
+
+    def drop_draft(self) -> None:
+        """Nobody reads it any more."""
+        self.stop_draft()
+        self._drafts_wanted = False
+        while not self._events.empty():
+            self._events.get_nowait()
+
+    def _is_wanted(self, event: ReplyEvent) -> bool:
+        match event:
+            case DraftDelta(draft=draft) | DraftCall(draft=draft) | DraftDone(draft=draft):
+                return self._drafts_wanted and draft == self._n_drafts
+        return True
+
+    # --- the reply ---
+
+    def commit_now(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        """As `commit`, on a branch that has drafted; an error comes out of `events`."""
+        error = self._failure
+        if error is None and self._branch is not None:
+            try:
+                self._branch.commit(tail, params)
+                return
+            except VoiceLoopError as refused:
+                error = refused
+        self._failure = error or BackendError("expected an open branch, found none")
+        if not self._events.full():
+            self._events.put_nowait(self._failure)
+
     async def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
         """Ask for the reply to `tail`. Raises: BackendError, Overloaded."""
         await self._opened.wait()
@@ -146,6 +201,14 @@ class LiveBranch:
         """Idempotent; the branch itself is closed by the reader on its way out."""
         if self._task is not None:
             self._task.cancel()
+
+
+@dataclass(slots=True)
+class Drafting:
+    """The branch whose drafts a held turn reads, and the number of the newest."""
+
+    live: LiveBranch
+    number: int
 
 
 class Anticipation:
@@ -176,6 +239,11 @@ class Anticipation:
         return LiveBranch(self._language_model, branch_id, context, on_p_end).start(self._tasks)
 
     @property
+    def live(self) -> LiveBranch | None:
+        """The open turn's branch."""
+        return self._live
+
+    @property
     def is_open(self) -> bool:
         return self._live is not None or not self._enabled
 
@@ -194,6 +262,10 @@ class Anticipation:
         """Stage what will stay; at a pause all there is, since it may be the whole turn."""
         if self._live is not None and (full or self._prefills):
             self._live.stage(stable + unstable if full else stable)
+
+    def turn_text(self, words: tuple[str, ...]) -> str:
+        """The open turn as the language model will be given it."""
+        return " ".join(words)
 
     def adopt(
         self, prompt: tuple[ChatMessage, ...], tools: tuple[Tool, ...]

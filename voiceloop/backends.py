@@ -128,7 +128,12 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class GenerateParams(msgspec.Struct, frozen=True):
-    """How a reply is drawn. ``json_schema`` (JSON text): the reply must be JSON valid under it."""
+    """How a reply is drawn.
+
+    json_schema (JSON text): the reply must be JSON valid under it. logprobs: tell each token's log
+    probability, and those of so many likeliest. is_raw: the tail's text is the prompt as it is, no
+    chat. is_batch: nobody waits for it in a call.
+    """
 
     max_tokens: int = 256
     temperature: float = 0.0
@@ -138,6 +143,12 @@ class GenerateParams(msgspec.Struct, frozen=True):
     stop: tuple[str, ...] = ()
     tool_choice: str = "auto"
     json_schema: str | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    is_raw: bool = False
+    is_batch: bool = False
 
 
 class Staged(msgspec.Struct, frozen=True, tag="staged"):
@@ -152,17 +163,56 @@ class Staged(msgspec.Struct, frozen=True, tag="staged"):
     p_end_of_turn: float | None
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="text_delta"):
+class DraftDelta(msgspec.Struct, frozen=True, tag="draft_delta"):
+    """Text of a reply that nobody has asked for yet."""
+
+    draft: int
     text: str
 
 
+class DraftCall(msgspec.Struct, frozen=True, tag="draft_call"):
+    """A call that a drafted reply would make."""
+
+    draft: int
+    name: str
+    arguments: str
+
+
+class DraftDone(msgspec.Struct, frozen=True, tag="draft_done"):
+    """The draft is as long as it gets: whole (``stop``, ``length``) or stopped (``cancelled``)."""
+
+    draft: int
+    finish_reason: str
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """A token of the reply: natural log of its probability, and ``top``, the likeliest first."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag="text_delta", omit_defaults=True):
+    """``logprobs``: of the tokens since the delta before, where they were asked for."""
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts of one reply and where its time went, in milliseconds."""
+    """Token counts of one reply and where its time went, in milliseconds.
+
+    Of the prompt, n_turn_tokens are the caller's last turn, and n_turn_resident of these were in
+    the cache when the reply was asked for. n_discarded_tokens: drafted in this turn, and not used.
+    """
 
     n_prompt_tokens: int = 0
     n_cached_tokens: int = 0
     n_reply_tokens: int = 0
     n_discarded_tokens: int = 0
+    n_turn_tokens: int = 0
+    n_turn_resident: int = 0
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
     ttft_ms: float = 0.0
@@ -175,7 +225,7 @@ class Generated(msgspec.Struct, frozen=True, tag="generated"):
     usage: Usage
 
 
-LanguageEvent = Staged | TextDelta | ToolCall | Generated
+LanguageEvent = Staged | DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Generated
 
 
 class Branch(Protocol):
@@ -184,8 +234,15 @@ class Branch(Protocol):
     def stage(self, stage_id: int, user_text: str) -> None:
         """Prefill the history and the open user turn so far; revises what was staged before."""
 
-    def speculate(self, user_text: str, params: GenerateParams) -> None:
-        """Draft the reply to this user turn, preemptible; nothing is emitted before ``commit``."""
+    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+        """Draft the reply to this user turn, when nothing else is due: DraftDelta ... DraftDone.
+
+        A later number replaces the draft before it. A ``commit`` of the same turn takes it over
+        and sends its text anew; one of another turn keeps of it what still stands.
+        """
+
+    def stop_draft(self) -> None:
+        """No more of the draft for now; what there is of it stays for ``commit``."""
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
         """Append ``tail`` to the history and reply: TextDelta / ToolCall ..., then Generated.
@@ -200,8 +257,13 @@ class Branch(Protocol):
 
 class LanguageModel(Protocol):
     async def branch(
-        self, branch_id: str, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...] = ()
-    ) -> Branch: ...
+        self,
+        branch_id: str,
+        history: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...] = (),
+        tenant: str = "",
+    ) -> Branch:
+        """``tenant``: whose conversation it is; different ones share nothing in any cache."""
 
 
 # --- voice --------------------------------------------------------------------------------------
@@ -271,3 +333,8 @@ class Backends:
     recognizer: Recognizer
     language_model: LanguageModel
     voice: Voice
+
+    def utilization(self) -> float:
+        """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""
+        models: tuple[Any, ...] = (self.language_model, self.voice)
+        return max(float(getattr(model, "utilization", 0.0)) for model in models)

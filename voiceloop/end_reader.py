@@ -38,13 +38,17 @@ class EndReadingModel:
         self._reading = reading
 
     async def branch(
-        self, branch_id: str, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...] = ()
+        self,
+        branch_id: str,
+        history: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...] = (),
+        tenant: str = "",
     ) -> EndReadingBranch:
         """Raises: BackendError when the answering model gives no branch."""
-        answering = await self._answering.branch(branch_id, history, tools)
+        answering = await self._answering.branch(branch_id, history, tools, tenant)
         reading: Branch | None = None
         try:
-            reading = await self._reading.branch(f"{branch_id}.end", recent(history))
+            reading = await self._reading.branch(f"{branch_id}.end", recent(history), tenant=tenant)
         except VoiceLoopError as error:
             log.warning("the end of turn is not read: %s", error)
         except BaseException:
@@ -86,8 +90,11 @@ class EndReadingBranch(EventStream[LanguageEvent]):
         self._unread.append(stage_id)
         self._reading.stage(stage_id, user_text)
 
-    def speculate(self, user_text: str, params: GenerateParams) -> None:
-        self._answering.speculate(user_text, params)
+    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+        self._answering.speculate(draft, user_text, params)
+
+    def stop_draft(self) -> None:
+        self._answering.stop_draft()
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
         self._answering.commit(tail, params)

@@ -21,7 +21,7 @@ from voiceloop.reply_plan import plan_of_response
 from voiceloop.response import ResponseHandle
 from voiceloop.services import Services
 from voiceloop.settings import ServerVad, SessionSettings
-from voiceloop.telemetry import Metrics, TurnTimeline
+from voiceloop.telemetry import Metrics, TurnTimeline, anticipation_facts
 from voiceloop.turn import Turn
 
 
@@ -92,8 +92,8 @@ class Floor:
     def on_activity(self, activity: Activity) -> None:
         self._activity = activity
         if self._caller_open:
-            if activity.silence_ms == 0.0 and self._drafts.drop():
-                self._anticipate()  # the caller goes on
+            if activity.silence_ms == 0.0:
+                self._drafts.rest()
             return
         if not self._agent_has_floor():
             self._caller_begins(activity)
@@ -109,8 +109,6 @@ class Floor:
 
     def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
         if self._caller_open or self._settings.turn_detection is None:
-            if self._drafts.drop_unless(stable + unstable):
-                self._anticipate()
             self._services.anticipation.observe_words(stable, unstable, full=full)
             if self._caller_open:
                 self._protocol.partial(self._item_id, " ".join(stable), " ".join(unstable))
@@ -242,7 +240,7 @@ class Floor:
         """Give what is due, where nothing stands in the way."""
         if self._closed:
             return
-        if not self._awaited:
+        if not self._awaited and not self._caller_open:
             deferred, self._deferred = self._deferred, []
             for response in deferred:
                 if not response.closed:
@@ -275,14 +273,12 @@ class Floor:
             self._drafts.drop()
             self._begin_turn(response, owed.timeline, crisis.answer, answers=owed)
             return
-        draft = self._drafts.take(plan_of_response(response, self._agent))
+        draft = self._drafts.take(response, plan_of_response(response, self._agent), owed)
         if draft is None:
             self._begin_turn(response, owed.timeline, answers=owed)
             return
-        owed.timeline.facts["draft_buffered_ms"] = round(draft.playout.pacer.buffered_ms, 1)
         draft.answers, draft.on_done = owed, self._turn_done
         self._turn, self._owed = draft, None
-        draft.release(response, owed.timeline)
 
     def _begin_turn(
         self,
@@ -315,6 +311,11 @@ class Floor:
         turn.timeline.facts["outcome"] = outcome
         self._metrics.observe_turn(turn.timeline, outcome)
         self._metrics.observe_work(turn.usage, turn.wasted_audio_ms)
+        self._drafts.observe_waste(turn)
+        facts = turn.timeline.facts
+        facts["anticipation"] = anticipation_facts(
+            turn.usage, turn.wasted_audio_ms, facts.pop("draft", "none")
+        )
         self._protocol.timeline(turn.timeline.payload())
         self._settle()
 
@@ -358,7 +359,8 @@ class Floor:
     def create_response(self, response: ResponseHandle) -> None:
         if not response.is_out_of_band:
             self._drafts.drop()
-        if self._awaited and response.request.input is None:
+        is_early = self._awaited or (self._caller_open and not response.is_out_of_band)
+        if is_early and response.request.input is None:
             self._deferred.append(response)  # its prompt lacks the caller's words so far
         else:
             self._begin_turn(response, TurnTimeline(response.id))

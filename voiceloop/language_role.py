@@ -10,18 +10,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import engine.types as engine_types
 from engine.engine import Engine
+from engine.text import Text
 from engine.types import EngineConfig, EngineError, RequestError, SamplingParams, TemplateError
 from voiceloop.backends import (
     ChatMessage,
+    DraftCall,
+    DraftDelta,
+    DraftDone,
     Generated,
     GenerateParams,
     Staged,
     TextDelta,
+    TokenLogprob,
     Tool,
     ToolCall,
     Usage,
@@ -32,6 +38,7 @@ from voiceloop.worker_messages import (
     OpenBranch,
     Speculate,
     Stage,
+    StopDraft,
     StreamEvent,
     StreamFailed,
     ToRole,
@@ -42,17 +49,41 @@ WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
 WARM_UP_HISTORY = (ChatMessage("system", "You are a helpful assistant."),)
 
 
+@dataclass(frozen=True, slots=True)
+class TurnFrame:
+    """Tokens that the chat template puts before and after the words of a user's turn."""
+
+    n_before: int = 0
+    n_after: int = 0
+
+    @classmethod
+    def of(cls, text: Text) -> TurnFrame:
+        """Measured on a turn of one word; nothing where the template refuses that."""
+        before: list[dict[str, Any]] = [{"role": "system", "content": "a"}]
+        turn = {"role": "user", "content": "a"}
+        try:
+            n_history = len(text.encode_chat(before, (), add_generation_prompt=False))
+            n_empty = len(text.encode_chat(before, (), open_user="", add_generation_prompt=False))
+            n_open = len(text.encode_chat(before, (), open_user="a", add_generation_prompt=False))
+            n_whole = len(text.encode_chat([*before, turn], (), add_generation_prompt=True))
+        except TemplateError:
+            return cls()
+        return cls(max(0, n_empty - n_history), max(0, n_whole - n_open))
+
+
 class Conversation:
     """One stream: its messages so far and the engine branch of the reply in the making."""
 
-    def __init__(
-        self, stream_id: str, model: Engine, history: Sequence[ChatMessage], tools: Sequence[Tool]
-    ) -> None:
-        self.stream_id = stream_id
+    def __init__(self, opened: OpenBranch, model: Engine, frame: TurnFrame) -> None:
+        self.stream_id = opened.stream_id
         self.stage_id = 0
         self._model = model
-        self._messages = [_chat_dict(message) for message in history]
-        self._tools = [_tool_dict(tool) for tool in tools]
+        self._frame = frame
+        self._messages = [_chat_dict(message) for message in opened.history]
+        self._tools = [_tool_dict(tool) for tool in opened.tools]
+        self._tenant = opened.tenant
+        self._draft_number = 0
+        self._n_turn_tokens = self._n_before_turn = 0
         self._n_branches = 0
         self._to_stage: str | None = None
         self._staged: list[int] = []
@@ -79,8 +110,9 @@ class Conversation:
         user_text, self._to_stage = self._to_stage, None
         self._stage(self._turn_tokens(self._encode(open_user=user_text)))
 
-    def speculate(self, user_text: str, params: GenerateParams) -> None:
+    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
+        self._draft_number = draft
         if self._committed:
             return
         self.advance()
@@ -92,6 +124,10 @@ class Conversation:
         if whole[: len(staged)] == staged:
             self._draft = self._branch.speculate(whole[len(staged) :], self._sampling(params))
 
+    def stop_draft(self) -> None:
+        if self._draft is not None:
+            self._branch.stop_draft("cancelled")
+
     def commit(self, tail: Sequence[ChatMessage], params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
         if self._committed:
@@ -102,9 +138,16 @@ class Conversation:
         turn = [_chat_dict(message) for message in tail]
         # A model that does not see the tools calls none; what was staged with them is dropped.
         tools = [] if params.tool_choice == "none" else self._tools
-        tokens = self._encode(turn, tools=tools, add_generation_prompt=True)
-        whole = self._turn_tokens(tokens)
+        if params.is_raw:
+            whole = self._model.text.encode("".join(message.content for message in tail))
+        else:
+            tokens = self._encode(turn, tools=tools, add_generation_prompt=True)
+            whole = self._turn_tokens(tokens)
         draft, self._draft = self._draft, None
+        self._n_before_turn = len(self._history_tokens) + self._frame.n_before
+        n_frame = self._frame.n_before + self._frame.n_after
+        is_user = len(tail) == 1 and tail[0].role == "user"
+        self._n_turn_tokens = max(0, len(whole) - n_frame) if is_user else 0
         self._branch.commit(whole, self._sampling(params), draft=draft)
         self._messages += turn
         self._committed = True
@@ -117,9 +160,18 @@ class Conversation:
                     self.stage_id, event.n_resident, event.n_prefilled, event.p_end_of_turn
                 )
                 return StreamEvent(self.stream_id, staged)
+            case engine_types.DraftDelta(draft_id=draft_id, text=text) if draft_id == self._draft:
+                return StreamEvent(self.stream_id, DraftDelta(self._draft_number, text))
+            case engine_types.DraftCall(draft_id=draft_id) if draft_id == self._draft:
+                called = DraftCall(self._draft_number, event.name, event.arguments_json)
+                return StreamEvent(self.stream_id, called)
+            case engine_types.DraftDone(draft_id=draft_id) if draft_id == self._draft:
+                done = DraftDone(self._draft_number, event.finish_reason)
+                return StreamEvent(self.stream_id, done)
             case engine_types.TextDelta():
                 self._reply_text.append(event.text)
-                return StreamEvent(self.stream_id, TextDelta(event.text))
+                told = tuple(TokenLogprob(t.token, t.logprob, t.top) for t in event.logprobs)
+                return StreamEvent(self.stream_id, TextDelta(event.text, told))
             case engine_types.ToolCall():
                 call = ToolCall(event.call_id, event.name, event.arguments_json)
                 self._reply_calls.append(call)
@@ -157,7 +209,10 @@ class Conversation:
     def _start_branch(self) -> None:
         self._n_branches += 1
         branch_id = f"{self.stream_id}#{self._n_branches}"
-        self._branch = self._model.branch(branch_id, self._history_tokens, session=self.stream_id)
+        session = self.stream_id.partition(".")[0]  # all branches of one call
+        self._branch = self._model.branch(
+            branch_id, self._history_tokens, salt=self._tenant, session=session
+        )
         self._staged = []
         self._draft = None
 
@@ -197,6 +252,11 @@ class Conversation:
             seed=params.seed,
             stop=params.stop,
             json_schema=params.json_schema,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            ignore_eos=params.ignore_eos,
+            logprobs=params.logprobs,
+            is_batch=params.is_batch,
             forced_tools=_forced_tools(params.tool_choice, self._tools),
         )
 
@@ -213,6 +273,10 @@ class Conversation:
             n_cached_tokens=done.usage.cached_tokens,
             n_reply_tokens=done.usage.output_tokens,
             n_discarded_tokens=done.usage.discarded_tokens,
+            n_turn_tokens=self._n_turn_tokens,
+            n_turn_resident=min(
+                self._n_turn_tokens, max(0, done.usage.cached_tokens - self._n_before_turn)
+            ),
             queue_ms=done.timings.queue_ms,
             prefill_ms=max(0.0, done.timings.ttft_ms - done.timings.queue_ms),
             ttft_ms=done.timings.ttft_ms,
@@ -228,6 +292,7 @@ class LanguageRole:
     def __init__(self, model: Engine, detail: str) -> None:
         self.detail = detail
         self._model = model
+        self._frame = TurnFrame.of(model.text)
         self._streams: dict[str, Conversation] = {}
 
     def warm_up(self) -> None:
@@ -251,13 +316,16 @@ class LanguageRole:
         try:
             match message:
                 case OpenBranch():
-                    self._streams[message.stream_id] = Conversation(
-                        message.stream_id, self._model, message.history, message.tools
-                    )
+                    stream = Conversation(message, self._model, self._frame)
+                    self._streams[message.stream_id] = stream
                 case Stage():
                     self._streams[message.stream_id].stage(message.stage_id, message.user_text)
                 case Speculate():
-                    self._streams[message.stream_id].speculate(message.user_text, message.params)
+                    self._streams[message.stream_id].speculate(
+                        message.draft, message.user_text, message.params
+                    )
+                case StopDraft():
+                    self._streams[message.stream_id].stop_draft()
                 case Commit():
                     self._streams[message.stream_id].commit(message.tail, message.params)
                 case _:

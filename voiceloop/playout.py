@@ -85,6 +85,19 @@ class Pacer:
         """Somebody may be about to speak: let the client's buffer run down. Nobody hears it."""
         self._careful = True
 
+    def cut(self, at_ms: float) -> float:
+        """Take back the audio from there on, of what has not left; returns its milliseconds."""
+        n_kept = max(0, round(at_ms * self.rate_hz / 1000.0) - self._n_sent)
+        n_cut = max(0, self._n_buffered - n_kept)
+        kept = self._take(self._n_buffered - n_cut)
+        self._pieces.clear()
+        if len(kept):
+            self._pieces.append(kept)
+        self._n_buffered = len(kept)
+        self._words = deque(word for word in self._words if word.start_ms < at_ms)
+        self._finished = False
+        return 1000.0 * n_cut / self.rate_hz
+
     def duck(self) -> None:
         self.beware()
         self._target_gain = DUCK_GAIN
@@ -226,6 +239,12 @@ class Pacer:
         """Of the reply, what a client that plays without a buffer of its own has played."""
         ahead_ms = max(0.0, 1000.0 * (self._play_end_s - now_s))
         return max(0.0, self.sent_ms - ahead_ms)
+
+    def remaining_ms(self, now_s: float) -> float | None:
+        """Audio the client has still to play; None while more may come."""
+        if not self._finished:
+            return None
+        return self.buffered_ms + 1000.0 * max(0.0, self._play_end_s - now_s)
 
     def is_audible(self, now_s: float) -> bool:
         """The client is playing, or will without any further decision."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 from voiceloop.backends import (
     ChatMessage,
+    DraftCall,
+    DraftDelta,
+    DraftDone,
     Generated,
     GenerateParams,
     LanguageEvent,
@@ -39,7 +42,11 @@ class RemoteLanguageModel:
         self._service = service
 
     async def branch(
-        self, branch_id: str, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...] = ()
+        self,
+        branch_id: str,
+        history: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...] = (),
+        tenant: str = "",
     ) -> RemoteBranch:
         self._service.keep_warm()
         return RemoteBranch(branch_id, self._service, history, tools)
@@ -60,12 +67,34 @@ class RemoteBranch(EventStream[LanguageEvent]):
         self._messages = list(history)
         self._tools = [_tool(tool) for tool in tools]
         self._task: asyncio.Task[None] | None = None
+        self._draft: _Draft | None = None
 
     def stage(self, stage_id: int, user_text: str) -> None:
         self.deliver(Staged(stage_id, 0, 0, None))
 
-    def speculate(self, user_text: str, params: GenerateParams) -> None:
-        """Nothing: a remote reply that may be thrown away would be paid for."""
+    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+        """An ordinary request; whether one that may be thrown away is worth it is asked before."""
+        self.stop_draft()
+        if self.live and self._task is None:
+            turn = (ChatMessage("user", user_text),)
+            made = self._draft = _Draft(draft, turn, params)
+            made.task = asyncio.create_task(self._write_draft(made), name=f"draft {self.stream_id}")
+
+    def stop_draft(self) -> None:
+        """What a service began cannot be taken up later: the request is given up."""
+        draft, self._draft = self._draft, None
+        if draft is not None and draft.task is not None:
+            draft.task.cancel()
+
+    async def _write_draft(self, draft: _Draft) -> None:
+        try:
+            await self._generate(draft.params, draft)
+        except BackendError as error:
+            if draft.is_committed:
+                self.fail(error)
+            elif self._draft is draft:
+                self._draft = None
+                self.deliver(DraftDone(draft.number, "cancelled"))
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
         if not self.live:
@@ -73,10 +102,19 @@ class RemoteBranch(EventStream[LanguageEvent]):
         if self._task is not None and not self._task.done():
             self.fail(BackendError("expected a commit after the reply, found it still under way"))
             return
+        draft, self._draft = self._draft, None
+        if draft is not None and (draft.turn, draft.params) == (tail, params):
+            self._messages += tail
+            self._task = draft.task
+            draft.commit(self)
+            return
+        if draft is not None and draft.task is not None:
+            draft.task.cancel()
         self._messages += tail
         self._task = asyncio.create_task(self._reply(params), name=f"reply {self.stream_id}")
 
     async def close(self) -> None:
+        self.stop_draft()
         await super().close()
         if self._task is not None:
             self._task.cancel()
@@ -92,27 +130,36 @@ class RemoteBranch(EventStream[LanguageEvent]):
         except BackendError as error:
             self.fail(error)
 
-    async def _generate(self, params: GenerateParams) -> None:
+    async def _generate(self, params: GenerateParams, draft: _Draft | None = None) -> None:
         started = monotonic()
         reply = _Reply()
-        async with self._service.stream("/chat/completions", json=self._body(params)) as response:
+        messages = [*self._messages, *(draft.turn if draft is not None else ())]
+        body = self._body(messages, params)
+        async with self._service.stream("/chat/completions", json=body) as response:
             # Read to the very end, past "[DONE]": only then the connection can be used again.
             async with aclosing(self._service.lines(response)) as lines:
                 async for line in lines:
                     text = reply.add(_chunk(line))
                     if reply.ttft_ms == 0.0 and (text or reply.calls):
                         reply.ttft_ms = 1000 * (monotonic() - started)
-                    if text:
+                    if text and draft is not None:
+                        draft.add(text, self)
+                    elif text:
                         self.deliver(TextDelta(text))
         generated, calls = reply.finish()
+        if draft is not None and not draft.is_committed:
+            for call in calls:
+                self.deliver(DraftCall(draft.number, call.name, call.arguments))
+            self.deliver(DraftDone(draft.number, generated.finish_reason))
+            await draft.committed.wait()
         self._messages.append(ChatMessage("assistant", reply.text, calls))
         for call in calls:
             self.deliver(call)
         self.deliver(generated)
 
-    def _body(self, params: GenerateParams) -> dict[str, Any]:
+    def _body(self, messages: list[ChatMessage], params: GenerateParams) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "messages": [_chat(message) for message in self._messages],
+            "messages": [_chat(message) for message in messages],
             "stream": True,
             "stream_options": {"include_usage": True},
             "max_tokens": params.max_tokens,
@@ -133,6 +180,31 @@ class RemoteBranch(EventStream[LanguageEvent]):
             body["tools"] = self._tools
             body["tool_choice"] = _tool_choice(params.tool_choice)
         return body
+
+
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """A reply that was begun before anybody asked for it; ``commit`` makes it the one asked for."""
+
+    number: int
+    turn: tuple[ChatMessage, ...]
+    params: GenerateParams
+    pieces: list[str] = field(default_factory=list)
+    committed: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_committed(self) -> bool:
+        return self.committed.is_set()
+
+    def add(self, text: str, branch: RemoteBranch) -> None:
+        self.pieces.append(text)
+        branch.deliver(TextDelta(text) if self.is_committed else DraftDelta(self.number, text))
+
+    def commit(self, branch: RemoteBranch) -> None:
+        self.committed.set()
+        if self.pieces:
+            branch.deliver(TextDelta("".join(self.pieces)))
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ from voiceloop.config import Config
 from voiceloop.connection import Disconnected, Transport
 from voiceloop.errors import SessionExpired, VoiceLoopError
 from voiceloop.floor import Floor
+from voiceloop.item_audio import ItemAudio
 from voiceloop.listener import Listener, VoiceActivity
 from voiceloop.protocol import Outgoing, Protocol, ProtocolLimits
 from voiceloop.services import Services
@@ -148,9 +149,13 @@ class Session:
             clock=self._clock,
             on_output=self._on_output,
             new_stream_id=lambda: self.protocol.new_id("voice"),
+            load=self._backends.utilization,
             lead_ms=float(self._config.pacing_lead_ms),
         )
         self._floor = Floor(services, self._metrics, tasks, self._config.anticipation)
+        self._item_audio = ItemAudio(
+            self._backends.recognizer, self.protocol, tasks, self._on_output
+        )
         self._listener = Listener(
             recognizer=self._backends.recognizer,
             options=self._recognizer_options(settings),
@@ -191,7 +196,9 @@ class Session:
             case ClearAudio():
                 floor.clear()
             case CreateResponse(response=response):
-                floor.create_response(response)
+                self._item_audio.then(
+                    lambda: None if response.closed else floor.create_response(response)
+                )
             case CancelResponse(response_id=response_id):
                 floor.cancel_response(response_id)
             case TruncateItem(item_id=item_id, audio_end_ms=audio_end_ms):
@@ -201,6 +208,10 @@ class Session:
                 options = self._recognizer_options(current)
                 if options != self._recognizer_options(previous):
                     self._listener.set_options(options)
+            case ItemCreated(item=item, audio=audio) if audio:
+                settings = self.protocol.settings
+                options = self._recognizer_options(settings)
+                self._item_audio.hear(item.id, audio, settings.input_format, options)
             case ItemCreated() | ItemDeleted():
                 pass  # the conversation has them; the next turn reads it
 

@@ -18,6 +18,16 @@ class SpokenText:
         self._fed.append((len(self._text), at_s))
 
     @property
+    def whole(self) -> str:
+        """All of it so far."""
+        return self._text
+
+    def cut(self, n_chars: int) -> None:
+        """The rest was not meant so."""
+        self._text = self._text[:n_chars]
+        self._fed = [(min(count, n_chars), at_s) for count, at_s in self._fed if count > 0]
+
+    @property
     def is_blank(self) -> bool:
         return not self._text.strip()
 

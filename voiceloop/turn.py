@@ -1,12 +1,13 @@
 """One answer of the agent, from the prompt to the last sample the caller hears.
 
-Owns its tasks: generate -> feed the voice -> take its audio -> play. The pieces between them are
-bounded queues. A turn ends in exactly one way (completed, incomplete, failed, cancelled), catches
-every backend's error itself, and leaves nothing open. Tool calls that the agent file answers go on
-in the same turn with another response; others end it, and the client's result begins the next.
+Owns its tasks: generate, and the utterance that speaks and plays. A turn ends in exactly one way
+(completed, incomplete, failed, cancelled), catches every error itself, and leaves nothing open.
+Tool calls that the agent file answers go on in the same turn with another response; others end it,
+and the client's result begins the next.
 
-A turn may begin before it is known to be wanted: without a response it generates and synthesizes,
-and holds everything (sound, text, calls) until `release` gives it the response to answer.
+A turn may begin before it is known to be wanted: then it reads the drafts of the reply, and holds
+everything (sound, text, calls) until `release` gives it the response to answer. A later draft, or
+the committed reply, that differs takes back only the clauses it changes.
 """
 
 from __future__ import annotations
@@ -16,45 +17,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from audio.codec import encode
-from audio.resample import Resampler
-from voiceloop.anticipation import LiveBranch
+from voiceloop.anticipation import Drafting, LiveBranch
 from voiceloop.backends import (
     ChatMessage,
+    DraftCall,
+    DraftDelta,
+    DraftDone,
     Generated,
-    Speech,
-    SpeechEnd,
     TextDelta,
     ToolCall,
     Usage,
     VoiceOptions,
-    VoiceStream,
 )
 from voiceloop.ear import TurnInput
-from voiceloop.errors import (
-    BackendError,
-    BackendTimeout,
-    Overloaded,
-    VoiceLoopError,
-    first_error,
-)
+from voiceloop.errors import BackendError, BackendTimeout, VoiceLoopError, error_of
 from voiceloop.items import FunctionCallOutput
-from voiceloop.playout import Chunk, Pacer, Playout
+from voiceloop.playout import Chunk, Pacer
 from voiceloop.reply_plan import ReplyPlan
 from voiceloop.response import CloseReason, ResponseHandle
 from voiceloop.services import Services
-from voiceloop.spoken_text import SpokenText
 from voiceloop.telemetry import TurnTimeline
+from voiceloop.tool_answers import ToolAnswers
+from voiceloop.utterance import Utterance
 
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 GENERATE_DEADLINE_S = 30.0  # prompt to last token
-VOICE_DEADLINE_S = 10.0  # between two pieces of audio once all text is there
 MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
-TEXT_QUEUE = 64  # deltas between the language model and the voice
-FEED_RETRY_S = 0.02
 ECHO_CHARACTERS = 80  # about five seconds of speech
 
 
@@ -78,32 +68,49 @@ class Turn:
         *,
         fixed_text: str | None = None,
         not_before_s: float = 0.0,
+        drafting: Drafting | None = None,
         speaks_ahead: bool = True,
     ) -> None:
         self.plan = plan
-        self._speaks_ahead = speaks_ahead  # else a held reply stays text until it is released
         self.timeline = timeline
         self.answers: TurnInput | None = None  # the caller's turn this is the answer to
         self.outcome: Outcome | None = None
         self.wasted_audio_ms = 0.0
         self.n_deltas = 0  # about the tokens generated, where no usage is reported
+        self.draft_is_whole = False
+        self.released_s: float | None = None
+        self.on_done: Callable[[Turn], None] | None = None
         self._usage: Usage | None = None
         self._services = services
-        self.on_done: Callable[[Turn], None] | None = None
         self._fixed_text = fixed_text
+        self._drafting = drafting
+        self._held = drafting.live if drafting is not None else None
+        self._n_rounds = 0
+        self._speaks_ahead = speaks_ahead
         self._task: asyncio.Task[None] | None = None
         self._response: ResponseHandle | None = None
         self._released = asyncio.Event()
-        self._new_playout(not_before_s)
+        self._deadline: asyncio.Timeout | None = None
+        self._tools = ToolAnswers(services.agent)
+        self._is_verified = drafting is None  # what is held is what is answered
+        self._new_utterance(not_before_s)
 
-    def _new_playout(self, not_before_s: float) -> None:
+    def _new_utterance(self, not_before_s: float) -> None:
         services, audio_format = self._services, self.plan.output_format
-        self._encoding, self._rate_hz = audio_format.encoding, audio_format.rate
-        pacer = Pacer(self._rate_hz, services.lead_ms, not_before_s)
-        self.playout = Playout(pacer, self._emit, services.clock)
-        self._spoken = SpokenText()
-        self._text_is_whole = False
-        self._text: asyncio.Queue[str | None] = asyncio.Queue(TEXT_QUEUE)
+        self._encoding = audio_format.encoding
+        self.utterance = Utterance(
+            services.voice,
+            VoiceOptions(self.plan.voice, self.plan.speed),
+            services.new_stream_id,
+            Pacer(audio_format.rate, services.lead_ms, not_before_s),
+            self._emit,
+            services.clock,
+            on_first_audio=self._mark_audio,
+            speaks_ahead=self._speaks_ahead or self._response is not None,
+        )
+        self.playout = self.utterance.playout
+        if self._response is not None:
+            self.utterance.let_go()
 
     # --- from outside ---
 
@@ -114,15 +121,42 @@ class Turn:
         self._task.add_done_callback(lambda task: self._finish())
         return self
 
-    def release(self, response: ResponseHandle, timeline: TurnTimeline | None = None) -> Turn:
-        """This is the response it answers: what is held leaves now, the rest as it comes."""
+    def redraft(self, plan: ReplyPlan, number: int) -> None:
+        """The caller said something else: another draft is on its way, on the same branch."""
+        assert self._drafting is not None
+        self.plan, self._drafting.number = plan, number
+        self.draft_is_whole = False
+        self.utterance.reread()
+
+    def release(
+        self,
+        response: ResponseHandle,
+        timeline: TurnTimeline | None = None,
+        plan: ReplyPlan | None = None,
+    ) -> Turn:
+        """This is the response it answers: what is held leaves now, the rest as it comes.
+
+        plan: what is asked for where the turn was held; where it has other words than the draft,
+        what is held waits until the reply is known to say the same.
+        """
         self._response = response
+        self.released_s = self._services.clock()
         if timeline is not None:
             for name, at_s in self.timeline.marks.items():
                 timeline.mark(name, at_s)
             self.timeline = timeline
         self.timeline.turn_id = response.id
+        if self._drafting is not None and plan is not None:
+            self._is_verified, self.plan = plan == self.plan, plan
+            live, self._drafting = self._drafting.live, None
+            self.utterance.reread()
+            live.commit_now(plan.prompt[len(live.context.messages) :], plan.params)
+            if self._deadline is not None:
+                now_s = asyncio.get_running_loop().time()
+                self._deadline.reschedule(now_s + GENERATE_DEADLINE_S)
         self._released.set()
+        if self._is_verified:
+            self.utterance.let_go()
         return self
 
     @property
@@ -145,20 +179,20 @@ class Turn:
         if self.outcome is None:
             self.outcome = "cancelled"
         if not self.playout.pacer.is_stopped:
-            self.wasted_audio_ms = self.playout.pacer.buffered_ms
+            self.wasted_audio_ms += self.playout.pacer.buffered_ms
             self.playout.stop()
         if self._task is not None:
             self._task.cancel()
 
     def said_lately(self) -> str:
         """The end of what was sent: the echo of it may be heard now."""
-        return self._spoken.taken[-ECHO_CHARACTERS:]
+        return self.utterance.text.taken[-ECHO_CHARACTERS:]
 
     def unsaid(self, heard: str) -> str:
         """What follows the words heard of a spoken reply that was cut short."""
         if not self.plan.speaks:
             return ""
-        return self._spoken.after(len(heard), is_whole=self._text_is_whole)
+        return self.utterance.text.after(len(heard), is_whole=self.utterance.is_whole)
 
     @property
     def is_audible(self) -> bool:
@@ -169,17 +203,14 @@ class Turn:
         """What the model reported, or what was seen of a reply that was cut short."""
         if self._usage is not None and self.is_released:
             return self._usage
-        n_discarded = 0 if self.is_released else self.n_deltas
-        return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
+        if self.is_released:
+            return Usage(n_reply_tokens=self.n_deltas)
+        return Usage(n_discarded_tokens=self.n_deltas)
 
     @property
     def remaining_ms(self) -> float | None:
         """Audio the caller has still to hear; None while more may come."""
-        pacer = self.playout.pacer
-        if not pacer.is_finished:
-            return None
-        ahead_ms = 1000.0 * max(0.0, pacer.play_end_s - self._services.clock())
-        return pacer.buffered_ms + ahead_ms
+        return self.playout.pacer.remaining_ms(self._services.clock())
 
     # --- the turn's own task ---
 
@@ -187,7 +218,9 @@ class Turn:
         live: LiveBranch | None = None
         try:
             tail = self.plan.prompt
-            if self._fixed_text is None:
+            if self._held is not None:
+                live = self._held
+            elif self._fixed_text is None:
                 anticipation = self._services.anticipation
                 # What the caller is saying is staged for the reply to it, not for one beside it.
                 begin = anticipation.begin if self._is_out_of_band else anticipation.adopt
@@ -197,12 +230,10 @@ class Turn:
         except asyncio.CancelledError:
             self._close("cancelled")
             raise
-        except BaseExceptionGroup as group:
-            self._fail(first_error(group))
-        except VoiceLoopError as error:
-            self._fail(error)
+        except (Exception, BaseExceptionGroup) as error:  # a bug costs a turn, not the call
+            self._fail(error_of(error))
         finally:
-            if live is not None:
+            if live is not None and self._drafting is None:
                 live.close()
             self._finish()
 
@@ -210,6 +241,7 @@ class Turn:
         """Tell that nothing more comes, once."""
         on_done, self.on_done = self.on_done, None
         if on_done is not None:
+            self.wasted_audio_ms += self.utterance.wasted_ms
             self.timeline.mark("turn_end", self._services.clock())
             on_done(self)
 
@@ -231,7 +263,8 @@ class Turn:
         for n_more in reversed(range(MAX_ROUNDS)):
             done = await self._one_round(live, tail)
             self._usage = done.usage
-            results = self._results(done.calls)
+            self._n_rounds += 1
+            results = self._tools.of(done.calls)
             if done.finish_reason == "cancelled":
                 raise BackendError("expected a whole reply, found it cancelled by the model")
             self._close("incomplete" if done.finish_reason == "length" else "completed")
@@ -244,11 +277,10 @@ class Turn:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._generate(live, tail, done))
             if self.plan.speaks:
-                tasks.create_task(self._synthesize())
-                tasks.create_task(self._play())
+                tasks.create_task(self.utterance.run())
         await self._released.wait()
         if self.plan.speaks:
-            self.response.transcript_delta(self._spoken.take_rest())
+            self.response.transcript_delta(self.utterance.text.take_rest())
         return done
 
     # --- generate ---
@@ -257,132 +289,98 @@ class Turn:
         self, live: LiveBranch | None, tail: tuple[ChatMessage, ...], done: _Round
     ) -> None:
         if live is None:
-            await self._say(self._fixed_text or "")
-        else:
-            try:
-                async with asyncio.timeout(GENERATE_DEADLINE_S):
-                    await self._reply(live, tail, done)
-            except TimeoutError:
-                raise BackendTimeout(
-                    f"expected the whole reply in {GENERATE_DEADLINE_S:.0f} s"
-                ) from None
-        self._text_is_whole = True
-        await self._text.put(None)
+            await self._write(self._fixed_text or "")
+            self.utterance.finish()
+            return
+        limit_s = None if self._drafting is not None else GENERATE_DEADLINE_S
+        try:
+            async with asyncio.timeout(limit_s) as self._deadline:
+                if self._held is None or self._n_rounds:  # else `release` has asked, or will
+                    await live.commit(tail, self.plan.params)
+                self.timeline.mark("prompt_committed", self._services.clock())
+                await self._reply(live, done)
+        except TimeoutError:
+            raise BackendTimeout(
+                f"expected the whole reply in {GENERATE_DEADLINE_S:.0f} s"
+            ) from None
 
-    async def _reply(self, live: LiveBranch, tail: tuple[ChatMessage, ...], done: _Round) -> None:
-        clock = self._services.clock
-        offered = {tool.name for tool in self.plan.tools}
-        await live.commit(tail, self.plan.params)
-        self.timeline.mark("prompt_committed", clock())
+    async def _reply(self, live: LiveBranch, done: _Round) -> None:
         async for event in live.events():
             match event:
+                case DraftDelta() | DraftCall() | DraftDone():
+                    await self._read_draft(event)
                 case TextDelta(text=text):
-                    self.timeline.mark("first_token", clock())
-                    self.n_deltas += 1
-                    await self._say(text)
-                case ToolCall(name=name) if name not in offered:
-                    pass  # a call of nothing that exists: nobody could answer it
+                    await self._write(text)
+                    self._verify()
                 case ToolCall():
-                    done.calls.append(event)
-                    await self._released.wait()
-                    self.response.function_call(event.call_id, event.name)
-                    self.response.arguments_done(event.call_id, event.arguments)
-                    self._services.on_output()
+                    await self._announce(event, done)
                 case Generated():
                     done.finish_reason, done.usage = event.finish_reason, event.usage
-                    if self.plan.speaks and not done.calls and self._spoken.is_blank:
-                        await self._say(self._services.agent.fallback)
+                    if self.plan.speaks and not done.calls and not self.utterance.agreed.strip():
+                        await self._write(self._services.agent.fallback)
+                    self.utterance.finish()
+                    self.utterance.let_go()
                     return
 
-    async def _say(self, text: str) -> None:
-        if self.plan.speaks:
-            self._spoken.add(text, self._services.clock())
-            await self._text.put(text)
-        else:
+    async def _read_draft(self, event: DraftDelta | DraftCall | DraftDone) -> None:
+        if self._drafting is None or event.draft != self._drafting.number:
+            return  # of a draft that was replaced, or of a turn that is committed by now
+        match event:
+            case DraftDelta(text=text):
+                self.n_deltas += 1
+                if self.plan.speaks:
+                    await self._write(text)
+            case DraftCall():
+                self._tools.call_ahead(event)
+            case DraftDone(finish_reason=reason):
+                self.draft_is_whole = reason != "cancelled"
+                if self.draft_is_whole:
+                    self.utterance.finish()
+
+    async def _write(self, text: str) -> None:
+        """The next text of the reply: what was drafted the same way is there already."""
+        self.timeline.mark("first_token", self._services.clock())
+        if not self.plan.speaks:
             await self._released.wait()
             self.response.text_delta(text)
             self._services.on_output()
-
-    # --- speak ---
-
-    async def _synthesize(self) -> None:
-        if not self._speaks_ahead:
-            await self._released.wait()
-        options = VoiceOptions(self.plan.voice, self.plan.speed)
-        try:
-            async with asyncio.timeout(VOICE_DEADLINE_S):
-                stream = await self._services.voice.open(self._services.new_stream_id(), options)
-        except TimeoutError:
-            raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
-        try:
-            async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._feed(stream, stall))
-                await self._take_audio(stream, stall)
-        except TimeoutError:
-            raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
-        finally:
-            await stream.close()
-
-    async def _feed(self, stream: VoiceStream, stall: asyncio.Timeout) -> None:
-        while (text := await self._text.get()) is not None:
-            while True:
-                try:
-                    stream.feed(text)
-                    break
-                except Overloaded:
-                    await asyncio.sleep(FEED_RETRY_S)
-        stream.finish()
-        stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
-
-    async def _take_audio(self, stream: VoiceStream, stall: asyncio.Timeout) -> None:
-        resampler = Resampler(self._services.voice.rate_hz, self._rate_hz)
-        async for event in stream.events():
-            if isinstance(event, SpeechEnd):
-                await self.playout.push(resampler.flush())
-                self.playout.finish()
-                return
-            self._mark_audio(event)
-            due_s = stall.when()
-            stall.reschedule(None)  # a full playout is no fault of the voice
-            samples = np.frombuffer(event.samples, "<i2").astype(np.int16, copy=False)
-            await self.playout.push(resampler.push(samples), event.words)
-            if due_s is not None:
-                stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
-        raise BackendError("expected the end of speech, found the voice closed")
-
-    def _mark_audio(self, speech: Speech) -> None:
-        if "first_audio_frame" in self.timeline.marks:
             return
-        n_chars = max((word.text_end for word in speech.words), default=0)
-        self.timeline.mark("first_clause", self._spoken.fed_at_s(n_chars))
-        self.timeline.mark("first_audio_frame", self._services.clock())
+        if self.is_released:
+            self.n_deltas += 1
+        self.utterance.say(text)
 
-    async def _play(self) -> None:
-        await self._released.wait()
-        await self.playout.run()
+    def _verify(self) -> None:
+        """What is held of other words may leave once the reply has come past its first clause."""
+        if not self._is_verified and self.is_released and self.utterance.agrees_on_a_clause:
+            self._is_verified = True
+            self.utterance.let_go()
+
+    # --- out ---
+
+    def _mark_audio(self, written_s: float) -> None:
+        self.timeline.mark("first_clause", written_s)
+        self.timeline.mark("first_audio_frame", self._services.clock())
 
     def _emit(self, chunk: Chunk) -> None:
         """One chunk to the wire; its words' text goes just before the sound."""
         if chunk.words:
-            self.response.transcript_delta(self._spoken.take(chunk.words[-1].text_end))
+            self.response.transcript_delta(self.utterance.text.take(chunk.words[-1].text_end))
             self.response.add_words(chunk.words)
         data = encode(chunk.samples, self._encoding)
         self.response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
         self.timeline.mark("first_audio_queued", self._services.clock())
         self._services.on_output()
 
-    # --- tools the agent file answers ---
+    # --- tools ---
 
-    def _results(self, calls: list[ToolCall]) -> list[tuple[ToolCall, str]] | None:
-        """An answer to every call, or None where there is none or a client must answer."""
-        results = []
-        for call in calls:
-            tool = self._services.agent.tool(call.name)
-            answer = tool.answer(call.arguments) if tool is not None else None
-            if answer is None:
-                return None
-            results.append((call, answer))
-        return results or None
+    async def _announce(self, call: ToolCall, done: _Round) -> None:
+        if call.name not in {tool.name for tool in self.plan.tools}:
+            return  # a call of nothing that exists: nobody could answer it
+        done.calls.append(call)
+        await self._released.wait()
+        self.response.function_call(call.call_id, call.name)
+        self.response.arguments_done(call.call_id, call.arguments)
+        self._services.on_output()
 
     def _continue_with(self, results: list[tuple[ToolCall, str]]) -> tuple[ChatMessage, ...]:
         """The next response of this turn, and what it adds to the prompt."""
@@ -395,6 +393,6 @@ class Turn:
             protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
         self._response = protocol.open_response(request)
         self.outcome = None
-        self._new_playout(self.playout.pacer.play_end_s)
+        self._new_utterance(self.playout.pacer.play_end_s)
         self._services.on_output()
         return tuple(ChatMessage("tool", answer, (), call.call_id) for call, answer in results)

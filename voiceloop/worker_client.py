@@ -51,6 +51,7 @@ from voiceloop.worker_messages import (
     SetOptions,
     Speculate,
     Stage,
+    StopDraft,
     StreamEvent,
     StreamFailed,
     ToWorker,
@@ -66,6 +67,7 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 # How long a new stream waits for a worker that is being restarted before the turn is given up.
 OPEN_WAIT_S = 5.0
 DEFAULT_VOICE_RATE_HZ = 24_000
+LOAD_SMOOTHING = 0.3  # per heartbeat, of which there are four a second
 
 EventT = TypeVar("EventT")
 
@@ -80,6 +82,7 @@ class WorkerConnection(asyncio.Protocol):
         self.load_failure: LoadFailed | None = None
         self.heartbeat: Heartbeat | None = None
         self.n_heartbeats = 0
+        self.utilization = 0.0  # share of the last second that it computed
         self.hop_ms = 0.0  # the last event's way from the step that made it to this process
         self.changed = asyncio.Event()  # set at each change of the fields above, and at the end
         self.lost = asyncio.Event()
@@ -89,6 +92,12 @@ class WorkerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._waiting: deque[tuple[WorkerStream[object], bytes]] = deque()
+
+    def _observe_load(self, beat: Heartbeat) -> None:
+        before = self.heartbeat
+        if before is not None and beat.sent_at > before.sent_at:
+            share = (beat.busy_ms - before.busy_ms) / (1000 * (beat.sent_at - before.sent_at))
+            self.utilization += LOAD_SMOOTHING * (min(1.0, share) - self.utilization)
 
     @property
     def alive(self) -> bool:
@@ -170,6 +179,7 @@ class WorkerConnection(asyncio.Protocol):
                     error = BackendError if message.retryable else BackendRefused
                     stream.fail(error(message.message))
             case Heartbeat():
+                self._observe_load(message)
                 self.heartbeat = message
                 self.n_heartbeats += 1
             case Loading():
@@ -223,8 +233,11 @@ class WorkerBranch(WorkerStream[LanguageEvent]):
     def stage(self, stage_id: int, user_text: str) -> None:
         self.send(Stage(self.stream_id, stage_id, user_text))
 
-    def speculate(self, user_text: str, params: GenerateParams) -> None:
-        self.send(Speculate(self.stream_id, user_text, params))
+    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+        self.send(Speculate(self.stream_id, draft, user_text, params))
+
+    def stop_draft(self) -> None:
+        self.send(StopDraft(self.stream_id))
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
         self.send(Commit(self.stream_id, tail, params))
@@ -255,6 +268,11 @@ class WorkerClient:
         """New streams go to this process, which has said Ready."""
         self.connection = connection
         self._alive.set()
+
+    @property
+    def utilization(self) -> float:
+        """Share of its time that the process computes, 0 to 1; 0 while there is none."""
+        return self.connection.utilization if self.connection is not None else 0.0
 
     def detach(self) -> None:
         """The process is gone: new streams wait for the next one."""
@@ -296,12 +314,20 @@ class WorkerLanguageModel:
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
 
+    @property
+    def utilization(self) -> float:
+        return self._client.utilization
+
     async def branch(
-        self, branch_id: str, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...] = ()
+        self,
+        branch_id: str,
+        history: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...] = (),
+        tenant: str = "",
     ) -> WorkerBranch:
         connection = await self._client.current()
         stream = WorkerBranch(connection, self._client.wire_id(branch_id))
-        stream.send(OpenBranch(stream.stream_id, history, tools))
+        stream.send(OpenBranch(stream.stream_id, history, tools, tenant))
         return stream
 
 
@@ -311,6 +337,10 @@ class WorkerVoice:
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
         self._rate_hz = DEFAULT_VOICE_RATE_HZ
+
+    @property
+    def utilization(self) -> float:
+        return self._client.utilization
 
     @property
     def rate_hz(self) -> int:

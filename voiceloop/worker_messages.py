@@ -13,6 +13,9 @@ import msgspec
 
 from voiceloop.backends import (
     ChatMessage,
+    DraftCall,
+    DraftDelta,
+    DraftDone,
     Generated,
     GenerateParams,
     Partial,
@@ -93,6 +96,7 @@ class OpenBranch(msgspec.Struct, frozen=True, tag="open_branch"):
     stream_id: str
     history: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()
+    tenant: str = ""
 
 
 class Stage(msgspec.Struct, frozen=True, tag="stage"):
@@ -103,8 +107,13 @@ class Stage(msgspec.Struct, frozen=True, tag="stage"):
 
 class Speculate(msgspec.Struct, frozen=True, tag="speculate"):
     stream_id: str
+    draft: int
     user_text: str
     params: GenerateParams
+
+
+class StopDraft(msgspec.Struct, frozen=True, tag="stop_draft"):
+    stream_id: str
 
 
 class Commit(msgspec.Struct, frozen=True, tag="commit"):
@@ -134,7 +143,7 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
-ToEngine = OpenBranch | Stage | Speculate | Commit
+ToEngine = OpenBranch | Stage | Speculate | StopDraft | Commit
 ToVoice = OpenVoice | FeedText | FinishText
 ToRole = ToRecognizer | ToEngine | ToVoice
 ToWorker = (
@@ -146,6 +155,7 @@ ToWorker = (
     | OpenBranch
     | Stage
     | Speculate
+    | StopDraft
     | Commit
     | OpenVoice
     | FeedText
@@ -162,7 +172,8 @@ OPENING_ROLE: dict[type, RoleName] = {
 
 # --- worker -> gateway --------------------------------------------------------------------------
 
-StreamOutput = Partial | Transcript | Staged | TextDelta | ToolCall | Generated | Speech | SpeechEnd
+FromEngine = Staged | DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Generated
+StreamOutput = Partial | Transcript | FromEngine | Speech | SpeechEnd
 
 
 class StreamEvent(msgspec.Struct, frozen=True, tag="stream_event"):

@@ -15,9 +15,10 @@ from tests.fakes import (
     Reply,
     instant_backends,
 )
-from voiceloop.agent import AgentConfig, Crisis
-from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.agent import AgentConfig, AgentTool, Crisis
+from voiceloop.backends import Backends, ChatMessage, DraftCall, ToolCall
 from voiceloop.config import Ahead, Config
+from voiceloop.tool_answers import ToolAnswers
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -69,17 +70,18 @@ async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clo
         await caller.listen_until("response.done")
     assert caller.transcript() == "You said a large latte please."
     assert caller.statuses() == ["completed"]
-    assert len(model.prompts) >= 2  # one draft was thrown away
+    assert len(model.prompts) == 1  # drafts are no turns
+    assert model.branches[0].speculated[-1] == "a large latte please"
     assert not model.open_branches
     sample = caller.session._metrics.registry.get_sample_value
-    assert sample("voiceloop_drafts_total", {"fate": "dropped"}) == len(model.prompts) - 1
+    assert sample("voiceloop_drafts_total", {"fate": "released"}) == 1
     wasted = sample("voiceloop_reply_tokens_total", {"fate": "discarded"})
     assert wasted and wasted < (sample("voiceloop_reply_tokens_total", {"fate": "generated"}) or 0)
 
 
 async def test_a_draft_that_fails_is_made_again_in_the_open(clock: Clock) -> None:
     model = FakeLanguageModel(
-        ["It is noon."], p_end_of_turn=lambda text: 0.4, faults=[Fault("commit")]
+        ["It is noon."], p_end_of_turn=lambda text: 0.4, faults=[Fault("speculate")]
     )
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(800)
@@ -113,16 +115,19 @@ async def test_words_in_danger_are_never_drafted(clock: Clock) -> None:
 
 
 async def test_a_setting_changed_meanwhile_makes_the_draft_void(clock: Clock) -> None:
-    model = FakeLanguageModel(["Old.", "New."], p_end_of_turn=lambda text: 0.2)
+    def answer(messages: tuple[ChatMessage, ...]) -> str:
+        return "New." if "brief" in messages[0].content else "Old."
+
+    model = FakeLanguageModel(answer, p_end_of_turn=lambda text: 0.2)
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(800)
         await caller.wait_quietly(200)
-        assert len(model.prompts) == 1
+        assert sum((branch.speculated for branch in model.branches), []) == ["what time is it"]
         session = {"type": "realtime", "instructions": "Be brief."}
         caller.send("session.update", session=session)
         await caller.listen_until("response.done")
     assert caller.transcript() == "New."
-    assert model.prompts[1][0] == ChatMessage("system", "Be brief.")
+    assert model.prompts[0][0] == ChatMessage("system", "Be brief.")
 
 
 async def test_an_overloaded_machine_drafts_nothing(clock: Clock) -> None:
@@ -135,3 +140,62 @@ async def test_an_overloaded_machine_drafts_nothing(clock: Clock) -> None:
         sample = caller.session._metrics.registry.get_sample_value
         assert not sample("voiceloop_drafts_total", {"fate": "released"})
     assert caller.statuses() == ["completed"]
+
+
+async def test_what_still_stands_of_a_draft_to_other_words_is_kept_with_its_sound(
+    clock: Clock,
+) -> None:
+    def answer(messages: tuple[ChatMessage, ...]) -> str:
+        size = "large" if "large" in messages[-1].content else "small"
+        return f"Sure thing, one {size} latte."
+
+    model = FakeLanguageModel(answer, ttft_ms=100, p_end_of_turn=lambda t: 0.4)
+    recognizer = FakeRecognizer(["a latte please make it large"], ms_per_word=300)
+    voice = FakeVoice(first_audio_ms=100)
+    backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
+    config = Config(anticipation=Ahead())
+    async with Caller(clock, backends, config=config) as caller:
+        await caller.say(900)  # the draft answers "a latte please"; the last pass hears more
+        await caller.wait_quietly(200)
+        caller.send("input_audio_buffer.commit")
+        caller.send("response.create")
+        await caller.listen_until("voiceloop.timeline")
+    assert caller.transcript() == "Sure thing, one large latte."
+
+
+async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is_over() -> None:
+    tools = (
+        AgentTool("hours", side_effect_free=True, result="nine"),
+        AgentTool("order", result="ordered"),
+    )
+    answers = ToolAnswers(AgentConfig(tools=tools))
+    answers.call_ahead(DraftCall(1, "hours", "{}"))
+    answers.call_ahead(DraftCall(1, "order", "{}"))
+    assert answers.called_ahead == 1
+    calls = [ToolCall("c1", "hours", "{}"), ToolCall("c2", "order", "{}")]
+    assert [answer for _, answer in answers.of(calls) or ()] == ["nine", "ordered"]
+
+
+async def test_a_session_that_wasted_its_budget_drafts_no_more(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        lambda m: " ".join(f"{m[-1].content} {i}." for i in range(2)), p_end_of_turn=lambda t: 0.4
+    )
+    backends = slow_models(model, ("one two three four five six seven",))
+    config = Config(anticipation=Ahead(budget_tokens=1))
+    async with Caller(clock, backends, config=config) as caller:
+        for turn in range(3):
+            await caller.say(600)
+            await caller.wait_quietly(200)
+            await caller.say(600)
+            await caller.listen_until("response.done", count=turn + 1)
+        sample = caller.session._metrics.registry.get_sample_value
+        assert (sample("voiceloop_drafts_total", {"fate": "forgone"}) or 0) >= 1
+
+
+async def test_a_busy_machine_drafts_nothing(clock: Clock) -> None:
+    model = FakeLanguageModel(["It is noon."], p_end_of_turn=lambda t: 0.4)
+    model.utilization = 0.9
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert not any(branch.speculated for branch in model.branches)

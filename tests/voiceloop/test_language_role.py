@@ -107,7 +107,11 @@ class RecordingEngine:
         self.answer: list[engine_types.Event] = []
 
     def branch(
-        self, branch_id: str, history_tokens: Sequence[int] = (), session: str | None = None
+        self,
+        branch_id: str,
+        history_tokens: Sequence[int] = (),
+        salt: str = "",
+        session: str | None = None,
     ) -> RecordingBranch:
         return RecordingBranch(self, branch_id, history_tokens)
 
@@ -179,7 +183,7 @@ def test_a_draft_is_made_behind_the_staged_words_and_handed_to_the_commit(
 ) -> None:
     role.receive(OpenBranch("s", ()))
     role.receive(Stage("s", 1, "hello"))
-    role.receive(Speculate("s", "hello", PARAMS))
+    role.receive(Speculate("s", 1, "hello", PARAMS))
     role.receive(Commit("s", user("hello"), PARAMS))
     assert model.calls[1:] == [
         ("1 stage", "<u:hello"),

@@ -1,0 +1,221 @@
+"""What the agent says in one response: text in as it is written, paced audio out.
+
+Owns the voice's streams and the words they spoke. The text may be revised while nothing of the
+revised part has left: audio of the clauses that still stand is kept, the rest is thrown away and
+spoken anew. Nothing leaves before `let_go`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+
+from audio.resample import Resampler
+from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceOptions, VoiceStream
+from voiceloop.errors import BackendError, BackendTimeout, Overloaded
+from voiceloop.playout import Chunk, Pacer, Playout
+from voiceloop.spoken_text import SpokenText
+
+VOICE_DEADLINE_S = 10.0  # between two pieces of audio once all text is there
+CLAUSE_MARKS = ".,;:?!"
+FEED_RETRY_S = 0.02
+# Of a reply that may be thrown away no more is spoken than hides the rest's synthesis.
+MOST_HELD_MS = 2500.0
+
+
+class Utterance:
+    """Speaks once. `run` ends when all of the text has been said and sent."""
+
+    def __init__(
+        self,
+        voice: Voice,
+        options: VoiceOptions,
+        new_stream_id: Callable[[], str],
+        pacer: Pacer,
+        emit: Callable[[Chunk], None],
+        clock: Callable[[], float],
+        *,
+        on_first_audio: Callable[[float], None],
+        speaks_ahead: bool = True,
+    ) -> None:
+        self.playout = Playout(pacer, emit, clock)
+        self.text = SpokenText()
+        self.is_whole = False  # no more text comes
+        self.wasted_ms = 0.0  # of audio that was made for words that did not stand
+        self._voice, self._options = voice, options
+        self._new_stream_id = new_stream_id
+        self._clock = clock
+        self._on_first_audio = on_first_audio
+        self._changed = asyncio.Event()
+        self._leaves = asyncio.Event()
+        self._speaks = asyncio.Event()
+        self._words: list[SpokenWord] = []
+        self._n_read = 0  # characters that the newest version of the text agreed to
+        self._tasks: asyncio.TaskGroup | None = None
+        self._speaking: asyncio.Task[None] | None = None
+        if speaks_ahead:
+            self._speaks.set()
+
+    # --- from outside ---
+
+    async def run(self) -> None:
+        """Raises: BackendError, BackendTimeout, Overloaded of the voice."""
+        async with asyncio.TaskGroup() as self._tasks:
+            if self._speaking is None:
+                self._speak_from(0, 0.0)
+            self._tasks.create_task(self._play())
+
+    def reread(self) -> None:
+        """The text comes anew, from its beginning; perhaps it is another."""
+        self._n_read = 0
+
+    @property
+    def agreed(self) -> str:
+        """What the newest version of the text has said so far."""
+        return self.text.whole[: self._n_read]
+
+    @property
+    def agrees_on_a_clause(self) -> bool:
+        """The newest version has come past its first clause, or to the end of what was known."""
+        agreed = self.agreed
+        return agreed == self.text.whole or any(mark in agreed[:-1] for mark in CLAUSE_MARKS)
+
+    def say(self, text: str) -> None:
+        """More of the text; what an earlier version said the same way is there already."""
+        known = self.text.whole[self._n_read :]
+        n_same = next(
+            (i for i, (old, new) in enumerate(zip(known, text, strict=False)) if old != new),
+            min(len(known), len(text)),
+        )
+        self._n_read += n_same
+        if n_same == len(text):
+            return
+        if n_same < len(known) or self.is_whole:
+            self._revise(self._n_read)
+        self.text.add(text[n_same:], self._clock())
+        self._n_read += len(text) - n_same
+        self._changed.set()
+
+    def finish(self) -> None:
+        """No more text."""
+        if self._n_read < len(self.text.whole):
+            self._revise(self._n_read)
+        self.is_whole = True
+        self._changed.set()
+
+    def _revise(self, n_agreed: int) -> None:
+        """Only the first `n_agreed` characters stand; what follows is said next."""
+        if self.playout.pacer.is_stopped:
+            return
+        n_kept, kept_ms = self._clauses_within(n_agreed)
+        self.text.cut(n_agreed)
+        self.is_whole = False
+        self.wasted_ms += self.playout.pacer.cut(kept_ms)
+        self._words = [word for word in self._words if word.text_end <= n_kept]
+        if self._speaking is not None:
+            self._speaking.cancel()
+        self._speak_from(n_kept, kept_ms)
+
+    def let_go(self) -> None:
+        """What is held leaves now, and all that follows as it comes."""
+        self._leaves.set()
+        self._speaks.set()
+        self._changed.set()
+
+    # --- the voice ---
+
+    def _clauses_within(self, n_chars: int) -> tuple[int, float]:
+        """Characters and milliseconds of the whole clauses spoken of the first `n_chars`."""
+        text = self.text.whole
+        kept = (0, 0.0)
+        for index, word in enumerate(self._words):
+            end = word.text_end
+            while end < len(text) and text[end] in CLAUSE_MARKS:
+                end += 1
+            if end > n_chars:
+                break
+            is_last = self.is_whole and not text[end:].strip()
+            if is_last or text[max(0, end - 1)] in CLAUSE_MARKS:
+                follows = self._words[index + 1 : index + 2]
+                kept = (end, follows[0].start_ms if follows else word.end_ms)
+        return kept
+
+    def _speak_from(self, n_chars: int, at_ms: float) -> None:
+        if self._tasks is not None:
+            self._speaking = self._tasks.create_task(self._speak(n_chars, at_ms))
+
+    async def _speak(self, n_chars: int, at_ms: float) -> None:
+        await self._speaks.wait()
+        try:
+            async with asyncio.timeout(VOICE_DEADLINE_S):
+                stream = await self._voice.open(self._new_stream_id(), self._options)
+        except TimeoutError:
+            raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
+        try:
+            async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._feed(stream, n_chars, stall))
+                await self._take_audio(stream, n_chars, at_ms, stall)
+        except TimeoutError:
+            raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
+        finally:
+            await stream.close()
+
+    async def _feed(self, stream: VoiceStream, n_fed: int, stall: asyncio.Timeout) -> None:
+        while True:
+            self._changed.clear()
+            text = self.text.whole[n_fed:]
+            if text and not self._holds_enough():
+                try:
+                    stream.feed(text)
+                    n_fed += len(text)
+                except Overloaded:
+                    await asyncio.sleep(FEED_RETRY_S)
+                continue
+            if self.is_whole and not text:
+                break
+            await self._changed.wait()
+        stream.finish()
+        stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+
+    def _holds_enough(self) -> bool:
+        return not self._leaves.is_set() and self.playout.pacer.buffered_ms >= MOST_HELD_MS
+
+    async def _take_audio(
+        self, stream: VoiceStream, n_chars: int, at_ms: float, stall: asyncio.Timeout
+    ) -> None:
+        resampler = Resampler(self._voice.rate_hz, self.playout.pacer.rate_hz)
+        async for event in stream.events():
+            if isinstance(event, SpeechEnd):
+                await self.playout.push(resampler.flush())
+                self.playout.finish()
+                return
+            words = tuple(_moved(word, n_chars, at_ms) for word in event.words)
+            self._mark_audio(words)
+            due_s = stall.when()
+            stall.reschedule(None)  # a full playout is no fault of the voice
+            await self.playout.push(resampler.push(_samples(event)), words)
+            self._words += words
+            if due_s is not None:
+                stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+        raise BackendError("expected the end of speech, found the voice closed")
+
+    def _mark_audio(self, words: tuple[SpokenWord, ...]) -> None:
+        self._on_first_audio(self.text.fed_at_s(max((word.text_end for word in words), default=0)))
+
+    async def _play(self) -> None:
+        await self._leaves.wait()
+        await self.playout.run()
+
+
+def _moved(word: SpokenWord, n_chars: int, at_ms: float) -> SpokenWord:
+    """The word of a later stream, in the times and characters of the whole utterance."""
+    if not n_chars and not at_ms:
+        return word
+    start_ms, end_ms = word.start_ms + at_ms, word.end_ms + at_ms
+    return SpokenWord(word.text, start_ms, end_ms, word.text_end + n_chars)
+
+
+def _samples(speech: Speech) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
+    return np.frombuffer(speech.samples, "<i2").astype(np.int16, copy=False)
