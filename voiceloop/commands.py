@@ -71,9 +71,13 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class ItemCreated:
-    """The client added an item; it is in the conversation and acknowledged."""
+    """The client added an item; it is in the conversation and acknowledged.
+
+    ``audio``: of a user's message that came without its words, in the session's input format.
+    """
 
     item: Item
+    audio: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,14 @@ class Conversation:
         """The words of a user's audio item are known."""
         item = self.get(item_id)
         if isinstance(item, Message):
-            self.replace(replace(item, content=(Part(type="input_audio", transcript=text),)))
+            parts = list(item.content)
+            heard = Part(type="input_audio", transcript=text)
+            audio = [i for i, part in enumerate(parts) if part.type == "input_audio"]
+            if audio:
+                parts[audio[0]] = heard
+            else:
+                parts.append(heard)
+            self.replace(replace(item, content=tuple(parts)))
 
     # --- what the agent said and what was heard of it ---
 

@@ -44,13 +44,7 @@ class InputBuffer:
         Raises:
             InvalidRequest: not base64, a sample cut in half, or more than may wait.
         """
-        data = _decode_base64(audio)
-        if len(data) % audio_format.n_sample_bytes:
-            raise InvalidRequest(
-                f"audio: expected 16-bit samples (an even byte count), found {len(data)} bytes",
-                param="audio",
-                code="invalid_audio",
-            )
+        data = decode_audio(audio, audio_format, "audio")
         waiting_ms = self._waiting_ms + audio_format.duration_ms(len(data))
         if is_bounded and waiting_ms > self._limit_ms:
             raise InvalidRequest(
@@ -84,7 +78,19 @@ class InputBuffer:
         self._stable = ""
 
 
-def _decode_base64(text: str) -> bytes:
+def decode_audio(audio: str, audio_format: AudioFormat, where: str) -> bytes:
+    """Raises InvalidRequest (``invalid_audio``): no base64, or a sample cut in half."""
+    data = _decode_base64(audio, where)
+    if len(data) % audio_format.n_sample_bytes:
+        raise InvalidRequest(
+            f"{where}: expected 16-bit samples (an even byte count), found {len(data)} bytes",
+            param=where,
+            code="invalid_audio",
+        )
+    return data
+
+
+def _decode_base64(text: str, where: str) -> bytes:
     try:
         if text.endswith("==="):  # the standard library takes a quartet of padding alone
             raise binascii.Error("excess padding")
@@ -92,5 +98,5 @@ def _decode_base64(text: str) -> bytes:
     except (UnicodeEncodeError, binascii.Error):
         shown = text if len(text) <= 24 else text[:24] + "..."
         raise InvalidRequest(
-            f"audio: expected base64, found {shown!r}", param="audio", code="invalid_audio"
+            f"{where}: expected base64, found {shown!r}", param=where, code="invalid_audio"
         ) from None

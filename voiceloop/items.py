@@ -113,6 +113,25 @@ def parse_item(raw: Any, new_id: Callable[[str], str]) -> Item:
             raise expected("item.type", "message, function_call or function_call_output", other)
 
 
+def audio_of(raw: dict[str, Any]) -> list[tuple[str, str]]:
+    """(path, base64) of the audio in a user's message that came without its words, in order.
+
+    Raises:
+        InvalidRequest: it is no text.
+    """
+    content = raw.get("content")
+    if raw.get("type") != "message" or raw.get("role") != "user" or not isinstance(content, list):
+        return []
+    found = []
+    for index, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") not in _AUDIO_TYPES:
+            continue
+        path = f"item.content[{index}]"
+        if part.get("audio") is not None and not part.get("transcript"):
+            found.append((f"{path}.audio", _text(part, "audio", path=path)))
+    return found
+
+
 def _parse_message(raw: dict[str, Any], item_id: str) -> Message:
     role = raw.get("role")
     if role not in ("system", "user", "assistant"):

@@ -30,8 +30,8 @@ from voiceloop.commands import (
 )
 from voiceloop.conversation import Conversation, Window
 from voiceloop.errors import FrameTooLarge, InvalidRequest, VoiceLoopError, expected
-from voiceloop.input_buffer import InputBuffer
-from voiceloop.items import Item, Message, Part, parse_item
+from voiceloop.input_buffer import InputBuffer, decode_audio
+from voiceloop.items import Item, Message, Part, audio_of, parse_item
 from voiceloop.outbox import Outbox
 from voiceloop.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
 from voiceloop.request import ResponseRequest, parse_request
@@ -183,8 +183,10 @@ class Protocol:
                 f"expected at most {MAX_ITEMS} items in a conversation, found one more",
                 code="conversation_full",
             )
+        audio_format = self.settings.input_format
+        audio = b"".join(decode_audio(text, audio_format, where) for where, text in audio_of(raw))
         self.add_item(item, previous_item_id)
-        return [ItemCreated(item)]
+        return [ItemCreated(item, audio)]
 
     def _truncate(self, event: asked.ItemTruncate) -> list[Command]:
         item = self._known(event.item_id, "item_truncate_invalid_item_id")

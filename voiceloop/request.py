@@ -14,6 +14,7 @@ from voiceloop.backends import Tool
 from voiceloop.errors import expected
 from voiceloop.items import Item, parse_item
 from voiceloop.session_update import (
+    read_flag,
     read_format,
     read_instructions,
     read_max_tokens,
@@ -45,6 +46,7 @@ class ResponseRequest(msgspec.Struct, frozen=True):
     tool_choice: str | Json | None = None
     max_output_tokens: int | Literal["inf"] | None = None
     temperature: float | None = None
+    parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     conversation: Literal["auto", "none"] = "auto"
     input: tuple[Item, ...] | None = None
@@ -57,6 +59,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "tool_choice": read_tool_choice,
     "max_output_tokens": read_max_tokens,
     "temperature": read_temperature,
+    "parallel_tool_calls": read_flag,
 }
 
 

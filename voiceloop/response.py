@@ -84,6 +84,7 @@ class ResponseHandle:
         self.speed = settings.speed
         self.tools = _either(request.tools, settings.tools)
         self.tool_choice = _either(request.tool_choice, settings.tool_choice)
+        self.calls_at_once = _either(request.parallel_tool_calls, settings.parallel_tool_calls)
         self.max_output_tokens = _either(request.max_output_tokens, settings.max_output_tokens)
         self.temperature = (
             settings.temperature if request.temperature is None else request.temperature

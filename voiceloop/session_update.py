@@ -267,7 +267,7 @@ def read_temperature(value: Any, where: str) -> float:
     return _number(value, where, 0.0, 2.0)
 
 
-def _read_flag(value: Any, where: str) -> bool:
+def read_flag(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise expected(where, "true or false", value)
     return value
@@ -299,7 +299,7 @@ _TOP_LEVEL: dict[str, Callable[[Any, str], Any]] = {
     "output_modalities": _at(read_modalities),
     "tools": _at(read_tools),
     "tool_choice": _at(read_tool_choice),
-    "parallel_tool_calls": _at(_read_flag),
+    "parallel_tool_calls": _at(read_flag),
     "max_output_tokens": _at(read_max_tokens),
     "temperature": _at(read_temperature),
     "truncation": _at(_read_truncation),

@@ -1,0 +1,124 @@
+"""Audio in a conversation item is heard, and what a tool found reaches the caller once."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.callers import RATE_HZ, Caller
+from tests.fakes import (
+    FakeLanguageModel,
+    FakeRecognizer,
+    Fault,
+    Reply,
+    instant_backends,
+    quiet,
+    utterance,
+)
+from voiceloop.backends import ChatMessage, ToolCall
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+CALL = ToolCall("call_1", "weather", "{}")
+TOOL = {"type": "function", "name": "weather"}
+RESULT = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
+
+
+def clip(**more: Any) -> dict[str, Any]:
+    audio = base64.b64encode(utterance(900, RATE_HZ).astype("<i2").tobytes()).decode()
+    part = {"type": "input_audio", "audio": audio, **more}
+    text = {"type": "input_text", "text": "listen:"}
+    return {"id": "clip", "type": "message", "role": "user", "content": [text, part]}
+
+
+async def test_an_items_audio_is_heard_before_the_reply_that_was_asked_for(clock: Clock) -> None:
+    model = FakeLanguageModel()
+    recognizer = FakeRecognizer(["two teas please"], final_delay_ms=400)
+    async with Caller(
+        clock, instant_backends(recognizer=recognizer, language_model=model)
+    ) as caller:
+        caller.send("session.update", session={"audio": {"input": {"transcription": {}}}})
+        caller.send("conversation.item.create", item=clip())
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+        completed = caller.of("conversation.item.input_audio_transcription.completed")
+    assert model.prompts[0][-1] == ChatMessage("user", "listen: two teas please")
+    assert [one.event["transcript"] for one in completed] == ["two teas please"]
+    assert not recognizer.open_streams
+
+
+async def test_an_items_own_transcript_is_believed(clock: Clock) -> None:
+    model = FakeLanguageModel()
+    async with Caller(clock, instant_backends(language_model=model)) as caller:
+        caller.send("conversation.item.create", item=clip(transcript="one tea"))
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+        assert not caller.of("conversation.item.input_audio_transcription.completed")
+    assert model.prompts[0][-1] == ChatMessage("user", "listen: one tea")
+
+
+async def test_an_item_that_cannot_be_heard_does_not_hold_the_reply(clock: Clock) -> None:
+    recognizer = FakeRecognizer(faults=(Fault("finalize"),))
+    async with Caller(clock, instant_backends(recognizer=recognizer)) as caller:
+        caller.send("session.update", session={"audio": {"input": {"transcription": {}}}})
+        caller.send("conversation.item.create", item=clip())
+        caller.send("response.create")
+        await caller.wait_for("conversation.item.input_audio_transcription.failed")
+        await caller.wait_for("response.done")
+    assert caller.statuses() == ["completed"]
+
+
+async def test_a_reply_cancelled_before_its_words_are_known_never_begins(clock: Clock) -> None:
+    model = FakeLanguageModel()
+    recognizer = FakeRecognizer(final_delay_ms=400)
+    async with Caller(
+        clock, instant_backends(recognizer=recognizer, language_model=model)
+    ) as caller:
+        caller.send("conversation.item.create", item=clip())
+        caller.send("response.create")
+        caller.send("response.cancel")
+        await caller.wait_for("response.done")
+        await caller.wait_quietly(1000)
+    assert caller.statuses() == ["cancelled"] and not model.prompts
+
+
+@pytest.mark.parametrize("audio", ["@@@", "AA==", 7])
+async def test_audio_that_is_none_is_refused_with_its_path(clock: Clock, audio: Any) -> None:
+    async with Caller(clock) as caller:
+        caller.send("conversation.item.create", item=clip() | {"content": [
+            {"type": "input_audio", "audio": audio}]})  # fmt: skip
+        error = (await caller.wait_for("error")).event["error"]
+        assert not caller.session.protocol.conversation.items()
+    assert error["param"] == "item.content[0].audio"
+
+
+def answer(messages: tuple[ChatMessage, ...]) -> Reply:
+    if any(message.role == "tool" for message in messages):
+        return Reply("It is sunny, and here is the rest of it.")
+    return Reply("", (CALL,))
+
+
+async def test_a_tools_result_in_mid_speech_is_told_once_after_the_caller(clock: Clock) -> None:
+    model = FakeLanguageModel(answer)
+    recognizer = FakeRecognizer(["what about the weather", "and tomorrow too"])
+    async with Caller(
+        clock, instant_backends(recognizer=recognizer, language_model=model)
+    ) as caller:
+        caller.send("session.update", session={"tools": [TOOL]})
+        await caller.say(900)
+        await caller.listen_until("response.done")
+        await caller.play(utterance(400, RATE_HZ, 200)[: RATE_HZ * 3 // 10])  # speaks on
+        await caller.wait_for("input_audio_buffer.speech_started", count=2)
+        caller.send("conversation.item.create", item=RESULT)
+        caller.send("response.create")
+        await caller.say(700)
+        end_s = clock()
+        await caller.listen_until("response.done", count=2)
+        await caller.play(quiet(3000, RATE_HZ))
+    assert caller.statuses() == ["completed", "completed"]
+    assert len(model.prompts) == 2 and caller.first_audio_s() >= end_s
+    roles = [message.role for message in model.prompts[-1]]
+    assert roles.count("tool") == 1 and model.prompts[-1][-1].content == "and tomorrow too"
