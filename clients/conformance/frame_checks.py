@@ -193,8 +193,9 @@ async def lone_surrogate(target: Target) -> None:
     )
     async with session(target) as line:
         await line.send_frame(frame)
-        await line.settle()
-        await line.is_alive()
+        await line.send("session.update", session={"type": "realtime"})
+        while (await line.next("session.updated"))["type"] != "session.updated":
+            pass
 
 
 @checks("every-error-answered-once")

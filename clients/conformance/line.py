@@ -10,6 +10,7 @@ import asyncio
 import base64
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from clients.connection import realtime_url
 from clients.errors import ConnectionFailed
 from clients.recording import Samples
 
+OPEN_TIMEOUT_S = 10.0
 MAX_FRAME_BYTES = 16 * 1024 * 1024  # more than any client takes: too big a frame is a finding
 
 
@@ -166,17 +168,17 @@ async def opened(
     Raises:
         Failed: the server refused it.
     """
-    asked = {"model": target.model} if query is None else query
+    url = address(target, {"model": target.model} if query is None else query)
+    options: dict[str, Any] = {
+        "additional_headers": key_headers(target) if headers is None else headers,
+        "subprotocols": subprotocols,
+        "compression": None,
+        "max_size": MAX_FRAME_BYTES,
+        "max_queue": None,  # a check that looks elsewhere for a moment must not slow the server
+        "open_timeout": max(OPEN_TIMEOUT_S, target.timeout_s),
+    }
     try:
-        socket = await connect(
-            address(target, asked),
-            additional_headers=key_headers(target) if headers is None else headers,
-            subprotocols=subprotocols,  # type: ignore[arg-type]
-            compression=None,
-            max_size=MAX_FRAME_BYTES,
-            max_queue=None,  # a check that looks elsewhere for a moment must not slow the server
-            open_timeout=target.timeout_s,
-        )
+        socket = await _connected(url, options, target.timeout_s)
     except InvalidStatus as error:
         raise Failed(
             f"expected the connection to be accepted, found HTTP {error.response.status_code}"
@@ -185,6 +187,20 @@ async def opened(
         raise Failed(f"expected the connection to be accepted, found {error}") from None
     async with socket:
         yield Line(socket, target)
+
+
+async def _connected(url: str, options: dict[str, Any], timeout_s: float) -> ClientConnection:
+    """Connect; a server that is full for the moment (503 and Retry-After) is asked again."""
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        try:
+            return await connect(url, **options)
+        except InvalidStatus as error:
+            retry_after = error.response.headers.get("Retry-After", "")
+            wait_s = float(retry_after) if retry_after.isdigit() else timeout_s
+            if error.response.status_code != 503 or time.monotonic() + wait_s > give_up_at:
+                raise
+            await asyncio.sleep(wait_s)
 
 
 @asynccontextmanager
@@ -197,6 +213,8 @@ async def session(target: Target, **settings: Any) -> AsyncIterator[Line]:
     async with opened(target) as line:
         await line.until("session.created")
         await line.update(**{"instructions": "You are being tested. Be brief.", **settings})
+        for _ in range(line.types().count("response.created")):  # it greeted after all
+            await line.until("response.done")
         yield line
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clients.conformance.check import Checks, Json, Skipped, Target, expect, expect_equal, of
 from clients.conformance.line import Line, session
-from clients.conformance.turns import TELL, Reply, ask_in_text, begin, finish, say
+from clients.conformance.turns import TELL, Reply, ask_in_text, begin, expect_answered, finish, say
 
 checks = Checks("overlap")
 
@@ -31,8 +31,7 @@ async def cancelled(line: Line, **fields: str) -> Reply:
 
 async def answers_again(line: Line) -> None:
     """The conversation goes on. Raises: Failed."""
-    status = of((await ask_in_text(line)).done, "status")
-    expect_equal("the next reply's status", "completed", status)
+    (await ask_in_text(line)).expect_answered()
 
 
 def _errors(events: list[Json]) -> list[Json]:
@@ -104,7 +103,7 @@ async def one_active(target: Target) -> None:
         expect_equal("error.event_id", event_id, error.get("event_id"))
         expect("response.created" not in line.types(start), "no second response", "one")
         reply = await finish(line, response_id)
-        expect_equal("the first one's status", "completed", of(reply.done, "status"))
+        reply.expect_answered()
 
 
 @checks("out-of-band-beside")
@@ -117,13 +116,11 @@ async def out_of_band_beside(target: Target) -> None:
         created = await line.until("response.created")
         expect_equal("its metadata", {"topic": "side"}, of(created, "response").get("metadata"))
         side = of(created, "response.id")
-        await finish(line, side)
-        status = "completed"
-        if not any(
-            e["type"] == "response.done" and of(e, "response.id") == first for e in line.events
-        ):
-            status = of((await finish(line, first)).done, "status")
-        expect_equal("the first one's status", "completed", status)
+        both = {first, side}
+        while both:
+            response = of(await line.until("response.done"), "response")
+            expect_answered(response)
+            both.discard(of(response, "id"))
 
 
 @checks("out-of-band-isolated")
@@ -154,7 +151,7 @@ async def out_of_band_input(target: Target) -> None:
         given = [{"type": "item_reference", "id": "item_inside"}, own]
         fields = {"conversation": "none", "output_modalities": ["text"], "input": given}
         reply = await finish(line, await begin(line, **fields))
-        expect_equal("status", "completed", of(reply.done, "status"))
+        reply.expect_answered()
         await line.send("conversation.item.retrieve", item_id="item_beside")
         await line.error("retrieving the input of a response out of band")
 

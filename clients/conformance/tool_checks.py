@@ -96,7 +96,7 @@ async def round_trip(target: Target) -> None:
         expect_equal("the added item's type", "function_call_output", of(added, "item.type"))
         fields = {"output_modalities": ["text"], "tool_choice": "none"}
         reply = await finish(line, await begin(line, **fields))
-        expect_equal("the reply's status", "completed", of(reply.done, "status"))
+        reply.expect_answered()
         words = of(reply.item("message"), "content.0.text")
         expect(words != "", "words about the result", "none")
 
@@ -118,7 +118,7 @@ async def history_checked(target: Target) -> None:
         await line.send("conversation.item.create", item=wrong)
         await line.error("a function_call with arguments that are no JSON")
         reply = await ask_in_text(line, "Hello.")
-        expect_equal("the next reply's status", "completed", of(reply.done, "status"))
+        reply.expect_answered()
 
 
 @checks("tool-wrong-schema")

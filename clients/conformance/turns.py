@@ -44,6 +44,10 @@ class Reply:
     def types(self) -> list[str]:
         return [str(event["type"]) for event in self.events]
 
+    def expect_answered(self) -> None:
+        """Raises: Failed."""
+        expect_answered(self.done)
+
     def of(self, kind: str) -> list[Json]:
         """Its events of one type. Raises: Failed: there is none."""
         found = [event for event in self.events if event["type"] == kind]
@@ -59,6 +63,12 @@ class Reply:
         kinds = [item.get("type") for item in of(self.done, "output")]
         expect(False, f"an output item of type {kind}", kinds)
         raise AssertionError
+
+
+def expect_answered(response: Json) -> None:
+    """It came to its end; a model may be cut at its own limit of tokens. Raises: Failed."""
+    status = of(response, "status")
+    expect(status in ("completed", "incomplete"), "the response to be completed", status)
 
 
 async def say(line: Line, text: str, role: str = "user", **item: Any) -> None:

@@ -1,0 +1,48 @@
+"""Our server on a real socket with scripted models, as it is or with a fault put in at the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from unittest import mock
+
+from clients.conformance.check import Target
+from clients.conformance.suite import recorded_speech
+from tests.conformance.mutants import Mutant, MutatedApp
+from tests.fakes import EnergyVad, FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from voiceloop.agent import AgentConfig
+from voiceloop.config import Config, Limits
+from voiceloop.server import Gateway, build_app, listen, make_server
+
+KEY = "conformance-key"
+WORDS = "We open at nine and close at five every day."
+
+
+@asynccontextmanager
+async def serving(mutants: Iterable[Mutant] = ()) -> AsyncIterator[str]:
+    """Yields the URL of the session; ``?mutant=NAME`` puts that fault in."""
+    backends = instant_backends(
+        recognizer=FakeRecognizer(("what time do you close on saturday",)),
+        language_model=FakeLanguageModel((WORDS,), p_end_of_turn=lambda text: 1.0),
+        voice=FakeVoice(ms_per_char=15.0),
+    )
+    config = Config(keys=(KEY,), limits=Limits(max_sessions=1000))
+    gateway = Gateway(config, AgentConfig(instructions="Be kind."), backends)
+    sock = listen("127.0.0.1", 0)
+    server = make_server(build_app(gateway), config)
+    server.config.loaded_app = MutatedApp(server.config.loaded_app, mutants)
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        with mock.patch("voiceloop.session.Vad", EnergyVad):  # a network for each of 100 calls
+            yield f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
+
+
+def target_of(url: str, **fields: object) -> Target:
+    """Impatient: the scripted models answer at once."""
+    speech = recorded_speech("3_yes")
+    options: dict[str, object] = {"quiet_s": 0.1, "idle_timeout_ms": 1000, "timeout_s": 20.0}
+    return Target(url, speech, KEY, **{**options, **fields})  # type: ignore[arg-type]
