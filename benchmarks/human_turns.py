@@ -8,17 +8,19 @@ a breath or an old recording's floor follows the last word (`benchmarks.endpoint
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.data_folder import data_folder
 from benchmarks.endpointing_set import COPIES, HZ, LEAD_MS, MS, CallerTurn, caller_turns
+from clients.call_script import ScriptedTurn, Utterance
+from clients.connection import RATE_HZ
 from clients.recording import Recording, Samples
 from clients.waveform import speech_start
 
 Kind = Literal["plain", "hesitation"]
 AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own silence
+WAIT_MS = 600.0  # after the agent has finished, before the caller speaks
 LONGEST_MS = 9000.0  # a turn in a call is rarely longer, and every second is measured in real time
 
 
@@ -77,5 +79,10 @@ def _cut_out(turn: CallerTurn, kind: Kind) -> HumanTurn:
     )
 
 
-def total_s(turns: Sequence[HumanTurn]) -> float:
-    return sum(turn.end_ms for turn in turns) / 1000.0
+def utterance_of(turn: HumanTurn) -> Utterance:
+    """The clip as a turn of a simulated call, which asks nothing of the answer."""
+    script = ScriptedTurn(turn.name, turn.text, turn.name, "agent", WAIT_MS, 0.0, ())
+    recording = Recording(turn.at_rate(RATE_HZ), RATE_HZ)
+    onset, end = (int(ms * RATE_HZ / 1000.0) for ms in (turn.onset_ms, turn.end_ms))
+    hesitations = ((onset, end),) if turn.kind == "hesitation" else ()
+    return Utterance(script, recording, onset, end, hesitations)

@@ -1,9 +1,11 @@
-"""The gap: ``python -m benchmarks.turn_latency [--turns 60] [--check]``.
+"""The gap: ``python -m benchmarks.turn_latency [--turns 60] [--human | --ablate] [--check]``.
 
 Plays the bundled call, in each of its voices by turns, into ``voiceloop serve`` on the loopback,
-one call at a time, in real time, room noise between utterances. With ``--fakes`` the models are
-scripted and instant and the endpoint is a plain timer, so that what remains is the runtime. Prints
-every line of the main job's table that concerns a call; ``--check`` fails where one is missed.
+one call at a time, in real time, room noise between utterances. With ``--human`` the callers are
+clips of the shared data instead; with ``--ablate`` the call is played into several servers, each
+with one mechanism of anticipation off, interleaved. With ``--fakes`` the models are scripted and
+instant and the endpoint is a plain timer, so that what remains is the runtime. ``--check`` fails
+where a bar is missed.
 
 Definitions: DESIGN.md section 5 and speech.md section 6 ("Honest latency").
 """
@@ -15,12 +17,17 @@ import asyncio
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ablation import MECHANISMS, print_ablation
+from benchmarks.call_bars import ANTICIPATION, SETS, bars_of
+from benchmarks.call_plot import plot
 from benchmarks.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from benchmarks.human_turns import human_turns, utterance_of
 from clients.call_result import CallResult
 from clients.call_script import Utterance, load_call, load_utterances
 from clients.call_summary import summary_of, turn_json
@@ -33,18 +40,28 @@ from clients.simulated_call import CallOptions, SimulatedCall
 EXTRAS = {"voiceloop.timeline": "1"}
 FAKE_SERVER = (sys.executable, "-m", "benchmarks.fake_server")
 DEFAULT_ENDPOINT_MS = 200
+HUMAN_TURNS_OF_A_CALL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One server: arguments of ``voiceloop serve``, and what is added to its environment."""
+
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``variants``: name -> arguments of ``voiceloop serve``; several are measured interleaved."""
+    """``variants`` are measured interleaved. human: clips of the shared data are the callers."""
 
     n_turns: int
-    variants: dict[str, tuple[str, ...]]
+    variants: dict[str, Variant]
     warm_up: int = 0
     seed: int = 0
     endpoint_ms: int | None = None  # None: the real models with the server's own endpointing
     log_folder: Path = RESULTS
+    human: bool = False
 
 
 @dataclass(slots=True)
@@ -62,9 +79,8 @@ async def measure(settings: Settings) -> dict[str, Measured]:
     Raises:
         ClientError: a server did not start or a call broke off.
     """
-    script = load_call()
-    voices = [(v, load_utterances(script, v, RATE_HZ)) for v in script.voices]
-    n_calls = -(-settings.n_turns // len(script.turns))
+    callers = callers_of(settings)
+    n_calls = -(-settings.n_turns // len(callers[0][1]))
     measured = {name: Measured() for name in settings.variants}
     rounds = list(interleaved(list(settings.variants), n_calls, settings.warm_up))
     async with AsyncExitStack() as running:
@@ -74,7 +90,7 @@ async def measure(settings: Settings) -> dict[str, Measured]:
             measured[name].ready_s = servers[name].ready_s
         with progress_bar("calls", len(rounds)) as progress:
             for done, turn in enumerate(rounds):
-                voice, utterances = voices[turn.index % len(voices)]
+                voice, utterances = callers[turn.index % len(callers)]
                 seed = settings.seed + turn.index
                 call = await play(servers[turn.variant], voice, utterances, seed, settings)
                 memory_mb = servers[turn.variant].resident_mb()
@@ -86,12 +102,27 @@ async def measure(settings: Settings) -> dict[str, Measured]:
     return measured
 
 
+def callers_of(settings: Settings) -> list[tuple[str, tuple[Utterance, ...]]]:
+    """Calls to be played by turns: a name, and what is said."""
+    if not settings.human:
+        script = load_call()
+        return [(v, load_utterances(script, v, RATE_HZ)) for v in script.voices]
+    said = [utterance_of(turn) for turn in human_turns("plain", settings.n_turns)]
+    parts = [
+        said[i : i + HUMAN_TURNS_OF_A_CALL] for i in range(0, len(said), HUMAN_TURNS_OF_A_CALL)
+    ]
+    return [(f"human {i}", tuple(part)) for i, part in enumerate(parts)]
+
+
 def start(settings: Settings, variant: str) -> Any:
     """The server of one variant as an async context manager."""
     settings.log_folder.mkdir(parents=True, exist_ok=True)
     command = SERVE if settings.endpoint_ms is None else FAKE_SERVER
     log = settings.log_folder / f"turn_latency-{variant}.log"
-    return running_server(settings.variants[variant], command=command, log=log)
+    chosen = settings.variants[variant]
+    return running_server(
+        chosen.arguments, command=command, log=log, environment=chosen.environment
+    )
 
 
 async def play(
@@ -109,48 +140,23 @@ async def play(
     return await SimulatedCall(connection, utterances, voice=voice, options=options).run()
 
 
-def bars_of(measured: Measured, endpoint_ms: int | None) -> list[Bar]:
-    """The table's lines. With the fakes a hesitation is longer than the timer and must be cut:
-
-    cut-ins, words and memory say nothing there and are left out.
-    """
-    data = summary_of(measured.calls)
-    n_turns = max(1, data["n_turns"])
-    gap = data["gap_ms"]
-    n_gaps = gap["n"]
-    bars = [Bar("unanswered turns", data["unanswered"], 0, "")]
-    if endpoint_ms is not None:
-        bars.append(Bar("gap p50, runtime alone", gap["p50"], endpoint_ms + 60))
-    else:
-        words = 100.0 * data["turns_with_words_found"] / max(1, data["turns_with_expected_words"])
-        bars += [
-            Bar("gap p50", gap["p50"], 700),
-            Bar("gap p95", gap["p95"], 1200),
-            Bar("cut-ins", 100.0 * data["cut_ins"] / n_turns, 3, "%"),
-            Bar("hesitations cut", data["hesitations_cut"], 0, ""),
-            Bar("answers with the scripted words", words, 90, "%", at_least=True),
-            Bar("start to /readyz", measured.ready_s, 6, "s"),
-            Bar("resident memory, all processes", measured.resident_mb, 1400, "MB"),
-        ]
-    bars += [
-        Bar("barge-in p95, silent on the wire", data["barge_in_wire_ms"]["p95"], 300),
-        Bar("barge-in p95, audible at the client", data["barge_in_audible_ms"]["p95"], 320),
-        Bar("turns without a waterfall", n_gaps - data["waterfalls"], 0, ""),
-        Bar("waterfall: sum against gap, worst", data["waterfall_worst_error_ms"], 10),
-        Bar("waterfall: marks missing", len(data["waterfall_missing_marks"]), 0, ""),
-    ]
-    return bars
-
-
 def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
     data = summary_of(measured.calls)
     print(f"\n{variant}: {data['calls']} calls, {data['n_turns']} turns")
     print(f"{'ms':<30}{'n':>5}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'most':>9}")
+    for label, key in (
+        ("of this turn's tokens resident", "turn_tokens_resident"),
+        ("turns with a held clause", "clauses_held"),
+        ("reply tokens discarded", "reply_tokens_wasted"),
+    ):
+        if data[key] is not None:
+            print(f"{label:<30}{100 * data[key]:>8.1f} %")
     rows = (
         ("gap", "gap_ms"),
         ("audible (40 ms buffer)", "audible_ms"),
         ("barge-in, on the wire", "barge_in_wire_ms"),
         ("barge-in, audible", "barge_in_audible_ms"),
+        ("tokens left to prefill", "left_to_prefill"),
     )
     for label, key in rows:
         row = data[key]
@@ -188,49 +194,86 @@ def parser() -> argparse.ArgumentParser:
     )
     arguments.add_argument("--warm-up", type=int, default=0, help="calls not counted, first")
     arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
-    arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    arguments.add_argument(
+        "--human", action="store_true", help="human clips instead of the bundled call"
+    )
+    arguments.add_argument(
+        "--ablate", action="store_true", help="each mechanism of anticipation off in turn"
+    )
+    arguments.add_argument(
+        "--check",
+        nargs="?",
+        const=ANTICIPATION,
+        choices=SETS,
+        help=f"exit 1 where a bar of this set is missed (default: {ANTICIPATION})",
+    )
     arguments.add_argument("--json", action="store_true", help="print the results as JSON")
     return arguments
 
 
 def settings_of(chosen: argparse.Namespace) -> Settings:
-    variants: dict[str, tuple[str, ...]] = {"fakes" if chosen.fakes else "embedded": ()}
+    variants = {"fakes" if chosen.fakes else "human" if chosen.human else "embedded": Variant()}
+    if chosen.ablate:
+        variants = {name: Variant((), environment) for name, environment in MECHANISMS.items()}
     if chosen.variant:
         pairs = (text.partition("=")[::2] for text in chosen.variant)
-        variants = {name: tuple(shlex.split(arguments)) for name, arguments in pairs}
+        variants = {name: Variant(tuple(shlex.split(arguments))) for name, arguments in pairs}
     endpoint_ms = (chosen.endpoint_ms or DEFAULT_ENDPOINT_MS) if chosen.fakes else None
-    return Settings(chosen.turns, variants, chosen.warm_up, chosen.seed, endpoint_ms)
+    return Settings(
+        chosen.turns, variants, chosen.warm_up, chosen.seed, endpoint_ms, human=chosen.human
+    )
+
+
+def report(
+    settings: Settings, variant: str, figures: Measured, chosen: argparse.Namespace
+) -> list[Bar]:
+    """Print and write one variant's figures; returns the bars that were asked for."""
+    data = summary_of(figures.calls)
+    bars = bars_of(data, figures.ready_s, figures.resident_mb, bar_set(settings, chosen))
+    data = results(
+        f"turn_latency-{variant.replace(' ', '-')}",
+        settings.seed,
+        {"turns": settings.n_turns, "endpoint_ms": settings.endpoint_ms, "human": settings.human},
+        bars,
+        ready_s=round(figures.ready_s, 2),
+        resident_mb=round(figures.resident_mb, 1),
+        **data,
+        turns=[turn_json(turn) for call in figures.calls for turn in call.turns],
+    )
+    path = write_results(data)
+    plot(data, path.with_suffix(".png"))
+    if chosen.json:
+        json.dump(data, sys.stdout, indent=1)
+        print()
+    else:
+        print_report(variant, figures, bars)
+        print(f"results: {path}")
+    return bars
+
+
+def bar_set(settings: Settings, chosen: argparse.Namespace) -> str:
+    if settings.endpoint_ms is not None:
+        return f"fakes {settings.endpoint_ms}"
+    if settings.human:
+        return "human"
+    return chosen.check or ANTICIPATION
 
 
 def main() -> int:
-    settings = settings_of(parser_arguments := parser().parse_args())
+    chosen = parser().parse_args()
+    settings = settings_of(chosen)
     try:
         measured = asyncio.run(measure(settings))
     except ClientError as error:
         print(error, file=sys.stderr)
         return 2
-    all_hold = True
-    for variant, figures in measured.items():
-        bars = bars_of(figures, settings.endpoint_ms)
-        all_hold &= all(bar.holds for bar in bars)
-        data = results(
-            f"turn_latency-{variant}",
-            settings.seed,
-            {"turns": settings.n_turns, "endpoint_ms": settings.endpoint_ms},
-            bars,
-            ready_s=round(figures.ready_s, 2),
-            resident_mb=round(figures.resident_mb, 1),
-            **summary_of(figures.calls),
-            turns=[turn_json(turn) for call in figures.calls for turn in call.turns],
-        )
-        path = write_results(data)
-        if parser_arguments.json:
-            json.dump(data, sys.stdout, indent=1)
-            print()
-        else:
-            print_report(variant, figures, bars)
-            print(f"results: {path}")
-    return 0 if all_hold or not parser_arguments.check else 1
+    bars = [
+        bar for name, figures in measured.items() for bar in report(settings, name, figures, chosen)
+    ]
+    if chosen.ablate:
+        print_ablation({name: summary_of(figures.calls) for name, figures in measured.items()})
+        return 0  # a mechanism that is off is meant to miss
+    return 0 if all(bar.holds for bar in bars) or not chosen.check else 1
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.call_bars import ANTICIPATION, CALLS, HUMAN, bars_of
 from benchmarks.harness import Bar, bar_table, interleaved, results, write_results
-from benchmarks.turn_latency import Measured, bars_of, parser, settings_of
-from clients.call_result import BargeIn, CallResult, TurnResult
+from benchmarks.turn_latency import Variant, parser, settings_of
+from clients.call_result import Ahead, BargeIn, CallResult, TurnResult
+from clients.call_summary import summary_of
 from clients.waterfall import STAGES, waterfall_of
 
 WATERFALL = waterfall_of(
@@ -17,11 +19,13 @@ WATERFALL = waterfall_of(
 TURN = TurnResult(
     "a", "", "", "latte", (("latte",),), (), 0.0, 1.0, 1.3, 2.0, 300.0, 340.0,
     False, False, False, True, BargeIn(100.0, 140.0, 500.0), WATERFALL,
+    Ahead(10, 9, 3, 20, 2, True),
 )  # fmt: skip
 
 
-def measured(*turns: TurnResult) -> Measured:
-    return Measured([CallResult("slt", "", turns, (), 0, 0)], ready_s=2.0, resident_mb=500.0)
+def bars(*turns: TurnResult, chosen: str = CALLS) -> dict[str, Bar]:
+    data = summary_of([CallResult("slt", "", turns, (), 0, 0)])
+    return {bar.name: bar for bar in bars_of(data, 2.0, 500.0, chosen)}
 
 
 def test_variants_take_turns_and_each_goes_first_in_every_other_round() -> None:
@@ -45,8 +49,8 @@ def test_a_bar_holds_up_to_its_limit_and_never_unmeasured(
 
 
 def test_a_good_call_holds_every_bar() -> None:
-    for endpoint_ms in (None, 250):
-        missed = [bar.name for bar in bars_of(measured(TURN), endpoint_ms) if not bar.holds]
+    for chosen in (CALLS, ANTICIPATION, HUMAN, "fakes 250"):
+        missed = [bar.name for bar in bars(TURN, chosen=chosen).values() if not bar.holds]
         assert missed == []
 
 
@@ -69,16 +73,26 @@ def test_a_good_call_holds_every_bar() -> None:
 )  # fmt: skip
 def test_each_failure_misses_its_bar(change: dict[str, object], missed: str) -> None:
     turns = [TURN] * 5 + [replace(TURN, **change)] * 5  # type: ignore[arg-type]
-    names = [bar.name for bar in bars_of(measured(*turns), None) if not bar.holds]
-    assert missed in names
+    assert not bars(*turns)[missed].holds
+
+
+@pytest.mark.parametrize(
+    ("ahead", "missed"),
+    [
+        (Ahead(10, 7, 3, 20, 2, True), "tokens of this turn resident"),
+        (Ahead(10, 9, 17, 20, 2, True), "tokens left to prefill, p90"),
+        (Ahead(10, 9, 3, 20, 2, False), "held clause ready at release"),
+        (Ahead(10, 9, 3, 20, 12, True), "reply tokens discarded"),
+        (None, "tokens of this turn resident"),
+    ],
+)
+def test_what_was_not_done_ahead_misses_its_bar(ahead: Ahead | None, missed: str) -> None:
+    assert not bars(replace(TURN, ahead=ahead), chosen=ANTICIPATION)[missed].holds
 
 
 def test_the_runtime_alone_may_cost_60_ms_over_its_timer() -> None:
-    names = {bar.name: bar for bar in bars_of(measured(TURN), 240)}
-    assert names["gap p50, runtime alone"].holds
-    assert not {bar.name: bar for bar in bars_of(measured(TURN), 239)}[
-        "gap p50, runtime alone"
-    ].holds
+    assert bars(TURN, chosen="fakes 240")["gap p50, runtime alone"].holds
+    assert not bars(TURN, chosen="fakes 239")["gap p50, runtime alone"].holds
 
 
 def test_results_say_where_they_come_from(tmp_path: Path) -> None:
@@ -93,6 +107,10 @@ def test_results_say_where_they_come_from(tmp_path: Path) -> None:
 
 def test_variants_are_read_from_the_command_line() -> None:
     chosen = parser().parse_args(["--variant", "a=--config x.toml", "--variant", "b="])
-    assert settings_of(chosen).variants == {"a": ("--config", "x.toml"), "b": ()}
+    assert settings_of(chosen).variants == {
+        "a": Variant(("--config", "x.toml")), "b": Variant()
+    }  # fmt: skip
+    switched = settings_of(parser().parse_args(["--ablate"])).variants
+    assert switched["no held clause"].environment == {"VOICELOOP_ANTICIPATION_HELD_CLAUSE": "0"}
     assert settings_of(parser().parse_args(["--fakes"])).endpoint_ms == 200
     assert settings_of(parser().parse_args([])).endpoint_ms is None
