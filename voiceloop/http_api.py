@@ -83,6 +83,7 @@ def health_routes(
     *,
     registry: CollectorRegistry,
     keys: KeyRing,
+    allowed_origins: Sequence[str],
     not_ready: Callable[[], str | None],
 ) -> list[Route]:
     """``/healthz`` and ``/readyz`` for probes (no key), ``/metrics`` for Prometheus (key).
@@ -103,8 +104,9 @@ def health_routes(
 
     async def metrics(request: Request) -> Response:
         try:
+            check_origin(request.headers, allowed_origins, is_keyed=not keys.is_open)
             keys.check_lasting(client_key(request.headers))
-        except Unauthorized as error:
+        except VoiceLoopError as error:
             return error_response(error)
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 

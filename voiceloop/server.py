@@ -114,7 +114,10 @@ def build_app(gateway: Gateway) -> Starlette:
         await _realtime(gateway, websocket)
 
     routes = health_routes(
-        registry=gateway.metrics.registry, keys=gateway.keys, not_ready=gateway.not_ready
+        registry=gateway.metrics.registry,
+        keys=gateway.keys,
+        allowed_origins=gateway.config.allowed_origins,
+        not_ready=gateway.not_ready,
     )
     routes += realtime_routes(
         keys=gateway.keys,
