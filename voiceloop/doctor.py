@@ -7,11 +7,7 @@ preset's own workers, so what passes here is what a server would run.
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
-import os
 import platform
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -24,16 +20,22 @@ from typing import Any, Literal
 from rich.console import Console
 
 from voiceloop import __version__
+from voiceloop.catalog import PRESETS
 from voiceloop.config import Config
 from voiceloop.errors import VoiceLoopError
+from voiceloop.machine import Machine, installed_version, this_machine
+from voiceloop.model_cache import hub_folder
+from voiceloop.preset_check import choose, missing_pieces
 from voiceloop.presets import embedded_model_dir, worker_specs
+from voiceloop.seats import find_seat
 from voiceloop.supervisor import Supervisor
 from voiceloop.worker_messages import WorkerSpec
 
 STAGE_DEADLINE_S = 30.0
 ROOMS = ("voiceloop", "engine", "audio", "clients")
 
-# distribution -> what it is for, and the extra that brings it ("" for none)
+# distribution -> what it is for, and the extra that brings it ("" for none); what a preset needs
+# beyond these stands in its table
 REQUIRED = {
     "numpy": ("samples", ""),
     "msgspec": ("messages", ""),
@@ -43,18 +45,13 @@ REQUIRED = {
     "httpx": ("remote models", ""),
     "onnxruntime": ("voice activity", ""),
     "faster-whisper": ("the voice activity model's file", ""),
-    "torch": ("the engine", "embedded"),
-    "safetensors": ("the engine", "embedded"),
-    "tokenizers": ("the engine", "embedded"),
-    "jinja2": ("chat templates", "embedded"),
-    "pocketsphinx": ("the recognizer", "embedded"),
-    "espeakng-loader": ("the voice", "embedded"),
+    "huggingface-hub": ("voiceloop models pull", ""),
+    "soundfile": ("audio files", ""),
 }
 OPTIONAL = {
     "matplotlib": ("the demo's pictures", "embedded"),
     "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
 }
-MIN_MEMORY_MB = 2000
 MIN_CORES = 2
 
 Level = Literal["ok", "note", "problem"]
@@ -90,19 +87,24 @@ def run_doctor(console: Console | None = None) -> int:
             lines.append(f"        -> {finding.remedy}")
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
-    checks = (
-        check_python,
-        check_packages,
-        check_origins,
-        check_machine,
-        check_microphone,
-        check_models,
-    )
-    for check in checks:
-        for finding in check():
+    machine = this_machine()
+    hub = hub_folder()
+    for findings in (
+        check_python(),
+        check_packages(),
+        check_origins(),
+        check_libraries(),
+        check_machine(machine),
+        check_microphone(),
+        check_models(),
+        check_presets(machine, hub),
+    ):
+        for finding in findings:
             show(finding)
+    choice = choose(Config(), machine, hub)
+    show(Finding("ok", "voiceloop serve", f"takes the preset {choice.preset.name}", choice.better))
     with console.status("testing each stage"):
-        asyncio.run(_self_test(worker_specs(Config()), show))
+        asyncio.run(_self_test(worker_specs(Config(preset=choice.preset.name)), show))
     if n_problems:
         console.print(f"[red]{n_problems} problem{'s' if n_problems > 1 else ''} found[/]")
     else:
@@ -119,22 +121,52 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages(
-    version: Callable[[str], str] = importlib.metadata.version,
+    version: Callable[[str], str | None] = installed_version,
 ) -> Iterator[Finding]:
     """Distributions by their metadata: nothing heavy is imported."""
     present: list[str] = []
     missing: list[Finding] = []
-    for packages, level in ((REQUIRED, "problem"), (OPTIONAL, "note")):
+    tables: tuple[tuple[dict[str, tuple[str, str]], Level], ...] = (
+        (REQUIRED, "problem"),
+        (OPTIONAL, "note"),
+    )
+    for packages, level in tables:
         for name, (purpose, extra) in packages.items():
-            try:
-                present.append(f"{name} {version(name)}")
-            except importlib.metadata.PackageNotFoundError:
-                target = f"voiceloop[{extra}]" if extra else "voiceloop"
-                found = f"not installed; it is needed for {purpose}"
-                kind: Any = level
-                missing.append(Finding(kind, name, found, f"pip install '{target}'"))
+            number = version(name)
+            if number is not None:
+                present.append(f"{name} {number}")
+                continue
+            target = f"voiceloop[{extra}]" if extra else "voiceloop"
+            found = f"not installed; it is needed for {purpose}"
+            missing.append(Finding(level, name, found, f"pip install '{target}'"))
     yield Finding("ok", "packages", ", ".join(present))
     yield from missing
+
+
+def check_presets(machine: Machine, hub: Path) -> Iterator[Finding]:
+    """What each preset lacks here. Only the embedded one must be whole."""
+    for preset in PRESETS:
+        taken = {role: find_seat(model, hub) for role, model in preset.models.items()}
+        lacks = missing_pieces(preset, taken, machine, hub)
+        subject = f"preset {preset.name}"
+        if not lacks:
+            yield Finding("ok", subject, f"ready ({preset.summary})")
+        level: Level = "problem" if preset == PRESETS[0] else "note"
+        for one in lacks:
+            yield Finding(level, subject, f"lacks {one.subject}: {one.found}", one.remedy)
+
+
+def check_libraries() -> Iterator[Finding]:
+    """System libraries that Python packages load, where their wheels do not bring them."""
+    try:
+        import soundfile
+    except ImportError:
+        return  # the packages' check has said so
+    except OSError as error:
+        remedy = "install libsndfile (Debian: apt install libsndfile1)"
+        yield Finding("problem", "libsndfile", str(error), remedy)
+        return
+    yield Finding("ok", "libsndfile", soundfile.__libsndfile_version__)
 
 
 def check_origins(
@@ -173,20 +205,16 @@ def _origin(spec: ModuleSpec | None) -> Path | None:
     return Path(folders[0]).resolve().parent if folders else None
 
 
-def check_machine() -> Iterator[Finding]:
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if (n_cores or 1) < MIN_CORES:
+def check_machine(machine: Machine) -> Iterator[Finding]:
+    if machine.n_cores < MIN_CORES:
         remedy = "the embedded models share one core: expect answers to come late"
-        yield Finding("note", "processor", f"{n_cores} core", remedy)
+        yield Finding("note", "processor", f"{machine.n_cores} core", remedy)
     else:
-        yield Finding("ok", "processor", f"{n_cores} cores, {platform.machine()}")
-    memory_mb = _available_memory_mb()
-    if memory_mb is not None and memory_mb < MIN_MEMORY_MB:
-        remedy = f"free memory up to {MIN_MEMORY_MB} MB: the embedded preset holds about 1400"
-        yield Finding("problem", "memory", f"{memory_mb} MB available", remedy)
-    elif memory_mb is not None:
-        yield Finding("ok", "memory", f"{memory_mb} MB available")
-    yield Finding("ok", "GPU", _gpus() or "none; the embedded preset needs none")
+        yield Finding("ok", "processor", f"{machine.n_cores} cores, {platform.machine()}")
+    if machine.memory_mb is not None:
+        yield Finding("ok", "memory", f"{machine.memory_mb} MB available")
+    named = "; ".join(f"{gpu.name}, {gpu.memory_mb} MB" for gpu in machine.gpus)
+    yield Finding("ok", "GPU", named or "none; only the preset gpu needs one")
 
 
 def check_microphone() -> Iterator[Finding]:
@@ -208,30 +236,6 @@ def check_microphone() -> Iterator[Finding]:
     else:
         remedy = "voiceloop talk needs both; talk --wav FILE needs none"
         yield Finding("note", "sound devices", found, remedy)
-
-
-def _available_memory_mb() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024 // 1_000_000
-    return None
-
-
-def _gpus() -> str:
-    """Names of NVIDIA devices as their own tool tells them; importing torch takes seconds."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ""
-    command = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return "; ".join(listed.stdout.split("\n")).strip("; ") if listed.returncode == 0 else ""
 
 
 def check_models(folder: Path | None = None) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
@@ -18,10 +17,12 @@ from voiceloop.doctor import (
     check_models,
     check_origins,
     check_packages,
+    check_presets,
     check_python,
     run_doctor,
     self_test,
 )
+from voiceloop.machine import Machine
 from voiceloop.worker_messages import RoleSpec, WorkerSpec
 
 FAULTS = Path(__file__).parents[1] / "faults"
@@ -36,13 +37,11 @@ def test_a_complete_installation_has_no_problem() -> None:
 
 
 def test_a_missing_package_names_the_extra_that_brings_it() -> None:
-    def version(name: str) -> str:
-        if name in ("pocketsphinx", "sounddevice"):
-            raise importlib.metadata.PackageNotFoundError(name)
-        return "1.0"
+    def version(name: str) -> str | None:
+        return None if name in ("msgspec", "sounddevice") else "1.0"
 
     (needed,) = problems(check_packages(version))
-    assert needed.remedy == "pip install 'voiceloop[embedded]'"
+    assert (needed.subject, needed.remedy) == ("msgspec", "pip install 'voiceloop'")
     notes = [finding for finding in check_packages(version) if finding.level == "note"]
     assert [note.subject for note in notes] == ["sounddevice"]
 
@@ -79,9 +78,29 @@ def test_a_model_folder_that_misses_a_file_is_named(tmp_path: Path) -> None:
     assert (finding.level, finding.found[:4]) == ("ok", "3 MB")
 
 
-def test_little_memory_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_available_memory_mb", lambda: 100)
-    assert [finding.subject for finding in problems(check_machine())] == ["memory"]
+def machine(memory_mb: int = 64_000, without: str = "") -> Machine:
+    return Machine(2, memory_mb, (), lambda name: None if name == without else "99.0")
+
+
+def test_few_cores_are_noted_and_the_machine_is_told() -> None:
+    assert [finding.level for finding in check_machine(machine())] == ["ok", "ok", "ok"]
+    one_core = Machine(1, None, (), lambda name: "1.0")
+    assert [finding.level for finding in check_machine(one_core)] == ["note", "ok"]
+
+
+def test_what_a_preset_lacks_is_named_with_its_command(tmp_path: Path) -> None:
+    findings = list(check_presets(machine(without="pocketsphinx"), tmp_path))
+    told = [(one.level, one.subject, one.remedy) for one in findings]
+    assert ("problem", "preset embedded", "pip install 'voiceloop[embedded]'") in told
+    assert ("note", "preset cpu", "voiceloop models pull cpu") in told
+    assert ("note", "preset gpu", "voiceloop models pull gpu") in told
+    assert any(one.found.startswith("lacks GPU") for one in findings)
+    assert all(one.remedy for one in findings)
+
+
+def test_little_memory_is_a_problem_of_the_embedded_preset(tmp_path: Path) -> None:
+    [finding] = problems(check_presets(machine(memory_mb=100), tmp_path))
+    assert finding.found == "lacks memory: 100 MB available, expected 1400"
 
 
 async def test_each_stage_is_tested_in_the_worker_a_server_would_use(
@@ -106,8 +125,8 @@ async def test_each_stage_is_tested_in_the_worker_a_server_would_use(
 def test_only_a_problem_fails_the_command(
     level: doctor.Level, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("packages", "origins", "machine", "microphone", "models"):
-        monkeypatch.setattr(doctor, f"check_{name}", lambda: iter(()))
+    for name in ("packages", "origins", "libraries", "machine", "microphone", "models", "presets"):
+        monkeypatch.setattr(doctor, f"check_{name}", lambda *_: iter(()))
     found = iter([Finding(level, "thing", "as [found]", "do this")])
     monkeypatch.setattr(doctor, "check_python", lambda: found)
     monkeypatch.setattr(doctor, "worker_specs", lambda config: ())

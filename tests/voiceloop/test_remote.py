@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.remote_service import Answer, Remote, Service, scripted_remote
+from tests.remote_service import Answer, Service
 from voiceloop import remote
 from voiceloop.backends import (
     ChatMessage,
@@ -28,23 +28,6 @@ PARAMS = GenerateParams(max_tokens=20)
 USER = (ChatMessage("user", "hello"),)
 
 Connect = Callable[..., RemoteService]
-
-
-@pytest.fixture
-async def remote_service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Remote]:
-    monkeypatch.setattr(remote, "RETRY_PAUSES_S", (0.0, 0.0))
-    async with scripted_remote() as running:
-        yield running
-
-
-@pytest.fixture
-def service(remote_service: Remote) -> Service:
-    return remote_service.service
-
-
-@pytest.fixture
-def connect(remote_service: Remote) -> Connect:
-    return remote_service.connect
 
 
 def chunks(*deltas: dict[str, Any], reason: str = "stop", done: bool = True) -> list[bytes]:

@@ -6,17 +6,14 @@ import asyncio
 import io
 import json
 import wave
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.remote_service import Answer, Remote, Service, scripted_remote
-from voiceloop import remote
+from tests.remote_service import Answer, Service
 from voiceloop.backends import (
-    ChatMessage,
-    GenerateParams,
     Partial,
     RecognizerOptions,
     Transcript,
@@ -25,27 +22,7 @@ from voiceloop.errors import BackendError
 from voiceloop.remote import RemoteService
 from voiceloop.remote_recognizer import RemoteRecognizer, is_quiet
 
-PARAMS = GenerateParams(max_tokens=20)
-USER = (ChatMessage("user", "hello"),)
-
 Connect = Callable[..., RemoteService]
-
-
-@pytest.fixture
-async def remote_service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Remote]:
-    monkeypatch.setattr(remote, "RETRY_PAUSES_S", (0.0, 0.0))
-    async with scripted_remote() as running:
-        yield running
-
-
-@pytest.fixture
-def service(remote_service: Remote) -> Service:
-    return remote_service.service
-
-
-@pytest.fixture
-def connect(remote_service: Remote) -> Connect:
-    return remote_service.connect
 
 
 LOUD = (8000 * np.sin(np.arange(8000) / 5)).astype("<i2").tobytes()  # half a second

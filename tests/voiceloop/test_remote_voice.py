@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
-from tests.remote_service import Answer, Remote, Service, scripted_remote
-from voiceloop import remote
+from tests.remote_service import Answer, Service
 from voiceloop.backends import (
-    ChatMessage,
-    GenerateParams,
     Speech,
     SpeechEnd,
     SpokenWord,
@@ -21,27 +18,7 @@ from voiceloop.errors import BackendError
 from voiceloop.remote import RemoteService
 from voiceloop.remote_voice import ClauseCutter, RemoteVoice
 
-PARAMS = GenerateParams(max_tokens=20)
-USER = (ChatMessage("user", "hello"),)
-
 Connect = Callable[..., RemoteService]
-
-
-@pytest.fixture
-async def remote_service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Remote]:
-    monkeypatch.setattr(remote, "RETRY_PAUSES_S", (0.0, 0.0))
-    async with scripted_remote() as running:
-        yield running
-
-
-@pytest.fixture
-def service(remote_service: Remote) -> Service:
-    return remote_service.service
-
-
-@pytest.fixture
-def connect(remote_service: Remote) -> Connect:
-    return remote_service.connect
 
 
 def pcm(n_ms: int, *, split: int = 2) -> Answer:
