@@ -20,6 +20,7 @@ ROOT = "root"
 # English is near 4 characters a token, a small vocabulary near 3.5; roles and markers come on top.
 CHARS_PER_TOKEN = 3
 TOKENS_PER_MESSAGE = 6
+NO_BOUND = 2**31
 
 
 @dataclass(slots=True)
@@ -48,21 +49,29 @@ class _Reply:
 class Window:
     """How much of a long conversation the model is shown.
 
-    Over ``n_tokens`` the oldest items go, down to ``retention_ratio`` of it: seldom and much at
-    once, because each time the model's cache of the history is lost.
+    Over ``n_tokens`` (instructions included) the oldest items go, until what follows the
+    instructions fills ``retention_ratio`` of its room: seldom and much at once, because each time
+    the model's cache of the history is lost.
     """
 
     n_tokens: int
     retention_ratio: float = 0.8
+    n_after_instructions: int | None = None  # the client's own bound, on what follows these
 
     @classmethod
     def of(cls, truncation: str | dict[str, Any], n_tokens: int) -> Window | None:
         """The window that a session's ``truncation`` asks for; 0 tokens: no bound is known."""
-        if truncation == "disabled" or not n_tokens:
+        if not isinstance(truncation, dict):
+            return cls(n_tokens) if n_tokens and truncation != "disabled" else None
+        n_most = truncation.get("token_limits", {}).get("post_instructions")
+        if not n_tokens and n_most is None:
             return None
-        if isinstance(truncation, dict):
-            return cls(n_tokens, truncation["retention_ratio"])
-        return cls(n_tokens)
+        return cls(n_tokens or NO_BOUND, truncation["retention_ratio"], n_most)
+
+    def room(self, n_instructions: int) -> int:
+        """Tokens that may follow the instructions."""
+        left = self.n_tokens - n_instructions
+        return left if self.n_after_instructions is None else min(left, self.n_after_instructions)
 
 
 class Conversation:
@@ -200,8 +209,15 @@ class Conversation:
         start = self._find(self._oldest_shown) if self._oldest_shown is not None else None
         end = None if before is None else self._find(before)
         messages = [ChatMessage(role="system", content=instructions)] if instructions else []
+        goes_on = False  # the last message is the caller's, spoken, and nobody has answered it
         for item in self._items[start:end]:
-            _append_message(messages, item, self._text(item))
+            text, n_before = self._text(item), len(messages)
+            if goes_on and _is_spoken(item) and text:
+                messages[-1] = replace(messages[-1], content=f"{messages[-1].content} {text}")
+                continue
+            _append_message(messages, item, text)
+            if len(messages) > n_before:
+                goes_on = _is_spoken(item)
         return tuple(messages)
 
     def _slide_window(self, instructions: str) -> None:
@@ -211,10 +227,10 @@ class Conversation:
         start = self._find(self._oldest_shown) if self._oldest_shown is not None else 0
         start = start or 0
         sizes = [self._n_tokens(item) for item in self._items[start:]]
-        n_tokens = _n_tokens(instructions) + sum(sizes)
-        if n_tokens <= self.window.n_tokens:
+        n_tokens, room = sum(sizes), self.window.room(_n_tokens(instructions))
+        if n_tokens <= room:
             return
-        goal = self.window.n_tokens * self.window.retention_ratio
+        goal = room * self.window.retention_ratio
         last = len(self._items) - 1
         while start < last:
             item = self._items[start]
@@ -262,6 +278,16 @@ def chat_messages(instructions: str, items: Iterable[Item]) -> tuple[ChatMessage
 def _n_tokens(text: str) -> int:
     """Tokens of a message, guessed high: the gateway has no tokenizer."""
     return len(text) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE
+
+
+def _is_spoken(item: Item) -> bool:
+    """A turn of the caller in words that were heard."""
+    return (
+        isinstance(item, Message)
+        and item.role == "user"
+        and bool(item.content)
+        and all(part.type == "input_audio" for part in item.content)
+    )
 
 
 def _append_message(messages: list[ChatMessage], item: Item, text: str) -> None:

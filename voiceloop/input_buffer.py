@@ -24,7 +24,21 @@ class InputBuffer:
         self._item_id: str | None = None
         self._waiting_ms = 0.0
         self._stable = ""
+        self._speech_start_ms = 0.0
+        self._speech_ms = 0.0
         self.is_speaking = False
+
+    def begin_speech(self, start_ms: float) -> None:
+        self.is_speaking, self._speech_start_ms = True, start_ms
+
+    def end_speech(self, end_ms: float) -> None:
+        self.is_speaking = False
+        self._speech_ms += max(0.0, end_ms - self._speech_start_ms)
+
+    @property
+    def heard_ms(self) -> float:
+        """Audio of the open item: its speech where that was detected, else all that waits."""
+        return self._speech_ms or self._waiting_ms
 
     def item_id(self) -> str:
         """The id the caller's next item will have; made on first use."""
@@ -75,7 +89,7 @@ class InputBuffer:
     def reset(self) -> None:
         """Committed, cleared or dropped."""
         self._item_id, self._waiting_ms, self.is_speaking = None, 0.0, False
-        self._stable = ""
+        self._stable, self._speech_ms = "", 0.0
 
 
 def decode_audio(audio: str, audio_format: AudioFormat, where: str) -> bytes:

@@ -83,6 +83,7 @@ class Protocol:
         self._outbox = Outbox(self.session_id[-12:], is_beta=is_beta)
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
+        self._unanswered_ms = 0.0  # of the caller's audio, since the last response
         self._input = InputBuffer(self.new_id, self._limits.uncommitted_audio_ms)
 
     # --- the client's side ---
@@ -229,7 +230,7 @@ class Protocol:
         """
         item_id = self._input.item_id()
         if not self._input.is_speaking:
-            self._input.is_speaking = True
+            self._input.begin_speech(audio_start_ms)
             self.send(events.SpeechStarted(audio_start_ms=int(audio_start_ms), item_id=item_id))
         detection = self.settings.turn_detection
         if self._active is not None and detection is not None and detection.interrupt_response:
@@ -239,7 +240,7 @@ class Protocol:
     def speech_stopped(self, audio_end_ms: float) -> None:
         """The caller's speech ended there; ``commit_input`` or more speech follows."""
         if self._input.is_speaking:
-            self._input.is_speaking = False
+            self._input.end_speech(audio_end_ms)
             self.send(
                 events.SpeechStopped(audio_end_ms=int(audio_end_ms), item_id=self._input.item_id())
             )
@@ -250,6 +251,7 @@ class Protocol:
         It is the id that ``speech_started`` gave, or a new one where there was none.
         """
         item_id = self._input.item_id()
+        self._unanswered_ms += self._input.heard_ms
         self.drop_input()
         self.send(events.Committed(previous_item_id=self.conversation.last_id, item_id=item_id))
         content = (Part(type="input_audio", transcript=None),)
@@ -332,6 +334,7 @@ class Protocol:
             self._out_of_band[handle.id] = handle
         else:
             self._active = handle
+            handle.input_audio_ms, self._unanswered_ms = self._unanswered_ms, 0.0
         return handle
 
     def add_item(self, item: Item, previous_item_id: str | None = None) -> None:

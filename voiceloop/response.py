@@ -6,6 +6,7 @@ item and part that was added is done before it. Pure; events go into the protoco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
@@ -25,6 +26,8 @@ CloseReason = Literal["turn_detected", "client_cancelled", "max_output_tokens", 
 
 T = TypeVar("T")
 
+INPUT_TOKEN_MS = 100.0
+OUTPUT_TOKEN_MS = 50.0
 MAX_FRAME_MS = 200.0  # a bigger frame keeps a caller waiting for its end before it is played
 
 
@@ -96,6 +99,8 @@ class ResponseHandle:
         self._message: _Output | None = None
         self._words = _Words()
         self._closed: ResponseStatus | None = None
+        self.input_audio_ms = 0.0  # of the caller's turns that it answers
+        self._output_audio_ms = 0.0
         wire.send(events.ResponseCreated(response=self._body("in_progress")))
 
     @property
@@ -153,6 +158,7 @@ class ResponseHandle:
             piece = data[start : start + n_frame]
             event = events.AudioDelta(**self._place(message), delta=piece)
             self._wire.send(event, delta_of=None if is_fade else self.id)
+        self._output_audio_ms += duration_ms
         if not self.is_out_of_band:
             self._wire.conversation.add_audio(message.item.id, duration_ms)
 
@@ -231,7 +237,8 @@ class ResponseHandle:
                 details["reason"] = reason
             if error is not None:
                 details["error"] = {"type": error.type, "code": error.wire_code}
-        body = self._body(status, details=details, usage=usage_to_wire(usage or Usage()))
+        wire = usage_to_wire(usage or Usage(), self.input_audio_ms, self._output_audio_ms)
+        body = self._body(status, details=details, usage=wire)
         self._wire.send(events.ResponseDone(response=body))
         self._on_close(self)
 
@@ -339,19 +346,23 @@ class ResponseHandle:
         )
 
 
-def usage_to_wire(usage: Usage) -> Json:
+def usage_to_wire(usage: Usage, input_audio_ms: float = 0.0, output_audio_ms: float = 0.0) -> Json:
     """Token counts for ``response.done``; every integer is there (agents-js drops nulls' event).
 
-    Audio counts as no tokens: the language model reads and writes text only.
+    Text is counted by the language model. It reads and writes no audio: of that the time counts,
+    in the measure that clients know from OpenAI.
     """
     n_cached = min(usage.n_cached_tokens, usage.n_prompt_tokens)
+    n_heard = math.ceil(input_audio_ms / INPUT_TOKEN_MS)
+    n_spoken = math.ceil(output_audio_ms / OUTPUT_TOKEN_MS)
+    n_input, n_output = usage.n_prompt_tokens + n_heard, usage.n_reply_tokens + n_spoken
     return {
-        "total_tokens": usage.n_prompt_tokens + usage.n_reply_tokens,
-        "input_tokens": usage.n_prompt_tokens,
-        "output_tokens": usage.n_reply_tokens,
+        "total_tokens": n_input + n_output,
+        "input_tokens": n_input,
+        "output_tokens": n_output,
         "input_token_details": {
             "text_tokens": usage.n_prompt_tokens,
-            "audio_tokens": 0,
+            "audio_tokens": n_heard,
             "image_tokens": 0,
             "cached_tokens": n_cached,
             "cached_tokens_details": {
@@ -360,7 +371,7 @@ def usage_to_wire(usage: Usage) -> Json:
                 "image_tokens": 0,
             },
         },
-        "output_token_details": {"text_tokens": usage.n_reply_tokens, "audio_tokens": 0},
+        "output_token_details": {"text_tokens": usage.n_reply_tokens, "audio_tokens": n_spoken},
     }
 
 

@@ -285,7 +285,12 @@ def _read_truncation(value: Any, where: str) -> str | Json:
         return str(value)
     if isinstance(value, dict) and value.get("type") == "retention_ratio":
         ratio = _number(value.get("retention_ratio"), f"{where}.retention_ratio", 0.0, 1.0)
-        return {"type": "retention_ratio", "retention_ratio": ratio}
+        limits = _object(value, "token_limits", f"{where}.token_limits")
+        found: Json = {"type": "retention_ratio", "retention_ratio": ratio}
+        if (n_most := limits.get("post_instructions")) is not None:
+            path = f"{where}.token_limits.post_instructions"
+            found["token_limits"] = {"post_instructions": int(_number(n_most, path, 1, 10**9))}
+        return found
     raise expected(where, "auto, disabled or a retention_ratio", value)
 
 

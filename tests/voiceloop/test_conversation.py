@@ -123,6 +123,19 @@ def test_a_long_conversation_keeps_its_instructions_and_its_latest_turns() -> No
     assert sum(len(message.content) // 3 + 6 for message in messages) <= 200
 
 
+def test_a_clients_own_bound_holds_for_what_follows_the_instructions() -> None:
+    asked = {
+        "type": "retention_ratio",
+        "retention_ratio": 0.5,
+        "token_limits": {"post_instructions": 200},
+    }
+    for n_tokens in (0, 5000):
+        conversation = Conversation(Window.of(asked, n_tokens))
+        talk(conversation, 40)
+        messages = conversation.messages("Be kind. " * 100)[1:]
+        assert 0 < sum(len(message.content) // 3 + 6 for message in messages) <= 100
+
+
 def test_the_window_stands_still_between_its_moves() -> None:
     conversation = Conversation(Window(n_tokens=400, retention_ratio=0.5))
     talk(conversation, 10)

@@ -88,7 +88,7 @@ def test_a_spoken_turn_in_order() -> None:
     ]
     assert events[3]["item"]["content"] == [{"type": "input_audio", "transcript": None}]
     done = events[-1]["response"]
-    assert done["status"] == "completed" and done["usage"]["total_tokens"] == 9
+    assert done["status"] == "completed" and done["usage"]["total_tokens"] == 9 + 8 + 1
     assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "Hi."}]
 
 
@@ -535,3 +535,20 @@ def test_a_call_without_arguments_has_an_empty_object_of_them() -> None:
     item = {"type": "function_call", "call_id": "c1", "name": "hours", "arguments": ""}
     wire.say("conversation.item.create", item=item)
     assert wire.sent()[0]["item"]["arguments"] == "{}"
+
+
+def test_audio_counts_by_its_time_beside_the_text() -> None:
+    wire = Wire()
+    wire.protocol.speech_started(100)
+    wire.protocol.speech_stopped(1650)
+    wire.protocol.commit_input()
+    handle = wire.protocol.open_response()
+    handle.audio_delta(bytes(2 * 24 * 510), 510.0)
+    handle.close("completed", usage=Usage(7, 3, 2))
+    wire.protocol.open_response().close("completed", usage=Usage(7, 7, 2))
+    first, second = (e["response"]["usage"] for e in wire.sent() if e["type"] == "response.done")
+    assert first["input_token_details"]["audio_tokens"] == 16
+    assert first["output_token_details"]["audio_tokens"] == 11
+    assert (first["input_tokens"], first["output_tokens"]) == (7 + 16, 2 + 11)
+    assert first["total_tokens"] == 7 + 16 + 2 + 11
+    assert second["input_token_details"]["audio_tokens"] == 0 and second["total_tokens"] == 9

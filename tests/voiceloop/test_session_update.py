@@ -125,6 +125,9 @@ def test_a_transcription_session_echoes_its_input_only() -> None:
     ({"max_output_tokens": 0}, "session.max_output_tokens"),
     ({"max_output_tokens": True}, "session.max_output_tokens"),
     ({"truncation": "some"}, "session.truncation"),
+    ({"truncation": {"type": "retention_ratio", "retention_ratio": 0.5,
+                     "token_limits": {"post_instructions": 0}}},
+     "session.truncation.token_limits.post_instructions"),
     ({"voiceloop": {"timeline": 1}}, "session.voiceloop.timeline"),
 ])  # fmt: skip
 def test_a_wrong_value_names_its_path(patch: dict[str, Any], param: str) -> None:
