@@ -46,7 +46,7 @@ SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
 STRICT = ("openai", "openai_sync", "agents", "livekit")  # pipecat warns of itself at its import
 N_AT_ONCE = 3  # they wait most of the time, but each starts with seconds of imports
 CLIENT_S = 240.0
-READY_S = 60.0
+READY_S = 120.0
 
 pytestmark = [pytest.mark.call, pytest.mark.timeout(600)]
 
