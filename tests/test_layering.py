@@ -15,7 +15,7 @@ TOP_LEVEL = {
     "benchmarks", "LICENSE", "NOTICE.md", "CHANGELOG.md", "Makefile", "constraints.txt", ".ci",
     ".gitignore",
 }  # fmt: skip
-MODEL_MODULES = {"worker", "language_role", "recognizer_role", "voice_role"}
+MODEL_MODULES = {"worker", "chat_template", "language_role", "recognizer_role", "voice_role"}
 PURE_MODULES = ("protocol", "events", "endpointing", "conversation", "admission")
 GATEWAY_AUDIO = {"audio.frames", "audio.codec", "audio.resample", "audio.vad"}
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader")

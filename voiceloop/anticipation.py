@@ -52,8 +52,10 @@ class LiveBranch:
         branch_id: str,
         context: Context,
         on_p_end: PEndCallback | None = None,
+        said_before: str = "",
     ) -> None:
         self.context = context
+        self.said_before = said_before
         self._language_model = language_model
         self._branch_id = branch_id
         self._on_p_end = on_p_end
@@ -77,6 +79,10 @@ class LiveBranch:
     @property
     def failed(self) -> bool:
         return self._failure is not None
+
+    def turn_text(self, words: tuple[str, ...]) -> str:
+        """The open turn as the model will be given it: with what was said before, unanswered."""
+        return " ".join((self.said_before, *words) if self.said_before else words)
 
     async def _read(self) -> None:
         try:
@@ -125,7 +131,7 @@ class LiveBranch:
         self._n_staged += 1
         self._staged_words[self._n_staged] = self._words
         try:
-            self._branch.stage(self._n_staged, " ".join(self._words))
+            self._branch.stage(self._n_staged, self.turn_text(self._words))
         except Overloaded:
             self._n_staged -= 1  # the next revision stages these words too
         except BackendError as error:
@@ -232,11 +238,13 @@ class Anticipation:
         self._live: LiveBranch | None = None
         self._n_branches = 0
 
-    def new_branch(self, context: Context, on_p_end: PEndCallback | None = None) -> LiveBranch:
-        """A branch of this session that nobody anticipated."""
+    def new_branch(
+        self, context: Context, on_p_end: PEndCallback | None = None, said_before: str = ""
+    ) -> LiveBranch:
         self._n_branches += 1
         branch_id = f"{self._session_id}.b{self._n_branches}"
-        return LiveBranch(self._language_model, branch_id, context, on_p_end).start(self._tasks)
+        live = LiveBranch(self._language_model, branch_id, context, on_p_end, said_before)
+        return live.start(self._tasks)
 
     @property
     def live(self) -> LiveBranch | None:
@@ -247,14 +255,22 @@ class Anticipation:
     def is_open(self) -> bool:
         return self._live is not None or not self._enabled
 
-    def open(self, context: Context) -> None:
-        """The caller began to speak: bring the conversation so far into the cache."""
+    def open(self, messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> None:
+        """The caller began to speak: bring the conversation so far into the cache.
+
+        A last message of the caller's that nobody answered is the beginning of this turn.
+        """
         if not self._enabled:
             return
-        if self._live is not None and self._live.context == context and not self._live.failed:
-            return
+        said_before = ""
+        if messages and messages[-1].role == "user":
+            messages, said_before = messages[:-1], messages[-1].content
+        context, live = Context(messages, tools), self._live
+        if live is not None and not live.failed:
+            if (live.context, live.said_before) == (context, said_before):
+                return
         self.abort()
-        self._live = self.new_branch(context, self._on_p_end)
+        self._live = self.new_branch(context, self._on_p_end, said_before)
 
     def observe_words(
         self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool
@@ -262,10 +278,6 @@ class Anticipation:
         """Stage what will stay; at a pause all there is, since it may be the whole turn."""
         if self._live is not None and (full or self._prefills):
             self._live.stage(stable + unstable if full else stable)
-
-    def turn_text(self, words: tuple[str, ...]) -> str:
-        """The open turn as the language model will be given it."""
-        return " ".join(words)
 
     def adopt(
         self, prompt: tuple[ChatMessage, ...], tools: tuple[Tool, ...]

@@ -61,18 +61,16 @@ class Drafts:
             return
         if self._n_begun >= MAX_PER_TURN or (self._turn is not None and words == self._words):
             return
-        text = self._services.anticipation.turn_text(words)
-        if p_end is None or p_end < MIN_P_END or self._agent.crisis.answers(text):
+        live = self._services.anticipation.live
+        text = live.turn_text(words) if live is not None else " ".join(words)
+        if live is None or p_end is None or p_end < MIN_P_END or self._agent.crisis.answers(text):
             return
         if self._services.load() > MAX_UTILIZATION or self._is_over_budget():
             self._metrics.drafts.labels(fate="forgone").inc()
             return
-        self._begin(words, text)
+        self._begin(live, words, text)
 
-    def _begin(self, words: tuple[str, ...], text: str) -> None:
-        live = self._services.anticipation.live
-        if live is None:
-            return
+    def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._turn is not None and (self._turn.outcome is not None or self._live is not live):
             self.drop()
         settings = self._services.protocol.settings

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 
-from voiceloop.anticipation import Context
 from voiceloop.config import Ahead
 from voiceloop.drafts import Drafts
 from voiceloop.ear import Activity, Awaited, TurnInput
@@ -100,6 +99,8 @@ class Floor:
             return
         assert self._turn is not None
         match self._interruption.judge(activity, self._turn):
+            case "hold" if self._turn.is_fresh(activity.onset_arrival_s):
+                self._caller_begins(activity, interrupts=self._turn, retracts=True)
             case "hold":
                 self.listener.ask_for_words()
             case "stop":
@@ -198,9 +199,14 @@ class Floor:
         self._drafts.drop()
         self._services.anticipation.abort()
 
-    def _caller_begins(self, activity: Activity, interrupts: Turn | None = None) -> None:
-        """The caller has the floor. The wire hears of it before anything else."""
-        heard_ms = interrupts.playout.heard_ms() if interrupts is not None else 0.0
+    def _caller_begins(
+        self, activity: Activity, interrupts: Turn | None = None, *, retracts: bool = False
+    ) -> None:
+        """The caller has the floor. The wire hears of it before anything else.
+
+        retracts: the caller had not finished: what was said of the answer counts as never said.
+        """
+        heard_ms = interrupts.playout.heard_ms() if interrupts and not retracts else 0.0
         if interrupts is not None:
             interrupts.playout.hold()  # fades out, unless it was silent already
         self._caller_open = True
@@ -218,7 +224,7 @@ class Floor:
     def _anticipate(self) -> None:
         history = self._protocol.conversation.messages(self._settings.instructions)
         self.listener.observe_history(history)
-        self._services.anticipation.open(Context(history, self._settings.tools))
+        self._services.anticipation.open(history, self._settings.tools)
 
     def _stop(self, turn: Turn, heard_ms: float) -> str:
         """Silence the turn; returns the words heard of it."""

@@ -43,7 +43,7 @@ class Interruption:
 
     def judge(self, activity: Activity, turn: Turn) -> Action | None:
         """What the sound comes to now; all but a "stop" is done already."""
-        self._judge.observe_agent(turn.said_lately())
+        self._judge.observe_agent(turn.utterance.text.said_lately)
         action = self._judge.judge(
             activity.speech_ms,
             activity.silence_ms,

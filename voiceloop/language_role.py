@@ -8,15 +8,12 @@ opens another engine branch, which shares the blocks of the first through the pr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import engine.types as engine_types
 from engine.engine import Engine
-from engine.text import Text
 from engine.types import EngineConfig, EngineError, RequestError, SamplingParams, TemplateError
 from voiceloop.backends import (
     ChatMessage,
@@ -28,10 +25,10 @@ from voiceloop.backends import (
     Staged,
     TextDelta,
     TokenLogprob,
-    Tool,
     ToolCall,
     Usage,
 )
+from voiceloop.chat_template import TurnFrame, chat_dict, forced_tools, tool_dict
 from voiceloop.role import RoleError, StreamError
 from voiceloop.worker_messages import (
     Commit,
@@ -49,28 +46,6 @@ WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
 WARM_UP_HISTORY = (ChatMessage("system", "You are a helpful assistant."),)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFrame:
-    """Tokens that the chat template puts before and after the words of a user's turn."""
-
-    n_before: int = 0
-    n_after: int = 0
-
-    @classmethod
-    def of(cls, text: Text) -> TurnFrame:
-        """Measured on a turn of one word; nothing where the template refuses that."""
-        before: list[dict[str, Any]] = [{"role": "system", "content": "a"}]
-        turn = {"role": "user", "content": "a"}
-        try:
-            n_history = len(text.encode_chat(before, (), add_generation_prompt=False))
-            n_empty = len(text.encode_chat(before, (), open_user="", add_generation_prompt=False))
-            n_open = len(text.encode_chat(before, (), open_user="a", add_generation_prompt=False))
-            n_whole = len(text.encode_chat([*before, turn], (), add_generation_prompt=True))
-        except TemplateError:
-            return cls()
-        return cls(max(0, n_empty - n_history), max(0, n_whole - n_open))
-
-
 class Conversation:
     """One stream: its messages so far and the engine branch of the reply in the making."""
 
@@ -79,8 +54,8 @@ class Conversation:
         self.stage_id = 0
         self._model = model
         self._frame = frame
-        self._messages = [_chat_dict(message) for message in opened.history]
-        self._tools = [_tool_dict(tool) for tool in opened.tools]
+        self._messages = [chat_dict(message) for message in opened.history]
+        self._tools = [tool_dict(tool) for tool in opened.tools]
         self._tenant = opened.tenant
         self._draft_number = 0
         self._n_turn_tokens = self._n_before_turn = 0
@@ -135,7 +110,7 @@ class Conversation:
             self._messages.append(self._reply())
             self._open_branch()
         self._to_stage = None
-        turn = [_chat_dict(message) for message in tail]
+        turn = [chat_dict(message) for message in tail]
         # A model that does not see the tools calls none; what was staged with them is dropped.
         tools = [] if params.tool_choice == "none" else self._tools
         if params.is_raw:
@@ -257,12 +232,12 @@ class Conversation:
             ignore_eos=params.ignore_eos,
             logprobs=params.logprobs,
             is_batch=params.is_batch,
-            forced_tools=_forced_tools(params.tool_choice, self._tools),
+            forced_tools=forced_tools(params.tool_choice, self._tools),
         )
 
     def _reply(self) -> dict[str, Any]:
         text = "".join(self._reply_text)
-        return _chat_dict(ChatMessage("assistant", text, tuple(self._reply_calls)))
+        return chat_dict(ChatMessage("assistant", text, tuple(self._reply_calls)))
 
     def _generated(self, done: engine_types.Done) -> Generated:
         reason: Any = done.finish_reason
@@ -355,53 +330,6 @@ class LanguageRole:
             if message is not None:
                 messages.append(message)
         return messages
-
-
-def _chat_dict(message: ChatMessage) -> dict[str, Any]:
-    """A message as chat templates read it."""
-    chat: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        chat["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        chat["tool_call_id"] = message.tool_call_id
-    return chat
-
-
-def _arguments(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # the latter: brackets nested by the thousand
-        raise StreamError(f"expected a tool call's arguments as JSON, found {error}") from error
-
-
-def _tool_dict(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
-
-
-def _forced_tools(choice: str, tools: Sequence[dict[str, Any]]) -> str | None:
-    """The functions one of which must be called, as JSON; None where the model may choose.
-
-    choice: "auto", "none", "required", or a JSON object that names one function.
-    Raises: StreamError.
-    """
-    if choice in ("auto", "none"):
-        return None
-    functions = [tool["function"] for tool in tools]
-    if choice != "required":
-        value = json.loads(choice)
-        name = value.get("name") or (value.get("function") or {}).get("name")
-        functions = [function for function in functions if function["name"] == name]
-    if not functions:
-        raise StreamError(f"expected tool_choice to name a tool of the session, found {choice}")
-    return json.dumps(functions)
 
 
 def load(model_dir: str, **options: Any) -> LanguageRole:

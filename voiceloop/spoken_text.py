@@ -6,6 +6,8 @@ step with the sound and the waterfall knows when the first clause was complete. 
 
 from __future__ import annotations
 
+ECHO_CHARACTERS = 80  # about five seconds of speech
+
 
 class SpokenText:
     def __init__(self) -> None:
@@ -32,8 +34,9 @@ class SpokenText:
         return not self._text.strip()
 
     @property
-    def taken(self) -> str:
-        return self._text[: self._n_taken]
+    def said_lately(self) -> str:
+        """The end of what was said: the echo of it may be heard now."""
+        return self._text[: self._n_taken][-ECHO_CHARACTERS:]
 
     def take(self, n_chars: int) -> str:
         """What has not been taken of the first n_chars characters."""

@@ -45,7 +45,7 @@ Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 GENERATE_DEADLINE_S = 30.0  # prompt to last token
 MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
-ECHO_CHARACTERS = 80  # about five seconds of speech
+RETRACT_S = 0.3  # from release to the caller's next sound
 
 
 @dataclass(slots=True)
@@ -77,7 +77,6 @@ class Turn:
         self.outcome: Outcome | None = None
         self.wasted_audio_ms = 0.0
         self.n_deltas = 0  # about the tokens generated, where no usage is reported
-        self.draft_is_whole = False
         self.released_s: float | None = None
         self.on_done: Callable[[Turn], None] | None = None
         self._usage: Usage | None = None
@@ -125,7 +124,6 @@ class Turn:
         """The caller said something else: another draft is on its way, on the same branch."""
         assert self._drafting is not None
         self.plan, self._drafting.number = plan, number
-        self.draft_is_whole = False
         self.utterance.reread()
 
     def release(
@@ -184,9 +182,10 @@ class Turn:
         if self._task is not None:
             self._task.cancel()
 
-    def said_lately(self) -> str:
-        """The end of what was sent: the echo of it may be heard now."""
-        return self.utterance.text.taken[-ECHO_CHARACTERS:]
+    def is_fresh(self, onset_s: float) -> bool:
+        """It answers a turn of the caller, who went on before it was under way."""
+        age_s = onset_s - self.released_s if self.released_s is not None else 0.0
+        return self.answers is not None and age_s <= RETRACT_S
 
     def unsaid(self, heard: str) -> str:
         """What follows the words heard of a spoken reply that was cut short."""
@@ -333,8 +332,7 @@ class Turn:
             case DraftCall():
                 self._tools.call_ahead(event)
             case DraftDone(finish_reason=reason):
-                self.draft_is_whole = reason != "cancelled"
-                if self.draft_is_whole:
+                if reason != "cancelled":
                     self.utterance.finish()
 
     async def _write(self, text: str) -> None:
@@ -376,8 +374,10 @@ class Turn:
     async def _announce(self, call: ToolCall, done: _Round) -> None:
         if call.name not in {tool.name for tool in self.plan.tools}:
             return  # a call of nothing that exists: nobody could answer it
-        done.calls.append(call)
         await self._released.wait()
+        if done.calls and not self.response.calls_at_once:
+            return  # the client asked for one at a time
+        done.calls.append(call)
         self.response.function_call(call.call_id, call.name)
         self.response.arguments_done(call.call_id, call.arguments)
         self._services.on_output()

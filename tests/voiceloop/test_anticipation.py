@@ -54,7 +54,7 @@ async def reply_of(branch, tail) -> str:  # type: ignore[no-untyped-def]
 async def test_stable_words_are_staged_and_all_words_at_a_pause() -> None:
     model = FakeLanguageModel(p_end_of_turn=lambda text: 0.1 * len(text.split()))
     async with bench_of(model) as bench:
-        bench.anticipation.open(Context(HISTORY))
+        bench.anticipation.open(HISTORY, ())
         await asyncio.sleep(0)
         bench.anticipation.observe_words(("a",), ("lot",), full=False)
         bench.anticipation.observe_words(("a",), ("latte",), full=False)
@@ -68,7 +68,7 @@ async def test_stable_words_are_staged_and_all_words_at_a_pause() -> None:
 async def test_words_that_came_before_the_branch_stood_are_staged_then() -> None:
     model = FakeLanguageModel()
     async with bench_of(model) as bench:
-        bench.anticipation.open(Context(HISTORY))
+        bench.anticipation.open(HISTORY, ())
         bench.anticipation.observe_words(("early",), (), full=False)
         await asyncio.sleep(0)
         assert model.branches[0].staged == ["early"]
@@ -77,7 +77,7 @@ async def test_words_that_came_before_the_branch_stood_are_staged_then() -> None
 async def test_the_turn_adopts_the_branch_that_fits_its_prompt() -> None:
     model = FakeLanguageModel(["Fine."])
     async with bench_of(model) as bench:
-        bench.anticipation.open(Context(HISTORY))
+        bench.anticipation.open(HISTORY, ())
         await asyncio.sleep(0)
         branch, tail = bench.anticipation.adopt((*HISTORY, ChatMessage("user", "hi")), ())
         assert tail == (ChatMessage("user", "hi"),)
@@ -89,7 +89,7 @@ async def test_the_turn_adopts_the_branch_that_fits_its_prompt() -> None:
 async def test_another_history_gets_another_branch() -> None:
     model = FakeLanguageModel(["Fine."])
     async with bench_of(model) as bench:
-        bench.anticipation.open(Context(HISTORY))
+        bench.anticipation.open(HISTORY, ())
         await asyncio.sleep(0)
         branch, tail = bench.anticipation.adopt(
             (HISTORY[0], ChatMessage("user", "new"), ChatMessage("user", "hi")), ()
@@ -101,7 +101,7 @@ async def test_another_history_gets_another_branch() -> None:
 async def test_a_branch_that_failed_while_staging_is_replaced() -> None:
     model = FakeLanguageModel(["Fine."], faults=[Fault("stage")])
     async with bench_of(model) as bench:
-        bench.anticipation.open(Context(HISTORY))
+        bench.anticipation.open(HISTORY, ())
         await asyncio.sleep(0.01)
         branch, tail = bench.anticipation.adopt((*HISTORY, ChatMessage("user", "hi")), ())
         assert await reply_of(branch, tail) == "Fine."
@@ -118,7 +118,7 @@ async def test_a_branch_that_cannot_open_fails_its_commit() -> None:
 async def test_an_aborted_turn_leaves_no_branch() -> None:
     model = FakeLanguageModel()
     async with bench_of(model) as bench:
-        bench.anticipation.open(Context(HISTORY))
+        bench.anticipation.open(HISTORY, ())
         await asyncio.sleep(0)
         bench.anticipation.abort()
         await asyncio.sleep(0)
