@@ -3,7 +3,8 @@
 Every caller is a whole call of the bundled script, barge-in included, in one of its voices, played
 in real time over a socket of its own. Callers begin spread over ``--ramp`` seconds, as people do.
 The figures are those of ``turn_latency``, over all calls; a caller whose call broke off is counted,
-not dropped.
+not dropped. Goodput is what is left of the load when only turns count that a person would call
+well answered: not cut into, and heard within ``--within`` ms.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,38 @@ class Load:
     seed: int = 0
     key: str | None = None
     n_turns: int | None = None
+    within_ms: float = 800.0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
+    """``elapsed_s``: from the first call's beginning to the last one's end."""
+
     calls: tuple[CallResult, ...]
     broken: tuple[str, ...]
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Turns answered within ``within_ms`` and not cut into.
+
+    ``share`` is of all turns that the callers had to say, those of broken calls included.
+    """
+
+    within_ms: float
+    n_good: int
+    share: float
+    per_minute: float
+
+
+def goodput_of(load: Load, result: LoadResult, n_turns_a_call: int) -> Goodput:
+    """A turn without an answer, or that the agent cut into, has no gap and is none of the good."""
+    gaps = [turn.gap_ms for call in result.calls for turn in call.turns if not turn.cut_in]
+    n_good = sum(gap is not None and gap <= load.within_ms for gap in gaps)
+    n_turns = max(1, load.n_calls * n_turns_a_call)
+    per_minute = 60.0 * n_good / max(1e-9, result.elapsed_s)
+    return Goodput(load.within_ms, n_good, round(n_good / n_turns, 4), round(per_minute, 2))
 
 
 def voices_of(load: Load) -> list[tuple[str, tuple[Utterance, ...]]]:
@@ -83,7 +110,7 @@ async def run_load(load: Load, progress: Callable[[int], None] | None = None) ->
     async with asyncio.TaskGroup() as group:
         for index in range(load.n_calls):
             group.create_task(caller(index))
-    return LoadResult(tuple(calls), tuple(broken))
+    return LoadResult(tuple(calls), tuple(broken), time.monotonic() - started_at)
 
 
 def figures(load: Load, result: LoadResult) -> dict[str, Any]:
@@ -94,6 +121,7 @@ def figures(load: Load, result: LoadResult) -> dict[str, Any]:
         "at_once": load.at_once,
         "broken_calls": len(result.broken),
         "broken": list(result.broken),
+        "goodput": asdict(goodput_of(load, result, len(load_call().turns[: load.n_turns]))),
         **summary_of(result.calls),
     }
 
@@ -113,6 +141,11 @@ def print_figures(data: dict[str, Any]) -> None:
             f"{key.removesuffix('_ms').replace('_', ' '):<22}{row['n']:>5}"
             + "".join("        –" if value is None else f"{value:>9.1f}" for value in cells)
         )
+    good = data["goodput"]
+    print(
+        f"goodput: {good['n_good']} turns within {good['within_ms']:.0f} ms and not cut into, "
+        f"{100 * good['share']:.1f} % of all, {good['per_minute']:.1f} a minute"
+    )
     for error in data["broken"]:
         print(f"broken: {error}")
 
@@ -126,6 +159,9 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--at-once", type=int, help="at most so many together (default: all)")
     arguments.add_argument("--ramp", type=float, default=5.0, help="seconds over which they begin")
     arguments.add_argument("--turns", type=int, help="only the first turns of each call")
+    arguments.add_argument(
+        "--within", type=float, default=800.0, help="ms within which an answer is a good one"
+    )
     arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
     arguments.add_argument("--key", help="API key, sent as a bearer token")
     arguments.add_argument("--json", type=Path, help="write the figures to this file")
@@ -142,6 +178,7 @@ def main() -> int:
         chosen.seed,
         chosen.key,
         chosen.turns,
+        chosen.within,
     )
     try:
         with progress_bar("calls", load.n_calls) as progress:
