@@ -26,9 +26,14 @@ from voiceloop.preset_check import DISK_MARGIN_MB
 T = TypeVar("T")
 
 DEFAULT_HUB = "https://huggingface.co"
-# A hub answers in tenths of a second; a person waits no longer than this to learn that none does.
-# HF_HUB_ETAG_TIMEOUT, where it is set, says otherwise.
-HUB_DEADLINE_S = 2.5
+# A hub answers in tenths of a second. With the second that the program and its imports take, a
+# person learns within three that none does. HF_HUB_ETAG_TIMEOUT, where it is set, says otherwise.
+HUB_DEADLINE_S = 2.0
+STATUS_HINTS = {
+    401: "set HF_TOKEN to a valid token",
+    403: "set HF_TOKEN to a valid token",
+    404: "it has no such model",
+}
 MEGABYTE = 1_000_000
 LARGE_BYTES = 16 * MEGABYTE  # from here on a file is resumed across commands
 
@@ -201,13 +206,13 @@ def _guarded(act: Callable[[], T], repo: Repo, endpoint: str) -> T:
         raise unavailable("no such model (or a private one, which needs HF_TOKEN)") from None
     except errors.HfHubHTTPError as error:
         code = error.response.status_code
-        hint = "set HF_TOKEN to a valid token" if code in (401, 403) else "try again later"
+        hint = STATUS_HINTS.get(code, "try again later")
         raise unavailable(f"HTTP status {code}: {hint}") from None
     except (TimeoutError, http.ConnectError, http.TimeoutException):
         raise ModelUnavailable(
             f"expected the model hub at {endpoint}, found no answer: check the network, set "
-            "HF_ENDPOINT to a mirror, or copy the model's folder here and name it "
-            "(--llm-model, --stt-model, --tts-model)"
+            "HF_ENDPOINT to a mirror (HF_HUB_ETAG_TIMEOUT for a slow one), or copy the model's "
+            "folder here and name it (--llm-model, --stt-model, --tts-model)"
         ) from None
     except (http.HTTPError, errors.LocalEntryNotFoundError) as error:
         raise unavailable(

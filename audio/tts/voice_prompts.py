@@ -29,6 +29,8 @@ class VoicePrompts:
         self._model = model
         self._codec_model = codec_model
         files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.wav")])
+        # A checkpoint with one voice of its own keeps it beside its weights.
+        files = files or sorted(folder.parent.glob("*-voice.safetensors"))
         if not files:
             raise AudioError(
                 f"expected voices (*.safetensors or *.wav) in {folder}, found none; "

@@ -131,6 +131,7 @@ def test_too_little_room_is_known_before_anything_is_fetched(
     (401, "RepoNotFound", "no such model (or a private one, which needs HF_TOKEN)"),
     (403, "GatedRepo", "terms must be accepted first"),
     (404, "RepoNotFound", "no such model"),
+    (404, "", "HTTP status 404: it has no such model"),
     (404, "RevisionNotFound", "no revision main"),
     (429, "", "HTTP status 429: try again later"),
     (500, "", "HTTP status 500: try again later"),

@@ -1,5 +1,7 @@
 """Pocket TTS and phonon on tiny random checkpoints of the real architectures."""
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -240,3 +242,12 @@ def test_seed_is_the_texts_own(voices):
     first = samples_of(speak(voice, [TEXTS[0]]))
     speak(voice, [TEXTS[2]])
     assert np.array_equal(samples_of(speak(voice, [TEXTS[0]])), first)
+
+
+def test_a_voice_beside_the_weights_is_found(tiny_latent_dir, tmp_path):
+    folder = tmp_path / "phonon"
+    shutil.copytree(tiny_latent_dir("phonon"), folder)
+    one, *_ = sorted((folder / "voices").glob("*.safetensors"))
+    one.rename(folder / "default-voice.safetensors")
+    shutil.rmtree(folder / "voices")
+    assert PhononVoice(folder, device="cpu").voices == ("default-voice",)
