@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .calibrate import ScaledCheckpoint, calibrate
-from .device import MakeRunner, open_device
+from .device import open_device
 from .loader import Checkpoint, ModelConfig, read_config
 from .model import Decoder
 from .speculative import Drafter, ModelDrafter, NgramDrafter

@@ -12,6 +12,7 @@ from .reply import Reply
 from .sequence import Sequence
 from .tool_calls import ParsedCall
 from .types import (
+    MAX_SALVAGED,
     Done,
     DraftCall,
     DraftDelta,
@@ -150,7 +151,8 @@ class Branch:
         if usable is not None and self._adopt(usable, reply, target):
             return
         if usable is not None:
-            reply.proposals = usable.reply.tokens[: reply.params.max_tokens - 1]
+            n_most = min(reply.params.max_tokens - 1, MAX_SALVAGED)
+            reply.proposals = usable.reply.tokens[:n_most]
         self._drop_draft()
         self.reply = reply
         self._aim(target)

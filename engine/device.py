@@ -2,7 +2,8 @@
 
 Everything else asks the device: for a product of a weight, for a runner of a decoder. "reference"
 is the GPU path with every kernel replaced by its torch reference and every graph by a recorded
-call, so that its logic runs, and is tested, where no GPU is.
+call, so that its logic runs, and is tested, where no GPU is; "interpreter" runs the kernels
+themselves, slowly, in Triton's interpreter.
 """
 
 from collections.abc import Callable
@@ -56,9 +57,9 @@ def open_device(name: str, dtype: str) -> Device:
             raise ConfigError(f"device: expected dtype bf16 for {name}, found {dtype}")
         case "reference" if dtype == "fp64":
             raise ConfigError(f"device: expected dtype bf16 or fp32 for {name}, found {dtype}")
-        case "cuda" | "reference":
+        case "cuda" | "reference" | "interpreter":
             return _kernel_device(name)
-    raise ConfigError(f"device: expected cpu, cuda or reference, found {name!r}")
+    raise ConfigError(f"device: expected cpu, cuda, reference or interpreter, found {name!r}")
 
 
 def _kernel_device(name: str) -> Device:
@@ -67,7 +68,7 @@ def _kernel_device(name: str) -> Device:
     except ImportError:
         raise ConfigError(f"device: expected triton installed for {name}, found it not") from None
     from .graph_runner import GraphRunner
-    from .kernel_model import KernelSet
+    from .kernels.decoder import KernelSet
 
     kernels = KernelSet(is_reference=name == "reference")
 
@@ -76,5 +77,5 @@ def _kernel_device(name: str) -> Device:
     ) -> StepRunner:
         return GraphRunner(decoder, pool, config, end_of_turn_id, kernels)
 
-    torch_name = "cpu" if name == "reference" else name
+    torch_name = name if name.startswith("cuda") else "cpu"
     return Device(torch_name, kernels.make_linear, make_runner)

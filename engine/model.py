@@ -18,7 +18,6 @@ from .linear import Linear, MakeLinear, make_linear
 from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
 from .packed import join, read_weight
 
-
 MAX_AHEAD = 32  # positions past the context that a step computed ahead of its turn may touch
 
 

@@ -75,7 +75,7 @@ class Runner:
             rows = slice(row, row + extension.n_logits)
             has_logits = logits is not None and extension.n_logits > 0
             outcomes.append(
-                Outcome(logits[rows] if has_logits else None, proposals=extension.proposals)  # type: ignore[index]
+                Outcome(logits[rows] if has_logits else None, proposals=extension.proposals)
             )
             row += extension.n_logits
         return outcomes

@@ -10,6 +10,9 @@ from pathlib import Path
 BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a turn's prefix
 
 
+MAX_SALVAGED = 63  # drafted tokens verified in the step that computes a changed prompt
+
+
 def n_blocks_for(n_tokens: int) -> int:
     """Blocks that hold this many tokens."""
     return -(-n_tokens // BLOCK_TOKENS)

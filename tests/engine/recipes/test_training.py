@@ -23,7 +23,7 @@ from engine.recipes.chat_format import (
     render_chat,
     train_tokenizer,
 )
-from engine.recipes.corpus import Rows, pack_rows
+from engine.recipes.corpus import DRILLS, MIXTURE, Rows, pack_rows
 from engine.recipes.decoding import generate_replies, load_agent, log_probabilities
 from engine.recipes.dialogues import SOURCES, mask
 from engine.recipes.distillation import Distiller, prune
@@ -137,7 +137,8 @@ def test_copied_words_weigh_more() -> None:
 
 def test_a_word_has_the_same_tokens_in_speech_and_in_a_tool_call() -> None:
     words = "the maria maria lamp lamp Maria Maria"
-    tokenizer = train_tokenizer([words] * 9 + [render_chat(MESSAGES, TOOLS)], 400)
+    call_text = render_chat(MESSAGES, TOOLS)
+    tokenizer = train_tokenizer([words, call_text, 'a: ["a", "b"]'] * 9, 400)
     call = '<tool_call>{"name": "maria", "arguments": {"lamp": "maria", "b": ["lamp", "Maria"]}}'
     encoding = tokenizer.encode(call + "</tool_call>", add_special_tokens=False)
     assert encoding.tokens.count("Ġmaria") == 1  # the argument; the name of the tool is bare
@@ -162,6 +163,20 @@ def test_packing_keeps_every_token_and_separates_conversations() -> None:
     mask_of_row = document_mask(torch.from_numpy(rows.documents[:1]))[0, 0]
     same = rows.documents[0][:, None] == rows.documents[0][None]
     assert torch.equal(mask_of_row, torch.from_numpy(same).tril())
+
+
+def test_workers_build_the_same_shards(data: Path, tmp_path: Path) -> None:
+    alone = Trainer(replace(options(data, tmp_path, 100), shard_conversations=12))
+    ahead = Trainer(replace(options(data, tmp_path, 100), shard_conversations=12, shard_workers=1))
+    try:
+        for shard, mixture in ((0, MIXTURE), (1, MIXTURE), (2, DRILLS)):
+            alone.shard = ahead.shard = shard
+            found, expected = ahead.shard_rows(mixture), alone.shard_rows(mixture)
+            assert np.array_equal(found.tokens, expected.tokens)
+            assert np.array_equal(found.weights, expected.weights)
+    finally:
+        assert ahead.shards_ahead is not None
+        ahead.shards_ahead.close()
 
 
 def test_resumed_run_equals_an_unbroken_one(data: Path, tmp_path: Path) -> None:
@@ -251,7 +266,8 @@ def test_silent_layers_change_nothing_at_first() -> None:
     torch.testing.assert_close(log_probabilities(grown, prompt), log_probabilities(model, prompt))
 
 
-def test_a_run_grows_twice(data: Path, tmp_path: Path) -> None:
+def test_a_run_grows_twice(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "tiny", replace(SIZES["tiny"], n_layers=6))
     given = replace(options(data, tmp_path, 4000), grow_at=(1500, 3000))
     trainer = Trainer(replace(given, n_tokens=2500))
     assert trainer.config.n_layers == SIZES["tiny"].n_layers - 4
@@ -266,15 +282,16 @@ def test_a_draft_is_cut_from_its_target_and_learns_from_it(data: Path, tmp_path:
     target = Trainer(options(data, tmp_path, 3000))
     target.run()
     (tmp_path / "tiny").rename(tmp_path / "target")
-    draft = Distiller(replace(options(data, tmp_path, 3000), size="tiny_draft"))
+    given = replace(options(data, tmp_path, 14000), size="tiny_draft", warmup_steps=1)
+    draft = Distiller(given)
     first = target.model.model.layers[0].self_attn.q_proj.weight
     assert draft.config.n_layers < target.config.n_layers
     torch.testing.assert_close(
         draft.model.model.layers[0].self_attn.q_proj.weight, first, atol=0.1, rtol=0.1
     )
     draft.run()
-    losses = np.loadtxt(tmp_path / "tiny_draft_loss.csv", delimiter=",")[:, 3]
-    assert losses[-3:].mean() < losses[:3].mean()
+    losses = np.loadtxt(tmp_path / "tiny_draft_loss.csv", delimiter=",")[:, 2]
+    assert losses[-2:].mean() < losses[:2].mean()
 
 
 def test_a_draft_of_another_width_is_refused() -> None:

@@ -1,0 +1,67 @@
+"""Owns drafting on the device: n-grams of the conversation, looked up inside a step's graph.
+
+The host would have to see a step's tokens before it could guess the next ones, and the device would
+wait for it. The guesses are those of `speculative.NgramDrafter` with n-grams of one size.
+"""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor
+
+from ..sequence import Sequence, common_prefix
+
+SIZE = 3  # tokens that must have stood together before
+
+
+def guess(history: Tensor, slots: Tensor, n_tokens: Tensor, n_most: int) -> tuple[Tensor, Tensor]:
+    """What followed the last time a conversation's last `SIZE` tokens stood together.
+
+    history: int64 [conversations, places]; slots, n_tokens: int64 [n]. Returns guesses [n, n_most]
+    and how many of each row are meant: int64 [n].
+    """
+    said = history[slots]
+    places = torch.arange(SIZE, said.shape[1], device=said.device)
+    ends = n_tokens[:, None] - SIZE + torch.arange(SIZE, device=said.device)
+    last = said.gather(1, ends.clamp_min(0))
+    # The tokens before place p are those at the end, and p is not the end itself.
+    alike = (places < n_tokens[:, None]) & (n_tokens[:, None] > SIZE)
+    for i in range(SIZE):
+        alike &= said[:, i : i - SIZE] == last[:, i : i + 1]
+    place = torch.where(alike, places, 0).amax(1)
+    following = place[:, None] + torch.arange(n_most, device=said.device)
+    guesses = said.gather(1, following.clamp_max(said.shape[1] - 1))
+    n_guesses = (n_tokens - place).clamp_max(n_most) * (place > 0)
+    return guesses, n_guesses
+
+
+class DeviceHistory:
+    """The tokens of every conversation on the device, a place each; place 0 is for padding.
+
+    Steps write what they are fed; only what was computed elsewhere (a shared prefix) is uploaded.
+    A wrong token here costs a wrong guess, nothing else.
+    """
+
+    def __init__(self, n_conversations: int, n_tokens: int, device: torch.device) -> None:
+        self.tokens = torch.zeros(1 + n_conversations, n_tokens, dtype=torch.int64, device=device)
+        pinned = device.type == "cuda"
+        self._staging = torch.zeros(n_tokens, dtype=torch.int64, pin_memory=pinned)
+        self._free = list(range(n_conversations, 0, -1))
+        self._places: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
+
+    def place(self, sequence: Sequence) -> int:
+        """Where the conversation stands, its resident tokens uploaded where they are not."""
+        key, n = id(sequence), sequence.n_resident
+        if key not in self._places:
+            oldest = None if self._free else self._places.popitem(last=False)[1]
+            self._places[key] = (self._free.pop() if oldest is None else oldest[0], [])
+        place, known = self._places[key]
+        start = min(n, common_prefix(known, sequence.tokens))
+        if start < n:
+            if self.tokens.is_cuda:
+                torch.cuda.current_stream().synchronize()  # the staging may be on its way still
+            self._staging[start:n] = torch.tensor(sequence.tokens[start:n])
+            self.tokens[place, start:n].copy_(self._staging[start:n], non_blocking=True)
+        self._places[key] = (place, list(sequence.tokens))
+        self._places.move_to_end(key)
+        return place

@@ -1,0 +1,295 @@
+"""Owns one shape of step on a device: its buffers, and the program that a graph replays over them.
+
+A step of `n_sequences` x `n_rows` reads its inputs from one buffer that a single copy fills, runs
+the model, draws and verifies tokens, writes its results into one buffer that a single copy brings
+back, and leaves as its inputs those of the step that follows. So a replay with nothing uploaded is
+the next step of the same replies.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..runner import Draw, Extension, Outcome
+from ..types import BLOCK_TOKENS, MAX_SALVAGED
+from .attention import MAX_DECODE_ROWS, Rows
+from .decoder import KernelDecoder
+from .ngram import guess
+from .sample import Draws
+
+MAX_WANTED = MAX_SALVAGED + 1  # rows of a prefill step that may need logits
+_FLOATS = ("temperature", "top_p", "min_p")
+_WORDS = ("firsts", "counts", "n_known", "index", "history", "seed", "top_k", "guessing")
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """Sequences side by side, and the most rows of each."""
+
+    n_sequences: int
+    n_rows: int
+
+    @property
+    def is_decode(self) -> bool:
+        return self.n_rows <= MAX_DECODE_ROWS
+
+    @property
+    def n_wanted(self) -> int:
+        total = self.n_sequences * self.n_rows
+        return total if self.is_decode else min(total, MAX_WANTED)
+
+
+class RecordedCall:
+    """Stands in for a CUDA graph where there is none: replaying it runs the program again."""
+
+    def __init__(self, program: Callable[[], None]) -> None:
+        self.replay = program
+
+
+class CudaGraph:
+    """The program, captured once; replaying it launches all its kernels at once."""
+
+    def __init__(self, program: Callable[[], None]) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # workspaces are made outside the capture
+                program()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=_pool()):
+            program()
+        self.replay = graph.replay
+
+
+_shared_pool: list[Any] = []
+
+
+def _pool() -> Any:
+    """One memory pool for all graphs: they never run at the same time."""
+    if not _shared_pool:
+        _shared_pool.append(torch.cuda.graph_pool_handle())
+    return _shared_pool[0]
+
+
+class Buffer:
+    """Named int64 fields in one piece of memory, on the device and (pinned) on the host."""
+
+    def __init__(self, sizes: dict[str, int], device: str, n_copies: int = 1) -> None:
+        total = sum(sizes.values())
+        self.device = torch.zeros(total, dtype=torch.int64, device=device)
+        pinned = device.startswith("cuda")
+        self.host = [
+            torch.zeros(total, dtype=torch.int64, pin_memory=pinned) for _ in range(n_copies)
+        ]
+        self._places: dict[str, slice] = {}
+        start = 0
+        for name, size in sizes.items():
+            self._places[name] = slice(start, start + size)
+            start += size
+
+    def at(self, name: str) -> Tensor:
+        """A field on the device; of doubles where the name says so."""
+        return self._view(self.device, name)
+
+    def host_fields(self, copy: int) -> dict[str, Any]:
+        """All fields of a copy on the host, as numpy arrays over the same memory."""
+        return {name: self._view(self.host[copy], name).numpy() for name in self._places}
+
+    def bring_back(self, copy: int) -> None:
+        self.host[copy].copy_(self.device, non_blocking=True)
+
+    def _view(self, memory: Tensor, name: str) -> Tensor:
+        field = memory[self._places[name]]
+        return field.view(torch.float64) if name in (*_FLOATS, "probability") else field
+
+
+class StepGraph:
+    """Buffers, program and graph of one shape."""
+
+    N_RESULTS = 8  # copies on the host: replays whose results nobody has read yet
+
+    def __init__(
+        self, shape: StepShape, model: KernelDecoder, *, space: Any, history: Tensor | None,
+        max_blocks: int, end_of_turn_id: int, device: str,
+    ) -> None:  # fmt: skip
+        n, q, wanted = shape.n_sequences, shape.n_rows, shape.n_wanted
+        self.shape, self._model, self._history = shape, model, history
+        self._end_of_turn_id = end_of_turn_id
+        self.inputs = Buffer(
+            {"tokens": n * q, "wanted": wanted, **dict.fromkeys(_WORDS, n)}
+            | dict.fromkeys(_FLOATS, n),
+            device,
+        )
+        self.tables = torch.zeros(n, max_blocks, dtype=torch.int32, device=device)
+        pinned = device.startswith("cuda")
+        self.host_tables = torch.zeros(n, max_blocks, dtype=torch.int32, pin_memory=pinned)
+        self.results = Buffer(
+            {"inputs": n * q, "counts": n, "chosen": wanted, "n_accepted": n, "probability": n},
+            device,
+            self.N_RESULTS,
+        )
+        self.logits = torch.zeros(wanted, model.config.vocab_size, device=device)
+        self._chosen = torch.zeros(wanted, dtype=torch.int64, device=device)
+        self._n_accepted = torch.zeros(n, dtype=torch.int32, device=device)
+        self._next = torch.zeros(n, dtype=torch.int64, device=device)
+        self._starts = torch.arange(0, n * q, q, dtype=torch.int32, device=device)
+        self._offsets = torch.arange(q, device=device)
+        self._wanted_offsets = torch.arange(wanted, device=device)
+        self._host = self.inputs.host_fields(0)
+        self._found = [self.results.host_fields(copy) for copy in range(self.N_RESULTS)]
+        self._host_tables = self.host_tables.numpy()
+        self._uploaded: Any = None
+        self._space = type(space)(
+            **{name: getattr(space, name)[:wanted] for name in space.__dataclass_fields__}
+        )
+
+    # -- the host's side -------------------------------------------------------------------------
+
+    def begin_upload(self) -> None:
+        """Wait until the host's copy of the inputs may be written again, and empty it."""
+        if self._uploaded is not None:
+            self._uploaded.synchronize()
+        self.inputs.host[0].zero_()
+        self._host["n_known"][:] = 1
+        self._host["top_p"][:] = 1.0
+
+    def fill(self, row: int, extension: Extension, draw: Draw, place: int) -> None:
+        """Write one sequence's inputs."""
+        host, sequence, params = self._host, extension.sequence, draw.params
+        first, n_rows = sequence.n_resident, extension.n_rows
+        start = row * self.shape.n_rows
+        fed = sequence.tokens[first : first + extension.n_known] + extension.proposals
+        host["tokens"][start : start + n_rows] = fed
+        host["firsts"][row], host["counts"][row] = first, n_rows
+        host["n_known"][row], host["index"][row] = extension.n_known, extension.index
+        host["history"][row], host["guessing"][row] = place, extension.draw is not None
+        host["seed"][row] = (draw.seed + 2**63) % 2**64 - 2**63  # as a signed integer
+        host["top_k"][row], host["top_p"][row] = params.top_k, params.top_p
+        host["temperature"][row], host["min_p"][row] = params.temperature, params.min_p
+        if not self.shape.is_decode:
+            host["wanted"][: extension.n_logits] = range(n_rows - extension.n_logits, n_rows)
+        self._host_tables[row, : len(sequence.table)] = sequence.table
+
+    def upload(self, n_sequences: int) -> None:
+        self.inputs.device.copy_(self.inputs.host[0], non_blocking=True)
+        self.tables.copy_(self.host_tables, non_blocking=True)
+        if self.tables.is_cuda:
+            self._uploaded = self._uploaded or torch.cuda.Event()
+            self._uploaded.record()
+
+    def logits_of(self, row: int, extension: Extension) -> Tensor:
+        """The logits on the device that an extension wants."""
+        start = 0
+        if self.shape.is_decode:
+            start = row * self.shape.n_rows + extension.n_rows - extension.n_logits
+        return self.logits[start : start + extension.n_logits]
+
+    def results_of(
+        self, copy: int, n_known: Items[int], extensions: Items[Extension]
+    ) -> list[Outcome]:
+        """What a step found, from the host's copy of its results."""
+        found, q = self._found[copy], self.shape.n_rows
+        if not self.shape.is_decode:
+            extension = extensions[0]
+            chosen = found["chosen"][: extension.n_logits].tolist()
+            probability = float(found["probability"][0])
+            return [Outcome(None, chosen, extension.proposals, probability)]
+        outcomes = []
+        for row, n in enumerate(n_known):
+            start, end = row * q, row * q + int(found["counts"][row])
+            last = start + n + int(found["n_accepted"][row])
+            outcomes.append(
+                Outcome(
+                    None,
+                    found["chosen"][start + n - 1 : last].tolist(),
+                    found["inputs"][start + n : end].tolist(),
+                    float(found["probability"][row]),
+                )
+            )
+        return outcomes
+
+    # -- the device's side -----------------------------------------------------------------------
+
+    def program(self) -> None:
+        """One step, from the inputs to the results and the inputs of the next."""
+        field, q = self.inputs.at, self.shape.n_rows
+        firsts, counts, n_known = field("firsts"), field("counts"), field("n_known")
+        positions = firsts[:, None] + self._offsets
+        is_row = self._offsets < counts[:, None]
+        block = (positions // BLOCK_TOKENS).clamp_max(self.tables.shape[1] - 1)
+        slots = self.tables.gather(1, block) * BLOCK_TOKENS + positions % BLOCK_TOKENS
+        slots = torch.where(is_row, slots, -1).int().flatten()
+        tokens = field("tokens")
+        if self._history is not None:
+            self._history[field("history")[:, None], positions] = tokens.view(-1, q)
+        rows = Rows(self._starts, counts.int(), firsts.int(), self.tables)
+        wanted = None if self.shape.is_decode else field("wanted")
+        clamped = torch.where(is_row, positions, 0).int().flatten()
+        self.logits.copy_(self._model.forward(tokens, clamped, slots, rows, q, wanted))
+        self._sample()
+        self.results.at("inputs").copy_(tokens)
+        self.results.at("counts").copy_(counts)
+        self.results.at("chosen").copy_(self._chosen)
+        if self._end_of_turn_id >= 0:
+            self._note_probability(counts)
+        if self.shape.is_decode:
+            self._model.call.verify(
+                tokens, self._chosen, rows, n_known.int(), self._n_accepted, self._next
+            )
+            self.results.at("n_accepted").copy_(self._n_accepted)
+            self._move_on()
+
+    def _sample(self) -> None:
+        field, shape = self.inputs.at, self.shape
+        if shape.is_decode:
+            index = field("index")[:, None] + self._offsets - (field("n_known") - 1)[:, None]
+        else:
+            index = field("index")[:, None] + torch.arange(
+                shape.n_wanted, device=self.logits.device
+            )
+
+        def per_row(name: str) -> Tensor:
+            return field(name)[:, None].expand(index.shape).flatten()
+
+        draws = Draws(
+            temperature=per_row("temperature"),
+            top_k=per_row("top_k").int(),
+            top_p=per_row("top_p"),
+            min_p=per_row("min_p"),
+            seed=per_row("seed"),
+            index=index.clamp_min(0).flatten().int(),
+        )
+        self._model.call.sample(self.logits, draws, None, self._space, self._chosen)
+
+    def _note_probability(self, counts: Tensor) -> None:
+        """Of the end of turn after each sequence's last row; of the first wanted row in prefill."""
+        if self.shape.is_decode:
+            rows = self.logits[(self._starts + counts - 1).clamp_min(0).long()].double()
+        else:
+            rows = self.logits[:1].double()
+        likelihood = rows[:, self._end_of_turn_id] - rows.logsumexp(-1)
+        self.results.at("probability").copy_(likelihood.exp())
+
+    def _move_on(self) -> None:
+        """Make the inputs those of the following step: what was drawn, and guesses behind it."""
+        field, q = self.inputs.at, self.shape.n_rows
+        n_new = self._n_accepted + field("n_known")
+        is_live = (field("counts") > 0).long()
+        field("firsts").add_(n_new * is_live)
+        field("index").add_((self._n_accepted + 1) * is_live)
+        field("n_known").fill_(1)
+        tokens = field("tokens").view(-1, q)
+        tokens[:, 0] = self._next.clamp_min(0)
+        if self._history is None or q == 1:
+            field("counts").copy_(is_live)
+            return
+        n_tokens = field("firsts") + 1
+        self._history[field("history"), field("firsts")] = tokens[:, 0]
+        guesses, n_guesses = guess(self._history, field("history"), n_tokens, q - 1)
+        tokens[:, 1:] = guesses
+        field("counts").copy_(is_live * (1 + n_guesses * field("guessing")))

@@ -1,0 +1,181 @@
+"""The GPU path with torch references in place of kernels: same replies as the CPU path."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.engine import Engine
+from engine.types import ConfigError, Done, EngineConfig, SamplingParams, Staged
+
+pytest.importorskip("triton", reason="the GPU path needs triton")
+
+N_CASES = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "12"))
+SAMPLINGS = (
+    {},
+    {"temperature": 0.8, "seed": 4},
+    {"temperature": 1.3, "top_k": 30, "top_p": 0.9, "min_p": 0.02, "seed": -3},
+    {"temperature": 0.6, "repetition_penalty": 1.2, "presence_penalty": 0.3},
+    {"stop": ("e",)},
+)
+MakeReference = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def make_reference(tiny_model: Path) -> MakeReference:
+    def make(device: str = "reference", **changes: object) -> Engine:
+        settings = {
+            "dtype": "fp32",
+            "device": device,
+            "kv_tokens": 1024,
+            "poison": True,
+            "max_branches": 6,
+            "step_tokens": 64,
+            "background_tokens": 32,
+            "share_steps": True,
+            **changes,
+        }
+        engine = Engine.load(tiny_model, EngineConfig(**settings))  # type: ignore[arg-type]
+        engine.notation = None
+        return engine
+
+    return make
+
+
+def drain(engine: Engine) -> dict[str, Done]:
+    done = {}
+    while engine.has_work():
+        done |= {event.branch_id: event for event in engine.step() if isinstance(event, Done)}
+    return done
+
+
+def replies(engine: Engine, asked: list[tuple[list[int], SamplingParams]]) -> list[list[int]]:
+    """Tokens of replies side by side, the second half committed some steps later."""
+    branches = []
+    for i, (prompt, params) in enumerate(asked):
+        if i == len(asked) // 2:
+            for _ in range(3):
+                engine.step()
+        branches.append(engine.branch(f"b{i}"))
+        branches[-1].commit(prompt, params)
+    drain(engine)
+    found = [b.sequence.tokens[len(p) :] for b, (p, _) in zip(branches, asked, strict=True)]
+    for branch in branches:
+        branch.close()
+    return found
+
+
+@pytest.mark.parametrize("drafting", [{}, {"ngram_draft": True}], ids=["plain", "drafted"])
+def test_any_batch_of_replies_is_that_of_the_cpu_path(
+    make_reference: MakeReference, drafting: dict[str, object]
+) -> None:
+    chance = random.Random(5)
+    expected, found = make_reference("cpu"), make_reference(**drafting)
+    for case in range(N_CASES):
+        asked = []
+        for i in range(1 + case % 5):
+            words = [chance.randrange(3, 60) for _ in range(chance.randrange(1, 25))]
+            params = SamplingParams(
+                max_tokens=chance.randrange(1, 30),
+                ignore_eos=case % 3 > 0,
+                **SAMPLINGS[(case + i) % len(SAMPLINGS)],  # type: ignore[arg-type]
+            )
+            asked.append((words * chance.randrange(1, 5), params))
+        assert replies(found, asked) == replies(expected, asked), f"case {case}"
+    found.check_integrity()
+    assert found.runner.n_ahead_used > 0, "expected steps computed ahead to be used"
+
+
+def test_staging_revising_drafting_and_salvage_go_through_graphs(
+    make_reference: MakeReference,
+) -> None:
+    params = SamplingParams(max_tokens=9, ignore_eos=True, temperature=0.7, seed=1)
+    said: dict[str, list[object]] = {}
+    for device in ("cpu", "reference"):
+        engine = make_reference(device)
+        branch = engine.branch("b", [5 + i % 40 for i in range(50)])
+        seen: list[object] = []
+        for words in ([7, 8, 9], [7, 8, 9, 10, 11], [7, 8, 12]):
+            branch.stage(words)
+            events = []
+            while engine.has_work():
+                events += engine.step()
+            seen += [round(e.p_end_of_turn, 5) for e in events if isinstance(e, Staged)]
+        draft = branch.speculate([13], params)
+        drain(engine)
+        branch.commit([7, 8, 14, 13], params, draft)
+        usage = drain(engine)["b"].usage
+        seen += [branch.sequence.tokens, usage.drafted_tokens, usage.accepted_tokens]
+        said[device] = seen
+        branch.close()
+        assert engine.pool.n_free + len(engine.tree) == engine.pool.n_blocks
+    assert said["cpu"] == said["reference"]
+
+
+def test_a_reply_cancelled_under_way_leaves_others_alone(make_reference: MakeReference) -> None:
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    prompts = [[5, 6, 7], [8, 9], [10] * 20]
+    alone = make_reference("cpu")
+    expected = replies(alone, [(prompt, params) for prompt in prompts])
+    engine = make_reference()
+    branches = [engine.branch(f"b{i}") for i in range(3)]
+    for branch, prompt in zip(branches, prompts, strict=True):
+        branch.commit(prompt, params)
+    for _ in range(6):
+        engine.step()
+    branches[1].cancel()
+    branches[1].commit([11, 12], params)  # takes blocks the step ahead may still write to
+    drain(engine)
+    for i in (0, 2):
+        assert branches[i].sequence.tokens[len(prompts[i]) :] == expected[i]
+    engine.check_integrity()
+
+
+def test_a_lone_reply_is_launched_ahead_almost_always(make_reference: MakeReference) -> None:
+    engine = make_reference()
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    engine.branch("b").commit([5, 6, 7], params)
+    drain(engine)
+    assert engine.runner.n_ahead_used >= 30
+
+
+def test_ngrams_on_the_device_continue_what_was_said_before() -> None:
+    from engine.kernels.ngram import guess
+
+    history = torch.tensor([[0] * 12, [10, 11, 12, 13, 14, 10, 11, 12, 0, 0, 0, 0]])
+    guesses, n_guesses = guess(history, torch.tensor([1, 0]), torch.tensor([8, 0]), 3)
+    assert guesses[0].tolist() == [13, 14, 10]
+    assert n_guesses.tolist() == [3, 0]
+    _, n_guesses = guess(history, torch.tensor([1]), torch.tensor([7]), 3)
+    assert n_guesses.tolist() == [0], "10 11 was said, 14 10 11 was not"
+
+
+@pytest.mark.parametrize("quant", ["int8", "fp8", "int4"])
+def test_quantized_products_give_the_same_model(make_reference: MakeReference, quant: str) -> None:
+    """int4 groups differ between the paths, so only its tokens' plausibility is looked at."""
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    found = replies(make_reference(quant=quant), [([5, 6, 7], params)])
+    expected = replies(make_reference("cpu", quant=quant), [([5, 6, 7], params)])
+    assert len(found[0]) == 8
+    if quant != "int4":
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"device": "tpu"}, "expected cpu, cuda, reference or interpreter"),
+        ({"device": "reference", "dtype": "fp64"}, "bf16 or fp32"),
+        ({"device": "cuda"}, "expected a GPU"),
+    ],
+)
+def test_a_device_that_is_not_there_is_named(
+    make_reference: MakeReference, changes: dict[str, object], sentence: str
+) -> None:
+    if torch.cuda.is_available() and changes["device"] == "cuda":
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match=sentence):
+        make_reference(**changes)
