@@ -21,6 +21,7 @@ from .trainer import Trainer
 
 # Of a draft only the agent's tokens count; a little of the rest keeps its reading apart.
 OTHER_WEIGHT = 0.05
+AVERAGE_STEPS = 50
 
 
 @torch.no_grad()
@@ -74,7 +75,10 @@ class Distiller(Trainer):
 
     def __init__(self, options: TrainOptions) -> None:
         self.teacher, _ = load_agent(options.out / "target")
-        super().__init__(dataclasses.replace(options, grow_at=(), drill_until=0))
+        # A short run from weights that already know much: its beginning is soon to be forgotten.
+        super().__init__(
+            dataclasses.replace(options, grow_at=(), drill_until=0, average_steps=AVERAGE_STEPS)
+        )
         self.teacher.to(self.device)
 
     def _build(self, n_layers: int) -> None:

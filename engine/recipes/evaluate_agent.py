@@ -6,6 +6,7 @@ Owns the command and the order of the model card's table.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -63,8 +64,7 @@ def main() -> None:
             json.dumps(
                 {
                     "figures": [
-                        {"name": f.name, "value": f.value, "bar": f.bar, "cases": f.cases}
-                        for f in figures
+                        dataclasses.asdict(figure) | {"holds": figure.holds} for figure in figures
                     ],
                     "replies": [
                         {

@@ -41,8 +41,17 @@ def main() -> None:
     parser.add_argument(
         "--deadline", help="end by this time of day, HH:MM, with the rate decayed to zero"
     )
+    parser.add_argument(
+        "--decay-minutes", type=float, default=20.0, help="of falling rate before the deadline"
+    )
     parser.add_argument("--rows-per-step", type=int, default=8, help="rows of 512 tokens")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
+    parser.add_argument(
+        "--shard-workers",
+        type=int,
+        default=0,
+        help="processes that write training data ahead; with a GPU, one for each spare core",
+    )
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     trainer_of = Distiller if given.size.endswith("draft") else Trainer
@@ -50,12 +59,14 @@ def main() -> None:
         TrainOptions(
             given.data,
             given.out,
-            given.heard,
             given.size,
             given.device,
             int(given.tokens),
             given.rows_per_step,
+            heard=given.heard,
+            shard_workers=given.shard_workers,
             drill_until=int(given.drill_until),
+            decay_minutes=given.decay_minutes,
             deadline=next_time_of_day(given.deadline) if given.deadline else math.inf,
             grow_at=tuple(int(at) for at in given.grow_at),
             seed=given.seed,

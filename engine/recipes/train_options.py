@@ -16,7 +16,6 @@ class TrainOptions:
 
     data: Path | None
     out: Path
-    heard: Path | None = None  # pairs of audio.recipes.hear_turns
     size: str = "target"
     device: str = "auto"
     n_tokens: int = 24_000_000
@@ -30,10 +29,13 @@ class TrainOptions:
     decay_share: float = 0.3
     deadline: float = math.inf  # epoch seconds at which the run ends, whatever it has seen
     decay_minutes: float = 20.0  # before the deadline
+    heard: Path | None = None  # pairs of audio.recipes.hear_turns
+    average_steps: int = 200  # what is exported: a running average of the weights
     drill_until: int = 0  # tokens that are drills alone, in the beginning
     grow_at: tuple[int, ...] = ()  # tokens after each of which two layers are inserted
     seed: int = 1
     threads: int = 2
+    shard_workers: int = 0  # processes that build shards ahead; for accelerators
     checkpoint_minutes: float = 5.0
     shard_conversations: int = SHARD_CONVERSATIONS
     vocab_size: int = 4096

@@ -22,13 +22,11 @@ from torch import Tensor
 from .agent_model import SIZES, AgentModel, document_mask
 from .chat_format import ChatEncoder
 from .checkpoint import export_model, load_checkpoint, save_checkpoint
-from .corpus import DRILLS, MIXTURE, Corpus, Rows, build_rows, tokenizer_from
-from .dialogues import data_directory
+from .corpus import DRILLS, MIXTURE, Rows, build_rows, tokenizer_from
 from .induction import N_INSERTED, insert_matching_layers, insert_silent_layers
-from .misheard import Misheard
+from .shards import Mixture, ShardsAhead, load_corpus
 from .train_options import TrainOptions, learning_rate_scale
 
-AVERAGE_HORIZON_STEPS = 200
 # What inserted layers write at first, against the residual stream: the loss hardly moves.
 WRITE_GAIN, COPY_GAIN = 0.07, 0.2
 
@@ -45,10 +43,10 @@ class Trainer:
             chosen = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(chosen)
         options.out.mkdir(parents=True, exist_ok=True)
-        misheard = Misheard.read(options.heard) if options.heard else None
-        self.corpus = Corpus(data_directory(options.data), misheard=misheard)
+        self.corpus = load_corpus(options.data, options.heard)
         self.tokenizer = self._load_tokenizer()
         self.encoder = ChatEncoder(self.tokenizer)
+        self.shards_ahead = self._start_workers()
         self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
         self._build(SIZES[options.size].n_layers - N_INSERTED * len(options.grow_at))
         self.step = self.n_seen = self.shard = self.row = self.warm_from = 0
@@ -206,13 +204,41 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        share = max(1.0 / (self.step + 1), 1.0 / AVERAGE_HORIZON_STEPS)
+        share = max(1.0 / (self.step + 1), 1.0 / self.options.average_steps)
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 self.average[name].lerp_(parameter, share)
         self.step += 1
         self.n_seen += int((rows.documents[at] >= 0).sum())
         return loss / total_weight, agent_loss / max(1.0, n_agent)
+
+    def _start_workers(self) -> ShardsAhead | None:
+        options = self.options
+        if not options.shard_workers:
+            return None
+        return ShardsAhead(
+            options.data,
+            options.heard,
+            options.out / "tokenizer.json",
+            self._shard_seed,
+            options.shard_conversations,
+            options.shard_workers,
+        )
+
+    def _shard_seed(self, number: int) -> str:
+        return f"{self.options.seed}/{number}"
+
+    def shard_rows(self, mixture: Mixture) -> Rows:
+        """The shard that is due."""
+        if self.shards_ahead is not None:
+            return self.shards_ahead.get(self.shard, mixture)
+        return build_rows(
+            self.corpus,
+            self.encoder,
+            self._shard_seed(self.shard),
+            self.options.shard_conversations,
+            mixture,
+        )
 
     def stop(self) -> None:
         """Make `run` save a checkpoint after the step in progress and return."""
@@ -229,14 +255,7 @@ class Trainer:
         with log_path.open("a", newline="") as log:
             writer = csv.writer(log)
             while not self.is_over():
-                drilling = self.n_seen < options.drill_until
-                rows = build_rows(
-                    self.corpus,
-                    self.encoder,
-                    f"{options.seed}/{self.shard}",
-                    options.shard_conversations,
-                    DRILLS if drilling else MIXTURE,
-                )
+                rows = self.shard_rows(DRILLS if self.n_seen < options.drill_until else MIXTURE)
                 while self.row < len(rows) and not self.is_over():
                     if self.is_time_to_grow():
                         self.grow(rows)
@@ -254,9 +273,13 @@ class Trainer:
                         self.save()
                         saved_at = time.monotonic()
                     if self.stopping:
+                        if self.shards_ahead is not None:
+                            self.shards_ahead.close()
                         return
                 if self.row >= len(rows):
                     self.shard, self.row = self.shard + 1, 0
+        if self.shards_ahead is not None:
+            self.shards_ahead.close()
         self.save()
         plot_loss(log_path)
         self.export(options.out / options.size)
