@@ -73,7 +73,7 @@ class Protocol:
         self.settings = settings
         self._limits = limits or ProtocolLimits()
         self.conversation = Conversation(
-            Window.of(settings.truncation, self._limits.n_context_tokens)
+            Window.of(settings.truncation, self._limits.n_context_tokens, settings.tools)
         )
         self.new_id = new_id or _random_id
         self.session_id = self.new_id("sess")
@@ -163,10 +163,13 @@ class Protocol:
         current = merge(previous, patch)
         session = self._session_object(current)
         _check_echo(session, "session")
+        window = Window.of(current.truncation, self._limits.n_context_tokens, current.tools)
+        if window is not None:
+            window.check(current.instructions)
         self.settings = current
         if previous.turn_detection is not None and current.turn_detection is None:
             self._input.reset()  # the detector's, not the client's to commit
-        self.conversation.window = Window.of(current.truncation, self._limits.n_context_tokens)
+        self.conversation.window = window
         self.send(events.SessionUpdated(session=session))
         return [SettingsChanged(previous, current)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from voiceloop.backends import SpokenWord
+from voiceloop.backends import SpokenWord, Tool
 from voiceloop.conversation import Conversation, Window
 from voiceloop.errors import InvalidRequest
 from voiceloop.items import FunctionCall, FunctionCallOutput, Message, Part
@@ -134,6 +134,24 @@ def test_a_clients_own_bound_holds_for_what_follows_the_instructions() -> None:
         talk(conversation, 40)
         messages = conversation.messages("Be kind. " * 100)[1:]
         assert 0 < sum(len(message.content) // 3 + 6 for message in messages) <= 100
+
+
+def test_tools_take_their_room_from_the_conversation() -> None:
+    tool = Tool("hours", "The opening hours of a day. " * 20, {"type": "object"})
+    shown = []
+    for tools in ((), (tool,)):
+        conversation = Conversation(Window.of("auto", 600, tools))
+        talk(conversation, 40)
+        shown.append(len(conversation.messages("Be kind.")))
+    assert 1 < shown[1] < shown[0]
+
+
+def test_instructions_that_leave_no_room_are_refused_with_their_size() -> None:
+    window = Window.of("auto", 400)
+    assert window is not None
+    window.check("Be kind. " * 100)
+    with pytest.raises(InvalidRequest, match="fit the model's 400 tokens, found about 671"):
+        window.check("Be kind" * 429)
 
 
 def test_the_window_stands_still_between_its_moves() -> None:

@@ -22,8 +22,9 @@ from voiceloop.commands import (
 )
 from voiceloop.errors import BackendError, InvalidRequest
 from voiceloop.items import Message
+from voiceloop.protocol import Protocol, ProtocolLimits
 from voiceloop.request import ResponseRequest
-from voiceloop.settings import AudioFormat, SemanticVad, Transcription
+from voiceloop.settings import AudioFormat, SemanticVad, SessionSettings, Transcription
 
 SECOND = b"\0\0" * 24000
 USER_ITEM = {
@@ -552,3 +553,13 @@ def test_audio_counts_by_its_time_beside_the_text() -> None:
     assert (first["input_tokens"], first["output_tokens"]) == (7 + 16, 2 + 11)
     assert first["total_tokens"] == 7 + 16 + 2 + 11
     assert second["input_token_details"]["audio_tokens"] == 0 and second["total_tokens"] == 9
+
+
+def test_instructions_that_the_model_cannot_take_change_nothing() -> None:
+    limits = ProtocolLimits(n_context_tokens=400)
+    protocol = Protocol(SessionSettings(instructions="Be kind."), limits=limits)
+    patch = {"instructions": "Be kind. " * 400}
+    protocol.receive(json.dumps({"type": "session.update", "session": patch}))
+    (error,) = (json.loads(frame.data) for frame in protocol.take_outgoing())
+    assert error["error"]["param"] == "session.instructions"
+    assert protocol.settings.instructions == "Be kind."
