@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from voiceloop.auth import client_key, tenant_of
 from voiceloop.backends import Backends, Generated, TextDelta, TokenLogprob, ToolCall
 from voiceloop.chat_request import ChatRequest, parse_chat
 from voiceloop.errors import VoiceLoopError
@@ -72,6 +73,7 @@ class _Choice:
 def chat_routes(door: Door) -> list[Route]:
     async def completions(request: Request) -> Response:
         asked = parse_chat(await read_json(request))
+        asked = replace(asked, tenant=tenant_of(client_key(request.headers)))
         if asked.streams:
             pieces = await started(_stream(door.models(), asked))
             return Stream(pieces, "text/event-stream")
@@ -83,7 +85,9 @@ def chat_routes(door: Door) -> list[Route]:
 def _replies(
     backends: Backends, asked: ChatRequest
 ) -> AsyncGenerator[tuple[int, ReplyEvent], None]:
-    return replies(backends, Prompt(asked.messages, asked.tools), asked.params, asked.n)
+    return replies(
+        backends, Prompt(asked.messages, asked.tools, asked.tenant), asked.params, asked.n
+    )
 
 
 async def _whole(backends: Backends, asked: ChatRequest) -> Json:

@@ -47,6 +47,7 @@ class ChatRequest:
     calls_at_once: bool
     streams: bool
     includes_usage: bool
+    tenant: str = ""
 
 
 def parse_chat(raw: Json) -> ChatRequest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from voiceloop.auth import client_key, tenant_of
 from voiceloop.backends import (
     Backends,
     ChatMessage,
@@ -62,6 +63,7 @@ class CompletionRequest:
     n: int
     streams: bool
     includes_usage: bool
+    tenant: str = ""
 
 
 def parse_completion(raw: Json) -> CompletionRequest:
@@ -137,6 +139,7 @@ class _Logprobs:
 def completion_routes(door: Door) -> list[Route]:
     async def completions(request: Request) -> Response:
         asked = parse_completion(await read_json(request))
+        asked = replace(asked, tenant=tenant_of(client_key(request.headers)))
         if asked.streams:
             pieces = await started(_stream(door.models(), asked))
             return Stream(pieces, "text/event-stream")
@@ -150,7 +153,7 @@ async def _replies(
 ) -> AsyncGenerator[tuple[int, ReplyEvent], None]:
     """As ``replies``, over all prompts."""
     for number, prompt in enumerate(asked.prompts):
-        given = Prompt((ChatMessage("user", prompt),))
+        given = Prompt((ChatMessage("user", prompt),), tenant=asked.tenant)
         async with aclosing(replies(backends, given, asked.params, asked.n)) as events:
             async for index, event in events:
                 yield number * asked.n + index, event

@@ -241,6 +241,12 @@ class Timeline(ServerEvent, kw_only=True, tag="voiceloop.timeline"):
     timeline: Json
 
 
+class SessionExpiring(ServerEvent, kw_only=True, tag="voiceloop.session_expiring"):
+    """The session's time is nearly over; the error ``session_expired`` follows at its end."""
+
+    seconds_left: int
+
+
 class PartialHeard(ServerEvent, kw_only=True, tag="voiceloop.partial"):
     item_id: str
     stable: str

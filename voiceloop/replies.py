@@ -32,10 +32,14 @@ ReplyEvent = TextDelta | ToolCall | Generated
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is answered: the last message, the others being its history."""
+    """What is answered: the last message, the others being its history.
+
+    ``tenant``: whose it is; what different ones have in the cache is not shared.
+    """
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()
+    tenant: str = ""
 
 
 async def replies(
@@ -58,7 +62,9 @@ async def _reply(
     backends: Backends, prompt: Prompt, params: GenerateParams
 ) -> AsyncGenerator[ReplyEvent, None]:
     history, last = prompt.messages[:-1], prompt.messages[-1:]
-    branch = await backends.language_model.branch(f"http-{uuid4().hex}", history, prompt.tools)
+    branch = await backends.language_model.branch(
+        f"http-{uuid4().hex}", history, prompt.tools, prompt.tenant
+    )
     wants_logprobs = params.logprobs is not None
     try:
         branch.commit(last, params)

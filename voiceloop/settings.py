@@ -105,6 +105,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     truncation: str | Json = "auto"
     timeline: bool = False
     partials: bool = False
+    notices: bool = False
 
     @property
     def speaks(self) -> bool:

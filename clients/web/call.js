@@ -223,6 +223,9 @@ export class Call {
         if (turn) this.view.explained(turn, this.turns);
         break;
       }
+      case "voiceloop.session_expiring":
+        this.view.captions.note(`The server ends this call in ${event.seconds_left} s.`);
+        break;
       case "error":
         this.view.error(event.error);
         break;

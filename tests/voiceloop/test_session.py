@@ -10,6 +10,7 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
 from voiceloop.agent import AgentConfig
+from voiceloop.config import Config, Limits
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -132,3 +133,21 @@ async def test_a_client_that_asks_in_text_at_once_is_not_greeted_first(clock: Cl
         await caller.wait_for("response.done")
     assert not caller.of("error")
     assert caller.of("response.output_text.done")[0].event["text"] != "Welcome."
+
+
+async def test_a_client_that_asks_for_notices_is_warned_before_its_time_is_over(
+    clock: Clock,
+) -> None:
+    config = Config(limits=Limits(session_minutes=5.0))
+    async with Caller(clock, config=config) as caller:
+        start_s = clock()
+        caller.send("session.update", session={"voiceloop": {"notices": True}})
+        warning = await caller.wait_for("voiceloop.session_expiring")
+        assert warning.event["seconds_left"] == 60
+        assert warning.at_s - start_s == pytest.approx(240, abs=1)
+        error = await caller.wait_for("error")
+        assert error.event["error"]["code"] == "session_expired"
+        assert error.at_s - start_s == pytest.approx(300, abs=1)
+    async with Caller(clock, config=config) as caller:
+        await caller.wait_for("error")
+        assert not caller.of("voiceloop.session_expiring")
