@@ -53,12 +53,14 @@ class LiveBranch:
         context: Context,
         on_p_end: PEndCallback | None = None,
         said_before: str = "",
+        tenant: str = "",
     ) -> None:
         self.context = context
         self.said_before = said_before
         self._language_model = language_model
         self._branch_id = branch_id
         self._on_p_end = on_p_end
+        self._tenant = tenant
         self._branch: Branch | None = None
         self._opened = asyncio.Event()
         self._events: asyncio.Queue[ReplyEvent | VoiceLoopError] = asyncio.Queue(MAX_UNREAD_EVENTS)
@@ -87,7 +89,7 @@ class LiveBranch:
     async def _read(self) -> None:
         try:
             self._branch = await self._language_model.branch(
-                self._branch_id, self.context.messages, self.context.tools
+                self._branch_id, self.context.messages, self.context.tools, self._tenant
             )
             self._opened.set()
             self._stage_words()
@@ -227,12 +229,14 @@ class Anticipation:
         tasks: asyncio.TaskGroup,
         on_p_end: PEndCallback,
         ahead: Ahead,
+        tenant: str = "",
     ) -> None:
         self._language_model = language_model
         self._session_id = session_id
         self._tasks = tasks
         self._on_p_end = on_p_end
         self._prefills = ahead.prefill
+        self._tenant = tenant
         # P(end) and drafts come from staged words: without prefill these are staged at a pause.
         self._enabled = ahead.prefill or ahead.p_end or ahead.speculative_reply
         self._live: LiveBranch | None = None
@@ -243,7 +247,9 @@ class Anticipation:
     ) -> LiveBranch:
         self._n_branches += 1
         branch_id = f"{self._session_id}.b{self._n_branches}"
-        live = LiveBranch(self._language_model, branch_id, context, on_p_end, said_before)
+        live = LiveBranch(
+            self._language_model, branch_id, context, on_p_end, said_before, self._tenant
+        )
         return live.start(self._tasks)
 
     @property

@@ -19,9 +19,10 @@ class Hello:
     """What the client asked for when it connected.
 
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
-    ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline`` and
-    ``partials`` switch VoiceLoop's opt-in extra events on from the start. ``session`` is the
-    update that the client secret carries which opened the door.
+    ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline``,
+    ``partials`` and ``notices`` switch VoiceLoop's opt-in extra events on from the start.
+    ``session`` is the update that the client secret carries which opened the door. ``tenant``:
+    whose key it was; the conversations of different ones share nothing in any cache.
     """
 
     model: str = "voiceloop"
@@ -29,7 +30,9 @@ class Hello:
     beta: bool = False
     timeline: bool = False
     partials: bool = False
+    notices: bool = False
     session: dict[str, Any] = field(default_factory=dict)
+    tenant: str = ""
 
 
 class Transport(Protocol):

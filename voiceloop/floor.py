@@ -124,7 +124,7 @@ class Floor:
         detection, paused_ms = self._settings.turn_detection, self.listener.paused_ms
         answers = detection is not None and detection.create_response
         if self._caller_open and paused_ms is not None and answers and self._turn is None:
-            self._drafts.consider(words, p_end, paused_ms)
+            self._drafts.consider(words, p_end, paused_ms, self.listener.needed_ms)
 
     def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
         if not self._caller_open:

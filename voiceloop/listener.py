@@ -133,6 +133,11 @@ class Listener:
         return 1000.0 * (self._clock() - self._stretch.first_low_s)
 
     @property
+    def needed_ms(self) -> float:
+        """The silence that ends the open turn on what is known now."""
+        return self._endpointing.needed_ms()
+
+    @property
     def in_speech(self) -> bool:
         """A turn of the caller is open."""
         return self._stretch is not None

@@ -220,7 +220,11 @@ async def _remote_language_model(config: Config, connect: Connect) -> LanguageMo
         return None
     from voiceloop.remote_language import RemoteLanguageModel
 
-    return RemoteLanguageModel(await connect(config.llm_url, config.llm_model))
+    return RemoteLanguageModel(
+        await connect(config.llm_url, config.llm_model),
+        keeps_warm=config.anticipation.warm_requests,
+        drafts=config.anticipation.remote_drafts,
+    )
 
 
 async def _remote_voice(config: Config, connect: Connect) -> Voice | None:

@@ -119,7 +119,9 @@ class Recognition:
         """Close the current segment; nobody wants its words."""
         if self._current.n_bytes:
             self._current.discarded = True
-            self._close_segment()
+            number = self._close_segment()
+            if self._stream is None:
+                self._forget(number)  # no recognizer has heard of it: none need ever
 
     def set_options(self, options: RecognizerOptions) -> None:
         self._options = options
@@ -224,6 +226,9 @@ class Recognition:
             return
         await stream.close()
         for segment in list(self._segments.values()):
+            if segment.discarded:
+                self._forget(segment.number)
+                continue
             if not segment.n_bytes and not segment.finalized:
                 continue
             segment.n_replays += 1

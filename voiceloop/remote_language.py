@@ -36,10 +36,18 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"
 
 
 class RemoteLanguageModel:
-    """``LanguageModel`` over a service."""
+    """``LanguageModel`` over a service.
 
-    def __init__(self, service: RemoteService) -> None:
+    ``keeps_warm``: a connection is made as the caller begins. ``drafts``: replies that may be
+    thrown away (and are paid for) are asked for too.
+    """
+
+    def __init__(
+        self, service: RemoteService, *, keeps_warm: bool = True, drafts: bool = True
+    ) -> None:
         self._service = service
+        self._keeps_warm = keeps_warm
+        self._drafts = drafts
 
     async def branch(
         self,
@@ -48,8 +56,9 @@ class RemoteLanguageModel:
         tools: tuple[Tool, ...] = (),
         tenant: str = "",
     ) -> RemoteBranch:
-        self._service.keep_warm()
-        return RemoteBranch(branch_id, self._service, history, tools)
+        if self._keeps_warm:
+            self._service.keep_warm()
+        return RemoteBranch(branch_id, self._service, history, tools, drafts=self._drafts)
 
 
 class RemoteBranch(EventStream[LanguageEvent]):
@@ -61,6 +70,8 @@ class RemoteBranch(EventStream[LanguageEvent]):
         service: RemoteService,
         history: tuple[ChatMessage, ...],
         tools: tuple[Tool, ...],
+        *,
+        drafts: bool = True,
     ) -> None:
         super().__init__(branch_id)
         self._service = service
@@ -68,6 +79,7 @@ class RemoteBranch(EventStream[LanguageEvent]):
         self._tools = [_tool(tool) for tool in tools]
         self._task: asyncio.Task[None] | None = None
         self._draft: _Draft | None = None
+        self._drafts = drafts
 
     def stage(self, stage_id: int, user_text: str) -> None:
         self.deliver(Staged(stage_id, 0, 0, None))
@@ -75,7 +87,9 @@ class RemoteBranch(EventStream[LanguageEvent]):
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
         """An ordinary request; whether one that may be thrown away is worth it is asked before."""
         self.stop_draft()
-        if self.live and self._task is None:
+        if not self._drafts:
+            self.deliver(DraftDone(draft, "cancelled"))
+        elif self.live and self._task is None:
             turn = (ChatMessage("user", user_text),)
             made = self._draft = _Draft(draft, turn, params)
             made.task = asyncio.create_task(self._write_draft(made), name=f"draft {self.stream_id}")

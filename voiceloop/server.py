@@ -142,18 +142,20 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         is_keyed = not gateway.keys.is_open
         allowed = gateway.config.allowed_origins
         auth.check_origin(websocket.headers, allowed, is_keyed=is_keyed)
-        session = gateway.keys.check(auth.client_key(websocket.headers, offered))
+        key = auth.client_key(websocket.headers, offered)
+        session = gateway.keys.check(key)
         reason = gateway.not_ready()
         if reason is not None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
         with gateway.admission.slot():
             await websocket.accept(subprotocol=auth.subprotocol(offered))
-            await gateway.serve_session(SocketTransport(websocket, _hello(websocket, session)))
+            hello = _hello(websocket, session, auth.tenant_of(key))
+            await gateway.serve_session(SocketTransport(websocket, hello))
     except VoiceLoopError as error:
         await websocket.send_denial_response(error_response(error))
 
 
-def _hello(websocket: WebSocket, session: Json) -> Hello:
+def _hello(websocket: WebSocket, session: Json, tenant: str) -> Hello:
     query = websocket.query_params
     is_transcription = query.get("intent") == "transcription"
     return Hello(
@@ -162,7 +164,9 @@ def _hello(websocket: WebSocket, session: Json) -> Hello:
         beta=websocket.headers.get("openai-beta", "") == "realtime=v1",
         timeline=query.get("voiceloop.timeline") == "1",
         partials=query.get("voiceloop.partials") == "1",
+        notices=query.get("voiceloop.notices") == "1",
         session=session,
+        tenant=tenant,
     )
 
 

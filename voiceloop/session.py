@@ -32,6 +32,7 @@ from voiceloop.commands import (
 from voiceloop.config import Config
 from voiceloop.connection import Disconnected, Transport
 from voiceloop.errors import SessionExpired, VoiceLoopError
+from voiceloop.events import SessionExpiring
 from voiceloop.floor import Floor
 from voiceloop.item_audio import ItemAudio
 from voiceloop.listener import Listener, VoiceActivity
@@ -43,6 +44,7 @@ from voiceloop.telemetry import Metrics
 
 GREETING_GRACE_S = 0.25  # a client that brings its own instructions does so at once
 SLICE_MS = 200.0  # audio heard between two looks at other tasks
+EXPIRY_WARNING_S = 60.0  # time to say goodbye, or to dial again
 FLUSH_S = 1.0  # for the last words to a client that is being closed
 MAX_WAITING_FRAMES = 4096  # a minute of 20 ms deltas: only a client that never reads has them
 
@@ -101,6 +103,7 @@ class Session:
             type=hello.intent,
             timeline=hello.timeline,
             partials=hello.partials,
+            notices=hello.notices,
         )
         return merge(settings, hello.session)  # checked when the client secret was issued
 
@@ -140,6 +143,7 @@ class Session:
             tasks,
             lambda words, p_end: self._floor.on_p_end(words, p_end),
             self._config.anticipation,
+            self._transport.hello.tenant,
         )
         services = Services(
             voice=self._backends.voice,
@@ -170,7 +174,9 @@ class Session:
     def _recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
         asked = settings.transcription
         language = asked.language if asked is not None and asked.language else self._agent.language
-        return RecognizerOptions(language, self._agent.hotwords, settings.instructions)
+        prompt = asked.prompt if asked is not None and asked.prompt else ""
+        context = f"{settings.instructions} {prompt}".strip()
+        return RecognizerOptions(language, self._agent.hotwords, context)
 
     # --- reading ---
 
@@ -268,8 +274,10 @@ class Session:
 
     async def _watch_the_clock(self) -> None:
         limits = self._config.limits
+        whole_s = 60.0 * limits.session_minutes
         try:
-            async with asyncio.timeout(60.0 * limits.session_minutes):
+            async with asyncio.timeout(whole_s):
+                await self._warn_before_the_end(whole_s)
                 await self._draining.wait()
         except TimeoutError:
             expired = SessionExpired(
@@ -283,6 +291,17 @@ class Session:
         except TimeoutError:
             pass
         self._end(1012, "the server restarts")
+
+    async def _warn_before_the_end(self, whole_s: float) -> None:
+        """One event a minute before the end, for clients that asked for notices."""
+        warning_s = min(EXPIRY_WARNING_S, whole_s / 2)
+        try:
+            async with asyncio.timeout(whole_s - warning_s):
+                await self._draining.wait()
+        except TimeoutError:
+            if self.protocol.settings.notices:
+                self.protocol.send(SessionExpiring(seconds_left=round(warning_s)))
+                self._on_output()
 
     async def _say_last(self, error: VoiceLoopError) -> None:
         self.protocol.error(error)

@@ -60,7 +60,7 @@ async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
 
 
 async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clock) -> None:
-    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.2)
+    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.9)
     backends = slow_models(model, ("a large latte please",))
     async with Caller(clock, backends) as caller:
         await caller.say(600)
@@ -178,7 +178,7 @@ async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is
 
 async def test_a_session_that_wasted_its_budget_drafts_no_more(clock: Clock) -> None:
     model = FakeLanguageModel(
-        lambda m: " ".join(f"{m[-1].content} {i}." for i in range(2)), p_end_of_turn=lambda t: 0.4
+        lambda m: " ".join(f"{m[-1].content} {i}." for i in range(2)), p_end_of_turn=lambda t: 0.9
     )
     backends = slow_models(model, ("one two three four five six seven",))
     config = Config(anticipation=Ahead(budget_tokens=1))
