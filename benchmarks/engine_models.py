@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from engine.loader import Checkpoint
+
 EMBEDDED = Path(__file__).parent.parent / "engine" / "embedded"
 
 TEMPLATE = (
@@ -33,13 +35,15 @@ class Shape:
     num_attention_heads: int
     num_key_value_heads: int
     vocab_size: int = 4096
+    max_position_embeddings: int = 4096
 
 
 SHAPES = {
     "12m": Shape(384, 896, 8, 6, 2),  # the embedded target
     "28m": Shape(512, 1408, 8, 8, 4),
-    "1b": Shape(2048, 8192, 16, 32, 8, 128256),
-    "8b": Shape(4096, 14336, 32, 32, 8, 128256),
+    "1b": Shape(2048, 8192, 16, 32, 8, 128256, 32768),
+    "4b": Shape(2560, 9728, 36, 20, 4, 151936, 32768),
+    "8b": Shape(4096, 14336, 32, 32, 8, 128256, 32768),
 }
 
 
@@ -51,6 +55,13 @@ def embedded_model(name: str = "agent") -> Path | None:
 
 def write_random_model(folder: Path, shape: Shape, seed: int = 0) -> Path:
     """A bf16 Llama checkpoint with random weights and a byte-level tokenizer."""
+    write_folder(folder, shape)
+    save_file(dict(_tensors(shape, seed)), folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def write_folder(folder: Path, shape: Shape) -> Path:
+    """All of such a checkpoint but its weights."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -66,8 +77,24 @@ def write_random_model(folder: Path, shape: Shape, seed: int = 0) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     (folder / "config.json").write_text(json.dumps(_config(shape)))
-    save_file(dict(_tensors(shape, seed)), folder / "model.safetensors", {"format": "pt"})
     return folder
+
+
+class RandomCheckpoint(Checkpoint):
+    """Weights made on the device as they are asked for: 8B parameters need not cross a disk."""
+
+    def __init__(self, model_dir: Path, device: str) -> None:
+        self.model_dir, self._device = model_dir, device
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+    def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> torch.Tensor:
+        assert shape is not None
+        if len(shape) == 1:
+            return torch.ones(shape, dtype=torch.bfloat16, device=self._device)
+        weight = torch.randn(shape, dtype=torch.bfloat16, device=self._device)
+        return weight.mul_(shape[-1] ** -0.5)
 
 
 def _config(shape: Shape) -> dict[str, Any]:
@@ -76,7 +103,6 @@ def _config(shape: Shape) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         **{name: getattr(shape, name) for name in names},
-        "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-5,
         "hidden_act": "silu",
         "tie_word_embeddings": True,
