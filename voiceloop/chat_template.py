@@ -15,6 +15,8 @@ from engine.types import TemplateError
 from voiceloop.backends import ChatMessage, Tool
 from voiceloop.role import StreamError
 
+CALL_BEGINS = "Hello?"  # before an agent who speaks first, where a template wants the user to
+
 
 @dataclass(frozen=True, slots=True)
 class TurnFrame:
@@ -35,6 +37,75 @@ class TurnFrame:
         except TemplateError:
             return cls()
         return cls(max(0, n_open - 1 - n_history), max(0, n_whole - n_open))
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOrder:
+    """What a chat template insists on: some refuse a system message, an agent who speaks first,
+    or two turns of one speaker in a row. Found by trying; what is refused is then never written.
+    """
+
+    takes_system: bool = True
+    takes_any_order: bool = True
+
+    @classmethod
+    def of(cls, text: Text) -> RoleOrder:
+        if not _takes(text, "user", "assistant"):
+            return cls()  # no template, or one that is not understood: it says so itself
+        is_free = _takes(text, "assistant", "user", "user")
+        return cls(_takes(text, "system", "user"), is_free)
+
+    def ordered(
+        self, messages: Sequence[dict[str, Any]], open_user: str | None = None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """The same words in an order the template takes; ``open_user`` follows the messages."""
+        turns = list(messages)
+        if open_user is not None:
+            turns.append({"role": "user", "content": open_user})
+        if not self.takes_system:
+            turns = _without_system(turns)
+        if not self.takes_any_order:
+            turns = _in_turns(turns)
+        if open_user is None:
+            return turns, None
+        return turns[:-1], turns[-1]["content"]
+
+
+def _takes(text: Text, *roles: str) -> bool:
+    try:
+        text.encode_chat([{"role": role, "content": "a"} for role in roles])
+    except TemplateError:
+        return False
+    return True
+
+
+def _without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the system said stands before the first words of the user."""
+    said = [message["content"] for message in messages if message["role"] == "system"]
+    rest = [message for message in messages if message["role"] != "system"]
+    if not said:
+        return rest
+    first = next((i for i, message in enumerate(rest) if message["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": "\n\n".join(said)}, *rest]
+    words = "\n\n".join([*said, rest[first]["content"]])
+    rest[first] = {**rest[first], "content": words}
+    return rest
+
+
+def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """User and assistant in turn, the user first; tool calls and their results stay as they are."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        last = turns[-1] if turns else {"role": "system"}
+        role, is_plain = message["role"], "tool_calls" not in message
+        if role == last["role"] != "tool" and is_plain and "tool_calls" not in last:
+            turns[-1] = {**last, "content": f"{last['content']}\n{message['content']}"}
+            continue
+        if role == "assistant" and last["role"] == "system":
+            turns.append({"role": "user", "content": CALL_BEGINS})
+        turns.append(message)
+    return turns
 
 
 def chat_dict(message: ChatMessage) -> dict[str, Any]:

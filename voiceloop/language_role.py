@@ -8,6 +8,7 @@ opens another engine branch, which shares the blocks of the first through the pr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from voiceloop.backends import (
     ToolCall,
     Usage,
 )
-from voiceloop.chat_template import TurnFrame, chat_dict, forced_tools, tool_dict
+from voiceloop.chat_template import RoleOrder, TurnFrame, chat_dict, forced_tools, tool_dict
 from voiceloop.role import RoleError, StreamError
 from voiceloop.worker_messages import (
     Commit,
@@ -43,21 +44,25 @@ from voiceloop.worker_messages import (
 
 WARM_UP_BRANCH = "warm_up"
 WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
+# The first clause that is no mere "Sure,", and as much of the next as shows a voice that it ended.
+A_CLAUSE_AND_MORE = re.compile(r"^.{8,}?[.,;:?!]\s.{6}", re.DOTALL)
 WARM_UP_HISTORY = (ChatMessage("system", "You are a helpful assistant."),)
 
 
 class Conversation:
     """One stream: its messages so far and the engine branch of the reply in the making."""
 
-    def __init__(self, opened: OpenBranch, model: Engine, frame: TurnFrame) -> None:
+    def __init__(
+        self, opened: OpenBranch, model: Engine, frame: TurnFrame, order: RoleOrder
+    ) -> None:
         self.stream_id = opened.stream_id
         self.stage_id = 0
         self._model = model
-        self._frame = frame
+        self._frame, self._order = frame, order
         self._messages = [chat_dict(message) for message in opened.history]
         self._tools = [tool_dict(tool) for tool in opened.tools]
         self._tenant = opened.tenant
-        self._draft_number = 0
+        self._draft_number, self._draft_text = 0, ""
         self._n_turn_tokens = self._n_before_turn = 0
         self._n_branches = 0
         self._to_stage: str | None = None
@@ -87,7 +92,7 @@ class Conversation:
 
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
-        self._draft_number = draft
+        self._draft_number, self._draft_text = draft, ""
         if self._committed:
             return
         self.advance()
@@ -136,6 +141,9 @@ class Conversation:
                 )
                 return StreamEvent(self.stream_id, staged)
             case engine_types.DraftDelta(draft_id=draft_id, text=text) if draft_id == self._draft:
+                self._draft_text += text
+                if A_CLAUSE_AND_MORE.search(self._draft_text):
+                    self.stop_draft()  # enough to hold; the rest costs little once it is wanted
                 return StreamEvent(self.stream_id, DraftDelta(self._draft_number, text))
             case engine_types.DraftCall(draft_id=draft_id) if draft_id == self._draft:
                 called = DraftCall(self._draft_number, event.name, event.arguments_json)
@@ -196,10 +204,12 @@ class Conversation:
         tail: Sequence[dict[str, Any]] = (),
         *,
         tools: Sequence[dict[str, Any]] | None = None,
+        open_user: str | None = None,
         **options: Any,
     ) -> list[int]:
         seen = self._tools if tools is None else tools
-        return self._model.text.encode_chat([*self._messages, *tail], seen, **options)
+        messages, open_user = self._order.ordered([*self._messages, *tail], open_user)
+        return self._model.text.encode_chat(messages, seen, open_user=open_user, **options)
 
     def _turn_tokens(self, tokens: list[int]) -> list[int]:
         """What follows the history in ``tokens``.
@@ -267,7 +277,7 @@ class LanguageRole:
     def __init__(self, model: Engine, detail: str) -> None:
         self.detail = detail
         self._model = model
-        self._frame = TurnFrame.of(model.text)
+        self._frame, self._order = TurnFrame.of(model.text), RoleOrder.of(model.text)
         self._streams: dict[str, Conversation] = {}
 
     def warm_up(self) -> None:
@@ -291,7 +301,7 @@ class LanguageRole:
         try:
             match message:
                 case OpenBranch():
-                    stream = Conversation(message, self._model, self._frame)
+                    stream = Conversation(message, self._model, self._frame, self._order)
                     self._streams[message.stream_id] = stream
                 case Stage():
                     self._streams[message.stream_id].stage(message.stage_id, message.user_text)

@@ -15,6 +15,7 @@ from engine.engine import Engine
 from engine.types import InvalidRequest, TemplateError
 from voiceloop.backends import (
     ChatMessage,
+    DraftDelta,
     Generated,
     GenerateParams,
     Staged,
@@ -41,6 +42,7 @@ class LetterText:
     """Writes a conversation as letters; ``tidy`` drops the line feed after the last message."""
 
     tidy = False
+    is_strict = False
 
     def encode_chat(
         self,
@@ -51,6 +53,11 @@ class LetterText:
         add_generation_prompt: bool = False,
     ) -> list[int]:
         text = "".join(f"[{tool['function']['name']}]" for tool in tools)
+        if self.is_strict:
+            roles = [message["role"] for message in messages]
+            roles += [] if open_user is None else ["user"]
+            if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
+                raise TemplateError(f"expected user and assistant in turn, found {roles}")
         for message in messages:
             if message["content"] == "refused":
                 raise TemplateError("expected messages the template takes, found 'refused'")
@@ -86,6 +93,9 @@ class RecordingBranch:
     def speculate(self, tail: Sequence[int], params: engine_types.SamplingParams) -> str:
         self._log("speculate", tail)
         return "draft_1"
+
+    def stop_draft(self, reason: str) -> None:
+        self._log("stop")
 
     def commit(
         self, tokens: Sequence[int], params: engine_types.SamplingParams, draft: str | None = None
@@ -246,6 +256,20 @@ def test_a_template_that_ends_a_history_differently_starts_from_what_is_common(
     ]
 
 
+def test_a_template_that_wants_speakers_in_turn_is_told_an_agents_greeting_too(
+    model: RecordingEngine,
+) -> None:
+    model.text.is_strict = True
+    role = LanguageRole(model, "strict")  # type: ignore[arg-type]
+    history = (SYSTEM, ChatMessage("assistant", "welcome"), *user("er"))
+    role.receive(OpenBranch("s", history))
+    role.receive(Stage("s", 1, "hi"))
+    assert not [answer for answer in answers(role) if isinstance(answer, StreamFailed)]
+    role.receive(Commit("s", user("hi"), PARAMS))
+    said = "".join(call[1] for call in model.calls if "branch" in call[0] or "commit" in call[0])
+    assert said.endswith("<u:be brief\n\ner\nhi>\n<a:") and "welcome" in said
+
+
 def test_an_error_of_one_request_is_an_error_of_its_stream(role: LanguageRole) -> None:
     role.receive(OpenBranch("s", ()))
     with pytest.raises(StreamError, match="found 99"):
@@ -283,3 +307,16 @@ def test_nothing_comes_from_a_closed_stream(model: RecordingEngine, role: Langua
     role.close("s")
     assert answers(role) == []
     assert model.calls[-1] == ("1 close", "")
+
+
+def test_a_draft_stops_behind_its_first_clause(role: LanguageRole, model: RecordingEngine) -> None:
+    role.receive(OpenBranch("s", ()))
+    role.receive(Speculate("s", 4, "hello", PARAMS))
+    made = ["Sure, one ", "latte coming. ", "Anything else?"]
+    model.due += [engine_types.DraftDelta("s#1", "draft_1", text, 3) for text in made[:2]]
+    told = [event.event for event in role.step() if isinstance(event, StreamEvent)]
+    assert told[-2:] == [DraftDelta(4, text) for text in made[:2]]
+    assert not any(call[0] == "1 stop" for call in model.calls)
+    model.due.append(engine_types.DraftDelta("s#1", "draft_1", made[2], 3))
+    role.step()
+    assert model.calls[-1][0] == "1 stop"
