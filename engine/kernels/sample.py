@@ -1,19 +1,29 @@
 """Owns the choice of tokens on the device: temperature, filters, masks and replayable noise.
 
 It chooses what `sampler.choose` chooses: the same Philox bits for (seed, index, token), the same
-double precision, filters in the same order. Two candidates whose scores differ by less than a few
-units in the last place of a double could come out differently; no fp32 logits are that close by
-chance.
+double precision, the same filters in the same order. Two candidates whose scores differ by less
+than a few units in the last place of a double could come out differently; fp32 logits plus
+independent noise are not that close by chance. What lies at the edge of the nucleus within such an
+error could be kept by one and dropped by the other, and matters only if it is then also chosen.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from ..sampler import choose
+from ..sampler import COLDEST, NOISE_SPAN, choose
 from ..types import SamplingParams
+from .launch import next_power_of_2
+
+CHUNK = 4096  # tokens per program: 32 programs a row for a vocabulary of 128k
+_SPAN = tl.constexpr(NOISE_SPAN)
+_COLDEST = tl.constexpr(COLDEST)
+_FIRST_KEY = tl.constexpr(-(2**31))
+_NO_TOKEN = tl.constexpr(2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +44,284 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class SampleSpace:
-    """Workspace of `sample` for up to `rows` rows."""
+    """Workspace of `sample` for up to `rows` rows.
 
-    chunk_best: Tensor  # fp32 [rows, n_chunks]
-    chunk_sum: Tensor  # fp64 [rows, n_chunks]
-    ids: Tensor  # int32 [rows, vocab]: candidates of the filters
-    keys: Tensor  # int32 [rows, vocab]: their logits, as integers of the same order
-    floor: Tensor  # int64 [rows, 2]: smallest kept key, and the last id kept at it
-    winner_score: Tensor  # fp64 [rows, n_chunks]
-    winner: Tensor  # int32 [rows, n_chunks]
+    Per chunk of the vocabulary: the largest logit (fp32), the sum of weights relative to it (fp64),
+    the best noisy score (fp64) and whose it is (int32), [rows, n_chunks] each.
+    Per row: the filters' candidates (ids and keys int32, weights fp64, [rows, vocab] each), and
+    `floor` int32 [rows, 2]: the smallest kept key, and the last token kept of those at it.
+    A key is a logit as an integer of the same order.
+    """
+
+    chunk_best: Tensor
+    chunk_sum: Tensor
+    chunk_score: Tensor
+    chunk_winner: Tensor
+    ids: Tensor
+    keys: Tensor
+    weights: Tensor
+    floor: Tensor
 
     @classmethod
     def allocate(cls, rows: int, vocab: int, device: torch.device) -> "SampleSpace":
-        raise NotImplementedError
+        def empty(n: int, dtype: torch.dtype) -> Tensor:
+            return torch.empty(rows, n, dtype=dtype, device=device)
+
+        n_chunks = triton.cdiv(vocab, CHUNK)
+        return cls(
+            chunk_best=empty(n_chunks, torch.float32),
+            chunk_sum=empty(n_chunks, torch.float64),
+            chunk_score=empty(n_chunks, torch.float64),
+            chunk_winner=empty(n_chunks, torch.int32),
+            ids=empty(vocab, torch.int32),
+            keys=empty(vocab, torch.int32),
+            weights=empty(vocab, torch.float64),
+            floor=empty(2, torch.int32),
+        )
+
+
+@triton.jit
+def _load_logits(logits_ptr, mask_ptr, row, token, VOCAB: tl.constexpr, HAS_MASK: tl.constexpr):
+    """Logits of one row, -inf where masked or past the end."""
+    logits = tl.load(logits_ptr + row * VOCAB + token, mask=token < VOCAB, other=float("-inf"))
+    if HAS_MASK:
+        words: tl.constexpr = (VOCAB + 31) // 32
+        word = tl.load(mask_ptr + row * words + token // 32, mask=token < VOCAB, other=0)
+        logits = tl.where((word >> (token % 32)) & 1 != 0, logits, float("-inf"))
+    return logits + 0.0  # -0.0 becomes 0.0: equal logits must have equal keys
+
+
+@triton.jit
+def _keys(logits):
+    """Integers in the order of the floats."""
+    bits = logits.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _logit(key):
+    """The float of a key."""
+    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _row_best(chunk_best_ptr, row, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr):
+    chunk = tl.arange(0, CHUNKS_PAD)
+    at = chunk_best_ptr + row * N_CHUNKS + chunk
+    return tl.max(tl.load(at, mask=chunk < N_CHUNKS, other=float("-inf")), 0)
+
+
+@triton.jit
+def _survey(
+    logits_ptr, mask_ptr, temperature_ptr, top_p_ptr, chunk_best_ptr, chunk_sum_ptr,
+    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, HAS_MASK: tl.constexpr,
+):  # fmt: skip
+    """Largest logit and sum of weights of one chunk of one row."""
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token = chunk * CHUNK + tl.arange(0, CHUNK)
+    logits = _load_logits(logits_ptr, mask_ptr, row, token, VOCAB, HAS_MASK)
+    best = tl.max(logits, 0)
+    tl.store(chunk_best_ptr + row * N_CHUNKS + chunk, best)
+    temperature = tl.load(temperature_ptr + row)
+    total = tl.zeros((), tl.float64)
+    # The sum serves top-p alone, and a thousand double exponentials cost a microsecond.
+    if (temperature >= _COLDEST) & (tl.load(top_p_ptr + row) < 1.0) & (best > float("-inf")):
+        total += tl.sum(tl.exp((logits.to(tl.float64) - best.to(tl.float64)) / temperature), 0)
+    tl.store(chunk_sum_ptr + row * N_CHUNKS + chunk, total)
+
+
+@triton.jit
+def _filter(
+    logits_ptr, mask_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
+    chunk_best_ptr, chunk_sum_ptr, ids_ptr, keys_ptr, weights_ptr, floor_ptr,
+    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
+    STEP: tl.constexpr, HAS_MASK: tl.constexpr,
+):  # fmt: skip
+    """Where top-k, top-p and min-p cut one row off: `floor`."""
+    row = tl.program_id(0).to(tl.int64)
+    temperature = tl.load(temperature_ptr + row)
+    top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
+    min_p = tl.load(min_p_ptr + row)
+    floor = tl.full((), _FIRST_KEY, tl.int32)
+    last = tl.full((), _NO_TOKEN, tl.int32)
+    if (temperature >= _COLDEST) & ((top_k > 0) | (top_p < 1.0) | (min_p > 0.0)):
+        best = _row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
+        chunk = tl.arange(0, CHUNKS_PAD)
+        at = row * N_CHUNKS + chunk
+        sums = tl.load(chunk_sum_ptr + at, mask=chunk < N_CHUNKS, other=0.0)
+        bests = tl.load(chunk_best_ptr + at, mask=chunk < N_CHUNKS, other=float("-inf"))
+        shares = tl.exp((bests.to(tl.float64) - best.to(tl.float64)) / temperature)
+        total = tl.sum(sums * shares, 0)
+        ids_ptr += row * VOCAB
+        keys_ptr += row * VOCAB
+        weights_ptr += row * VOCAB
+        n_found = _gather(
+            logits_ptr, mask_ptr, chunk_best_ptr + row * N_CHUNKS, row, best, temperature,
+            ids_ptr, keys_ptr, weights_ptr, VOCAB, CHUNK, N_CHUNKS, STEP, HAS_MASK,
+        )  # fmt: skip
+        tl.debug_barrier()  # the rest reads what other threads of this program have stored
+        top_key = _keys(best).to(tl.int64)
+        cut = tl.full((), _FIRST_KEY, tl.int64)
+        n_tied = tl.full((), _NO_TOKEN, tl.int64)
+        if (top_k > 0) & (top_k < n_found):
+            cut, n_tied, total = _cut_top_k(keys_ptr, weights_ptr, n_found, top_k, top_key, STEP)
+        if top_p < 1.0:
+            cut, n_tied = _cut_top_p(
+                keys_ptr, weights_ptr, n_found, top_p * total, cut, n_tied, top_key, STEP
+            )
+        floor, last = _floor(ids_ptr, keys_ptr, weights_ptr, n_found, cut, n_tied, min_p, STEP)
+    tl.store(floor_ptr + row * 2, floor)
+    tl.store(floor_ptr + row * 2 + 1, last)
+
+
+@triton.jit
+def _gather(
+    logits_ptr, mask_ptr, chunk_best_ptr, row, best, temperature, ids_ptr, keys_ptr, weights_ptr,
+    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, STEP: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+):  # fmt: skip
+    """List the tokens near enough to the best to win with some noise, by id; returns how many."""
+    n_found = tl.full((), 0, tl.int32)
+    for chunk in range(N_CHUNKS):
+        gap = best.to(tl.float64) - tl.load(chunk_best_ptr + chunk).to(tl.float64)
+        if gap / temperature <= _SPAN:
+            for base in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, VOCAB), STEP):
+                token = base + tl.arange(0, STEP)
+                logits = _load_logits(logits_ptr, mask_ptr, row, token, VOCAB, HAS_MASK)
+                score = (logits.to(tl.float64) - best.to(tl.float64)) / temperature
+                is_near = score >= -_SPAN
+                place = n_found + tl.cumsum(is_near.to(tl.int32), 0) - 1
+                tl.store(ids_ptr + place, token, mask=is_near)
+                tl.store(keys_ptr + place, _keys(logits), mask=is_near)
+                tl.store(weights_ptr + place, tl.exp(score), mask=is_near)
+                n_found += tl.sum(is_near.to(tl.int32), 0)
+    return n_found
+
+
+@triton.jit
+def _above(keys_ptr, weights_ptr, n_found, key, STEP: tl.constexpr):
+    """Of the candidates above `key`: how many, and their weight; and the weight of one at it."""
+    count = tl.full((), 0, tl.int32)
+    mass = tl.full((), 0.0, tl.float64)
+    tied_weight = tl.full((), 0.0, tl.float64)
+    for base in range(0, n_found, STEP):
+        at = base + tl.arange(0, STEP)
+        keys = tl.load(keys_ptr + at, mask=at < n_found, other=_FIRST_KEY).to(tl.int64)
+        weights = tl.load(weights_ptr + at, mask=at < n_found, other=0.0)
+        count += tl.sum((keys > key).to(tl.int32), 0)
+        mass += tl.sum(tl.where(keys > key, weights, 0.0), 0)
+        tied_weight = tl.maximum(tied_weight, tl.max(tl.where(keys == key, weights, 0.0), 0))
+    return count, mass, tied_weight
+
+
+@triton.jit
+def _cut_top_k(keys_ptr, weights_ptr, n_found, top_k, top_key, STEP: tl.constexpr):
+    """The k-th largest key, how many at it are kept, and the weight of all that are."""
+    low = tl.full((), _FIRST_KEY, tl.int64)
+    high = top_key
+    while low < high:  # the largest key with k candidates at or above it
+        middle = (low + high + 1) >> 1
+        count, _, _ = _above(keys_ptr, weights_ptr, n_found, middle - 1, STEP)
+        if count >= top_k:
+            low = middle
+        else:
+            high = middle - 1
+    count, mass, tied_weight = _above(keys_ptr, weights_ptr, n_found, low, STEP)
+    n_tied = (top_k - count).to(tl.int64)
+    return low, n_tied, mass + n_tied.to(tl.float64) * tied_weight
+
+
+@triton.jit
+def _cut_top_p(
+    keys_ptr, weights_ptr, n_found, mass_wanted, cut, n_tied, top_key, STEP: tl.constexpr
+):
+    """The smallest key, not below `cut`, with less than the wanted mass above it."""
+    low = cut
+    high = top_key
+    while low < high:
+        middle = (low + high) >> 1
+        _, mass, _ = _above(keys_ptr, weights_ptr, n_found, middle, STEP)
+        if mass < mass_wanted:
+            high = middle
+        else:
+            low = middle + 1
+    _, mass, tied_weight = _above(keys_ptr, weights_ptr, n_found, low, STEP)
+    if tied_weight > 0.0:  # else `low` is the floor of all keys: everything is kept
+        # A tied token is kept while what comes before it is less than the wanted mass.
+        n_fitting = tl.ceil((mass_wanted - mass) / tied_weight).to(tl.int64)
+        n_tied = tl.where(low > cut, n_fitting, tl.minimum(n_tied, n_fitting))
+    return low, n_tied
+
+
+@triton.jit
+def _floor(ids_ptr, keys_ptr, weights_ptr, n_found, cut, n_tied, min_p, STEP: tl.constexpr):
+    """The smallest kept key, and the id of the last token kept at it."""
+    least = tl.full((), _NO_TOKEN, tl.int64)  # smallest key that min_p keeps
+    last = tl.full((), -1, tl.int32)
+    n_seen = tl.full((), 0, tl.int64)
+    for base in range(0, n_found, STEP):
+        at = base + tl.arange(0, STEP)
+        inside = at < n_found
+        keys = tl.load(keys_ptr + at, mask=inside, other=_FIRST_KEY).to(tl.int64)
+        weights = tl.load(weights_ptr + at, mask=inside, other=-1.0)
+        least = tl.minimum(least, tl.min(tl.where(weights >= min_p, keys, _NO_TOKEN), 0))
+        is_tied = (inside & (keys == cut)).to(tl.int64)
+        is_kept = (is_tied != 0) & (n_seen + tl.cumsum(is_tied, 0) <= n_tied)
+        ids = tl.load(ids_ptr + at, mask=inside, other=0)
+        last = tl.maximum(last, tl.max(tl.where(is_kept, ids, -1), 0))
+        n_seen += tl.sum(is_tied, 0)
+    if least > cut:
+        cut = least
+        last = tl.full((), _NO_TOKEN, tl.int32)
+    return cut.to(tl.int32), last
+
+
+@triton.jit
+def _draw(
+    logits_ptr, mask_ptr, temperature_ptr, seed_ptr, index_ptr, floor_ptr,
+    chunk_best_ptr, chunk_score_ptr, chunk_winner_ptr,
+    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+):  # fmt: skip
+    """Best noisy score of one chunk of one row, among the tokens the filters kept."""
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    best = _row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
+    temperature = tl.load(temperature_ptr + row)
+    at = row * N_CHUNKS + chunk
+    score = tl.full((), float("-inf"), tl.float64)
+    winner = tl.full((), _NO_TOKEN, tl.int32)
+    is_greedy = temperature < _COLDEST
+    gap = best.to(tl.float64) - tl.load(chunk_best_ptr + at).to(tl.float64)
+    if gap <= tl.where(is_greedy, 0.0, _SPAN * temperature):  # else none of the chunk can win
+        token = chunk * CHUNK + tl.arange(0, CHUNK)
+        logits = _load_logits(logits_ptr, mask_ptr, row, token, VOCAB, HAS_MASK)
+        scores = logits.to(tl.float64)
+        if not is_greedy:
+            bits = tl.philox(tl.load(seed_ptr + row), token, tl.load(index_ptr + row), 0, 0)[0]
+            uniform = (bits.to(tl.float64) + 0.5) / 4294967296.0
+            scores = scores / temperature - tl.log(-tl.log(uniform))
+            floor = tl.load(floor_ptr + row * 2)
+            last = tl.load(floor_ptr + row * 2 + 1)
+            keys = _keys(logits)
+            is_kept = (keys > floor) | ((keys == floor) & (token <= last))
+            scores = tl.where(is_kept, scores, float("-inf"))
+        score = tl.max(scores, 0)
+        winner = tl.min(tl.where(scores == score, token, _NO_TOKEN), 0)  # ties: the smaller id
+    tl.store(chunk_score_ptr + at, score)
+    tl.store(chunk_winner_ptr + at, winner)
+
+
+@triton.jit
+def _pick(
+    chunk_score_ptr, chunk_winner_ptr, tokens_ptr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.arange(0, CHUNKS_PAD)
+    at = row * N_CHUNKS + chunk
+    scores = tl.load(chunk_score_ptr + at, mask=chunk < N_CHUNKS, other=float("-inf"))
+    winners = tl.load(chunk_winner_ptr + at, mask=chunk < N_CHUNKS, other=_NO_TOKEN)
+    winner = tl.min(tl.where(scores == tl.max(scores, 0), winners, _NO_TOKEN), 0)
+    tl.store(tokens_ptr + row, winner.to(tl.int64))
 
 
 def sample(
@@ -58,7 +333,31 @@ def sample(
     set bit allows its token, lowest bit first (the form of xgrammar and llguidance).
     tokens: int64 [rows]. At least one token of a row must be allowed.
     """
-    raise NotImplementedError
+    rows, vocab = logits.shape
+    n_chunks = triton.cdiv(vocab, CHUNK)
+    pad = next_power_of_2(n_chunks)
+    allowed = logits if mask is None else mask
+    sizes = {"VOCAB": vocab, "CHUNK": CHUNK, "N_CHUNKS": n_chunks, "HAS_MASK": mask is not None}
+    # Contracting to fused multiply-adds would make doubles differ from numpy's.
+    options = {"num_warps": 8, "enable_fp_fusion": False}
+    _survey[(rows, n_chunks)](
+        logits, allowed, draws.temperature, draws.top_p, space.chunk_best, space.chunk_sum,
+        **sizes, **options,
+    )  # fmt: skip
+    _filter[(rows,)](
+        logits, allowed, draws.temperature, draws.top_k, draws.top_p, draws.min_p,
+        space.chunk_best, space.chunk_sum, space.ids, space.keys, space.weights, space.floor,
+        CHUNKS_PAD=pad, STEP=min(CHUNK, 1024), **sizes, **options,
+    )  # fmt: skip
+    _draw[(rows, n_chunks)](
+        logits, allowed, draws.temperature, draws.seed, draws.index, space.floor,
+        space.chunk_best, space.chunk_score, space.chunk_winner,
+        CHUNKS_PAD=pad, **sizes, **options,
+    )  # fmt: skip
+    _pick[(rows,)](
+        space.chunk_score, space.chunk_winner, tokens, N_CHUNKS=n_chunks, CHUNKS_PAD=pad,
+        num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 def sample_reference(
@@ -67,10 +366,8 @@ def sample_reference(
     for row in range(len(logits)):
         scores = logits[row].float()
         if mask is not None:
-            bits = np.unpackbits(mask[row].cpu().numpy().view(np.uint8), bitorder="little")[
-                : len(scores)
-            ]
-            allowed = torch.from_numpy(bits.astype(bool)).to(scores.device)
+            bits = np.unpackbits(mask[row].cpu().numpy().view(np.uint8), bitorder="little")
+            allowed = torch.from_numpy(bits[: len(scores)].astype(bool)).to(scores.device)
             scores = scores.masked_fill(~allowed, -torch.inf)
         params = SamplingParams(
             temperature=draws.temperature[row].item(),
@@ -82,4 +379,5 @@ def sample_reference(
 
 
 def sample_bytes(logits: Tensor, mask: Tensor | None) -> int:
-    raise NotImplementedError
+    """Bytes one call must move: the logits once, and the mask."""
+    return logits.nbytes + (0 if mask is None else mask.nbytes)
