@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.wire import Wire
+from voiceloop.auth import subprotocol
 from voiceloop.backends import SpokenWord, Usage
 from voiceloop.commands import CreateResponse
 from voiceloop.settings import Transcription
@@ -100,7 +101,11 @@ def test_usage_has_every_integer() -> None:
     usage = of(events, "response.done")[0]["response"]["usage"]
     assert not list(nulls(usage))
     assert usage["input_token_details"]["cached_tokens"] == 2
-    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"] == 8
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    for side, n_text in (("input", 5), ("output", 3)):
+        details = usage[f"{side}_token_details"]
+        assert details["text_tokens"] == n_text
+        assert usage[f"{side}_tokens"] == n_text + details["audio_tokens"]
 
 
 def test_only_documented_nullables_are_null() -> None:
@@ -167,3 +172,34 @@ def test_the_users_words_come_by_one_way_only() -> None:
     _, events = call()
     user = of(events, "conversation.item.added")[0]["item"]
     assert user["content"] == [{"type": "input_audio", "transcript": None}]
+
+
+def test_a_setting_that_is_not_known_is_no_error() -> None:
+    wire = Wire()
+    event = wire.update(x_newer_setting={"level": 3}, include=[], audio={"x": 1})
+    assert event["type"] == "session.updated" and "x_newer_setting" not in event["session"]
+
+
+def test_a_tool_of_another_kind_brings_no_item_and_no_event_of_its_own() -> None:
+    wire = Wire()
+    mcp = {"type": "mcp", "server_label": "docs", "server_url": "https://mcp.invalid/sse"}
+    event = wire.update(tools=[mcp])
+    assert event["session"]["tools"] == [] and wire.sent() == []
+
+
+def test_the_subprotocol_selected_is_the_one_without_the_key() -> None:
+    offered = ["openai-insecure-api-key.secret", "realtime", "openai-agents-sdk.1"]
+    assert subprotocol(offered) == "realtime"
+    assert subprotocol(offered[:1]) is None
+
+
+def test_the_codes_of_ordinary_races_are_those_that_clients_tolerate() -> None:
+    wire = Wire()
+    wire.say("response.cancel")
+    assert wire.error_code() == "response_cancel_not_active"
+    wire.say("conversation.item.retrieve", item_id="none")
+    assert wire.error_code() == "item_retrieve_invalid_item_id"
+    wire.protocol.open_response()
+    wire.sent()
+    wire.say("response.create")
+    assert wire.error_code() == "conversation_already_has_active_response"
