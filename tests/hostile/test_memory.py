@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.call, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 N_CONNECTIONS = int(os.environ.get("VOICELOOP_CONNECTIONS", "1000"))
-N_BEFORE = 150  # until the allocator and the caches have what they keep
+N_BEFORE = 400  # until the allocator and the caches have what they keep
 AT_ONCE = 15
 GROWTH_MB = 10.0
 COMMAND = (sys.executable, "-m", "benchmarks.fake_server")
