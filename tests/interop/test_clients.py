@@ -44,7 +44,7 @@ SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "agents_js": ("agents_js", ()),
 }
 STRICT = ("openai", "openai_sync", "agents", "livekit")  # pipecat warns of itself at its import
-N_AT_ONCE = 3  # they wait most of the time, but each starts with seconds of imports
+N_AT_ONCE = 2  # they wait most of the time, but each starts with seconds of imports
 CLIENT_S = 240.0
 READY_S = 120.0
 

@@ -12,7 +12,7 @@ from tests.interop.test_clients import CLIENTS, ENVIRONMENTS, require, serving, 
 
 __all__ = ["speech"]  # the fixture
 
-pytestmark = [pytest.mark.call, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.call, pytest.mark.timeout(300)]
 
 
 def test_the_openai_package_works_over_http(speech: Path, tmp_path: Path) -> None:
@@ -22,6 +22,6 @@ def test_the_openai_package_works_over_http(speech: Path, tmp_path: Path) -> Non
     with serving(("-m", "tests.interop.scripted_server"), tmp_path / "server.log") as server:
         result = subprocess.run(
             [program, "-W", "error", script, f"http://{server}", speech],
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
         )  # fmt: skip
     assert result.returncode == 0, result.stdout[-4000:]

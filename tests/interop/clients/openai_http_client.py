@@ -83,18 +83,42 @@ def transcription() -> None:
     assert verbose.segments and verbose.duration > 1
 
 
+def logprobs() -> None:
+    answer = CLIENT.chat.completions.create(
+        model="any", messages=HELLO, logprobs=True, top_logprobs=1, n=2, presence_penalty=0.5
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    told = answer.choices[0].logprobs.content
+    assert "".join(one.token for one in told) == answer.choices[0].message.content
+    assert told[0].top_logprobs[0].bytes
+
+
+def completions() -> None:
+    answer = CLIENT.completions.create(model="any", prompt="Once upon", max_tokens=5, logprobs=1)
+    assert answer.choices[0].finish_reason == "length"
+    assert len(answer.choices[0].logprobs.tokens) == 5
+    stream = CLIENT.completions.create(
+        model="any", prompt="Once upon", stream=True, stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True, "min_tokens": 16},
+    )  # fmt: skip
+    chunks = list(stream)
+    assert chunks[-1].usage.completion_tokens > 0 and chunks[0].choices[0].text
+
+
 def the_rest() -> None:
     assert CLIENT.models.list().data[0].id == "voiceloop"
     try:
-        CLIENT.chat.completions.create(model="any", messages=HELLO, logprobs=True)
+        CLIENT.chat.completions.create(model="any", messages=HELLO, logit_bias={"1": 5})
     except openai.BadRequestError as error:
-        assert error.code == "unsupported_parameter" and error.param == "logprobs"
+        assert error.code == "unsupported_parameter" and error.param == "logit_bias"
     else:
         raise AssertionError("expected a refusal")
 
 
 chat()
 tools()
+logprobs()
+completions()
 speech()
 transcription()
 the_rest()
