@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import DraftCall, ToolCall
+from voiceloop.backends import DraftCall, Tool, ToolCall
 
 
 class ToolAnswers:
     """Of one turn."""
 
-    def __init__(self, agent: AgentConfig) -> None:
-        self._agent = agent
+    def __init__(self, agent: AgentConfig, offered: Sequence[Tool]) -> None:
+        own = agent.session_settings().tools
+        # A client's tool may have the name of one of the agent file's: then it is the client's.
+        self._tools = {tool.name: agent.tool(tool.name) for tool in offered if tool in own}
         self._ahead: dict[tuple[str, str], str] = {}
 
     def call_ahead(self, call: DraftCall) -> None:
         """A drafted reply would make this call."""
-        tool = self._agent.tool(call.name)
+        tool = self._tools.get(call.name)
         key = (call.name, call.arguments)
         if tool is None or not tool.side_effect_free or key in self._ahead:
             return
@@ -39,7 +41,7 @@ class ToolAnswers:
         found = []
         for call in calls:
             answer = self._ahead.get((call.name, call.arguments))
-            tool = self._agent.tool(call.name)
+            tool = self._tools.get(call.name)
             if answer is None and tool is not None:
                 answer = tool.answer(call.arguments)
             if answer is None:

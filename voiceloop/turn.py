@@ -90,7 +90,7 @@ class Turn:
         self._response: ResponseHandle | None = None
         self._released = asyncio.Event()
         self._deadline: asyncio.Timeout | None = None
-        self._tools = ToolAnswers(services.agent)
+        self._tools = ToolAnswers(services.agent, plan.tools)
         self._is_verified = drafting is None  # what is held is what is answered
         self._new_utterance(not_before_s)
 

@@ -168,7 +168,8 @@ async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is
         AgentTool("hours", side_effect_free=True, result="nine"),
         AgentTool("order", result="ordered"),
     )
-    answers = ToolAnswers(AgentConfig(tools=tools))
+    agent = AgentConfig(tools=tools)
+    answers = ToolAnswers(agent, agent.session_settings().tools)
     answers.call_ahead(DraftCall(1, "hours", "{}"))
     answers.call_ahead(DraftCall(1, "order", "{}"))
     assert answers.called_ahead == 1

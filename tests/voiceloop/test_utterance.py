@@ -1,0 +1,87 @@
+"""A reply that is written anew: what still stands keeps its sound, the rest is spoken again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.fakes import FakeVoice
+from voiceloop.backends import VoiceOptions
+from voiceloop.playout import Chunk, Pacer
+from voiceloop.utterance import Utterance
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+RATE_HZ, MS_PER_CHAR = 24_000, 60.0
+
+
+class Spoken:
+    def __init__(self, clock: Clock) -> None:
+        self.voice = FakeVoice(ms_per_char=MS_PER_CHAR)
+        self.chunks: list[Chunk] = []
+        self.n_streams = 0
+        self.utterance = Utterance(
+            self.voice,
+            VoiceOptions(),
+            self.new_stream_id,
+            Pacer(RATE_HZ),
+            self.chunks.append,
+            clock,
+            on_first_audio=lambda at_s: None,
+        )
+
+    def new_stream_id(self) -> str:
+        self.n_streams += 1
+        return f"voice{self.n_streams}"
+
+    def words(self) -> list[str]:
+        return [word.text for chunk in self.chunks for word in chunk.words]
+
+    def ms(self) -> float:
+        return sum(chunk.duration_ms for chunk in self.chunks)
+
+
+async def say_twice(clock: Clock, first: str, second: str) -> Spoken:
+    """The first text is held whole; then the second is written, and all of it leaves."""
+    spoken = Spoken(clock)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.utterance.run())
+        spoken.utterance.say(first)
+        spoken.utterance.finish()
+        await asyncio.sleep(1)
+        assert not spoken.chunks  # held
+        spoken.utterance.reread()
+        spoken.utterance.say(second)
+        spoken.utterance.finish()
+        spoken.utterance.let_go()
+    assert not spoken.voice.open_streams
+    return spoken
+
+
+async def test_the_same_text_again_is_said_once_from_what_is_held(clock: Clock) -> None:
+    spoken = await say_twice(clock, "Sure thing, one latte.", "Sure thing, one latte.")
+    assert spoken.words() == ["Sure", "thing,", "one", "latte."]
+    assert (spoken.n_streams, spoken.utterance.wasted_ms) == (1, 0.0)
+
+
+async def test_of_another_text_the_clauses_that_stand_keep_their_sound(clock: Clock) -> None:
+    spoken = await say_twice(clock, "Sure thing, one small latte.", "Sure thing, one large latte.")
+    assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."]
+    assert spoken.n_streams == 2
+    assert spoken.utterance.wasted_ms == pytest.approx(MS_PER_CHAR * len("onesmalllatte."), abs=1)
+    assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Surething,onelargelatte."), abs=2)
+    ends = [word.text_end for chunk in spoken.chunks for word in chunk.words]
+    assert ends[-1] == len("Sure thing, one large latte.")
+
+
+async def test_a_text_that_goes_on_where_the_first_ended_is_finished(clock: Clock) -> None:
+    spoken = await say_twice(clock, "Sure thing.", "Sure thing. Anything else?")
+    assert spoken.words() == ["Sure", "thing.", "Anything", "else?"]
+    assert spoken.utterance.wasted_ms == 0.0
+
+
+async def test_nothing_stands_of_a_text_that_begins_otherwise(clock: Clock) -> None:
+    spoken = await say_twice(clock, "Sure thing.", "No, sorry.")
+    assert spoken.words() == ["No,", "sorry."]
