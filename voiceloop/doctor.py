@@ -276,10 +276,7 @@ async def self_test(specs: Sequence[WorkerSpec]) -> AsyncIterator[Finding]:
         try:
             await supervisor.start()
         except VoiceLoopError as error:
-            remedy = (
-                "pip install 'voiceloop[embedded]' brings the packages, a complete checkout the "
-                "models"
-            )
+            remedy = "see what its preset lacks, above; a complete checkout has the embedded models"
             yield Finding("problem", f"worker {spec.name} ({roles})", error.message, remedy)
             continue
         took_s = time.monotonic() - started
@@ -301,4 +298,4 @@ async def _stage(subject: str, test: Any) -> Finding:
         return Finding("problem", subject, found, "is the machine busy? try again when it is not")
     except Exception as error:  # whatever a stage does, the doctor goes on and tells it
         found = str(error) or type(error).__name__
-        return Finding("problem", subject, found, "pip install 'voiceloop[embedded]' again")
+        return Finding("problem", subject, found, "pip install its preset's extra again")

@@ -62,6 +62,14 @@ def find_repo(repo: Repo, hub: Path) -> Found:
     return best
 
 
+def model_name(folder: str) -> str:
+    """What to call the model in a folder: its id, where the folder is a snapshot of the cache."""
+    path = Path(folder)
+    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
+        return path.parent.parent.name.removeprefix("models--").replace("--", "/")
+    return path.name
+
+
 def _commit(place: Path, revision: str) -> str:
     try:
         return (place / "refs" / revision).read_text(encoding="ascii").strip()

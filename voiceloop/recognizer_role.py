@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from audio import stream as audio_stream
 from audio.errors import AudioError
 from audio.stream import RecognizerModel
 from voiceloop.backends import Partial, RecognizerOptions, Transcript, Word
+from voiceloop.model_cache import model_name
 from voiceloop.role import RoleError, StreamError
 from voiceloop.worker_messages import (
     FeedAudio,
@@ -150,4 +150,4 @@ def load(model: str = "pocketsphinx", source: str | None = None, **options: Any)
         built = getattr(import_module(module), name)(*sources, **options)
     except AudioError as error:
         raise RoleError(f"the recognizer {model} cannot be loaded: {error}") from error
-    return RecognizerRole(built, model if source is None else f"{model} {Path(source).name}")
+    return RecognizerRole(built, model if source is None else f"{model} {model_name(source)}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from audio import stream as audio_stream
 from audio.errors import AudioError
 from audio.stream import VoiceModel
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, VoiceOptions
+from voiceloop.model_cache import model_name
 from voiceloop.role import RoleError, StreamError
 from voiceloop.worker_messages import (
     FeedText,
@@ -118,4 +118,4 @@ def load(model: str = "espeak", source: str | None = None, **options: Any) -> Vo
         built = getattr(import_module(module), name)(*sources, **options)
     except AudioError as error:
         raise RoleError(f"the voice {model} cannot be loaded: {error}") from error
-    return VoiceRole(built, model if source is None else f"{model} {Path(source).name}")
+    return VoiceRole(built, model if source is None else f"{model} {model_name(source)}")

@@ -12,7 +12,7 @@ from voiceloop.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset
 from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.machine import Gpu, Machine
-from voiceloop.model_cache import find_repo, hub_folder
+from voiceloop.model_cache import find_repo, hub_folder, model_name
 from voiceloop.preset_check import choose, find_preset, missing_pieces
 from voiceloop.presets import context_tokens, end_reader_spec, resolve_agent, worker_specs
 from voiceloop.recognizer_role import MODELS as RECOGNIZERS
@@ -221,6 +221,7 @@ def test_the_cpu_preset_gives_each_model_a_process_and_its_folder(
     assert Path(engine.options["model_dir"]).name == "a" * 40
     assert (recognizer.options["model"], recognizer.options["device"]) == ("moonshine", "cpu")
     assert set(voice.options) == {"model", "source", "device", "codec_folder"}
+    assert model_name(voice.options["source"]) == "gradium/phonon-31m-en"
     assert context_tokens(Config(preset="cpu")) == 4096 - presets.REPLY_TOKENS
 
 
