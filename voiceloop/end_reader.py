@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from voiceloop.backends import (
     Branch,
@@ -31,11 +32,20 @@ MAX_HISTORY_CHARACTERS = 2000
 
 
 class EndReadingModel:
-    """``LanguageModel`` that answers by one model and reads the end of turn by another."""
+    """``LanguageModel`` that answers by one model and reads the end of turn by another.
 
-    def __init__(self, answering: LanguageModel, reading: LanguageModel) -> None:
+    is_ready: whether the reader takes a branch at once. A call never waits for one that does not.
+    """
+
+    def __init__(
+        self,
+        answering: LanguageModel,
+        reading: LanguageModel,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._answering = answering
         self._reading = reading
+        self._is_ready = is_ready
 
     async def branch(
         self,
@@ -46,6 +56,8 @@ class EndReadingModel:
     ) -> EndReadingBranch:
         """Raises: BackendError when the answering model gives no branch."""
         answering = await self._answering.branch(branch_id, history, tools, tenant)
+        if not self._is_ready():
+            return EndReadingBranch(branch_id, answering, None)
         reading: Branch | None = None
         try:
             reading = await self._reading.branch(f"{branch_id}.end", recent(history), tenant=tenant)

@@ -189,7 +189,7 @@ async def open_backends(
         reader = await stack.enter_async_context(_end_reader(config))
         await stack.enter_async_context(supervisor)
         if language_model is not None and reader is not None:
-            language_model = EndReadingModel(language_model, reader.language_model())
+            language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
         backends = Backends(
             recognizer or supervisor.recognizer(),
             language_model or supervisor.language_model(),

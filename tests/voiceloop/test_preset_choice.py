@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.remote_service import Service
 from voiceloop import presets
 from voiceloop.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset, Repo
 from voiceloop.config import Config, load_config
+from voiceloop.end_reader import EndReadingModel
 from voiceloop.errors import ConfigError
 from voiceloop.machine import Gpu, Machine
 from voiceloop.model_cache import find_repo, hub_folder, model_name
 from voiceloop.preset_check import choose, find_preset, missing_pieces
 from voiceloop.presets import context_tokens, end_reader_spec, resolve_agent, worker_specs
 from voiceloop.recognizer_role import MODELS as RECOGNIZERS
+from voiceloop.remote import RemoteService
 from voiceloop.seats import named_seat, seats
 from voiceloop.voice_role import MODELS as VOICES
+from voiceloop.worker_messages import RoleSpec, WorkerSpec
 
 H200 = Gpu("NVIDIA H200", 150_000)
 
@@ -258,6 +263,21 @@ def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> Non
     assert end_reader_spec(Config(preset="embedded")) is None
     silent = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "end_reader": "none"})
     assert end_reader_spec(silent) is None
+
+
+async def test_a_server_starts_without_the_reader_where_that_cannot_load(
+    service: Service, connect: Callable[..., RemoteService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unloadable = WorkerSpec("end reader", (RoleSpec("engine", {}, "scripted_roles:unloadable"),))
+    monkeypatch.setattr(presets, "end_reader_spec", lambda config: unloadable)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "faults"))
+    url = connect().url
+    config = Config(preset="remote", stt_url=url, llm_url=url, tts_url=url)
+    async with presets.open_backends(config) as (backends, is_ready):
+        assert is_ready()
+        assert isinstance(backends.language_model, EndReadingModel)
+        branch = await backends.language_model.branch("sess_1/turn_1", ())
+        await branch.close()
 
 
 # --- the table ---
