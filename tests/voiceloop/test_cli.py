@@ -174,7 +174,7 @@ def test_arguments_that_do_not_exist_exit_with_2(
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("demo", "serve", "talk", "doctor"):
+    for command in ("demo", "serve", "talk", "models", "doctor"):
         with pytest.raises(SystemExit) as ended:
             build_parser().parse_args([command, "--help"])
         assert ended.value.code == 0
@@ -196,3 +196,19 @@ def test_the_command_line_itself_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_the_models_of_a_preset_that_are_not_on_disk_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert "voiceloop models pull cpu" in refusal(capsys, "models", "path", "cpu")
+    assert "expected one of" in refusal(capsys, "models", "pull", "huge")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE" in refusal(capsys, "models", "pull", "cpu")
+    assert main(["models", "path"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path)
+    assert main(["models", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "gpu: one NVIDIA GPU" in listed
+    assert "not here: voiceloop models pull Qwen/Qwen3-0.6B" in listed
