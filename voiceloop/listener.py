@@ -18,7 +18,7 @@ from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from audio.resample import Resampler
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.ear import Activity, Ear, TurnInput
-from voiceloop.endpointing import End, Endpointing, Question
+from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
 from voiceloop.prosody import LoudnessTrack
 from voiceloop.recognition import Recognition
@@ -32,6 +32,8 @@ PRE_ROLL_MS = 300.0  # a soft first consonant lies up to 200 ms before the detec
 LONGEST_VAD_LAG_MS = 96.0  # three windows: beyond that the loudness is more likely wrong
 STALL_MS = 300.0  # no audio for this long: the client has stopped sending, wall clock takes over
 WATCH_S = 0.05
+# The hypothesis may change in the pause; so long its P(end) is waited for before doing without.
+P_END_GRACE_MS = 80.0
 ARRIVALS = 512  # chunks whose arrival is remembered: ten seconds of 20 ms chunks
 
 
@@ -56,6 +58,7 @@ class _Stretch:
     hypothesis: tuple[str, ...] = ()
     n_windows: int = 0
     sum_of_probabilities: float = 0.0
+    p_end_by_ms: float = 0.0  # P(end) of the present words is on its way until then
 
     @property
     def voice(self) -> float:
@@ -247,11 +250,6 @@ class Listener:
 
     # --- the end of a turn ---
 
-    @property
-    def question(self) -> Question | None:
-        """What the agent asked for last."""
-        return self._endpointing.evidence.question
-
     def observe_history(self, messages: Sequence[ChatMessage]) -> None:
         """The conversation so far: what the agent asked tells what answer to expect."""
         last = messages[-1:]
@@ -268,6 +266,8 @@ class Listener:
     def _decide(self, now_ms: float) -> None:
         stretch = self._stretch
         if stretch is None or not stretch.paused:
+            return
+        if now_ms < stretch.p_end_by_ms and self._endpointing.evidence.p_end is None:
             return
         decision = self._endpointing.decide(now_ms)
         if isinstance(decision, End):
@@ -348,6 +348,8 @@ class Listener:
             stretch.flushed = stretch.flushed or partial.flushed
             # After the flush the recognizer hears only silence, yet may still change its mind.
             full = stretch.paused and stretch.flushed
+            if words != stretch.hypothesis and self._endpointing.evidence.p_end is not None:
+                stretch.p_end_by_ms = self.now_ms + P_END_GRACE_MS
             stretch.hypothesis = words
             self._endpointing.observe_words(words, full=full)
         self._ear.on_words(partial.stable_words, partial.unstable_words, full=full)

@@ -12,7 +12,7 @@ import pytest
 
 from audio.codec import encode
 from tests.fakes import EnergyVad, FakeRecognizer, FakeRecognizerStream, Fault, quiet, utterance
-from voiceloop.backends import ChatMessage, RecognizerOptions
+from voiceloop.backends import ChatMessage, Partial, RecognizerOptions
 from voiceloop.errors import BackendError
 from voiceloop.listener import Activity, Listener, TurnInput
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
@@ -168,9 +168,9 @@ async def test_the_agents_question_shortens_the_wait_for_its_answer(clock: Clock
     async with listening(clock, FakeRecognizer([])) as bench:
         reply = ChatMessage("assistant", "Would you like a muffin?")
         bench.listener.observe_history((ChatMessage("user", "hello"), reply))
-        assert bench.listener.question == "yes_no"
+        assert bench.listener._endpointing.evidence.question == "yes_no"
         bench.listener.observe_history((reply, ChatMessage("user", "what?")))
-        assert bench.listener.question is None
+        assert bench.listener._endpointing.evidence.question is None
 
 
 async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> None:
@@ -255,3 +255,19 @@ async def test_a_recognizer_that_has_no_room_is_asked_again(clock: Clock) -> Non
         await bench.say(800)
         await bench.be_quiet(1500)
     assert [turn.text for turn in bench.ear.turns] == ["one two"]
+
+
+async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clock: Clock) -> None:
+    settings = SessionSettings(turn_detection=SemanticVad())
+    recognizer = FakeRecognizer(["i want a latte and then"], ms_per_word=100)
+    async with listening(clock, recognizer, settings) as bench:
+        await bench.say(400)
+        await bench.be_quiet(120)
+        listener, words = bench.listener, ("i", "want", "a", "tea")
+        listener.observe_p_end(bench.ear.words[-1], 0.02)
+        listener.on_partial(0, Partial(0, (), words, flushed=True))
+        listener._endpointing.observe_silence(-5000.0, None)
+        listener._decide(listener.now_ms + 79)
+        assert not bench.ear.turns and not bench.ear.ending
+        listener.observe_p_end(words, 0.9)
+        assert bench.ear.turns or bench.ear.ending
