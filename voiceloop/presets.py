@@ -41,6 +41,9 @@ REPLY_TOKENS = 256
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
 
+# The first call should have its turns read, but a server does not wait for long without one.
+END_READER_WAIT_S = 10.0
+
 # What a remote service is asked for where the configuration names nothing: OpenAI's own names.
 REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
 
@@ -186,8 +189,10 @@ async def open_backends(
         recognizer = await _remote_recognizer(config, connect, services)
         language_model = await _remote_language_model(config, connect)
         voice = await _remote_voice(config, connect)
-        reader = await stack.enter_async_context(_end_reader(config))
+        reader, starting = await stack.enter_async_context(_end_reader(config))
         await stack.enter_async_context(supervisor)
+        if starting is not None:
+            await asyncio.wait([starting], timeout=END_READER_WAIT_S)
         if language_model is not None and reader is not None:
             language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
         backends = Backends(
@@ -238,11 +243,13 @@ async def _remote_voice(config: Config, connect: Connect) -> Voice | None:
 
 
 @asynccontextmanager
-async def _end_reader(config: Config) -> AsyncIterator[Supervisor | None]:
-    """The reader's worker while it lasts. A call goes on without it, so no failure is raised."""
+async def _end_reader(
+    config: Config,
+) -> AsyncIterator[tuple[Supervisor | None, asyncio.Task[None] | None]]:
+    """The reader's worker, and its start. A call goes on without it, so no failure is raised."""
     spec = end_reader_spec(config)
     if spec is None:
-        yield None
+        yield None, None
         return
     reader = Supervisor([spec])
 
@@ -254,7 +261,7 @@ async def _end_reader(config: Config) -> AsyncIterator[Supervisor | None]:
 
     starting = asyncio.create_task(start(), name="start the end reader")
     try:
-        yield reader
+        yield reader, starting
     finally:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
