@@ -1,9 +1,9 @@
 """Real clients of the field, each in its own environment, against our server.
 
-Every client goes through its scenarios twice: with scripted models, where a tool call and its
-result are certain, and with the embedded preset, the server that a person starts. Some run at a
-time; the rest wait. Environments are made by ``python tests/interop/make_envs.py``; one that is
-missing skips its tests, or fails them where ``INTEROP_REQUIRED`` is set (as in CI).
+Every client goes through its scenarios twice: with scripted models, where every word is certain,
+and with the embedded preset, the server that a person starts (calls are forced by `tool_choice`).
+Two clients run at a time; the rest wait. Environments are made by ``tests/interop/make_envs.py``;
+one that is missing skips its tests, or fails them where ``INTEROP_REQUIRED`` is set (as in CI).
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "openai_js": ("openai_js", ()),
     "agents_js": ("agents_js", ()),
 }
+# Only a whole session of pipecat can be told to call, not one reply: it would never stop calling.
+NOT_EMBEDDED = {"pipecat": "tool_call"}
 STRICT = ("openai", "openai_sync", "agents", "livekit")  # pipecat warns of itself at its import
 N_AT_ONCE = 2  # they wait most of the time, but each starts with seconds of imports
 CLIENT_S = 240.0
@@ -162,7 +164,7 @@ def require(script: str) -> None:
 @contextmanager
 def all_runs(
     module: tuple[str, ...],
-    scenarios: tuple[str, ...],
+    without: dict[str, str],
     folder: Path,
     tls: tuple[Path, Path],
     speech: Path,
@@ -171,7 +173,12 @@ def all_runs(
     with ExitStack() as stack:
         server = stack.enter_context(servers(module, folder, tls)) if made else None
         pool = stack.enter_context(ThreadPoolExecutor(N_AT_ONCE))
-        yield {s: begin(pool, s, scenarios, server, speech) for s in made} if server else {}
+        runs = {}
+        for script in made:
+            assert server is not None
+            wanted = tuple(name for name in SCENARIOS if name != without.get(script))
+            runs[script] = begin(pool, script, wanted, server, speech)
+        yield runs
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +187,7 @@ def scripted(
 ) -> Iterator[dict[str, Run]]:
     folder = tmp_path_factory.mktemp("scripted")
     module = ("-m", "tests.interop.scripted_server")
-    with all_runs(module, SCENARIOS, folder, certificate, speech) as runs:
+    with all_runs(module, {}, folder, certificate, speech) as runs:
         yield runs
 
 
@@ -196,8 +203,7 @@ def embedded(
         encoding="utf-8",
     )
     module = ("-m", "voiceloop.cli", "serve", "--preset", "embedded", "--agent", str(agent))
-    scenarios = tuple(name for name in SCENARIOS if name != "tool_call")
-    with all_runs(module, scenarios, folder, certificate, speech) as runs:
+    with all_runs(module, NOT_EMBEDDED, folder, certificate, speech) as runs:
         yield runs
 
 
