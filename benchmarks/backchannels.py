@@ -9,7 +9,6 @@ true interruption does.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
+from benchmarks.data_folder import data_folder
 from benchmarks.endpointing_set import HZ, MS
 from benchmarks.harness import Bar, bar_table, results, write_results
 from benchmarks.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
@@ -173,7 +173,7 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     arguments = parser.parse_args()
-    data = Path(os.environ.get("VOICELOOP_DATA") or ROOT.parent / "shared" / "data")
+    data = data_folder()
     floor = Floor(embedded_agent().barge_in)
     verdicts = [floor.judge(sound) for sound in sounds(data)]
     shares: dict[str, float] = {}

@@ -13,7 +13,6 @@ depend on the machine's load, and do not compare with eot-bench's own: it is ano
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import zlib
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.data_folder import data_folder
 from benchmarks.end_probability import EndProbability
 from benchmarks.endpointing_set import COPIES, CallerTurn, caller_turns
 from benchmarks.harness import Bar, bar_table, results, write_results
@@ -31,11 +31,10 @@ from benchmarks.hazard_fit import (
     MOST_CUT,
     MOST_HESITATIONS_CUT,
     MOST_HESITATIONS_CUT_BLIND,
-    THRESHOLDS,
     as_toml,
     fit_both,
     samples_of,
-    with_threshold,
+    with_setting,
 )
 from benchmarks.heard_turn import EmbeddedRecognizer, pauses_of
 from benchmarks.pause_evidence import HeardTurn, heard_turn
@@ -65,6 +64,8 @@ AGENT = ROOT / "engine" / "embedded" / "agent"
 SLICES = ("human", "synthetic", "hesitation", "digits", "short", *sorted(COPIES), "orders")
 LATENCIES_MS = (200, 300, 400, 600, 800, 1000, 1200)
 TIMERS_MS = range(60, 2001, 20)
+SWEPT_THRESHOLDS = np.arange(-3.0, 6.01, 0.25)
+SWEPT_LEAST_WAITS_MS = (60.0, 120.0, 180.0, 240.0, 300.0)
 N_DRAWS = 200
 # Decoding is slow: of the turns that the embedded recognizer hears, one in so many is taken.
 EMBEDDED_EVERY = 4
@@ -109,12 +110,13 @@ def _thinned(turns: Sequence[CallerTurn]) -> list[CallerTurn]:
 
 
 def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Setting]:
-    """Ours at every threshold."""
+    """Threshold x least wait, as the peers are given theirs."""
     found = []
-    for threshold in THRESHOLDS:
-        moved = with_threshold(weights, float(threshold))
-        outcomes = [outcome(t, [hazard_moment(p, moved) for p in t.pauses]) for t in heard]
-        found.append((f"threshold {threshold:.1f}", outcomes))
+    for threshold in SWEPT_THRESHOLDS:
+        for least_ms in SWEPT_LEAST_WAITS_MS:
+            moved = with_setting(weights, float(threshold), least_ms)
+            outcomes = [outcome(t, [hazard_moment(p, moved) for p in t.pauses]) for t in heard]
+            found.append((f"threshold {threshold:.2f}, {least_ms:.0f} ms", outcomes))
     return found
 
 
@@ -267,10 +269,6 @@ def print_table(source: str, measured: dict[str, Any]) -> None:
 # -- commands ------------------------------------------------------------------------------------
 
 
-def data_folder() -> Path:
-    return Path(os.environ.get("VOICELOOP_DATA") or ROOT.parent / "shared" / "data")
-
-
 def fit_weights(hearing: Hearing) -> str:
     """The weights file, fitted on both transcript sources of the fit part."""
     plain_hearing = Hearing(hearing.data, None)
@@ -285,8 +283,8 @@ def fit_weights(hearing: Hearing) -> str:
         "Written by `python -m benchmarks.endpointing --fit`; what each weight means stands in",
         "voiceloop/endpointing.py. Not to be edited by hand.",
         f"agent checkpoint: {checkpoint}; {len(plain)} turns, {n_samples} moments;",
-        f"threshold: at most {MOST_CUT:.0%} of the fit's turns without hesitation are cut,",
-        f"and {MOST_HESITATIONS_CUT:.0%} of those with one",
+        "threshold and least wait: of the fit's turns without hesitation at most",
+        f"{MOST_CUT:.0%} are cut, and {MOST_HESITATIONS_CUT:.0%} of those with one",
         f"({MOST_HESITATIONS_CUT_BLIND:.0%} where P(end) is not known);",
         f"date: {provenance()['date']}",
     )

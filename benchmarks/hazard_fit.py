@@ -20,16 +20,17 @@ from voiceloop.endpointing import Evidence, Weights, WeightSets, terms
 MOMENTS_MS = (100, 130, 160, 200, 250, 300, 400, 500, 650, 800, 1000, 1250, 1500, 1800)
 RIDGE = 2.0
 N_STEPS = 30
-# The threshold is the lowest at which no more of the fit's turns are cut. A caller who is cut off
-# once remembers it; one who waits 200 ms longer does not.
-MOST_CUT = 0.03  # of the turns without hesitation
-MOST_HESITATIONS_CUT = 0.08
-MOST_HESITATIONS_CUT_BLIND = 0.20  # without P(end): a tenth would cost every turn 400 ms more
+# What a setting may cost: shares of the fit's turns that are cut. Every hesitation of the set is
+# 300-1200 ms long and falls anywhere between words, so most of them look like ends; a caller who
+# never hesitates pays for those who do. The table of settings and their gaps stands in LOG.md.
+MOST_CUT = 0.02  # of the turns without hesitation
+MOST_HESITATIONS_CUT = 0.38
+MOST_HESITATIONS_CUT_BLIND = 0.33  # without P(end)
 THRESHOLDS = np.arange(-2.0, 6.01, 0.1)
+LEAST_WAITS_MS = tuple(range(160, 401, 20))
 
-NAMES = tuple(
-    field.name for field in fields(Weights) if field.name not in ("bias", "silence", "threshold")
-)
+FIXED = ("bias", "silence", "threshold", "least_wait_ms")
+NAMES = tuple(field.name for field in fields(Weights) if field.name not in FIXED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,48 +78,53 @@ def fit(samples: Samples) -> Weights:
         curve = (rows * (p_over * (1 - p_over))[:, None]).T @ rows + np.diag(ridge)
         weights = weights + np.linalg.solve(curve, slope)
     named = {name: float(value) for name, value in zip(NAMES, weights[2:], strict=True)}
-    return Weights(float(weights[0]), float(weights[1]), 0.0, **named)
+    return Weights(float(weights[0]), float(weights[1]), 0.0, 0.0, **named)
 
 
-def with_threshold(sets: WeightSets, threshold: float) -> WeightSets:
-    """Both sets end a turn at the same logit: both are calibrated."""
+def with_setting(sets: WeightSets, threshold: float, least_wait_ms: float) -> WeightSets:
+    """Both sets end a turn at the same logit and silence: both are calibrated."""
     return WeightSets(
-        replace(sets.with_p_end, threshold=threshold),
-        replace(sets.without_p_end, threshold=threshold),
+        replace(sets.with_p_end, threshold=threshold, least_wait_ms=least_wait_ms),
+        replace(sets.without_p_end, threshold=threshold, least_wait_ms=least_wait_ms),
     )
 
 
-def chosen_threshold(
+def chosen_setting(
     heard: Sequence[HeardTurn], sets: WeightSets, most_hesitations_cut: float
-) -> float:
-    """The lowest logit at which few enough turns are cut, with and without hesitation."""
+) -> tuple[float, float]:
+    """The lowest logit at which few enough hesitations are cut, and then the shortest least wait
 
-    def share_cut(turns: Sequence[HeardTurn], moved: WeightSets) -> float:
+    at which few enough of the other turns are; in ms.
+    """
+
+    def share_cut(turns: Sequence[HeardTurn], threshold: float, least_ms: float) -> float:
+        moved = with_setting(sets, threshold, least_ms)
         outcomes = [outcome(t, [hazard_moment(p, moved) for p in t.pauses]) for t in turns]
         return point("", outcomes).cut if outcomes else 0.0
 
     plain = [turn for turn in heard if "hesitation" not in turn.turn.slices]
     hesitating = [turn for turn in heard if "hesitation" in turn.turn.slices]
-    for threshold in THRESHOLDS:
-        moved = with_threshold(sets, float(threshold))
-        if share_cut(plain, moved) <= MOST_CUT:
-            if share_cut(hesitating, moved) <= most_hesitations_cut:
-                return round(float(threshold), 2)
-    return float(THRESHOLDS[-1])
+    for threshold in (round(float(threshold), 2) for threshold in THRESHOLDS):
+        longest = float(LEAST_WAITS_MS[-1])
+        if share_cut(hesitating, threshold, longest) > most_hesitations_cut:
+            continue
+        for least_ms in LEAST_WAITS_MS:
+            if share_cut(plain, threshold, float(least_ms)) <= MOST_CUT:
+                return threshold, float(least_ms)
+    return float(THRESHOLDS[-1]), float(LEAST_WAITS_MS[-1])
 
 
 def fit_both(with_p_end: Sequence[HeardTurn], without_p_end: Sequence[HeardTurn]) -> WeightSets:
-    """Both sets, each with the threshold of its own turns."""
+    """Both sets, each with the setting of its own turns."""
     plain = fit(samples_of(without_p_end, with_p_end=False))
     known = fit(samples_of(with_p_end, with_p_end=True)) if with_p_end else plain
     sets = WeightSets(known, plain)
-    at_plain = chosen_threshold(without_p_end, sets, MOST_HESITATIONS_CUT_BLIND)
-    at_known = at_plain
+    blind = chosen_setting(without_p_end, sets, MOST_HESITATIONS_CUT_BLIND)
+    told = blind
     if with_p_end:
-        at_known = chosen_threshold(with_p_end, sets, MOST_HESITATIONS_CUT)
+        told = chosen_setting(with_p_end, sets, MOST_HESITATIONS_CUT)
     return WeightSets(
-        replace(sets.with_p_end, threshold=at_known),
-        replace(sets.without_p_end, threshold=at_plain),
+        with_setting(sets, *told).with_p_end, with_setting(sets, *blind).without_p_end
     )
 
 

@@ -41,6 +41,8 @@ DIGITS = frozenset(
 YES_NO_OPENERS = frozenset(
     "is are was were do does did can could would will should shall have has am may anything".split()
 )
+TAGS = frozenset("right correct okay yes no".split())  # "..., correct?" wants a yes or a no too
+CLOSERS = frozenset("please thanks goodbye bye".split())  # at a sentence's end, hardly within it
 NUMBER_WORDS = frozenset("number phone zip code digits many".split())
 
 Question = Literal["yes_no", "number", "open"]
@@ -50,7 +52,6 @@ TAIL_CENTER_DB = -10.0  # between voices that die away (-15) and held ones (-4)
 TAIL_CLAMP_DB = 10.0
 P_END_CLAMP = 5.0  # logits: a very sure model is still one voice among several
 CONFIDENT_MS = 300.0  # waits below this are reported as confident
-LEAST_WAIT_MS = 320.0  # pauses at the commas of one breath last up to 300 ms
 LONGEST_WAIT_MS = {"auto": 2000.0, "high": 2000.0, "medium": 4000.0, "low": 8000.0}
 PATIENCE = {"high": 0.85, "auto": 1.0, "medium": 1.4, "low": 2.0}  # factor on every wait
 
@@ -59,12 +60,14 @@ PATIENCE = {"high": 0.85, "auto": 1.0, "medium": 1.4, "low": 2.0}  # factor on e
 class Weights:
     """Logits that the turn is over, per unit of each of `terms`; see there for the units.
 
-    silence: per second of it. threshold: logit at which the turn ends.
+    silence: per second of it. threshold: logit at which the turn ends. least_wait_ms: silence
+    below which it never does, since the commas of one breath last so long.
     """
 
     bias: float
     silence: float
     threshold: float
+    least_wait_ms: float = 0.0
     p_end: float = 0.0
     words_pending: float = 0.0
     no_words: float = 0.0
@@ -73,6 +76,8 @@ class Weights:
     digits_under_way: float = 0.0
     digits_complete: float = 0.0
     short_answer: float = 0.0
+    answers: float = 0.0
+    closing: float = 0.0
     words_so_far: float = 0.0
     brief_speech: float = 0.0
     fallen_voice: float = 0.0
@@ -118,7 +123,7 @@ def terms(evidence: Evidence) -> dict[str, float]:
     """The evidence as the names of `Weights` and values: 0 or 1 where no unit is named.
 
     p_end: its logit, clamped. fallen_voice: dB that the tail lies below -10 dB. words_so_far:
-    ln(1 + their number). A term that is absent is 0.
+    ln(1 + their number). answers: a short answer to a yes-no question. A term that is absent is 0.
     """
     found: dict[str, float] = {}
     if not evidence.words_are_full:
@@ -133,6 +138,8 @@ def terms(evidence: Evidence) -> dict[str, float]:
         found["brief_speech"] = 1.0
     if (kind := _kind_of_tail(evidence.words)) is not None:
         found[kind] = 1.0
+        if kind == "short_answer" and evidence.question == "yes_no":
+            found["answers"] = 1.0
     if evidence.p_end is not None:
         p = min(max(evidence.p_end, 1e-4), 1.0 - 1e-4)
         found["p_end"] = min(max(math.log(p / (1.0 - p)), -P_END_CLAMP), P_END_CLAMP)
@@ -152,6 +159,8 @@ def _kind_of_tail(words: tuple[str, ...]) -> str | None:
         return "open_word"
     if len(words) <= 2 and last in SHORT_ANSWERS:
         return "short_answer"
+    if last in CLOSERS or words[-2:] == ("thank", "you"):
+        return "closing"
     return None
 
 
@@ -178,7 +187,9 @@ def question_in(reply: str) -> Question | None:
     words = [normalize(word) for word in sentences[-1].split("?")[-2].split()]
     if NUMBER_WORDS.intersection(words):
         return "number"
-    return "yes_no" if words and words[0] in YES_NO_OPENERS else "open"
+    if words and (words[0] in YES_NO_OPENERS or words[-1] in TAGS):
+        return "yes_no"
+    return "open"
 
 
 def end_score(evidence: Evidence, weights: Weights) -> float:
@@ -193,7 +204,7 @@ def wait_ms(evidence: Evidence, weights: WeightSets | None = None) -> float:
     """Silence to wait for: where the logit reaches the threshold."""
     chosen = (weights or FITTED).of(evidence)
     lacking = chosen.threshold - end_score(evidence, chosen)
-    return max(LEAST_WAIT_MS, 1000.0 * lacking / chosen.silence)
+    return max(chosen.least_wait_ms, 1000.0 * lacking / chosen.silence)
 
 
 FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_text("utf-8"))

@@ -49,15 +49,27 @@ def test_each_set_of_weights_serves_its_evidence() -> None:
         ("five five five zero one four two", "digits_complete"),
         ("a large latte and", "open_word"),
         ("no thanks", "short_answer"),
+        ("a small latte please", "closing"),
+        ("that is all thank you", "closing"),
     ],
 )
 def test_the_last_words_say_what_kind_of_pause_it_is(text: str, term: str) -> None:
     assert terms(heard(text))[term] == 1.0
 
 
+def test_a_short_answer_answers_a_yes_no_question() -> None:
+    assert "answers" in terms(Evidence(("yes",), True, question="yes_no"))
+    assert "answers" not in terms(Evidence(("yes",), True, question="open"))
+
+
+def test_a_turn_never_ends_below_the_least_wait() -> None:
+    weights = Weights(bias=9.0, silence=2.0, threshold=1.0, least_wait_ms=240.0)
+    assert wait_ms(heard("a coffee please"), WeightSets(weights, weights)) == 240.0
+
+
 def test_the_fitted_weights_wait_longer_in_mid_sentence() -> None:
     whole = wait_ms(heard("what time do you close on saturday"))
-    assert whole < 600 < 900 < wait_ms(heard("i'd like a large latte and"))
+    assert whole < 500 < 750 < wait_ms(heard("i'd like a large latte and"))
     assert wait_ms(heard("um")) > 1500
     assert wait_ms(heard("my number is five five five")) > 1.5 * whole
 
