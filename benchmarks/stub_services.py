@@ -72,10 +72,31 @@ def words_inside(turn: KnownTurn, audio: NDArray[np.int16], rate_hz: int) -> tup
     scale = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
     if scale == 0.0 or float(ours @ theirs) / scale < LEAST_LIKENESS:
         return ()
-    from_ms, to_ms = 1000.0 * place / MATCH_HZ, 1000.0 * (place + len(part)) / MATCH_HZ
     return tuple(
-        word for word, start, stop in turn.words if from_ms <= (start + stop) / 2.0 <= to_ms
+        word
+        for word, start_ms, end_ms in turn.words
+        if _is_there(whole, part, place, start_ms * MATCH_HZ / 1000.0, end_ms * MATCH_HZ / 1000.0)
     )
+
+
+def _is_there(
+    whole: NDArray[np.float64], part: NDArray[np.float64], place: int, start: float, end: float
+) -> bool:
+    """Whether the audio covers the middle of a word, with the word's sound and not with padding."""
+    middle = (start + end) / 2.0
+    if not place <= middle <= place + len(part):
+        return False
+    begin = max(int(start), place, 0)
+    stop = min(int(end), place + len(part), len(whole))
+    ours, theirs = whole[begin:stop], part[begin - place : stop - place]
+    return float(ours @ theirs) > LEAST_LIKENESS * float(ours @ ours) * _gain(whole, part, place)
+
+
+def _gain(whole: NDArray[np.float64], part: NDArray[np.float64], place: int) -> float:
+    """How much louder the audio is than the turn where they overlap."""
+    begin, stop = max(0, place), min(len(whole), place + len(part))
+    ours, theirs = whole[begin:stop], part[begin - place : stop - place]
+    return float(ours @ theirs) / max(float(ours @ ours), 1.0)
 
 
 def read_wav(data: bytes) -> tuple[NDArray[np.int16], int]:

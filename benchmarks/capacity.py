@@ -1,0 +1,127 @@
+"""How many calls one machine holds: ``python -m benchmarks.capacity [--most 16]``.
+
+Plays the bundled call 1, 2, 4, 8, ... times at once into one server of the embedded preset, each
+caller in real time and begun a little after the one before, and doubles until the gap's p95 breaks
+a second. For each level: the gap, where the milliseconds go (medians of the waterfall's stages),
+cut-ins, and the goodput: turns answered within 800 ms and not cut into.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import RESULTS, results, write_results
+from clients.errors import ClientError
+from clients.loadgen import Load, figures, run_load
+from clients.server_process import running_server
+from clients.stage_colors import color_of
+from clients.waterfall import stage_names
+
+BROKEN_P95_MS = 1000.0
+GOOD_MS = 800.0
+APART_S = 0.73  # between two callers: not a multiple of any frame, so that their turns fall apart
+
+
+async def measure(most: int, n_turns: int, seed: int) -> list[dict[str, Any]]:
+    """Double the callers until the gap breaks; the figures of each level as JSON values.
+
+    Raises:
+        ClientError: the server did not start.
+    """
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    n_calls = 1
+    async with running_server(log=RESULTS / "capacity.log") as server:
+        while n_calls <= most:
+            load = Load(
+                server.url, n_calls, at_once=n_calls, ramp_s=APART_S * n_calls, seed=seed,
+                n_turns=n_turns, within_ms=GOOD_MS,
+            )  # fmt: skip
+            result = await run_load(load)
+            rows.append(
+                {"n_calls": n_calls, "resident_mb": server.resident_mb(), **figures(load, result)}
+            )
+            show(rows[-1])
+            if not holds(rows[-1]):
+                break
+            n_calls *= 2
+    return rows
+
+
+def holds(row: dict[str, Any]) -> bool:
+    """Whether every call went through and was answered in time."""
+    p95 = row["gap_ms"]["p95"]
+    return not row["broken_calls"] and p95 is not None and p95 <= BROKEN_P95_MS
+
+
+def show(row: dict[str, Any]) -> None:
+    gap = row["gap_ms"]
+    stages = ", ".join(f"{name} {ms:g}" for name, ms in row["stage_p50_ms"].items() if ms >= 1)
+    print(
+        f"{row['n_calls']:>4} calls: gap p50 {gap['p50']}, p95 {gap['p95']} ms of {gap['n']} turns;"
+        f" {row['cut_ins']} cut in, {row['unanswered']} unanswered, {row['broken_calls']} broken;"
+        f" {row['goodput']['per_minute']} good turns a minute; {stages}",
+        flush=True,
+    )
+
+
+def plot(data: dict[str, Any], path: Path) -> None:
+    """The curve of the gap over the callers, and the stages under it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = data["levels"]
+    places = range(len(rows))
+    figure, (curve, parts) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    for key in ("p50", "p95"):
+        curve.plot(places, [row["gap_ms"][key] for row in rows], "o-", label=f"gap {key}")
+    curve.axhline(BROKEN_P95_MS, color="grey", linestyle=":")
+    curve.set(ylabel="ms", ylim=(0, None), xlabel="calls at once")
+    curve.legend()
+    below = [0.0] * len(rows)
+    for name in stage_names():
+        heights = [row["stage_p50_ms"].get(name, 0.0) for row in rows]
+        if any(heights):
+            parts.bar(places, heights, bottom=below, label=name, color=color_of(name))
+            below = [b + h for b, h in zip(below, heights, strict=True)]
+    parts.set(ylabel="ms, median of each stage", xlabel="calls at once")
+    parts.legend(fontsize=7)
+    for axes in (curve, parts):
+        axes.set_xticks(places, [str(row["n_calls"]) for row in rows])
+    figure.suptitle(f"commit {data['commit']}, {data['machine']['cpu']}", fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.capacity", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--most", type=int, default=16, help="calls at once (default: 16)")
+    parser.add_argument("--turns", type=int, default=8, help="of each call (default: all 8)")
+    parser.add_argument("--seed", type=int, default=0, help="of the room noise")
+    chosen = parser.parse_args()
+    try:
+        rows = asyncio.run(measure(chosen.most, chosen.turns, chosen.seed))
+    except ClientError as error:
+        print(error, file=sys.stderr)
+        return 2
+    holding = [row["n_calls"] for row in rows if holds(row)]
+    settings = {"most": chosen.most, "turns": chosen.turns}
+    data = results(
+        "capacity", chosen.seed, settings, [], levels=rows, holds=max(holding, default=0)
+    )
+    path = write_results(data)
+    plot(data, path.with_suffix(".png"))
+    print(f"p95 within a second up to {data['holds']} calls; results: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
