@@ -258,6 +258,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each clause spoken
     with ServeProgress(config.preset, notes) as progress:
         asyncio.run(serve(config, ready=progress.ready, on_progress=progress.role_changed))
     return 0
