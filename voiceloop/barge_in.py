@@ -104,10 +104,11 @@ class BargeInJudge:
         content = self._content()
         if self.options.stop_words and self._asks_for_floor(content):
             return True
-        if len(content) >= self.options.least_words and speech_ms >= self.options.words_ms:
+        n_words = len(content) if not self._hums() else 0
+        if n_words >= self.options.least_words and speech_ms >= self.options.words_ms:
             return True
         patience = 1.0 if voice >= SURE_VOICE else DOUBT_PATIENCE
-        if self.words and not content:
+        if self.words and (not content or self._hums()):
             patience *= BACKCHANNEL_PATIENCE
         return speech_ms >= patience * self.options.stop_ms
 
@@ -116,6 +117,11 @@ class BargeInJudge:
         return tuple(
             word for word in self.words if len(word) > 1 and word not in self._backchannel_words
         )
+
+    def _hums(self) -> bool:
+        """A third of what was recognized is spelled: a hum has no better words."""
+        n_letters = sum(len(word) == 1 and word not in "ai" for word in self.words)
+        return 3 * n_letters >= len(self.words) > 0
 
     def _asks_for_floor(self, content: tuple[str, ...]) -> bool:
         said = f" {' '.join(content)} "

@@ -127,3 +127,10 @@ def test_without_the_guard_a_repeated_word_counts() -> None:
     judge.observe_agent("the latte")
     judge.observe_words(["the", "latte"])
     assert judge_speech(judge, 64) == ["stop"]
+
+
+def test_a_long_hum_that_is_heard_as_letters_is_given_more_time() -> None:
+    judge = BargeInJudge(MISHEARING)
+    judge.observe_words("im im h m".split())
+    assert judge_speech(judge, 1200) == ["duck", "hold"]
+    assert judge.judge(1650, 0, reply_ends_soon=False) == "stop"
