@@ -25,13 +25,14 @@ def evaluate(evaluation: Evaluation, draft: Path, quick: bool) -> list[Figure]:
     figures = evaluation.obedience()
     figures += evaluation.tools()
     figures += evaluation.repetition(size)
-    if (draft / "config.json").exists():
-        figures += draft_acceptance(evaluation, load_agent(draft)[0])
     figures += evaluation.refusals()
     figures += end_of_turn(evaluation, size)
     figures += compression(evaluation, size // 2 if quick else 60, 2000 if quick else 12000)
     figures += evaluation.scripted_call()
-    return figures + evaluation.degenerate()
+    figures += evaluation.degenerate()
+    if (draft / "config.json").exists():
+        figures += draft_acceptance(evaluation, load_agent(draft)[0])
+    return figures
 
 
 def main() -> None:
