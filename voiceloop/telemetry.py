@@ -92,8 +92,8 @@ def anticipation_facts(usage: Usage, wasted_audio_ms: float, draft: str) -> dict
     """
     return {
         "draft": draft,
-        "n_user_tokens": usage.n_turn_tokens,
-        "n_resident_at_endpoint": usage.n_turn_resident,
+        "n_turn_tokens": usage.n_turn_tokens,
+        "n_turn_resident": usage.n_turn_resident,
         "n_left_to_prefill": max(0, usage.n_prompt_tokens - usage.n_cached_tokens),
         "n_reply_tokens": usage.n_reply_tokens,
         "n_discarded_tokens": usage.n_discarded_tokens,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voiceloop.telemetry import STAGES, Metrics, TurnTimeline, probe_loop_lag
+from voiceloop.backends import Usage
+from voiceloop.telemetry import STAGES, Metrics, TurnTimeline, anticipation_facts, probe_loop_lag
 
 MARKS = [mark for mark, _ in STAGES]
 
@@ -68,3 +69,16 @@ async def test_the_loop_lag_is_measured(clock: Callable[[], float]) -> None:
     task.cancel()
     await asyncio.wait([task])
     assert metrics.registry.get_sample_value("voiceloop_loop_lag_seconds_count") == 10
+
+
+def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
+    usage = Usage(40, 36, 12, 5, n_turn_tokens=9, n_turn_resident=8)
+    assert anticipation_facts(usage, 31.26, "salvaged") == {
+        "draft": "salvaged",
+        "n_turn_tokens": 9,
+        "n_turn_resident": 8,
+        "n_left_to_prefill": 4,
+        "n_reply_tokens": 12,
+        "n_discarded_tokens": 5,
+        "wasted_audio_ms": 31.3,
+    }
