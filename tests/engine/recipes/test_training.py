@@ -268,7 +268,7 @@ def test_silent_layers_change_nothing_at_first() -> None:
 
 def test_a_run_grows_twice(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIZES, "tiny", replace(SIZES["tiny"], n_layers=6))
-    given = replace(options(data, tmp_path, 4000), grow_at=(1500, 3000))
+    given = replace(options(data, tmp_path, 9000), grow_at=(1500, 5000))
     trainer = Trainer(replace(given, n_tokens=2500))
     assert trainer.config.n_layers == SIZES["tiny"].n_layers - 4
     trainer.run()
