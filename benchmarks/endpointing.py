@@ -236,15 +236,24 @@ def _shipped(heard: Sequence[HeardTurn], outcomes: Sequence[Outcome]) -> dict[st
 
 
 def bars_of(measured: dict[str, Any]) -> list[Bar]:
-    """The frontier of the reference replay against its peers, in points of turns cut."""
+    """The frontier of the reference replay against its peers, in points of turns cut:
+
+    of all turns, and of the copies in noise and over the telephone.
+    """
     policies = measured["policies"]
     bars = []
     for peer in [name for name in policies if name != "voiceloop"]:
-        for ms in LATENCIES_MS:
-            own, other = policies["voiceloop"][f"cut@{ms}"], policies[peer][f"cut@{ms}"]
-            if other is not None:
-                value = None if own is None else 100 * own
-                bars.append(Bar(f"turns cut @{ms} ms, under {peer}", value, 100 * other, "%"))
+        for part in (None, *sorted(COPIES)):
+            rows = [
+                policies[name] if part is None else policies[name]["slices"].get(part, {})
+                for name in ("voiceloop", peer)
+            ]
+            for ms in LATENCIES_MS:
+                own, other = (row.get(f"cut@{ms}") for row in rows)
+                if other is not None:
+                    value = None if own is None else 100 * own
+                    name = f"turns cut @{ms} ms, under {peer}{f', {part}' if part else ''}"
+                    bars.append(Bar(name, value, 100 * other, "%"))
     return bars
 
 
