@@ -41,6 +41,7 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "speculation": engine_exactness.speculation,
     "branches": engine_exactness.branches,
     "revisions": engine_exactness.revisions,
+    "graphs": engine_exactness.graphs,
 }
 
 

@@ -25,8 +25,9 @@ N_CALLS = 40  # held-out conversations of the quality gate
 # Test file, what the bar says, and VOICELOOP_FUZZ_EXAMPLES of the long run.
 FUZZED = {
     "families": ("test_model.py", "logits of every family against transformers: failures", 1),
-    "speculation": ("test_speculative.py", "1,000 x 2 drafted cases, all drafters: failures", 1000),
+    "speculation": ("test_speculative.py", "drafted replies, 2 x 1,000 cases: failures", 1000),
     "branches": ("test_branch_fuzz.py", "10,000 operations against a dense oracle: failures", 500),
+    "graphs": ("test_graph_runner.py", "steps as graphs against the CPU path: failures", 60),
     "revisions": ("test_revisions.py", "10,000 revised transcripts against cold: failures", 10000),
 }
 
@@ -64,6 +65,11 @@ def branches(setting: Setting) -> list[Bar]:
 def revisions(setting: Setting) -> list[Bar]:
     """Staged, revised and committed transcripts against cold prompts, float64."""
     return fuzz("revisions")
+
+
+def graphs(setting: Setting) -> list[Bar]:
+    """The GPU path's logic with torch references for kernels, against the CPU path."""
+    return fuzz("graphs")
 
 
 def served(setting: Setting) -> list[Bar]:

@@ -132,9 +132,9 @@ def serve(model_dir: Path, path: Path, threads: int) -> None:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_batch = 2048, 512
     params.n_threads = params.n_threads_batch = threads
-    model = llama_cpp.llama_model_load_from_file(
-        str(path).encode(), llama_cpp.llama_model_default_params()
-    )
+    how = llama_cpp.llama_model_default_params()
+    how.use_extra_bufts = False  # its AMX products crash on this CPU; one row gains nothing
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), how)
     context = llama_cpp.llama_init_from_model(model, params) if model else None
     if context is None:
         sys.exit(f"expected llama.cpp to load {path}, found that it does not")

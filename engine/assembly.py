@@ -65,17 +65,17 @@ def context_length(model: ModelConfig, config: EngineConfig) -> int:
 
 def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterator[Drafter]:
     """The drafters a config asks for, the cheapest first."""
-    if config.ngram_draft:
+    device = open_device(config.device, config.dtype)
+    if config.ngram_draft and not device.drafts_ngrams:
         yield NgramDrafter()
     length = context_length(decoder.config, config)
-    make_runner = open_device(config.device, config.dtype).make_runner
     if config.draft_dir is not None:
         draft_text, draft = read_model(config.draft_dir, config)
         if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
             raise CheckpointError(
                 f"{config.draft_dir}: expected the target's tokenizer, found another"
             )
-        yield ModelDrafter(draft, config, length, make_runner)
+        yield ModelDrafter(draft, config, length, device.make_runner)
     if config.self_draft_layers:
         shallow = decoder.shallow(config.self_draft_layers)
-        yield ModelDrafter(shallow, config, length, make_runner)
+        yield ModelDrafter(shallow, config, length, device.make_runner)

@@ -38,6 +38,7 @@ class Device:
     torch_name: str
     make_linear: MakeLinear
     make_runner: MakeRunner
+    drafts_ngrams: bool = False  # inside its steps, so that nobody else need
 
 
 def _cpu_runner(
@@ -78,4 +79,4 @@ def _kernel_device(name: str) -> Device:
         return GraphRunner(decoder, pool, config, end_of_turn_id, kernels)
 
     torch_name = name if name.startswith("cuda") else "cpu"
-    return Device(torch_name, kernels.make_linear, make_runner)
+    return Device(torch_name, kernels.make_linear, make_runner, drafts_ngrams=True)
