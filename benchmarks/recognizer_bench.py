@@ -1,6 +1,7 @@
 """Word error rate of the embedded recognizer, generic against domain language model.
 
     python -m benchmarks.recognizer_bench [--data DIR] [--sources NAME ...] [--most N] [--out DIR]
+                                          [--scores FILE]
 
 Every clip is a call of its own: a fresh stream, nothing known of the speaker, audio streamed in
 20 ms frames. `digits` is the domain model with the digit grammar switched in, as the runtime does
@@ -9,6 +10,9 @@ each clip. Slot recall: share of a spoken order's slots whose words were all hea
 
 Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: a clean
 voice saying what the model is made for. The model's settings were chosen on these sentences.
+
+With `--scores` each clip's score is appended to a file and what stands there is not measured again:
+a stopped run goes on, and sources measured one by one make one table.
 
 The recognizer is a fallback that needs no download; these figures say how far it carries.
 """
@@ -21,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +62,13 @@ class Clip:
     words: tuple[str, ...] = ()
     slots: tuple[tuple[str, ...], ...] = ()
 
+    @property
+    def name(self) -> str:
+        return f"{self.voice}: {' '.join(self.words)}" if self.voice else self.path.name
+
+
+Key = tuple[str, str, str]  # row of the table, variant, clip
+
 
 @dataclass(slots=True)
 class Score:
@@ -76,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sources", nargs="*", help="only these (fsdd, flite, commands, ...)")
     parser.add_argument("--most", type=int, default=10**6, help="clips of one source at most")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--scores", type=Path, help="keep and reuse the scores of single clips")
     options = parser.parse_args(arguments)
     speech = options.data / "speech"
     if not speech.is_dir():
@@ -87,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not options.sources or clip.source.split()[0] in options.sources
     ]
     noises = [read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))]
-    table: dict[str, dict[str, Score]] = {}
+    known = read_scores(options.scores)
     for variant in VARIANTS:
         recognizer = PocketsphinxRecognizer("generic" if variant == "generic" else "domain")
         for index, clip in enumerate(clips):
@@ -95,10 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             noise = noises[index % len(noises)]
             for condition, samples in conditions(read_clip(clip), noise, index):
-                row = table.setdefault(f"{clip.source}, {condition}", {})
-                score_clip(recognizer, variant, clip, samples, row.setdefault(variant, Score()))
+                key = (f"{clip.source}, {condition}", variant, clip.name)
+                if key not in known:
+                    known[key] = score_clip(recognizer, variant, clip, samples)
+                    keep_score(options.scores, key, known[key])
             if sys.stderr.isatty():
                 print(f"\r{variant} {index + 1}/{len(clips)}", end="", file=sys.stderr)
+    table = as_table(known)
     print_table(table)
     settings = {"snr_db": SNR_DB, "most": options.most, "chunk_ms": 1000 * CHUNK / RECOGNIZER_HZ}
     data = results("recognizer", SEED, settings, [], rows=as_rows(table))
@@ -163,20 +178,43 @@ def conditions(speech: Samples, noise: Samples, index: int) -> Iterator[tuple[st
 
 
 def score_clip(
-    recognizer: PocketsphinxRecognizer, variant: str, clip: Clip, samples: Samples, score: Score
-) -> None:
+    recognizer: PocketsphinxRecognizer, variant: str, clip: Clip, samples: Samples
+) -> Score:
     options = RecognizerOptions(grammar="digits" if variant == "digits" else None)
     started = time.process_time()
     heard = recognize(recognizer, samples, options)
-    score.cpu_s += time.process_time() - started
-    score.audio_s += len(samples) / RECOGNIZER_HZ
-    score.n_clips += 1
+    score = Score(1, audio_s=len(samples) / RECOGNIZER_HZ, cpu_s=time.process_time() - started)
     if clip.slots:
-        score.n += len(clip.slots)
-        score.errors += sum(not set(slot) <= set(heard) for slot in clip.slots)
+        score.n = len(clip.slots)
+        score.errors = sum(not set(slot) <= set(heard) for slot in clip.slots)
     else:
-        score.n += len(clip.words)
-        score.errors += edit_distance(clip.words, heard)
+        score.n = len(clip.words)
+        score.errors = edit_distance(clip.words, heard)
+    return score
+
+
+def read_scores(path: Path | None) -> dict[Key, Score]:
+    """(row, variant, clip) -> score of the clips that `keep_score` has written."""
+    if path is None or not path.exists():
+        return {}
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return {tuple(record["key"]): Score(**record["score"]) for record in records}
+
+
+def keep_score(path: Path | None, key: Key, score: Score) -> None:
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps({"key": key, "score": asdict(score)}) + "\n")
+
+
+def as_table(scores: dict[Key, Score]) -> dict[str, dict[str, Score]]:
+    """Sums of the clips: row -> variant -> score."""
+    table: dict[str, dict[str, Score]] = {}
+    for (row, variant, _), score in scores.items():
+        total = table.setdefault(row, {}).setdefault(variant, Score())
+        for name, value in asdict(score).items():
+            setattr(total, name, getattr(total, name) + value)
+    return table
 
 
 def recognize(
