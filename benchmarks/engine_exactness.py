@@ -37,7 +37,12 @@ def fuzz(name: str) -> list[Bar]:
     file, title, n_examples = FUZZED[name]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", f"tests/engine/{file}", "--timeout", "0"],
-        env={**os.environ, "VOICELOOP_FUZZ_EXAMPLES": str(n_examples), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "VOICELOOP_FUZZ_EXAMPLES": str(n_examples),
+            "OMP_NUM_THREADS": "1",
+            "TRITON_INTERPRET": "1",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -254,7 +254,8 @@ class StepGraph:
             )
 
         def per_row(name: str) -> Tensor:
-            return field(name)[:, None].expand(index.shape).flatten()
+            # Of a single sequence an expanded field flattens to a view of stride 0.
+            return field(name)[:, None].expand(index.shape).flatten().contiguous()
 
         draws = Draws(
             temperature=per_row("temperature"),

@@ -134,6 +134,26 @@ def test_a_reply_cancelled_under_way_leaves_others_alone(make_reference: MakeRef
     engine.check_integrity()
 
 
+@pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1" or "VOICELOOP_FUZZ_EXAMPLES" not in os.environ,
+    reason="slow: needs TRITON_INTERPRET=1 and VOICELOOP_FUZZ_EXAMPLES",
+)
+@pytest.mark.parametrize("quant", [None, "int8"])
+def test_the_kernels_themselves_say_what_their_references_say(
+    write_checkpoint: Callable[..., Path], quant: str | None
+) -> None:
+    folder = write_checkpoint(hidden_size=64, intermediate_size=128, num_hidden_layers=1)
+    params = SamplingParams(max_tokens=3, ignore_eos=True, temperature=0.8, top_p=0.9, seed=2)
+    said = []
+    for device in ("reference", "interpreter"):
+        config = EngineConfig(
+            device=device, quant=quant, kv_tokens=256, max_branches=1, step_tokens=32,
+            background_tokens=16, context_length=100,
+        )  # fmt: skip
+        said.append(replies(Engine.load(folder, config), [([9, 8, 20], params)]))
+    assert said[0] == said[1]
+
+
 def test_a_lone_reply_is_launched_ahead_almost_always(make_reference: MakeReference) -> None:
     engine = make_reference()
     params = SamplingParams(max_tokens=40, ignore_eos=True)
