@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .kernels.decoder import KernelDecoder, KernelSet
+from .kernels.launch import allow_compilation
 from .kernels.ngram import DeviceHistory
 from .kernels.sample import SampleSpace
 from .kernels.step import CudaGraph, RecordedCall, StepGraph, StepShape
@@ -88,7 +89,7 @@ class GraphRunner:
             MAX_ROWS, decoder.config.vocab_size, pin_memory=self._is_cuda
         )
         self._n_host_logits = 0
-        kernels.prepare(decoder, pool, self._decode_rows, n_tokens)
+        allow_compilation()  # each shape's program runs before it is captured, and compiles all
         space = SampleSpace.allocate(MAX_ROWS, decoder.config.vocab_size, device)
         graph_of = CudaGraph if self._is_cuda else RecordedCall
         self._graphs: dict[StepShape, StepGraph] = {}

@@ -4,7 +4,6 @@ Every tensor's shape follows from the number of rows alone, and nothing is read 
 can be captured in a graph. Partial sums of a product are added by whatever consumes them.
 """
 
-from collections.abc import Sequence as Items
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,6 @@ from ..kv_cache import KvPool
 from ..model import Decoder
 from ..packed import Fp8Weight, Int4Weight, Int8Weight, Weight
 from ..quant import quantize_fp8, quantize_int4, quantize_int8
-from ..types import n_blocks_for
 from . import (
     attention,
     gemm_8bit,
@@ -28,8 +26,6 @@ from . import (
     verify,
 )
 from .attention import MAX_DECODE_ROWS, Partials, Rows
-from .launch import allow_compilation
-from .warm_up import Shapes, warm_up
 
 INT4_GROUP = 128  # inputs that share a scale: fewer would cost a kernel a tenth of its bandwidth
 _MODULES = (attention, gemm_8bit, gemm_int4, kv_write, norm, sample, silu_mul, verify)
@@ -76,37 +72,6 @@ class KernelSet:
                 weight = quantize_int4(weight.to(device), INT4_GROUP)
         bias = None if bias is None else bias.to(device=device, dtype=dtype)
         return KernelLinear(self, weight, bias, dtype, device)
-
-    def prepare(
-        self, decoder: Decoder, pool: KvPool, query_rows: Items[int], n_tokens: int
-    ) -> None:
-        """Compile all that a decoder needs, before its graphs are captured."""
-        if not decoder.device.startswith("cuda"):
-            return  # nothing is compiled there
-        allow_compilation()
-        model = decoder.config
-        products = [
-            product.packed
-            for layer in decoder.layers
-            for product in (layer.qkv, layer.output, layer.gate_up, layer.down)
-            if isinstance(product, KernelLinear) and product.max_rows
-        ]
-        shapes = Shapes(
-            n_heads=model.n_heads,
-            n_kv_heads=model.n_kv_heads,
-            head_dim=model.head_dim,
-            hidden_size=model.hidden_size,
-            intermediate_size=model.intermediate_size,
-            vocab_size=model.vocab_size,
-            windows=tuple(sorted(set(model.windows))),
-            qk_norm=model.qk_norm,
-            dtype=decoder.dtype,
-            kv_format=kv_write.kv_format_of(pool.blocks[0]),
-            n_positions=n_tokens,
-            max_blocks=n_blocks_for(n_tokens) + 1,
-            query_rows=tuple(query_rows),
-        )
-        warm_up(shapes, products, torch.device(decoder.device))
 
 
 class KernelLinear:
