@@ -1,12 +1,13 @@
-"""Owns the Triton kernels of the GPU path: one a file, each beside a torch reference.
+"""Owns what runs on a GPU: Triton kernels beside their torch references, and the step made of them.
 
 A kernel `name(...)` and its `name_reference(...)` take the same arguments, outputs and workspaces
 included: nothing here allocates when called, and no grid depends on a value that lies on the
 device, so that every call can be captured in a CUDA graph. What must be laid out anew for a kernel
 (int4 weights) is packed by one function at load.
 
-`launch` says how kernels are launched; `warm_up` compiles all a model needs before it is ready and
-then forbids to compile. On a CPU the kernels run only under TRITON_INTERPRET=1, for tests.
+`launch` says how kernels are launched, and forbids compiling once a model is ready: every variant
+is compiled by then, as each step runs once before its graph is captured. On a CPU the kernels run
+only under TRITON_INTERPRET=1, for tests.
 """
 
 from importlib.util import find_spec

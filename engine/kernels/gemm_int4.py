@@ -16,7 +16,7 @@ from ..packed import Int4Weight
 from .launch import IS_COMPILED, LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_splits, tile_outputs
 
 MAX_ROWS = 128  # from here on the product is bound by arithmetic, which cuBLAS does better
-MAX_HALF = 128
+MAX_HALF = 64  # 128 at 32 rows needs more registers than a thread has, and spills
 
 # Four bytes to their low and high codes, less 8, as bf16: 12 operations for 8 weights. The bits of
 # a code below those of 128.0 (0x4300) are the number 128 + code; 136 (0xc308 with its sign) is
@@ -49,8 +49,8 @@ class PackedInt4:
     codes: uint8 [n_pairs, n_out, half]. Byte (p, n, i) holds input 2 p half + i of output n in its
         low 4 bits and the input `half` further in its high 4: each half of a pair lies in one scale
         group, so one scaling follows one dot, and the rows of a tile of outputs are contiguous.
-        Inputs past n_in, in the last pair, have a scale and a zero of 0.
-    scale, zero: [2 n_pairs, n_out], one per half; fp32 or bf16 as the weight had them.
+        Inputs past n_in, in the last pair, have code 0 and no group.
+    scale, zero: bf16 [n_groups, n_out].
     n_splits: partial sums over the inputs that a product leaves to its consumer.
     """
 
@@ -60,6 +60,7 @@ class PackedInt4:
     n_in: int
     n_out: int
     half: int
+    group: int
     n_splits: int
 
     @property
@@ -82,18 +83,14 @@ def pack_int4(weight: Int4Weight, *, n_splits: int | None = None) -> PackedInt4:
     codes = torch.nn.functional.pad(weight.codes.to(torch.uint8), (0, n_pairs * 2 * half - n_in))
     low, high = codes.view(n_out, n_pairs, 2, half).unbind(2)
 
-    def by_half(values: Tensor) -> Tensor:
-        spread = values.repeat_interleave(group // half, 1)
-        padded = torch.nn.functional.pad(spread, (0, 2 * n_pairs - spread.shape[1]))
-        return padded.T.contiguous()
-
     return PackedInt4(
         (low | (high << 4)).transpose(0, 1).contiguous(),
-        by_half(weight.scale),
-        by_half(weight.zero),
+        weight.scale.bfloat16().T.contiguous(),
+        weight.zero.bfloat16().T.contiguous(),
         n_in,
         n_out,
         half,
+        group,
         choose_splits(n_out, n_pairs, weight.codes.device) if n_splits is None else n_splits,
     )
 
@@ -101,8 +98,9 @@ def pack_int4(weight: Int4Weight, *, n_splits: int | None = None) -> PackedInt4:
 def unpack_int4(weight: PackedInt4) -> Tensor:
     """The weights as fp32 [n_out, n_in]."""
     codes = torch.stack((weight.codes & 15, weight.codes >> 4), 1).flatten(0, 1).float() - 8
-    dense = codes * weight.scale.float()[..., None] + weight.zero.float()[..., None]
-    return dense.transpose(0, 1).flatten(1)[:, : weight.n_in]
+    codes = codes.transpose(0, 1).flatten(1)[:, : weight.n_in]
+    scale = weight.scale.float().T.repeat_interleave(weight.group, 1)
+    return codes * scale + weight.zero.float().T.repeat_interleave(weight.group, 1)
 
 
 @triton.jit
@@ -123,7 +121,7 @@ def _codes(bytes_tile):
 def _gemm_int4(
     x_ptr, codes_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, n_rows,
     N_IN: tl.constexpr, N_OUT: tl.constexpr, N_PAIRS: tl.constexpr, HALF: tl.constexpr,
-    PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+    GROUP: tl.constexpr, PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows and outputs over one split of the inputs.
@@ -147,9 +145,11 @@ def _gemm_int4(
         x_low = tl.load(x, mask=inside, other=0.0)
         inside = is_row[:, None] & (column + HALF < N_IN)[None, :]
         x_high = tl.load(x + HALF, mask=inside, other=0.0)
-        at = 2 * pair * N_OUT + output
+        # The last pair's high half may lie past the inputs: it meets zeros, and any group will do.
+        at = (2 * pair * HALF // GROUP) * N_OUT + output
         sums += _half(x_low, low, scale_ptr + at, zero_ptr + at, is_output)
-        sums += _half(x_high, high, scale_ptr + at + N_OUT, zero_ptr + at + N_OUT, is_output)
+        at = tl.minimum((2 * pair * HALF + HALF) // GROUP, N_IN // GROUP - 1) * N_OUT + output
+        sums += _half(x_high, high, scale_ptr + at, zero_ptr + at, is_output)
     if HAS_BIAS:
         if split == 0:
             sums += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
@@ -181,8 +181,9 @@ def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -
     _gemm_int4[(triton.cdiv(rows, tile_rows), triton.cdiv(weight.n_out, outputs), weight.n_splits)](
         x, weight.codes, weight.scale, weight.zero, x if bias is None else bias, out, rows,
         N_IN=weight.n_in, N_OUT=weight.n_out, N_PAIRS=n_pairs, HALF=weight.half,
-        PAIRS_PER_SPLIT=triton.cdiv(n_pairs, weight.n_splits), ROWS=tile_rows, OUTPUTS=outputs,
-        HAS_BIAS=bias is not None, num_warps=4, num_stages=4, enable_fp_fusion=True,
+        GROUP=weight.group, PAIRS_PER_SPLIT=triton.cdiv(n_pairs, weight.n_splits),
+        ROWS=tile_rows, OUTPUTS=outputs, HAS_BIAS=bias is not None,
+        num_warps=4, num_stages=4, enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -195,7 +196,8 @@ def gemm_int4_reference(x: Tensor, weight: PackedInt4, bias: Tensor | None, out:
 @triton.jit
 def _dequantize_int4(
     codes_ptr, scale_ptr, zero_ptr, out_ptr,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, OUTPUTS: tl.constexpr,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
+    OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     pair = tl.program_id(0)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -205,10 +207,10 @@ def _dequantize_int4(
     low, high = _codes(tl.load(tile, mask=is_output[:, None], other=0))
     column = pair * (2 * HALF) + k
     target = out_ptr + output.to(tl.int64)[:, None] * N_IN + column[None, :]
-    at = 2 * pair * N_OUT + output
     for i in tl.static_range(2):
-        scale = tl.load(scale_ptr + at + i * N_OUT, mask=is_output, other=0.0).to(tl.float32)
-        zero = tl.load(zero_ptr + at + i * N_OUT, mask=is_output, other=0.0).to(tl.float32)
+        at = tl.minimum((2 * pair + i) * HALF // GROUP, N_IN // GROUP - 1) * N_OUT + output
+        scale = tl.load(scale_ptr + at, mask=is_output, other=0.0).to(tl.float32)
+        zero = tl.load(zero_ptr + at, mask=is_output, other=0.0).to(tl.float32)
         codes = low if i == 0 else high
         w = codes.to(tl.float32) * scale[:, None] + zero[:, None]
         inside = is_output[:, None] & (column + i * HALF < N_IN)[None, :]
@@ -219,7 +221,7 @@ def dequantize_int4(weight: PackedInt4, out: Tensor) -> None:
     """Write W out as bf16 [n_out, n_in], for products of many rows."""
     _dequantize_int4[(weight.codes.shape[0], triton.cdiv(weight.n_out, 32))](
         weight.codes, weight.scale, weight.zero, out,
-        N_IN=weight.n_in, N_OUT=weight.n_out, HALF=weight.half, OUTPUTS=32,
+        N_IN=weight.n_in, N_OUT=weight.n_out, HALF=weight.half, GROUP=weight.group, OUTPUTS=32,
         num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
 

@@ -30,8 +30,9 @@ _NO_TOKEN = tl.constexpr(2**31 - 1)
 class Draws:
     """How each row is drawn; all on the device, one entry a row.
 
-    temperature, top_p, min_p: fp64; top_k: int32; seed: int64 (the low 64 bits of the seed);
-    index: int32, that of the token within its reply. Defaults of `SamplingParams` switch off.
+    temperature, top_p, min_p: fp64; top_k: int32 or int64; seed: int64 (its low 64 bits);
+    index: int32 or int64, that of the token within its reply. Defaults of `SamplingParams` switch
+    off.
     """
 
     temperature: Tensor
@@ -140,8 +141,8 @@ def _filter(
     """Where top-k, top-p and min-p cut one row off: `floor`."""
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperature_ptr + row)
-    top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
-    min_p = tl.load(min_p_ptr + row)
+    top_k = tl.load(top_k_ptr + row).to(tl.int32)
+    top_p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
     floor = tl.full((), _FIRST_KEY, tl.int32)
     last = tl.full((), _NO_TOKEN, tl.int32)
     if (temperature >= _COLDEST) & ((top_k > 0) | (top_p < 1.0) | (min_p > 0.0)):
@@ -297,7 +298,8 @@ def _draw(
         logits = _load_logits(logits_ptr, mask_ptr, row, token, VOCAB, HAS_MASK)
         scores = logits.to(tl.float64)
         if not is_greedy:
-            bits = tl.philox(tl.load(seed_ptr + row), token, tl.load(index_ptr + row), 0, 0)[0]
+            index = tl.load(index_ptr + row).to(tl.int32)
+            bits = tl.philox(tl.load(seed_ptr + row), token, index, 0, 0)[0]
             uniform = (bits.to(tl.float64) + 0.5) / 4294967296.0
             scores = scores / temperature - tl.log(-tl.log(uniform))
             floor = tl.load(floor_ptr + row * 2)

@@ -1,0 +1,93 @@
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+from engine.kernels import attention  # noqa: E402
+from engine.kernels.attention import (  # noqa: E402
+    Partials,
+    Rows,
+    attention_reference,
+    decode_attention,
+    prefill_attention,
+)
+from engine.kernels.kv_write import kv_write_reference  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPE = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+N_BLOCKS, MAX_BLOCKS = 24, 12
+CODES = {"plain": (DTYPE, 1), "fp8": (torch.float8_e4m3fn, 1), "int8": (torch.int8, 1),
+         "int4": (torch.uint8, 2)}  # fmt: skip
+
+
+def _pool(kv_format: str, n_kv: int, dim: int):
+    """A pool whose every slot is poisoned: NaN codes, or NaN scales."""
+    dtype, per_code = CODES[kv_format]
+    shape = (N_BLOCKS, 16, 2, n_kv)
+    codes = torch.zeros(*shape, dim // per_code, device=DEVICE).to(dtype)
+    if kv_format == "plain":
+        return codes.fill_(torch.nan), torch.empty(*shape[:3], 0, dtype=DTYPE, device=DEVICE)
+    return codes, torch.full(shape, torch.nan, dtype=DTYPE, device=DEVICE)
+
+
+def _fill(blocks, scales, counts, firsts, n_heads, dim) -> Rows:
+    """Scattered tables of which all share the first block; entries past the end are wild."""
+    order = torch.randperm(N_BLOCKS).tolist()
+    shared = order.pop()
+    tables = torch.full((len(counts), MAX_BLOCKS), 2**30, dtype=torch.int32)
+    for i, n_tokens in enumerate(a + b for a, b in zip(counts, firsts, strict=True)):
+        if counts[i] == 0:
+            continue
+        table = [shared, *(order.pop() for _ in range(-(-n_tokens // 16) - 1))]
+        tables[i, : len(table)] = torch.tensor(table, dtype=torch.int32)
+        slots = torch.tensor([table[p // 16] * 16 + p % 16 for p in range(n_tokens)], device=DEVICE)
+        kv_write_reference(
+            torch.randn(1, n_tokens, (n_heads + 2 * blocks.shape[3]) * dim, device=DEVICE),
+            torch.arange(n_tokens, device=DEVICE), slots,
+            torch.ones(n_tokens, dim, device=DEVICE), torch.zeros(n_tokens, dim, device=DEVICE),
+            None, None, 0.0,
+            torch.empty(n_tokens, n_heads, dim, dtype=DTYPE, device=DEVICE), blocks, scales,
+        )  # fmt: skip
+    starts = [sum(counts[:i]) for i in range(len(counts))]
+    fields = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in (starts, counts, firsts))
+    return Rows(*fields, tables.to(DEVICE))
+
+
+def _check(kind, kv_format, heads, dim, counts, firsts, window, monkeypatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(attention, "SPLIT_TOKENS", 64)  # small: a sequence spans several splits
+    (n_heads, n_kv), n_rows = heads, sum(counts) + 1  # one row belongs to nobody
+    blocks, scales = _pool(kv_format, n_kv, dim)
+    rows = _fill(blocks, scales, counts, firsts, n_heads, dim)
+    queries = torch.randn(n_rows, n_heads, dim, device=DEVICE).to(DTYPE)
+    found = torch.full((n_rows, n_heads * dim), torch.nan, dtype=DTYPE, device=DEVICE)
+    expected = found.clone()
+    if kind == "decode":
+        partials = Partials.allocate(n_rows, n_heads, dim, MAX_BLOCKS * 16, queries.device)
+        partials.sums.fill_(torch.nan)
+        partials.weights.fill_(torch.nan)
+        decode_attention(queries, blocks, scales, rows, max(counts), window, partials, found)
+    else:
+        prefill_attention(queries, blocks, scales, rows, max(counts), window, found)
+    attention_reference(queries, blocks, scales, rows, window, expected)
+    tolerance = 2e-5 if DTYPE == torch.float32 else 2e-2
+    torch.testing.assert_close(
+        found, expected, rtol=tolerance, atol=tolerance, equal_nan=True
+    )  # the row of nobody stays poisoned
+
+
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+@pytest.mark.parametrize("kv_format", ["plain", "fp8", "int8", "int4"])
+def test_attention_reads_every_kv_format(kind, kv_format, monkeypatch) -> None:
+    _check(kind, kv_format, (2, 1), 80, [2, 0, 1], [63, 5, 15], 0, monkeypatch)
+
+
+@pytest.mark.parametrize("heads, dim", [((1, 1), 64), ((4, 1), 96), ((6, 2), 128), ((8, 1), 64)])
+def test_heads_share_keys_in_any_ratio(heads, dim, monkeypatch) -> None:
+    _check("decode", "plain", heads, dim, [1], [31], 0, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+@pytest.mark.parametrize("window", [1, 16, 20])
+def test_a_window_hides_what_lies_before_it(kind, window, monkeypatch) -> None:
+    _check(kind, "plain", (2, 1), 64, [8], [72], window, monkeypatch)

@@ -1,0 +1,100 @@
+"""Kernels that work on one row at a time: norm, gate, sampling, verification."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+from engine.kernels import sample as sampling  # noqa: E402
+from engine.kernels.attention import Rows  # noqa: E402
+from engine.kernels.norm import add_norm, add_norm_reference  # noqa: E402
+from engine.kernels.sample import Draws, SampleSpace, sample, sample_reference  # noqa: E402
+from engine.kernels.silu_mul import silu_mul, silu_mul_reference  # noqa: E402
+from engine.kernels.verify import verify, verify_reference  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize("n_splits", [0, 1, 3])
+def test_norm_adds_all_partial_sums(n_splits: int) -> None:
+    torch.manual_seed(0)
+    residual, weight = torch.randn(3, 70, device=DEVICE), torch.randn(70, device=DEVICE)
+    delta = torch.randn(n_splits, 3, 70, device=DEVICE) if n_splits else None
+    results = []
+    for norm in (add_norm, add_norm_reference):
+        x, out = residual.clone(), torch.full((3, 70), torch.nan, device=DEVICE)
+        norm(x, delta, weight, 1e-5, out)
+        results.append((x, out))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-5)
+
+
+def test_gate_adds_all_partial_sums() -> None:
+    torch.manual_seed(0)
+    gate_up = torch.randn(2, 3, 140, device=DEVICE)
+    found = torch.full((3, 70), torch.nan, device=DEVICE)
+    expected = found.clone()
+    silu_mul(gate_up, found)
+    silu_mul_reference(gate_up, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def _draws(rows: list[tuple[float, int, float, float]]) -> Draws:
+    temperature, top_k, top_p, min_p = zip(*rows, strict=True)
+    return Draws(
+        torch.tensor(temperature, dtype=torch.float64, device=DEVICE),
+        torch.tensor(top_k, dtype=torch.int32, device=DEVICE),
+        torch.tensor(top_p, dtype=torch.float64, device=DEVICE),
+        torch.tensor(min_p, dtype=torch.float64, device=DEVICE),
+        torch.randint(-(2**62), 2**62, (len(rows),), device=DEVICE),
+        torch.randint(0, 5000, (len(rows),), dtype=torch.int32, device=DEVICE),
+    )
+
+
+def _check_sampling(logits, draws, mask, monkeypatch) -> None:
+    monkeypatch.setattr(sampling, "CHUNK", 128)  # small: a vocabulary spans several chunks
+    space = SampleSpace.allocate(*logits.shape, logits.device)
+    found = torch.full((len(logits),), -7, device=DEVICE)
+    expected = found.clone()
+    sample(logits, draws, mask, space, found)
+    sample_reference(logits, draws, mask, space, expected)
+    assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("spread", [0.1, 5.0])
+def test_tokens_are_those_of_the_cpu_sampler(spread: float, monkeypatch) -> None:
+    torch.manual_seed(1)
+    logits = spread * torch.randn(8, 300, device=DEVICE)
+    _check_sampling(logits, _draws([(0.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0)] * 4), None, monkeypatch)
+
+
+def test_masked_tokens_are_never_drawn(monkeypatch) -> None:
+    torch.manual_seed(2)
+    mask = torch.randint(-(2**31), 2**31, (4, 5), device=DEVICE).int() | 1
+    logits = torch.randn(4, 133, device=DEVICE)
+    draws = _draws([(0.0, 0, 1.0, 0.0), (1.5, 0, 1.0, 0.0)] * 2)
+    _check_sampling(logits, draws, mask, monkeypatch)
+
+
+def test_filters_cut_as_the_cpu_sampler_does(monkeypatch) -> None:
+    torch.manual_seed(3)
+    logits = torch.randn(3, 140, device=DEVICE).mul_(4).round_()  # many ties, at every edge
+    draws = _draws([(1.0, 5, 0.9, 0.0), (1.3, 0, 0.6, 0.0), (0.9, 0, 1.0, 0.2)])
+    _check_sampling(logits, draws, None, monkeypatch)
+
+
+def test_guesses_stand_up_to_the_first_wrong_one() -> None:
+    inputs = torch.tensor([9, 1, 2, 3, 9, 9, 5, 6, 8, 4], device=DEVICE)
+    chosen = torch.tensor([1, 2, 3, 6, 0, 5, 7, 2, 9, 4], device=DEVICE)
+    fields = ([0, 4, 8, 8], [4, 4, 0, 1], [0] * 4)
+    rows = Rows(
+        *(torch.tensor(field, dtype=torch.int32, device=DEVICE) for field in fields),
+        torch.zeros(4, 1, dtype=torch.int32, device=DEVICE),
+    )
+    n_known = torch.tensor([1, 2, 1, 1], dtype=torch.int32, device=DEVICE)
+    results = []
+    for check in (verify, verify_reference):
+        n_accepted = torch.full((4,), -5, dtype=torch.int32, device=DEVICE)
+        following = torch.full((4,), -5, device=DEVICE)
+        check(inputs, chosen, rows, n_known, n_accepted, following)
+        results.append((n_accepted.tolist(), following.tolist()))
+    assert results[0] == results[1] == ([3, 1, 0, 0], [6, 7, -1, 9])
