@@ -1,8 +1,10 @@
 """The embedded recognizer: pocketsphinx, one pass, streaming; a fallback that needs no download.
 
-One decoder a stream (30 ms to make, 14 MB). pocketsphinx holds the interpreter lock while
-it decodes, so `step` gives each stream a short piece of audio and returns. The cepstral mean is
-seeded, and carried from segment to segment and over a change of options.
+One decoder a stream (30 ms to make, more with many phrases; 14 MB), made when there is something
+to decode, one a step: calls that open together must not hold up one that speaks. pocketsphinx holds
+the interpreter lock while it decodes, so `step` gives each stream a short piece of audio and
+returns. The cepstral mean is seeded, and carried from segment to segment and over a change of
+options.
 """
 
 from collections import deque
@@ -16,6 +18,7 @@ import numpy as np
 from ..errors import AudioError, UnknownStream
 from ..frames import RECOGNIZER_HZ, Samples, duration_ms, samples_in
 from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
+from .cepstral_mean import CepstralMean
 from .pocketsphinx_decoder import Hypothesis, ModelFiles, SegmentDecoder, find_model
 
 STEP_MS = 80.0  # audio a stream decodes in one step: about 10 ms of work on a slow core
@@ -38,19 +41,29 @@ _Queued: TypeAlias = Samples | _Mark
 
 @dataclass(slots=True)
 class _Stream:
-    options: RecognizerOptions
-    decoder: SegmentDecoder
+    options: RecognizerOptions  # of the next decoder
+    decoder: SegmentDecoder | None = None  # of the present segment
+    mean: CepstralMean = field(default_factory=CepstralMean)
     queue: deque[_Queued] = field(default_factory=deque)
     n_queued: int = 0  # samples in queue
     segment: int = 0
     n_fed: int = 0  # samples given to the decoder in this stream
     n_heard: int = 0  # the most that n_fed has been
     segment_start: int = 0  # of n_fed before this segment
-    options_changed: bool = False
+    options_changed: bool = False  # since the decoder was made
     # The first segment's audio, kept until the mean is learned from it.
     first_audio: list[Samples] | None = field(default_factory=list)
     stability: "_Stability" = field(default_factory=lambda: _Stability())
     reported: tuple[tuple[str, ...], int] = ((), 0)  # words of the last Partial, and stable ones
+
+    @property
+    def needs_decoder(self) -> bool:
+        return self.decoder is None and not isinstance(self.queue[0], _Mark)
+
+    def renew_decoder(self) -> None:
+        """The next segment begins: changed options want another decoder."""
+        if self.options_changed:
+            self.decoder, self.options_changed = None, False
 
 
 class PocketsphinxRecognizer:
@@ -65,14 +78,15 @@ class PocketsphinxRecognizer:
     def __init__(self, model: str = "domain") -> None:
         self._files: ModelFiles = find_model(model)
         self._streams: dict[str, _Stream] = {}
-        SegmentDecoder(self._files, RecognizerOptions())  # a broken file is found now
+        # A broken file is found now.
+        SegmentDecoder(self._files, RecognizerOptions(), CepstralMean())
 
     def open(self, stream_id: str, options: RecognizerOptions) -> None:
         """Raises: AudioError on a language other than English, or an id in use."""
         _check(options)
         if stream_id in self._streams:
             raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
-        self._streams[stream_id] = _Stream(options, SegmentDecoder(self._files, options))
+        self._streams[stream_id] = _Stream(options)
 
     def feed(self, stream_id: str, samples: Samples) -> None:
         stream = self._stream(stream_id)
@@ -93,7 +107,7 @@ class PocketsphinxRecognizer:
         stream.options_changed = stream.options_changed or options != stream.options
         stream.options = options
         if stream.n_fed == stream.segment_start:
-            self._apply_options(stream)
+            stream.renew_decoder()
 
     def close(self, stream_id: str) -> None:
         self._streams.pop(stream_id, None)
@@ -104,9 +118,15 @@ class PocketsphinxRecognizer:
     def step(self) -> list[Event]:
         """At most STEP_MS of audio and the marks after it, of each stream."""
         events: list[Event] = []
+        has_made_decoder = False
         for stream_id, stream in list(self._streams.items()):
             if not stream.queue:
                 continue
+            if stream.needs_decoder:
+                if has_made_decoder:
+                    continue
+                has_made_decoder = True
+                stream.decoder = SegmentDecoder(self._files, stream.options, stream.mean)
             try:
                 events += self._advance(stream_id, stream)
             except (AudioError, RuntimeError) as error:  # the binding raises plain RuntimeErrors
@@ -119,12 +139,6 @@ class PocketsphinxRecognizer:
             raise UnknownStream(stream_id)
         return self._streams[stream_id]
 
-    def _apply_options(self, stream: _Stream) -> None:
-        if not stream.options_changed:
-            return
-        stream.options_changed = False
-        stream.decoder = SegmentDecoder(self._files, stream.options, stream.decoder.mean)
-
     def _advance(self, stream_id: str, stream: _Stream) -> list[Event]:
         if stream.n_queued > MAX_BACKLOG_S * RECOGNIZER_HZ:
             raise AudioError(
@@ -134,10 +148,11 @@ class PocketsphinxRecognizer:
         events: list[Event] = []
         samples = _take(stream, samples_in(STEP_MS, RECOGNIZER_HZ))
         if len(samples):
+            assert stream.decoder is not None
             stream.decoder.decode(samples)
             stream.n_fed += len(samples)
             if stream.first_audio is not None:
-                self._learn_mean(stream, samples)
+                self._learn_mean(stream, stream.decoder, samples)
             if stream.n_fed >= stream.n_heard:  # else the first second is being decoded again
                 stream.n_heard = stream.n_fed
                 stream.stability.observe(stream.decoder.hypothesis())
@@ -145,18 +160,19 @@ class PocketsphinxRecognizer:
         while stream.queue and isinstance(stream.queue[0], _Mark):
             match stream.queue.popleft():
                 case _Mark.FLUSH:
-                    stream.stability.observe(stream.decoder.hypothesis())
+                    if stream.decoder is not None:
+                        stream.stability.observe(stream.decoder.hypothesis())
                     events += self._partial(stream_id, stream, flushed=True)
                 case _Mark.FINALIZE:
                     events.append(self._finish_segment(stream_id, stream))
         return events
 
-    def _learn_mean(self, stream: _Stream, samples: Samples) -> None:
+    def _learn_mean(self, stream: _Stream, decoder: SegmentDecoder, samples: Samples) -> None:
         """Once a call: decode the first second again with the mean it turned out to have."""
         assert stream.first_audio is not None
         stream.first_audio.append(samples)
-        if stream.decoder.n_samples >= samples_in(LEARN_MS, RECOGNIZER_HZ):
-            stream.decoder.restart()
+        if decoder.n_samples >= samples_in(LEARN_MS, RECOGNIZER_HZ):
+            decoder.restart()
             stream.queue.extendleft(reversed(stream.first_audio))
             again = sum(map(len, stream.first_audio))
             stream.n_queued += again
@@ -172,16 +188,16 @@ class PocketsphinxRecognizer:
 
     def _finish_segment(self, stream_id: str, stream: _Stream) -> Transcript:
         offset_ms = duration_ms(stream.segment_start, RECOGNIZER_HZ)
+        heard = stream.decoder.finish().words if stream.decoder is not None else ()
         words = tuple(
-            Word(word.text, offset_ms + word.start_ms, offset_ms + word.end_ms)
-            for word in stream.decoder.finish().words
+            Word(word.text, offset_ms + word.start_ms, offset_ms + word.end_ms) for word in heard
         )
         transcript = Transcript(stream_id, stream.segment, words)
         stream.first_audio = None  # the decoder has learned the mean from the whole segment
         stream.segment += 1
         stream.segment_start = stream.n_fed
         stream.stability, stream.reported = _Stability(), ((), 0)
-        self._apply_options(stream)
+        stream.renew_decoder()
         return transcript
 
 

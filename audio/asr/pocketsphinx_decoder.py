@@ -93,12 +93,10 @@ class SegmentDecoder:
     mean: the session's cepstral mean, carried from decoder to decoder; it learns here.
     """
 
-    def __init__(
-        self, files: ModelFiles, options: RecognizerOptions, mean: CepstralMean | None = None
-    ) -> None:
+    def __init__(self, files: ModelFiles, options: RecognizerOptions, mean: CepstralMean) -> None:
         import pocketsphinx
 
-        self.mean = mean or CepstralMean()
+        self.mean = mean
         language = files.language
         if options.grammar == "digits" and files.digits is not None:
             language = files.digits

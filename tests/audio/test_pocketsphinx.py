@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pocketsphinx", reason="the embedded extra is not installed")
 pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
 
+from audio.asr import pocketsphinx
 from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.errors import AudioError, UnknownStream
 from audio.resample import Resampler
@@ -209,3 +210,22 @@ def test_what_is_not_english_or_not_open_is_refused(recognizer):
     recognizer.open("s", RecognizerOptions(language="en-US"))
     with pytest.raises(AudioError, match="in use"):
         recognizer.open("s", RecognizerOptions())
+
+
+def test_calls_that_open_together_get_their_decoders_one_a_step(recognizer, say, monkeypatch):
+    made = []
+    build = pocketsphinx.SegmentDecoder
+    monkeypatch.setattr(
+        pocketsphinx, "SegmentDecoder", lambda *given: made.append(1) or build(*given)
+    )
+    for stream_id in "ab":
+        recognizer.open(stream_id, RecognizerOptions())
+        for word in ("latte", "mocha", "scone"):
+            recognizer.set_options(stream_id, RecognizerOptions(hotwords=(word,)))
+    assert made == []
+    for stream_id in "ab":
+        recognizer.feed(stream_id, say(ORDER)[:6400])
+    recognizer.step()
+    assert len(made) == 1
+    drain(recognizer)
+    assert len(made) == 2
