@@ -21,6 +21,7 @@ from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript
 from .cepstral_mean import CepstralMean
 from .pocketsphinx_decoder import Hypothesis, ModelFiles, SegmentDecoder, find_model
 
+FRAME = RECOGNIZER_HZ // 100  # of the acoustic model: 10 ms
 STEP_MS = 80.0  # audio a stream decodes in one step: about 10 ms of work on a slow core
 # From so much of a call's first segment its cepstral mean is learned; the audio is decoded again,
 # step by step. Shorter ones measured worse than none: they see too few phones.
@@ -55,6 +56,10 @@ class _Stream:
     first_audio: list[Samples] | None = field(default_factory=list)
     stability: "_Stability" = field(default_factory=lambda: _Stability())
     reported: tuple[tuple[str, ...], int] = ((), 0)  # words of the last Partial, and stable ones
+
+    @property
+    def is_due(self) -> bool:
+        return self.n_queued >= FRAME or any(isinstance(item, _Mark) for item in self.queue)
 
     @property
     def needs_decoder(self) -> bool:
@@ -113,14 +118,14 @@ class PocketsphinxRecognizer:
         self._streams.pop(stream_id, None)
 
     def has_work(self) -> bool:
-        return any(stream.queue for stream in self._streams.values())
+        return any(stream.is_due for stream in self._streams.values())
 
     def step(self) -> list[Event]:
         """At most STEP_MS of audio and the marks after it, of each stream."""
         events: list[Event] = []
         has_made_decoder = False
         for stream_id, stream in list(self._streams.items()):
-            if not stream.queue:
+            if not stream.is_due:
                 continue
             if stream.needs_decoder:
                 if has_made_decoder:
@@ -237,14 +242,22 @@ def _check(options: RecognizerOptions) -> None:
 
 
 def _take(stream: _Stream, n_most: int) -> Samples:
-    """Samples from the front of the queue, up to a mark or n_most."""
+    """Samples from the front of the queue, up to a mark or n_most; else in whole frames.
+
+    Where its calls end inside a frame moves pocketsphinx's words by a frame or two.
+    """
     taken: list[Samples] = []
-    while stream.queue and n_most > 0 and not isinstance(stream.queue[0], _Mark):
+    n_taken = 0
+    while stream.queue and n_taken < n_most and not isinstance(stream.queue[0], _Mark):
         head = stream.queue.popleft()
         assert isinstance(head, np.ndarray)
-        taken.append(head[:n_most])
-        if len(head) > n_most:
-            stream.queue.appendleft(head[n_most:])
-        n_most -= len(taken[-1])
-        stream.n_queued -= len(taken[-1])
-    return np.concatenate(taken) if taken else np.zeros(0, np.int16)
+        taken.append(head[: n_most - n_taken])
+        if len(head) > n_most - n_taken:
+            stream.queue.appendleft(head[n_most - n_taken :])
+        n_taken += len(taken[-1])
+    samples = np.concatenate(taken) if taken else np.zeros(0, np.int16)
+    n_whole = n_taken if stream.queue else n_taken // FRAME * FRAME
+    if n_whole < n_taken:
+        stream.queue.appendleft(samples[n_whole:])
+    stream.n_queued -= n_whole
+    return samples[:n_whole]
