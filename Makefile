@@ -25,7 +25,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/pytest -q -m "not call"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not call"
 
 calls: setup
 	$(BIN)/pytest -q -m call
