@@ -58,6 +58,7 @@ class Verdict:
     """stopped_ms: from the waveform's onset to the stop; None where the agent goes on."""
 
     sound: Sound
+    held_ms: float | None  # the wire falls silent
     stopped_ms: float | None
     words: tuple[str, ...]
 
@@ -132,7 +133,7 @@ class Floor:
         self._recognizer.open(stream, RecognizerOptions())
         onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
         words: list[tuple[float, tuple[str, ...]]] = []
-        stopped_ms = None
+        held_ms = stopped_ms = None
         probabilities: list[float] = []
         for start in range(0, len(sound.samples) - WINDOW + 1, WINDOW):
             now_ms = (start + WINDOW) / MS
@@ -150,6 +151,8 @@ class Floor:
             silence_ms = now_ms - listening.last_sound_ms if listening.paused else 0.0
             voice = float(np.mean(probabilities)) if probabilities else 1.0
             action = judge.judge(speech_ms, silence_ms, reply_ends_soon=False, voice=voice)
+            if action in ("hold", "stop") and held_ms is None:
+                held_ms = now_ms - onset_ms
             if action == "stop":
                 stopped_ms = now_ms - onset_ms
                 break
@@ -158,7 +161,7 @@ class Floor:
             if action == "resume":
                 listening, probabilities, words = Listening(), [], []
         self._recognizer.close(stream)
-        return Verdict(sound, stopped_ms, words[-1][1] if words else ())
+        return Verdict(sound, held_ms, stopped_ms, words[-1][1] if words else ())
 
     def _words(self) -> Iterator[tuple[str, ...]]:
         while self._recognizer.has_work():
@@ -185,16 +188,23 @@ def main() -> int:
         for verdict in of_it:
             if (verdict.stopped_ms is None) == (kind == "interruption"):
                 print(f"  {verdict.sound.name}: heard {' '.join(verdict.words)!r}")
-    times = [v.stopped_ms for v in verdicts if v.sound.kind == "interruption" and v.stopped_ms]
+    interruptions = [v for v in verdicts if v.sound.kind == "interruption"]
+    held_ms = [v.held_ms for v in interruptions if v.held_ms is not None]
+    stopped_ms = [v.stopped_ms for v in interruptions if v.stopped_ms is not None]
     quiet = [v for v in verdicts if v.sound.kind != "interruption"]
     wrong = 100.0 * sum(v.stopped_ms is not None for v in quiet) / len(quiet)
     bars = [
         Bar("backchannels and noise that stop the agent", wrong, 5, "%"),
         Bar("interruptions that stop it", shares["interruption"], 95, "%", at_least=True),
-        Bar("interruption, onset to decision, p95", percentile(times, 95), 250),
+        Bar("interruption, onset to silence, p95", percentile(held_ms, 95), 250),
     ]
     print(bar_table(bars))
-    path = write_results(results("backchannels", 0, {}, bars, shares=shares))
+    times = {
+        name: {f"p{p}": percentile(values, p) for p in (50, 95)}
+        for name, values in (("onset_to_hold_ms", held_ms), ("onset_to_stop_ms", stopped_ms))
+    }
+    print(times)
+    path = write_results(results("backchannels", 0, {}, bars, shares=shares, times=times))
     print(f"results: {path}")
     return 0 if all(bar.holds for bar in bars) or not arguments.check else 1
 
