@@ -151,7 +151,7 @@ class PocketsphinxRecognizer:
                 f"found {stream.n_queued / RECOGNIZER_HZ:.0f} s"
             )
         events: list[Event] = []
-        samples = _take(stream, samples_in(STEP_MS, RECOGNIZER_HZ))
+        samples = _take(stream, _n_step(stream))
         if len(samples):
             assert stream.decoder is not None
             stream.decoder.decode(samples)
@@ -239,6 +239,14 @@ def _common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
 def _check(options: RecognizerOptions) -> None:
     if options.language.split("-")[0].lower() not in ("en", ""):
         raise AudioError(f"expected the language 'en', found {options.language!r}")
+
+
+def _n_step(stream: _Stream) -> int:
+    """Samples of one step; the mean is learned after exactly LEARN_MS, however sound was cut."""
+    n_step = samples_in(STEP_MS, RECOGNIZER_HZ)
+    if stream.first_audio is None or stream.decoder is None:
+        return n_step
+    return min(n_step, samples_in(LEARN_MS, RECOGNIZER_HZ) - stream.decoder.n_samples)
 
 
 def _take(stream: _Stream, n_most: int) -> Samples:

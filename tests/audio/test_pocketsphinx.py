@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pocketsphinx", reason="the embedded extra is not installed")
@@ -124,6 +124,8 @@ def test_flush_reports_the_last_word_and_does_not_end_the_segment(recognizer, sa
 
 @settings(max_examples=3, deadline=None)
 @given(sizes=st.lists(st.integers(1, 9_000), min_size=1, max_size=8))
+@example(sizes=[1])
+@example(sizes=[1, 1, 2711])
 def test_any_chunking_gives_the_same_transcript(say, sizes):
     recognizer = PocketsphinxRecognizer()
     samples = say(ORDER)
