@@ -1,4 +1,4 @@
-"""Owns small helpers of the wire tests: a protocol with readable ids and its events as dicts."""
+"""A protocol with readable ids, and its events as dicts."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -180,8 +181,8 @@ def _check_duplicates(frame: str) -> None:
     def unique(pairs: list[tuple[str, Any]]) -> Json:
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            double = next(name for name in names if names.count(name) > 1)
+            counts = Counter(name for name, _ in pairs)
+            double = next(name for name, n in counts.items() if n > 1)
             raise InvalidRequest(f"expected each key once, found {double[:80]!r} twice")
         return found
 

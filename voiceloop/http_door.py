@@ -98,7 +98,7 @@ class Stream(StreamingResponse):
 
 async def started(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """The same pieces, the first of them made: what fails at once fails before the status."""
-    first = await anext(pieces)
+    first = await anext(pieces, b"")  # nothing at all may be the whole answer
 
     async def whole() -> AsyncGenerator[bytes, None]:
         async with aclosing(pieces):

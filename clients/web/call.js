@@ -227,7 +227,8 @@ export class Call {
         this.view.captions.note(`The server ends this call in ${event.seconds_left} s.`);
         break;
       case "error":
-        this.view.error(event.error);
+        // The reply ended by itself while our cancel was on its way.
+        if (event.error.code !== "response_cancel_not_active") this.view.error(event.error);
         break;
     }
   }

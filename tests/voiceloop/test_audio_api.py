@@ -15,6 +15,7 @@ from tests.fakes import (
     FakeLanguageModel,
     FakeRecognizer,
     FakeVoice,
+    FakeVoiceStream,
     Fault,
     SpeechProbability,
     quiet,
@@ -73,6 +74,14 @@ async def test_pcm_is_the_voice_as_it_is() -> None:
     # 60 ms a character of the four words, at 24 kHz, two bytes a sample
     assert len(response.content) == sum(map(len, ("Good", "morning", "to", "you."))) * 60 * 24 * 2
     assert not voice.open_streams
+
+
+async def test_text_that_has_no_sound_is_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeVoiceStream, "feed", lambda self, text: None)
+    fakes, _ = backends()
+    async with http_client(fakes) as http:
+        response = await http.post(SPEECH, json=SAY | {"response_format": "pcm", "input": "..."})
+    assert (response.status_code, response.content) == (200, b"")
 
 
 async def test_a_voice_of_another_rate_is_brought_to_24_khz() -> None:

@@ -52,6 +52,12 @@ def test_a_bad_frame_is_refused_in_words(frame: str | bytes, words: str) -> None
     assert words in refused(frame).message
 
 
+def test_a_frame_of_many_keys_is_searched_once_for_a_double_one() -> None:
+    keys = ", ".join(f'"k{n}": 0' for n in range(100_000))
+    # Compared pairwise these would hold up every call of the server for minutes.
+    assert "found 'k99999' twice" in refused(f'{{{keys}, "k99999": 1}}').message
+
+
 def test_a_missing_field_names_itself() -> None:
     error = refused('{"type": "conversation.item.delete"}')
     assert (error.param, error.wire_code) == ("item_id", "missing_required_parameter")
