@@ -101,6 +101,7 @@ class ResponseHandle:
         self._closed: ResponseStatus | None = None
         self.input_audio_ms = 0.0  # of the caller's turns that it answers
         self._output_audio_ms = 0.0
+        self.usage_so_far: Callable[[], Usage] = Usage  # of what is being said in it
         wire.send(events.ResponseCreated(response=self._body("in_progress")))
 
     @property
@@ -218,7 +219,10 @@ class ResponseHandle:
         error: VoiceLoopError | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """End the response: open parts and items are done first, then ``response.done``."""
+        """End the response: open parts and items are done first, then ``response.done``.
+
+        usage: what it cost; ``usage_so_far`` is asked where that is not known to who closes it.
+        """
         if self.closed:
             return
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
@@ -237,7 +241,8 @@ class ResponseHandle:
                 details["reason"] = reason
             if error is not None:
                 details["error"] = {"type": error.type, "code": error.wire_code}
-        wire = usage_to_wire(usage or Usage(), self.input_audio_ms, self._output_audio_ms)
+        used = self.usage_so_far() if usage is None else usage
+        wire = usage_to_wire(used, self.input_audio_ms, self._output_audio_ms)
         body = self._body(status, details=details, usage=wire)
         self._wire.send(events.ResponseDone(response=body))
         self._on_close(self)

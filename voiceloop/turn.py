@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal
 
 from audio.codec import encode
@@ -25,6 +24,7 @@ from voiceloop.backends import (
     DraftDelta,
     DraftDone,
     Generated,
+    GenerateParams,
     TextDelta,
     ToolCall,
     Usage,
@@ -35,6 +35,7 @@ from voiceloop.errors import BackendError, BackendTimeout, VoiceLoopError, error
 from voiceloop.items import FunctionCallOutput
 from voiceloop.playout import Chunk, Pacer
 from voiceloop.reply_plan import ReplyPlan
+from voiceloop.reply_round import MAX_ROUNDS, ReplyRound, params_of_round, usage_of
 from voiceloop.response import CloseReason, ResponseHandle
 from voiceloop.services import Services
 from voiceloop.telemetry import TurnTimeline
@@ -44,17 +45,7 @@ from voiceloop.utterance import Utterance
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 GENERATE_DEADLINE_S = 30.0  # prompt to last token
-MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
 RETRACT_S = 0.3  # from release to the caller's next sound
-
-
-@dataclass(slots=True)
-class _Round:
-    """One response: what the model said and called in it."""
-
-    calls: list[ToolCall] = field(default_factory=list)
-    finish_reason: str = "stop"
-    usage: Usage | None = None
 
 
 class Turn:
@@ -76,15 +67,13 @@ class Turn:
         self.answers: TurnInput | None = None  # the caller's turn this is the answer to
         self.outcome: Outcome | None = None
         self.wasted_audio_ms = 0.0
-        self.n_deltas = 0  # about the tokens generated, where no usage is reported
         self.released_s: float | None = None
         self.on_done: Callable[[Turn], None] | None = None
-        self._usage: Usage | None = None
+        self._rounds = [ReplyRound()]
         self._services = services
         self._fixed_text = fixed_text
         self._drafting = drafting
         self._held = drafting.live if drafting is not None else None
-        self._n_rounds = 0
         self._speaks_ahead = speaks_ahead
         self._task: asyncio.Task[None] | None = None
         self._response: ResponseHandle | None = None
@@ -137,7 +126,7 @@ class Turn:
         plan: what is asked for where the turn was held; where it has other words than the draft,
         what is held waits until the reply is known to say the same.
         """
-        self._response = response
+        self._answer_in(response)
         self.released_s = self._services.clock()
         if timeline is not None:
             for name, at_s in self.timeline.marks.items():
@@ -156,6 +145,16 @@ class Turn:
         if self._is_verified:
             self.utterance.let_go()
         return self
+
+    def _answer_in(self, response: ResponseHandle) -> None:
+        """The response of this round; whoever closes it asks the round what was used."""
+        answered = self._rounds[-1]
+        self._response = response
+        response.usage_so_far = lambda: answered.usage
+
+    @property
+    def _params(self) -> GenerateParams:
+        return params_of_round(self.plan.params, len(self._rounds))
 
     @property
     def is_released(self) -> bool:
@@ -199,12 +198,8 @@ class Turn:
 
     @property
     def usage(self) -> Usage:
-        """What the model reported, or what was seen of a reply that was cut short."""
-        if self._usage is not None and self.is_released:
-            return self._usage
-        if self.is_released:
-            return Usage(n_reply_tokens=self.n_deltas)
-        return Usage(n_discarded_tokens=self.n_deltas)
+        """Of all rounds so far, also where the reply is cut short."""
+        return usage_of(self._rounds)
 
     @property
     def remaining_ms(self) -> float | None:
@@ -224,7 +219,7 @@ class Turn:
                 # What the caller is saying is staged for the reply to it, not for one beside it.
                 begin = anticipation.begin if self._is_out_of_band else anticipation.adopt
                 live, tail = begin(tail, self.plan.tools)
-            await self._rounds(live, tail)
+            await self._answer(live, tail)
             await self.playout.played_out()
         except asyncio.CancelledError:
             self._close("cancelled")
@@ -255,14 +250,12 @@ class Turn:
         if self._response is None:
             return
         reason: CloseReason | None = "max_output_tokens" if outcome == "incomplete" else None
-        self._response.close(outcome, reason, error, self._usage)
+        self._response.close(outcome, reason, error)
         self._services.on_output()
 
-    async def _rounds(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> None:
+    async def _answer(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> None:
         for n_more in reversed(range(MAX_ROUNDS)):
             done = await self._one_round(live, tail)
-            self._usage = done.usage
-            self._n_rounds += 1
             results = self._tools.of(done.calls)
             if done.finish_reason == "cancelled":
                 raise BackendError("expected a whole reply, found it cancelled by the model")
@@ -271,8 +264,10 @@ class Turn:
                 return
             tail = self._continue_with(results)
 
-    async def _one_round(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> _Round:
-        done = _Round()
+    async def _one_round(
+        self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]
+    ) -> ReplyRound:
+        done = self._rounds[-1]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._generate(live, tail, done))
             if self.plan.speaks:
@@ -285,7 +280,7 @@ class Turn:
     # --- generate ---
 
     async def _generate(
-        self, live: LiveBranch | None, tail: tuple[ChatMessage, ...], done: _Round
+        self, live: LiveBranch | None, tail: tuple[ChatMessage, ...], done: ReplyRound
     ) -> None:
         if live is None:
             await self._write(self._fixed_text or "")
@@ -294,8 +289,8 @@ class Turn:
         limit_s = None if self._drafting is not None else GENERATE_DEADLINE_S
         try:
             async with asyncio.timeout(limit_s) as self._deadline:
-                if self._held is None or self._n_rounds:  # else `release` has asked, or will
-                    await live.commit(tail, self.plan.params)
+                if self._held is None or len(self._rounds) > 1:  # else `release` asks
+                    await live.commit(tail, self._params)
                 self.timeline.mark("prompt_committed", self._services.clock())
                 await self._reply(live, done)
         except TimeoutError:
@@ -303,30 +298,33 @@ class Turn:
                 f"expected the whole reply in {GENERATE_DEADLINE_S:.0f} s"
             ) from None
 
-    async def _reply(self, live: LiveBranch, done: _Round) -> None:
+    async def _reply(self, live: LiveBranch, done: ReplyRound) -> None:
         async for event in live.events():
             match event:
                 case DraftDelta() | DraftCall() | DraftDone():
-                    await self._read_draft(event)
+                    await self._read_draft(event, done)
                 case TextDelta(text=text):
+                    done.n_deltas += 1
                     await self._write(text)
                     self._verify()
                 case ToolCall():
                     await self._announce(event, done)
                 case Generated():
-                    done.finish_reason, done.usage = event.finish_reason, event.usage
+                    done.finish_reason, done.reported = event.finish_reason, event.usage
                     if self.plan.speaks and not done.calls and not self.utterance.agreed.strip():
                         await self._write(self._services.agent.fallback)
                     self.utterance.finish()
                     self.utterance.let_go()
                     return
 
-    async def _read_draft(self, event: DraftDelta | DraftCall | DraftDone) -> None:
+    async def _read_draft(
+        self, event: DraftDelta | DraftCall | DraftDone, done: ReplyRound
+    ) -> None:
         if self._drafting is None or event.draft != self._drafting.number:
             return  # of a draft that was replaced, or of a turn that is committed by now
         match event:
             case DraftDelta(text=text):
-                self.n_deltas += 1
+                done.n_draft_deltas += 1
                 if self.plan.speaks:
                     await self._write(text)
             case DraftCall():
@@ -343,8 +341,6 @@ class Turn:
             self.response.text_delta(text)
             self._services.on_output()
             return
-        if self.is_released:
-            self.n_deltas += 1
         self.utterance.say(text)
 
     def _verify(self) -> None:
@@ -371,9 +367,11 @@ class Turn:
 
     # --- tools ---
 
-    async def _announce(self, call: ToolCall, done: _Round) -> None:
+    async def _announce(self, call: ToolCall, done: ReplyRound) -> None:
         if call.name not in {tool.name for tool in self.plan.tools}:
             return  # a call of nothing that exists: nobody could answer it
+        if self._params.tool_choice == "none":
+            return  # it was to speak: without a word of its own, the fallback is said
         await self._released.wait()
         if done.calls and not self.response.calls_at_once:
             return  # the client asked for one at a time
@@ -391,7 +389,8 @@ class Turn:
                 break
             item_id = protocol.new_id("item")
             protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
-        self._response = protocol.open_response(request)
+        self._rounds.append(ReplyRound())
+        self._answer_in(protocol.open_response(request))
         self.outcome = None
         self._new_utterance(self.playout.pacer.play_end_s)
         self._services.on_output()

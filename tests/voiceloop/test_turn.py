@@ -107,14 +107,92 @@ async def test_out_of_band_replies_run_beside_and_leave_no_trace(clock: Clock) -
     assert not any("aside" in message.content for message in messages)
 
 
-async def test_tools_that_never_end_are_cut_off(clock: Clock) -> None:
+def usages(caller: Caller) -> list[tuple[int, int]]:
+    """Text tokens read and written, of each response that is done."""
+    bodies = [r.event["response"]["usage"] for r in caller.of("response.done")]
+    return [
+        (u["input_token_details"]["text_tokens"], u["output_token_details"]["text_tokens"])
+        for u in bodies
+    ]
+
+
+def generated(caller: Caller) -> float:
+    sample = caller.session._metrics.registry.get_sample_value
+    return sample("voiceloop_reply_tokens_total", {"fate": "generated"}) or 0.0
+
+
+async def test_tools_that_never_end_are_cut_off_and_the_caller_is_spoken_to(clock: Clock) -> None:
     model = FakeLanguageModel([Reply("", (ToolCall("c", "again", "{}"),))])
-    agent = AgentConfig(tools=(AgentTool("again", result="more"),))
+    agent = AgentConfig(tools=(AgentTool("again", result="more"),), fallback="Pardon me?")
     async with Caller(clock, instant_backends(language_model=model), agent) as caller:
         ask(caller)
         await caller.wait_for("voiceloop.timeline")
+        items = caller.session.protocol.conversation.items()
     assert caller.statuses() == ["completed"] * 4
     assert len(model.prompts) == 4
+    assert caller.transcript() == "Pardon me?"
+    kinds = [type(item).__name__ for item in items]
+    assert kinds == ["FunctionCall", "FunctionCallOutput"] * 3 + ["Message"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "hours"}])
+async def test_a_tool_that_was_demanded_is_called_once_and_then_spoken_of(
+    clock: Clock, choice: object
+) -> None:
+    agent = AgentConfig(tools=(AgentTool("hours", result="nine"),))
+    backends = instant_backends(language_model=FakeLanguageModel(["We open at nine."]))
+    async with Caller(clock, backends, agent) as caller:
+        ask(caller, tool_choice=choice)
+        await caller.wait_for("voiceloop.timeline")
+    assert len(caller.of("response.function_call_arguments.done")) == 1
+    assert caller.statuses() == ["completed"] * 2
+    assert caller.transcript() == "We open at nine."
+
+
+async def test_every_round_counts_once_in_usage_and_in_the_metrics(clock: Clock) -> None:
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        is_answered = messages[-1].role == "tool"
+        return Reply("Nine to five.") if is_answered else Reply("", (ToolCall("c", "hours", "{}"),))
+
+    agent = AgentConfig(instructions="Be brief.", tools=(AgentTool("hours", result="nine"),))
+    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    async with Caller(clock, backends, agent) as caller:
+        ask(caller)
+        await caller.wait_for("voiceloop.timeline")
+    assert usages(caller) == [(1, 1), (3, 3)]  # messages and words, of the fake model
+    assert generated(caller) == 4
+    facts = caller.of("voiceloop.timeline")[0].event["timeline"]["anticipation"]
+    assert facts["n_reply_tokens"] == 4
+
+
+async def test_a_reply_cut_short_in_play_counts_all_that_was_generated(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["tell me a story", "stop it now"], ms_per_word=80)
+    backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([STORY]))
+    async with Caller(clock, backends) as caller:
+        ask(caller)
+        await caller.wait_for("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        await caller.say(600)
+        await caller.listen_until("response.done")
+        (used, *_), cut = usages(caller), caller.of("response.done")[0].event["response"]
+    assert cut["status_details"]["reason"] == "turn_detected"
+    assert used == (1, 30)
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed"])
+async def test_a_reply_cut_short_in_the_making_counts_what_was_made(clock: Clock, end: str) -> None:
+    faults = [Fault("commit", after=6)] if end == "failed" else []
+    model = FakeLanguageModel([STORY], ms_per_token=100, faults=faults)
+    async with Caller(clock, instant_backends(language_model=model)) as caller:
+        ask(caller, output_modalities=["text"])
+        await caller.wait_for("response.output_text.delta", count=6)
+        if end == "cancelled":
+            caller.send("response.cancel")
+        await caller.wait_for("response.done")
+        await caller.wait_for("voiceloop.timeline")
+    assert caller.statuses() == [end]
+    assert usages(caller) == [(0, 6)]
+    assert generated(caller) == 6
 
 
 async def test_a_client_that_cancels_hears_no_more_of_it(clock: Clock) -> None:

@@ -1,0 +1,70 @@
+"""One round of a turn: a prompt, and what the model said, called and used in answer to it.
+
+Owns the count of a round's tokens, whether or not the model came to report it, and which calls the
+model may make in the round. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from voiceloop.backends import GenerateParams, ToolCall, Usage
+
+MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
+
+
+@dataclass(slots=True)
+class ReplyRound:
+    """One response: what the model said and called in it.
+
+    n_deltas, n_draft_deltas: pieces of text that came of the reply, and of drafts of it before.
+    """
+
+    calls: list[ToolCall] = field(default_factory=list)
+    finish_reason: str = "stop"
+    reported: Usage | None = None
+    n_deltas: int = 0
+    n_draft_deltas: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        """What the model reported; of a round cut short before that, what was seen of it.
+
+        Then each piece of text counts as one token (a model may send several in one, so it is the
+        least there were) and the prompt, of which nothing is known, as none. The text of a draft
+        comes anew with the reply: drafted pieces beyond the reply's are discarded ones.
+        """
+        if self.reported is not None:
+            return self.reported
+        n_discarded = max(0, self.n_draft_deltas - self.n_deltas)
+        return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
+
+
+def usage_of(rounds: Sequence[ReplyRound]) -> Usage:
+    """The tokens of all rounds; the times of the first, which the caller waited for."""
+    if not rounds:
+        return Usage()
+    used = [each.usage for each in rounds]
+    return replace(
+        used[0],
+        n_prompt_tokens=sum(usage.n_prompt_tokens for usage in used),
+        n_cached_tokens=sum(usage.n_cached_tokens for usage in used),
+        n_reply_tokens=sum(usage.n_reply_tokens for usage in used),
+        n_discarded_tokens=sum(usage.n_discarded_tokens for usage in used),
+        n_turn_tokens=sum(usage.n_turn_tokens for usage in used),
+        n_turn_resident=sum(usage.n_turn_resident for usage in used),
+    )
+
+
+def params_of_round(asked: GenerateParams, number: int) -> GenerateParams:
+    """How round `number`, from 1, is drawn: the first as asked for.
+
+    A call that was demanded has been made by the second round, so the model may speak; in the last
+    round it must, since nobody would answer another call.
+    """
+    if number <= 1:
+        return asked
+    return replace(asked, tool_choice="none" if number >= MAX_ROUNDS else "auto")
