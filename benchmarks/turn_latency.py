@@ -7,7 +7,9 @@ with one mechanism of anticipation off, interleaved. With ``--fakes`` the models
 instant and the endpoint is a plain timer, so that what remains is the runtime. ``--check`` fails
 where a bar is missed.
 
-Definitions: DESIGN.md section 5 and speech.md section 6 ("Honest latency").
+The gap runs from the caller's last sound sent (of the waveform) to the agent's first sample above
+-45 dBFS received; a cut-in, the agent starting before the caller has ended, is no small gap but a
+failure.
 """
 
 from __future__ import annotations

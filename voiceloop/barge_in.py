@@ -25,8 +25,6 @@ BACKCHANNEL_PATIENCE = 1.6
 DOUBT_PATIENCE = 3.0
 SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble and dishes below
 ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
-# One who is given back to the agent and speaks again within this time has not finished.
-PERSISTS_MS = 700.0
 
 
 @dataclass(slots=True)
@@ -133,7 +131,3 @@ class BargeInJudge:
             return False
         own = sum(word in self._agent_words for word in self.words)
         return own >= ECHO_SHARE * len(self.words)
-
-    def is_backchannel(self) -> bool:
-        """There are words, and every one is a backchannel's."""
-        return bool(self.words) and not self._content()

@@ -176,6 +176,8 @@ class Floor:
         # Whether the sound held words nobody can tell now: the client hears of it either way.
         item_id = awaited.item_id or self._commit_late()
         self._unsaid = ""
+        if not self._caller_open:
+            self._forget_ahead()
         self._protocol.transcription_failed(item_id, error.message)
         if awaited.respond and self._protocol.active_response is None:
             self._protocol.open_response().close("failed", error=error)
@@ -275,8 +277,8 @@ class Floor:
         """Release the draft where it is what is asked for, else begin from here."""
         response = self._protocol.open_response()
         crisis = self._agent.crisis
-        if crisis.answers(owed.text):
-            self._drafts.drop()
+        if crisis.answers(response.messages()[-1].content):  # the whole turn, of all its pieces
+            self._forget_ahead()
             self._begin_turn(response, owed.timeline, crisis.answer, answers=owed)
             return
         draft = self._drafts.take(response, plan_of_response(response, self._agent), owed)

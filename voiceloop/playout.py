@@ -218,17 +218,8 @@ class Pacer:
         return self._play_end_s
 
     @property
-    def is_held(self) -> bool:
-        return self._held
-
-    @property
     def is_stopped(self) -> bool:
         return self._stopped
-
-    @property
-    def is_finished(self) -> bool:
-        """All audio of the reply has been pushed."""
-        return self._finished
 
     @property
     def is_drained(self) -> bool:

@@ -213,6 +213,7 @@ async def _remote_recognizer(
         from voiceloop.remote_transcriber import RemoteTranscriber
 
         transcriber = RemoteTranscriber(config.stt_url, model=model, key=config.remote_key)
+        await transcriber.start()
         services.append(transcriber)
         return transcriber
     from voiceloop.remote_recognizer import RemoteRecognizer

@@ -223,6 +223,7 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Call:
+    index: int
     call_id: str = ""
     name: str = ""
     arguments: str = ""
@@ -233,13 +234,19 @@ class _Reply:
 
     def __init__(self) -> None:
         self.text = ""
-        self.calls: dict[int, _Call] = {}
+        self.calls: list[_Call] = []
         self.ttft_ms = 0.0
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] = {}
 
     def add(self, chunk: dict[str, Any]) -> str:
-        """Take one chunk; its text. Raises: BackendError when it reports an error."""
+        """Take one chunk; its text. Raises: BackendError when it reports an error or is none."""
+        try:
+            return self._add(chunk)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise BackendError(f"expected a chunk of a chat reply, found {error}") from error
+
+    def _add(self, chunk: dict[str, Any]) -> str:
         if chunk.get("error"):
             error = chunk["error"]
             message = error.get("message") if isinstance(error, dict) else error
@@ -250,14 +257,23 @@ class _Reply:
             delta = choice.get("delta") or {}
             text = delta.get("content") or ""
             for part in delta.get("tool_calls") or []:
-                call = self.calls.setdefault(part.get("index", 0), _Call())
+                call = self._call_of(part)
                 function = part.get("function") or {}
-                call.call_id = part.get("id") or call.call_id
                 call.name = function.get("name") or call.name
                 call.arguments += function.get("arguments") or ""
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
         self.text += text
         return text
+
+    def _call_of(self, part: dict[str, Any]) -> _Call:
+        """The call of a part; services that give all calls one index begin one with a new id."""
+        call_id, index = part.get("id"), part.get("index") or 0
+        found = [call for call in self.calls if call.index == index]
+        if not found or (call_id and found[-1].call_id not in ("", call_id)):
+            found.append(_Call(index))
+            self.calls.append(found[-1])
+        found[-1].call_id = call_id or found[-1].call_id
+        return found[-1]
 
     def finish(self) -> tuple[Generated, tuple[ToolCall, ...]]:
         """Raises: BackendError when the answer stopped before its end."""
@@ -265,7 +281,7 @@ class _Reply:
             raise BackendError("expected the reply to its end, found the connection closed before")
         calls = tuple(
             ToolCall(call.call_id or f"call_{index}", call.name, call.arguments or "{}")
-            for index, call in sorted(self.calls.items())
+            for index, call in enumerate(self.calls)
         )
         reason: Any = FINISH_REASONS.get(self._finish_reason, "stop")
         if calls and reason == "stop":

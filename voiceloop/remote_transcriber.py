@@ -19,7 +19,12 @@ from typing import Any
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidStatus,
+    InvalidURI,
+)
 
 from audio.resample import Resampler
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
@@ -87,8 +92,13 @@ class RemoteTranscriber:
 
     @property
     def reachable(self) -> bool:
-        """False from the failure that opens the breaker until a connection succeeds."""
-        return self._breaker.state == "closed"
+        """False while the service is left alone; after that the next call finds out."""
+        return self._breaker.state != "open"
+
+    async def start(self) -> None:
+        """Find out that a session can be had. Raises: as `open`."""
+        socket = await self._connect(_session(self._model, RecognizerOptions()))
+        await socket.close()
 
     async def open(self, stream_id: str, options: RecognizerOptions) -> RemoteTranscriberStream:
         """Raises: BackendError (nobody there), BackendTimeout, BackendRefused (key, session)."""
@@ -99,6 +109,9 @@ class RemoteTranscriber:
             )
         try:
             socket = await self._connect(_session(self._model, options))
+        except BackendRefused:
+            self._breaker.succeeded()  # it answers; what was asked for is at fault
+            raise
         except BackendError as error:
             self._breaker.failed(str(error))
             raise
@@ -116,9 +129,18 @@ class RemoteTranscriber:
                     additional_headers=self._headers,
                     compression=None,  # base64 PCM hardly shrinks
                 )
-                await socket.send(json.dumps({"type": "session.update", "session": session}))
-                await _await_settings(socket, self.url)
+                try:
+                    await socket.send(json.dumps({"type": "session.update", "session": session}))
+                    await _await_settings(socket, self.url)
+                except BaseException:
+                    await socket.close()
+                    raise
                 return socket
+        except InvalidStatus as error:
+            found = f"expected a transcription session at {self.url}, found: {error}"
+            if error.response.status_code in (400, 401, 403, 404):
+                raise BackendRefused(found) from error
+            raise BackendError(found) from error
         except TimeoutError as error:
             raise BackendTimeout(
                 f"expected a transcription session from {self.url} in {CONNECT_S:.0f} s, found none"
@@ -134,7 +156,6 @@ async def _await_settings(socket: ClientConnection, url: str) -> None:
     while True:
         event = _parse(await socket.recv())
         if event["type"] == "error":
-            await socket.close()
             raise BackendRefused(f"{url} refused the transcription session: {_message(event)}")
         if event["type"] in ("session.updated", "transcription_session.updated"):
             return

@@ -30,10 +30,6 @@ class SpokenText:
         self._fed = [(min(count, n_chars), at_s) for count, at_s in self._fed if count > 0]
 
     @property
-    def is_blank(self) -> bool:
-        return not self._text.strip()
-
-    @property
     def said_lately(self) -> str:
         """The end of what was said: the echo of it may be heard now."""
         return self._text[: self._n_taken][-ECHO_CHARACTERS:]

@@ -101,6 +101,17 @@ async def test_a_tool_call_comes_whole_and_its_result_continues_the_reply(
     assert second["tool_choice"] == {"type": "function", "function": {"name": "order"}}
 
 
+async def test_calls_of_one_index_are_told_apart_by_their_ids(
+    service: Service, connect: Connect
+) -> None:
+    parts = [{"id": f"c{n}", "function": {"name": "f", "arguments": f"[{n}]"}} for n in (1, 2)]
+    service.say("/chat/completions", reply(*({"tool_calls": [p]} for p in parts)))
+    assert (await generate(connect()))[:2] == [
+        ToolCall("c1", "f", "[1]"),
+        ToolCall("c2", "f", "[2]"),
+    ]
+
+
 async def test_staging_is_answered_without_a_request(service: Service, connect: Connect) -> None:
     branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
     branch.stage(4, "hel")
@@ -185,7 +196,14 @@ async def test_a_silent_service_times_out(service: Service, connect: Connect) ->
 
 
 @pytest.mark.parametrize(
-    "data", [b"data: {nonsense\n\n", b"data: 3\n\n", b'data: {"error":"x"}\n\n']
+    "data",
+    [
+        b"data: {nonsense\n\n",
+        b"data: 3\n\n",
+        b'data: {"error":"x"}\n\n',
+        b'data: {"choices": ["x"]}\n\n',
+        b'data: {"choices": 5}\n\n',
+    ],
 )
 async def test_chunks_that_are_no_chunks_fail_the_reply(
     service: Service, connect: Connect, data: bytes

@@ -218,14 +218,27 @@ async def test_a_refused_session_is_said_with_the_services_own_words(
         await RemoteTranscriber(server.url, model="m").open("sess_1", RecognizerOptions())
 
 
-async def test_nobody_there_is_one_error_and_then_left_alone() -> None:
-    recognizer = RemoteTranscriber("ws://127.0.0.1:1/v1", model="m")
+async def test_a_refused_session_does_not_shut_others_out(server: Transcriptions) -> None:
+    recognizer = RemoteTranscriber(server.url, model="m")
+    server.refuses = "no such language"
+    for _ in range(4):
+        with pytest.raises(BackendRefused):
+            await recognizer.open("sess_1", RecognizerOptions())
+    server.refuses = None
+    await (await recognizer.open("sess_1", RecognizerOptions())).close()
+
+
+async def test_a_service_that_fails_is_left_alone_and_found_again() -> None:
+    now = [100.0]
+    recognizer = RemoteTranscriber("ws://127.0.0.1:1/v1", model="m", clock=lambda: now[0])
     for _ in range(3):
         with pytest.raises(BackendError, match="expected a transcription session"):
             await recognizer.open("sess_1", RecognizerOptions())
     assert not recognizer.reachable
     with pytest.raises(BackendError, match="keeps failing"):
         await recognizer.open("sess_1", RecognizerOptions())
+    now[0] += 3.0
+    assert recognizer.reachable  # so that a call is admitted, which finds out
 
 
 async def test_a_failed_transcription_fails_the_stream_in_one_sentence(
