@@ -17,11 +17,12 @@ def torch_device(device: str, purpose: str) -> tuple[Any, Any]:
     """
     if device not in ("auto", "cpu", "cuda"):
         raise AudioError(f"expected the device auto, cpu or cuda, found {device!r}")
+    extra = "gpu" if device == "cuda" else "cpu"
     try:
         import torch
     except ImportError:
         raise AudioError(
-            f"expected torch for {purpose}, found none; remedy: pip install 'voiceloop[gpu]'"
+            f"expected torch for {purpose}, found none; remedy: pip install 'voiceloop[{extra}]'"
         ) from None
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
@@ -39,7 +40,7 @@ def load_checkpoint(class_name: str, folder: Path, **options: Any) -> Any:
     except ImportError:
         raise AudioError(
             f"expected transformers for {class_name}, found none; "
-            "remedy: pip install 'voiceloop[gpu]'"
+            "remedy: pip install 'voiceloop[cpu]'"
         ) from None
     loader = getattr(transformers, class_name, None)
     if loader is None:
@@ -50,7 +51,7 @@ def load_checkpoint(class_name: str, folder: Path, **options: Any) -> Any:
     if not folder.is_dir():
         raise AudioError(
             f"expected a model folder, found none at {str(folder)!r}; "
-            "remedy: voiceloop models pull, or name the folder you downloaded"
+            "remedy: voiceloop models pull NAME, or name the folder you downloaded"
         )
     # A worker's output is the gateway's log: no progress bars in it.
     hub_logging = getattr(getattr(transformers, "utils", None), "logging", None)

@@ -174,7 +174,7 @@ def check_origins(
 ) -> Iterator[Finding]:
     """All rooms must come from one place: a folder engine/ where the user stands can shadow ours.
 
-    Source: research brief on layouts; ``python -m`` puts the current folder first on the path.
+    ``python -m`` puts the current folder first on the path.
     """
     places = {name: _origin(find(name)) for name in ROOMS}
     home = places["voiceloop"]

@@ -22,6 +22,8 @@ from voiceloop.worker_messages import RoleName
 
 Kind = Literal["package", "model", "device", "memory", "disk"]
 DISK_MARGIN_MB = 500
+# PyPI's builds for Linux have CUDA; pip keeps a CPU build that is installed, so that goes first.
+CUDA_TORCH = "pip uninstall -y torch && pip install torch --index-url https://pypi.org/simple"
 
 REMOTE = Preset("remote", "three services of yours, by their URLs", "cpu", {}, ())
 
@@ -83,7 +85,7 @@ def _device(preset: Preset, machine: Machine) -> list[Missing]:
         return [Missing("device", "GPU", "no NVIDIA GPU", remedy)]
     if largest < preset.gpu_memory_mb:
         found = f"{largest} MB on the largest GPU, expected {preset.gpu_memory_mb}"
-        remedy = "name a smaller language model with --llm-model"
+        remedy = f"voiceloop serve --preset {preset.name} --llm-model NAME, a smaller model's"
         return [Missing("memory", "GPU memory", found, remedy)]
     return []
 
@@ -98,6 +100,8 @@ def _packages(preset: Preset, machine: Machine) -> list[Missing]:
         elif _numbers(version) < _numbers(least):
             found = f"version {version}, expected {least} or later"
             lacks.append(Missing("package", name, found, f"{remedy} --upgrade"))
+        elif name == "torch" and preset.device == "cuda" and "+cpu" in version:
+            lacks.append(Missing("package", name, f"version {version}, a CPU build", CUDA_TORCH))
     return lacks
 
 

@@ -256,7 +256,7 @@ def model_type(folder: Path) -> str:
     if not path.is_file():
         raise AudioError(
             f"expected a model folder with config.json, found none at {str(folder)!r}; "
-            "remedy: voiceloop models pull, or name the folder you downloaded"
+            "remedy: voiceloop models pull NAME, or name the folder you downloaded"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -42,7 +42,7 @@ def open_decoder(
     if not (folder / "config.json").is_file():
         raise AudioError(
             f"expected a Whisper model in {str(folder)!r} (config.json and its weights), found "
-            "none; remedy: voiceloop models pull, or name the folder you downloaded"
+            "none; remedy: voiceloop models pull NAME, or name the folder you downloaded"
         )
     if backend != "transformers":
         usable = choose_device(device, backend)
@@ -118,7 +118,7 @@ def convert(folder: Path, cache_dir: str | Path | None) -> Path:
     if find_spec("transformers") is None or find_spec("torch") is None:
         raise AudioError(
             f"expected transformers and torch to convert {folder} for faster-whisper, found none; "
-            "remedy: pip install 'voiceloop[gpu]', or name a CTranslate2 folder"
+            "remedy: pip install 'voiceloop[cpu]', or name a CTranslate2 folder"
         )
     from ctranslate2.converters import TransformersConverter
 

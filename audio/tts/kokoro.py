@@ -124,5 +124,5 @@ def _check(folder: Path, voices: dict[str, Path], language: str) -> None:
         wanted = missing[0] if missing else "voices/*.pt"
         raise AudioError(
             f"expected {wanted} in {str(folder)!r}, found none; "
-            f"remedy: voiceloop models pull, or download {REPOSITORY}"
+            f"remedy: voiceloop models pull {REPOSITORY}"
         )

@@ -34,7 +34,7 @@ class VoicePrompts:
         if not files:
             raise AudioError(
                 f"expected voices (*.safetensors or *.wav) in {folder}, found none; "
-                "remedy: voiceloop models pull, or put a recording of 5 to 15 s there"
+                "remedy: voiceloop models pull NAME, or put a recording of 5 to 15 s there"
             )
         self._files = {path.stem: path for path in reversed(files)}  # tensors before recordings
         self.names = tuple(sorted(self._files))

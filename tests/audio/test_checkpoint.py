@@ -37,10 +37,12 @@ def test_a_class_that_needs_a_package_is_one_sentence(transformers, tmp_path):
 def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(AudioError, match=r"expected transformers.*pip install 'voiceloop\[gpu\]'"):
+    with pytest.raises(AudioError, match=r"expected transformers.*pip install 'voiceloop\[cpu\]'"):
         load_checkpoint("Anything", tmp_path)
-    with pytest.raises(AudioError, match=r"expected torch for a voice.*voiceloop\[gpu\]"):
+    with pytest.raises(AudioError, match=r"expected torch for a voice.*voiceloop\[cpu\]"):
         torch_device("cpu", "a voice")
+    with pytest.raises(AudioError, match=r"expected torch for a voice.*voiceloop\[gpu\]"):
+        torch_device("cuda", "a voice")
 
 
 def test_an_unknown_device_is_refused():

@@ -94,6 +94,26 @@ def test_a_preset_without_its_packages_or_memory_does_not_start(hub: Path) -> No
     assert choose(Config(), machine(memory_mb=3000), hub).preset == EMBEDDED
 
 
+def test_a_cpu_build_of_torch_does_not_start_a_preset_of_the_gpu(hub: Path) -> None:
+    put_preset(hub, CPU)
+    put_preset(hub, GPU)
+    built_for_cpu = machine(H200, torch="2.13.0+cpu")
+    choice = choose(Config(), built_for_cpu, hub)
+    assert choice.preset == CPU
+    assert "pip install torch --index-url" in choice.better
+    [lack] = missing_pieces(GPU, seats(Config(), GPU, hub), built_for_cpu, hub)
+    assert (lack.kind, lack.subject) == ("package", "torch")
+    assert lack.found == "version 2.13.0+cpu, a CPU build"
+    assert choose(Config(), machine(H200, torch="2.13.0+cu130"), hub).preset == GPU
+
+
+def test_a_gpu_that_is_too_small_is_told_how_to_name_a_smaller_model(hub: Path) -> None:
+    put_preset(hub, GPU)
+    small = machine(Gpu("NVIDIA T4", 16_000))
+    [lack] = missing_pieces(GPU, seats(Config(), GPU, hub), small, hub)
+    assert lack.remedy.startswith("voiceloop serve --preset gpu --llm-model ")
+
+
 def test_a_half_fetched_model_does_not_count(hub: Path) -> None:
     put_preset(hub, CPU)
     assert CPU.models["engine"].repo is not None

@@ -143,7 +143,7 @@ def test_padding_depends_on_the_window_alone(seconds, frames):
 
 
 def test_missing_folder_names_the_remedy(tmp_path):
-    with pytest.raises(AudioError, match="remedy: voiceloop models pull"):
+    with pytest.raises(AudioError, match="remedy: voiceloop models pull NAME"):
         WhisperRecognizer(tmp_path / "nothing")
 
 

@@ -218,7 +218,7 @@ def test_errors_name_what_was_expected(voices, tiny_latent_dir, tmp_path):
         voice.open("x", VoiceOptions(speed=1.5))
     with pytest.raises(UnknownStream):
         voice.finish("x")
-    with pytest.raises(AudioError, match="remedy: voiceloop models pull"):
+    with pytest.raises(AudioError, match="remedy: voiceloop models pull NAME"):
         PocketVoice(tmp_path / "none")
     with pytest.raises(AudioError, match="expected voices"):
         PocketVoice(tiny_latent_dir("pocket"), voices_folder=tmp_path, device="cpu")
