@@ -38,7 +38,7 @@ class Received:
 
 
 class MemoryTransport:
-    """Both ends of a WebSocket in memory. `reading` False: the client reads no more."""
+    """Both ends of a WebSocket in memory. `reading` False: the client reads nothing meanwhile."""
 
     def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
         self.hello = hello
@@ -47,8 +47,20 @@ class MemoryTransport:
         self.received: list[Received] = []
         self.by_type: dict[str, list[Received]] = {}
         self.arrived = asyncio.Condition()
-        self.reading = True
+        self._reads = asyncio.Event()
+        self._reads.set()
         self.closed: tuple[int, str] | None = None
+
+    @property
+    def reading(self) -> bool:
+        return self._reads.is_set()
+
+    @reading.setter
+    def reading(self, reads: bool) -> None:
+        if reads:
+            self._reads.set()
+        else:
+            self._reads.clear()
 
     async def receive(self) -> str | bytes:
         frame = await self._to_server.get()
@@ -57,8 +69,7 @@ class MemoryTransport:
         return frame
 
     async def send(self, data: str) -> None:
-        if not self.reading:
-            await asyncio.Event().wait()
+        await self._reads.wait()
         received = Received(self._clock(), json.loads(data))
         self.received.append(received)
         self.by_type.setdefault(received.type, []).append(received)

@@ -1,7 +1,7 @@
 """The caller's audio that is not committed yet, as the protocol counts it.
 
 Owns the id of the open user item, whether the caller is speaking, which words are stable, and how
-much audio waits; the samples themselves go straight to the listener. Pure.
+much audio waits, on the line and inside items; the samples themselves go straight on. Pure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class InputBuffer:
         self._limit_ms = limit_ms
         self._item_id: str | None = None
         self._waiting_ms = 0.0
+        self._item_ms: dict[str, float] = {}  # of audio inside items, until its words are known
         self._stable = ""
         self._speech_start_ms = 0.0
         self._speech_ms = 0.0
@@ -46,9 +47,14 @@ class InputBuffer:
             self._item_id = self._new_id("item")
         return self._item_id
 
-    def is_of(self, item_id: str) -> bool:
-        """True for the id that the caller's open item will have."""
-        return item_id == self._item_id
+    def check_item_id(self, item_id: str) -> None:
+        """Raises InvalidRequest for the id that the caller's open item will have."""
+        if item_id == self._item_id:
+            raise InvalidRequest(
+                f"expected an item id that is new, found {item_id!r}, the open user turn's",
+                param="item.id",
+                code="item_create_duplicate_item_id",
+            )
 
     def append(self, audio: str, audio_format: AudioFormat, *, is_bounded: bool) -> bytes:
         """Decode a client's base64 audio and count it.
@@ -69,6 +75,24 @@ class InputBuffer:
             )
         self._waiting_ms = waiting_ms
         return data
+
+    def check_item_audio(self, duration_ms: float) -> None:
+        """Raises InvalidRequest (``input_audio_buffer_full``) when too much waits for its words."""
+        if sum(self._item_ms.values()) + duration_ms > self._limit_ms:
+            raise InvalidRequest(
+                f"item: expected at most {self._limit_ms / 60_000:g} minutes of audio in items "
+                "that wait for their words, found more",
+                param="item",
+                code="input_audio_buffer_full",
+            )
+
+    def hold_item_audio(self, item_id: str, duration_ms: float) -> None:
+        """Count it until ``release_item_audio``."""
+        self._item_ms[item_id] = duration_ms
+
+    def release_item_audio(self, item_id: str) -> None:
+        """Its words are known, will never be, or nobody wants them; any other item is ignored."""
+        self._item_ms.pop(item_id, None)
 
     def check_commit(self) -> None:
         """Raises InvalidRequest (``input_audio_buffer_commit_empty``) when too little waits."""

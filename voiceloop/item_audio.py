@@ -37,32 +37,43 @@ class ItemAudio:
         self._protocol = protocol
         self._tasks = tasks
         self._on_output = on_output
-        self._latest: asyncio.Task[None] | None = None
-
-    @property
-    def is_listening(self) -> bool:
-        return self._latest is not None and not self._latest.done()
+        self._one_at_a_time = asyncio.Lock()  # first come, first heard
+        self._listening: dict[str, asyncio.Task[None]] = {}
 
     def hear(
         self, item_id: str, audio: bytes, audio_format: AudioFormat, options: RecognizerOptions
     ) -> None:
         """Recognize it, after those before it; its words or the failure go to the protocol."""
-        before = self._latest
 
         async def listen() -> None:
-            if before is not None:
-                await asyncio.wait([before])
-            await self._hear(item_id, audio, audio_format, options)
+            async with self._one_at_a_time:
+                await self._hear(item_id, audio, audio_format, options)
 
-        self._latest = self._tasks.create_task(listen(), name="item audio")
+        def heard(task: asyncio.Task[None]) -> None:
+            if self._listening.get(item_id) is task:  # not another one's that has the id now
+                del self._listening[item_id]
+
+        task = self._tasks.create_task(listen(), name="item audio")
+        self._listening[item_id] = task
+        task.add_done_callback(heard)
+
+    def forget(self, item_id: str) -> None:
+        """The item was deleted: nobody waits for its words. One without audio is ignored."""
+        if (task := self._listening.pop(item_id, None)) is not None:
+            task.cancel()
 
     def then(self, act: Callable[[], None]) -> None:
         """Do it once all words so far are known; now, where they are."""
-        latest = self._latest
-        if latest is None or latest.done():
+        listening = tuple(self._listening.values())
+
+        async def act_later() -> None:
+            await asyncio.wait(listening)
             act()
+
+        if listening:
+            self._tasks.create_task(act_later(), name="reply to item audio")
         else:
-            latest.add_done_callback(lambda task: None if task.cancelled() else act())
+            act()
 
     async def _hear(
         self, item_id: str, audio: bytes, audio_format: AudioFormat, options: RecognizerOptions

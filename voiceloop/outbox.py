@@ -1,6 +1,7 @@
 """Events on their way to the client: numbered, encoded, in order.
 
-Owns the queue between the protocol and the writer, and which of its deltas are stale. Pure.
+Owns the queue between the protocol and the writer, how much waits for the client, and which of the
+deltas are stale. Pure.
 """
 
 from __future__ import annotations
@@ -22,16 +23,21 @@ class Outgoing:
     data: str
     response_id: str | None = None
     is_delta: bool = False
+    n_bytes: int = 0
 
 
 class Outbox:
-    """The queue. ``is_beta``: this client speaks the beta's names."""
+    """The queue. ``is_beta``: this client speaks the beta's names.
+
+    ``n_bytes``: queued, or taken and neither sent nor dropped yet.
+    """
 
     def __init__(self, name: str, *, is_beta: bool = False) -> None:
         self._name = name
         self._is_beta = is_beta
         self._queue: list[Outgoing] = []
         self._n_events = 0
+        self.n_bytes = 0
         self._cut_short: dict[str, None] = {}  # ordered; the oldest are forgotten
 
     def put(self, event: ServerEvent, delta_of: str | None = None) -> None:
@@ -41,13 +47,18 @@ class Outbox:
         wire: object = event
         if self._is_beta and (wire := to_beta(msgspec.to_builtins(event))) is None:
             return
-        data = msgspec.json.encode(wire).decode()
-        self._queue.append(Outgoing(data, delta_of, delta_of is not None))
+        data = msgspec.json.encode(wire)
+        self.n_bytes += len(data)
+        self._queue.append(Outgoing(data.decode(), delta_of, delta_of is not None, len(data)))
 
     def take(self) -> list[Outgoing]:
         """All frames queued since the last call, in order."""
         taken, self._queue = self._queue, []
         return taken
+
+    def done(self, frame: Outgoing) -> None:
+        """A frame that was taken has been sent, or dropped."""
+        self.n_bytes -= frame.n_bytes
 
     def cut_short(self, response_id: str) -> None:
         """This response ended before its end: deltas of it that still wait are stale."""

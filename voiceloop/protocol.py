@@ -80,7 +80,7 @@ class Protocol:
         self.conversation_id = self.new_id("conv")
         self._expires_at = expires_at
         self._is_beta = is_beta
-        self._outbox = Outbox(self.session_id[-12:], is_beta=is_beta)
+        self.outbox = Outbox(self.session_id[-12:], is_beta=is_beta)
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
         self._unanswered_ms = 0.0  # of the caller's audio, since the last response
@@ -112,11 +112,7 @@ class Protocol:
 
     def take_outgoing(self) -> list[Outgoing]:
         """All frames queued since the last call, in order."""
-        return self._outbox.take()
-
-    def is_stale(self, frame: Outgoing) -> bool:
-        """True for a delta of a response that was cut short since it was queued."""
-        return self._outbox.is_stale(frame)
+        return self.outbox.take()
 
     def _handle(self, event: asked.ClientEvent) -> list[Command]:
         match event:
@@ -138,6 +134,7 @@ class Protocol:
             case asked.ItemDelete(item_id=item_id):
                 self._known(item_id, "item_delete_invalid_item_id")
                 self.conversation.delete(item_id)
+                self._input.release_item_audio(item_id)
                 self.send(events.ItemDeleted(item_id=item_id))
                 return [ItemDeleted(item_id)]
             case asked.ItemTruncate():
@@ -176,12 +173,7 @@ class Protocol:
     def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
         item = parse_item(raw, self.new_id)
         _check_echo(item, "item")
-        if self._input.is_of(item.id):
-            raise InvalidRequest(
-                f"expected an item id that is new, found {item.id!r}, the open user turn's",
-                param="item.id",
-                code="item_create_duplicate_item_id",
-            )
+        self._input.check_item_id(item.id)
         if len(self.conversation) >= MAX_ITEMS:
             raise InvalidRequest(
                 f"expected at most {MAX_ITEMS} items in a conversation, found one more",
@@ -189,7 +181,11 @@ class Protocol:
             )
         audio_format = self.settings.input_format
         audio = b"".join(decode_audio(text, audio_format, where) for where, text in audio_of(raw))
+        audio_ms = audio_format.duration_ms(len(audio))
+        self._input.check_item_audio(audio_ms)
         self.add_item(item, previous_item_id)
+        if audio:
+            self._input.hold_item_audio(item.id, audio_ms)
         return [ItemCreated(item, audio)]
 
     def _truncate(self, event: asked.ItemTruncate) -> list[Command]:
@@ -283,6 +279,7 @@ class Protocol:
 
     def transcription_completed(self, item_id: str, text: str, seconds: float) -> None:
         """The final words: into the conversation always, onto the wire when asked for."""
+        self._input.release_item_audio(item_id)
         self.conversation.set_transcript(item_id, text)
         if self.settings.transcribes:
             usage = events.DurationUsage(seconds=round(seconds, 3))
@@ -290,6 +287,7 @@ class Protocol:
 
     def transcription_failed(self, item_id: str, message: str) -> None:
         """The recognizer failed on this item; it stays without words."""
+        self._input.release_item_audio(item_id)
         if self.settings.transcribes:
             body = events.ErrorBody(
                 type="server_error", code="transcription_failed", message=message
@@ -363,7 +361,7 @@ class Protocol:
 
     def send(self, event: events.ServerEvent, delta_of: str | None = None) -> None:
         """Queue an event; ``delta_of`` names the response of a droppable delta."""
-        self._outbox.put(event, delta_of)
+        self.outbox.put(event, delta_of)
 
     def _closed(self, handle: ResponseHandle) -> None:
         if handle.is_out_of_band:
@@ -371,7 +369,7 @@ class Protocol:
         elif self._active is handle:
             self._active = None
         if handle.status != "completed":
-            self._outbox.cut_short(handle.id)
+            self.outbox.cut_short(handle.id)
 
     def _known(self, item_id: str, code: str) -> Item:
         item = self.conversation.get(item_id)

@@ -46,6 +46,7 @@ GREETING_GRACE_S = 0.25  # a client that brings its own instructions does so at 
 SLICE_MS = 200.0  # audio heard between two looks at other tasks
 EXPIRY_WARNING_S = 60.0  # time to say goodbye, or to dial again
 FLUSH_S = 1.0  # for the last words to a client that is being closed
+MAX_UNREAD_BYTES = 2 * 1024 * 1024  # of events; a client that leaves more is not heard either
 MAX_WAITING_FRAMES = 4096  # a minute of 20 ms deltas: only a client that never reads has them
 
 
@@ -92,6 +93,7 @@ class Session:
         )
         self._output = asyncio.Event()
         self._written = asyncio.Event()
+        self._sent = asyncio.Event()
         self._first_command = asyncio.Event()
         self._draining = asyncio.Event()
         self._closing = (1000, "")
@@ -182,6 +184,7 @@ class Session:
 
     async def _read(self) -> None:
         while True:
+            await self._until_the_client_reads()
             try:
                 frame = await self._transport.receive()
             except Disconnected:
@@ -189,6 +192,15 @@ class Session:
             for command in self.protocol.receive(frame):
                 await self._obey(command)
             self._on_output()
+
+    async def _until_the_client_reads(self) -> None:
+        """Wait while too much lies unread: every frame of the client's may ask for more.
+
+        The writer ends it: with what it sends, or with the session when a client takes too long.
+        """
+        while self.protocol.outbox.n_bytes > MAX_UNREAD_BYTES:
+            self._sent.clear()
+            await self._sent.wait()
 
     async def _obey(self, command: Command) -> None:
         if not isinstance(command, SettingsChanged):
@@ -218,8 +230,10 @@ class Session:
                 settings = self.protocol.settings
                 options = self._recognizer_options(settings)
                 self._item_audio.hear(item.id, audio, settings.input_format, options)
-            case ItemCreated() | ItemDeleted():
-                pass  # the conversation has them; the next turn reads it
+            case ItemDeleted(item_id=item_id):
+                self._item_audio.forget(item_id)
+            case ItemCreated():
+                pass  # the conversation has it; the next turn reads it
 
     async def _hear(self, samples: bytes) -> None:
         audio_format = self.protocol.settings.input_format
@@ -235,6 +249,7 @@ class Session:
         self._output.set()
 
     async def _write(self) -> None:
+        outbox = self.protocol.outbox
         while True:
             await self._output.wait()
             self._output.clear()
@@ -243,8 +258,10 @@ class Session:
             if len(frames) > MAX_WAITING_FRAMES:
                 self._end(1013, "the client does not read")
             for frame in frames:
-                if not self.protocol.is_stale(frame):
+                if not outbox.is_stale(frame):
                     await self._send(frame)
+                outbox.done(frame)
+                self._sent.set()
             self._written.set()
 
     async def _send(self, frame: Outgoing) -> None:

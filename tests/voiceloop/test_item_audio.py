@@ -85,6 +85,23 @@ async def test_a_reply_cancelled_before_its_words_are_known_never_begins(clock: 
     assert caller.statuses() == ["cancelled"] and not model.prompts
 
 
+async def test_a_deleted_items_audio_is_not_heard_and_holds_no_reply(clock: Clock) -> None:
+    model = FakeLanguageModel()
+    recognizer = FakeRecognizer(["two teas", "and a cake"], final_delay_ms=400)
+    async with Caller(
+        clock, instant_backends(recognizer=recognizer, language_model=model)
+    ) as caller:
+        for name in ("one", "two", "three"):
+            caller.send("conversation.item.create", item=clip() | {"id": name})
+        caller.send("response.create")
+        caller.send("conversation.item.delete", item_id="two")
+        caller.send("conversation.item.delete", item_id="three")
+        await caller.wait_for("response.done")
+    assert [m.content for m in model.prompts[0] if m.role == "user"] == ["listen: two teas"]
+    assert recognizer.n_taken == 1 and not recognizer.open_streams
+    assert caller.statuses() == ["completed"]
+
+
 @pytest.mark.parametrize("audio", ["@@@", "AA==", 7])
 async def test_audio_that_is_none_is_refused_with_its_path(clock: Clock, audio: Any) -> None:
     async with Caller(clock) as caller:

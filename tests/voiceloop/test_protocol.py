@@ -167,7 +167,7 @@ def test_a_deltas_of_a_cancelled_response_is_stale_and_its_lifecycle_is_not() ->
     handle.audio_delta(SECOND[:960], 20.0)
     wire.say("response.cancel")
     frames = wire.protocol.take_outgoing()
-    stale = [json.loads(f.data)["type"] for f in frames if wire.protocol.is_stale(f)]
+    stale = [json.loads(f.data)["type"] for f in frames if wire.protocol.outbox.is_stale(f)]
     assert stale == ["response.output_audio.delta"]
 
 
@@ -176,7 +176,7 @@ def test_deltas_of_a_completed_response_are_not_stale() -> None:
     handle = wire.protocol.open_response()
     handle.audio_delta(SECOND[:960], 20.0)
     handle.close("completed")
-    assert not any(wire.protocol.is_stale(frame) for frame in wire.protocol.take_outgoing())
+    assert not any(wire.protocol.outbox.is_stale(frame) for frame in wire.protocol.take_outgoing())
 
 
 def test_nothing_follows_the_terminal() -> None:
@@ -325,6 +325,27 @@ def test_uncommitted_audio_is_bounded_when_only_the_client_commits() -> None:
         assert wire.say("input_audio_buffer.append", audio=minute)
     assert wire.say("input_audio_buffer.append", audio=minute) == []
     assert wire.error_code() == "input_audio_buffer_full"
+
+
+def test_audio_in_items_is_bounded_until_its_words_are_known_or_not_wanted() -> None:
+    wire = Wire(input_format=AudioFormat("audio/pcmu", 8000))
+    part = {"type": "input_audio", "audio": b64(bytes(8000 * 60))}  # a minute
+
+    def create(item_id: str) -> bool:
+        item = {"id": item_id, "type": "message", "role": "user", "content": [part]}
+        return bool(wire.say("conversation.item.create", item=item))
+
+    assert all(create(f"clip_{n}") for n in range(10))
+    wire.sent()
+    assert not create("over")
+    assert wire.error_code() == "input_audio_buffer_full"
+    assert wire.protocol.conversation.get("over") is None
+    wire.protocol.transcription_completed("clip_0", "one tea", 60.0)
+    assert create("after words") and not create("over")
+    wire.protocol.transcription_failed("clip_1", "the recognizer is gone")
+    assert create("after a failure") and not create("over")
+    wire.say("conversation.item.delete", item_id="clip_2")
+    assert create("after a deletion") and not create("over")
 
 
 def reply(wire: Wire, seconds: int = 1) -> str:

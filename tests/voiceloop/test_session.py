@@ -151,3 +151,35 @@ async def test_a_client_that_asks_for_notices_is_warned_before_its_time_is_over(
     async with Caller(clock, config=config) as caller:
         await caller.wait_for("error")
         assert not caller.of("voiceloop.session_expiring")
+
+
+def long_item() -> dict[str, object]:
+    content = [{"type": "input_text", "text": "x" * 500_000}]
+    return {"id": "long", "type": "message", "role": "user", "content": content}
+
+
+async def test_a_client_that_leaves_much_unread_is_not_heard_until_it_is_cut(clock: Clock) -> None:
+    async with Caller(clock) as caller:
+        caller.send("conversation.item.create", item=long_item())
+        await caller.wait_for("conversation.item.done")
+        caller.transport.reading = False
+        for _ in range(200):
+            caller.send("conversation.item.retrieve", item_id="long")
+        await asyncio.sleep(Config().limits.slow_client_s / 2)
+        assert caller.session.protocol.outbox.n_bytes < 3 * 1024 * 1024
+        await asyncio.sleep(Config().limits.slow_client_s)
+        assert caller.transport.closed == (1013, "the client does not read")
+
+
+async def test_a_client_that_reads_late_loses_nothing_that_it_asked_for(clock: Clock) -> None:
+    async with Caller(clock) as caller:
+        caller.send("conversation.item.create", item=long_item())
+        await caller.wait_for("conversation.item.done")
+        caller.transport.reading = False
+        for _ in range(20):
+            caller.send("conversation.item.retrieve", item_id="long")
+        await asyncio.sleep(1)
+        assert not caller.of("conversation.item.retrieved")
+        caller.transport.reading = True
+        await caller.wait_for("conversation.item.retrieved", count=20)
+        assert caller.session.protocol.outbox.n_bytes == 0
