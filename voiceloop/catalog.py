@@ -27,7 +27,8 @@ class Repo:
     """One repository of the Hugging Face hub.
 
     revision: a commit where a working one is known, else a branch, which moves. files: patterns of
-    what is fetched. needed: each must match something, else the model cannot be loaded.
+    what is fetched, without those of ignored. needed: each must match something, else the model
+    cannot be loaded. weights: of a repository that no table knows, where one of them must match.
     """
 
     id: str
@@ -35,6 +36,8 @@ class Repo:
     files: tuple[str, ...] = TRANSFORMERS_FILES
     needed: tuple[str, ...] = TRANSFORMERS_NEEDED
     size_mb: int = 0
+    weights: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @property
     def is_pinned(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -48,13 +48,13 @@ def hub_folder(environ: Mapping[str, str] | None = None) -> Path:
 def find_repo(repo: Repo, hub: Path) -> Found:
     """The repository's snapshot: of its own revision, else of ``main``, whichever is whole."""
     place = hub / f"models--{repo.id.replace('/', '--')}"
-    best = Found(None, "", repo.needed)
+    best = Found(None, "", absent_patterns(repo, ()))
     for revision in dict.fromkeys((repo.revision, "main")):
         commit = _commit(place, revision)
         folder = place / "snapshots" / commit
         if not commit or not folder.is_dir():
             continue
-        found = Found(folder, commit, missing_files(folder, repo.needed))
+        found = Found(folder, commit, missing_files(folder, repo))
         if found.is_whole:
             return found
         if best.folder is None:
@@ -77,12 +77,28 @@ def _commit(place: Path, revision: str) -> str:
         return revision
 
 
-def missing_files(folder: Path, needed: tuple[str, ...]) -> tuple[str, ...]:
-    """Patterns of ``needed`` that no file of ``folder`` matches, and absent shards by name."""
+def is_wanted(name: str, repo: Repo) -> bool:
+    """Whether a file of the repository is one of those that are fetched."""
+    if any(fnmatch(name, pattern) for pattern in repo.ignored):
+        return False
+    return any(fnmatch(name, pattern) for pattern in repo.files)
+
+
+def absent_patterns(repo: Repo, names: Iterable[str]) -> tuple[str, ...]:
+    """What the repository needs at its top and none of these files is."""
+    top = [name for name in names if "/" not in name and is_wanted(name, repo)]
+    absent = [p for p in repo.needed if not any(fnmatch(name, p) for name in top)]
+    if repo.weights and not any(fnmatch(name, p) for p in repo.weights for name in top):
+        absent.append(f"weights ({' or '.join(repo.weights)})")
+    return tuple(absent)
+
+
+def missing_files(folder: Path, repo: Repo) -> tuple[str, ...]:
+    """What the repository needs and the folder lacks, and absent shards by name."""
     names = [
         path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size
     ]  # a link whose blob is gone is no file
-    missing = [pattern for pattern in needed if not any(fnmatch(n, pattern) for n in names)]
+    missing = list(absent_patterns(repo, names))
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = set(read_json(index).get("weight_map", {}).values())

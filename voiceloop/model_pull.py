@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 from voiceloop.catalog import Repo
 from voiceloop.errors import ModelUnavailable
 from voiceloop.machine import free_disk_mb
-from voiceloop.model_cache import find_repo
+from voiceloop.model_cache import absent_patterns, find_repo, is_wanted
 from voiceloop.model_transfer import fetch_file
 from voiceloop.preset_check import DISK_MARGIN_MB
 
@@ -54,12 +53,16 @@ def pull(
     say: Callable[[str], None],
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Fetch what is not on disk. Raises: ModelUnavailable, one sentence that says what to do."""
+    """Fetch what is not on disk. Raises: ModelUnavailable, one sentence that says what to do.
+
+    Which files a repository that no table knows must have, only the hub can say: it is asked
+    whatever is on disk, unless HF_HUB_OFFLINE forbids it.
+    """
     environ = os.environ if environ is None else environ
     absent = []
     for repo in repos:
         found = find_repo(repo, hub)
-        if found.is_whole:
+        if found.is_whole and (not repo.weights or is_offline(environ)):
             say(f"{repo.id}: on disk at {found.folder}")
         else:
             absent.append(repo)
@@ -110,12 +113,12 @@ def _look_up(repo: Repo, hub: Path, endpoint: str, deadline_s: float) -> Order:
 
     info = _guarded(lambda: _within(deadline_s, ask), repo, endpoint)
     sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
-    wanted = [name for name in sizes if any(fnmatch(name, p) for p in repo.files)]
-    absent = [p for p in repo.needed if not any(fnmatch(name, p) for name in wanted)]
-    if absent:
+    lacks = absent_patterns(repo, sizes)
+    if lacks:
         raise ModelUnavailable(
-            f"expected {', '.join(absent)} in {repo.label}, found none at {endpoint}"
+            f"expected {', '.join(lacks)} in {repo.label}, found none at {endpoint}"
         )
+    wanted = [name for name in sizes if is_wanted(name, repo)]
     commit = info.sha or repo.revision
     here = hub / f"models--{repo.id.replace('/', '--')}" / "snapshots" / commit
     absent = [name for name in wanted if not (here / name).is_file()]
@@ -175,6 +178,7 @@ def _download(order: Order, hub: Path, endpoint: str) -> Path:
                 revision=order.repo.revision,
                 cache_dir=hub,
                 allow_patterns=list(order.repo.files),
+                ignore_patterns=list(order.repo.ignored),
                 endpoint=endpoint,
                 library_name="voiceloop",
             )

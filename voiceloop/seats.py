@@ -41,6 +41,9 @@ LOADERS: Mapping[RoleName, Mapping[str, str]] = {
 KOKORO_WEIGHTS = "kokoro-v1_0.pth"
 # Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
+ANY_WEIGHTS = ("*.safetensors", "model.bin", KOKORO_WEIGHTS)
+# A second copy of the same weights, which no loader here reads.
+ANY_IGNORED = ("consolidated*", "*/consolidated*", "*.fp32-*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,14 @@ def named_seat(role: RoleName, name: str, hub: Path) -> Seat:
 def any_repo(name: str) -> Repo:
     """The repository that an id names: ``owner/name`` or ``owner/name@revision``."""
     repo_id, _, revision = name.partition("@")
-    return Repo(repo_id, revision or "main", ANY_FILES, needed=("config.json",))
+    return Repo(
+        repo_id,
+        revision or "main",
+        ANY_FILES,
+        needed=("config.json",),
+        weights=ANY_WEIGHTS,
+        ignored=ANY_IGNORED,
+    )
 
 
 def _folder_seat(role: RoleName, name: str, folder: Path, hub: Path) -> Seat:

@@ -13,9 +13,11 @@ import pytest
 from tests.scripted_hub import COMMIT, Hub, etag, scripted_hub
 from voiceloop import model_pull
 from voiceloop.catalog import Repo
+from voiceloop.cli import main
 from voiceloop.errors import ModelUnavailable
 from voiceloop.model_cache import find_repo
 from voiceloop.model_pull import pull
+from voiceloop.seats import any_repo
 
 REPO = Repo("owner/name", size_mb=1)
 WEIGHTS = bytes(range(256)) * 400  # 100 KB
@@ -162,3 +164,52 @@ def test_a_hub_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_repository_without_the_needed_files_is_refused(hub: Hub, tmp_path: Path) -> None:
     del hub.files["model.safetensors"]
     assert "expected *.safetensors in owner/name@main, found none" in refusal(hub, tmp_path)
+
+
+# --- a repository that no table knows ---
+
+ANY = any_repo("owner/name")
+
+
+def test_a_cache_without_weights_is_not_whole_and_is_completed(hub: Hub, tmp_path: Path) -> None:
+    fetch(hub, tmp_path, (Repo("owner/name", files=("*.json",), needed=("config.json",)),))
+    [missing] = find_repo(ANY, tmp_path).missing
+    assert missing == "weights (*.safetensors or model.bin or kokoro-v1_0.pth)"
+    fetch(hub, tmp_path, (ANY,))
+    assert find_repo(ANY, tmp_path).is_whole
+
+
+def test_a_cache_that_seems_whole_is_compared_with_the_hub(hub: Hub, tmp_path: Path) -> None:
+    fetch(hub, tmp_path, (ANY,))
+    folder = find_repo(ANY, tmp_path).folder
+    assert folder is not None
+    (folder / "tokenizer.json").unlink()  # as where another program did not fetch it
+    assert find_repo(ANY, tmp_path).is_whole
+    fetch(hub, tmp_path, (ANY,))
+    assert (folder / "tokenizer.json").is_file()
+    hub.asked.clear()
+    [line] = fetch(hub, tmp_path, (ANY,), HF_HUB_OFFLINE="1")
+    assert line.startswith("owner/name: on disk at ")
+    assert hub.asked == []
+
+
+def test_a_second_copy_of_the_weights_is_left_where_it_is(hub: Hub, tmp_path: Path) -> None:
+    copies = ("consolidated.safetensors", "model.fp32-00001-of-00002.safetensors")
+    hub.files |= dict.fromkeys(copies, WEIGHTS)
+    fetch(hub, tmp_path, (ANY,))
+    folder = find_repo(ANY, tmp_path).folder
+    assert folder is not None
+    assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
+
+
+def test_a_repository_without_weights_that_load_is_one_sentence_and_code_2(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.files = {"config.json": b"{}", "pytorch_model.bin": WEIGHTS, "model.gguf": WEIGHTS}
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert main(["models", "pull", "owner/name"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "expected weights (*.safetensors or model.bin or kokoro-v1_0.pth) in owner/name" in line
+    assert not any("/resolve/" in path for _, path, _ in hub.asked)
