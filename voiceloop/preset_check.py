@@ -23,7 +23,7 @@ from voiceloop.worker_messages import RoleName
 Kind = Literal["package", "model", "device", "memory", "disk"]
 DISK_MARGIN_MB = 500
 # PyPI's builds for Linux have CUDA; pip keeps a CPU build that is installed, so that goes first.
-CUDA_TORCH = "pip uninstall -y torch && pip install torch --index-url https://pypi.org/simple"
+CUDA_TORCH = "pip uninstall -y torch && pip install torch"
 
 REMOTE = Preset("remote", "three services of yours, by their URLs", "cpu", {}, ())
 

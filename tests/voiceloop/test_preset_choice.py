@@ -100,7 +100,7 @@ def test_a_cpu_build_of_torch_does_not_start_a_preset_of_the_gpu(hub: Path) -> N
     built_for_cpu = machine(H200, torch="2.13.0+cpu")
     choice = choose(Config(), built_for_cpu, hub)
     assert choice.preset == CPU
-    assert "pip install torch --index-url" in choice.better
+    assert "pip uninstall -y torch && pip install torch" in choice.better
     [lack] = missing_pieces(GPU, seats(Config(), GPU, hub), built_for_cpu, hub)
     assert (lack.kind, lack.subject) == ("package", "torch")
     assert lack.found == "version 2.13.0+cpu, a CPU build"
