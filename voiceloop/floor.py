@@ -277,7 +277,8 @@ class Floor:
         """Release the draft where it is what is asked for, else begin from here."""
         response = self._protocol.open_response()
         crisis = self._agent.crisis
-        if crisis.answers(response.messages()[-1].content):  # the whole turn, of all its pieces
+        whole = [m.content for m in response.messages()[-1:] if m.role == "user"]  # of all pieces
+        if any(crisis.answers(said) for said in (owed.text, *whole)):
             self._forget_ahead()
             self._begin_turn(response, owed.timeline, crisis.answer, answers=owed)
             return

@@ -1,8 +1,8 @@
 """What the agent says in one response: text in as it is written, paced audio out.
 
-Owns the voice's streams and the words they spoke. The text may be revised while nothing of the
-revised part has left: audio of the clauses that still stand is kept, the rest is thrown away and
-spoken anew. Nothing leaves before `let_go`.
+Owns the voice's streams and the words they spoke. The text may be revised: audio of the clauses
+that still stand is kept, what has not left of the rest is thrown away and spoken anew. Nothing
+leaves before `let_go`; after it a revision cannot take back what was sent.
 """
 
 from __future__ import annotations

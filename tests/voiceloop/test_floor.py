@@ -307,6 +307,22 @@ async def test_a_crisis_word_gets_the_fixed_answer(clock: Clock) -> None:
     assert caller.transcript() == "Please call your local helpline."
 
 
+async def test_a_crisis_phrase_said_in_two_turns_gets_the_fixed_answer(clock: Clock) -> None:
+    agent = AgentConfig(crisis=Crisis(("hurt myself",), "Please call your local helpline."))
+    backends = instant_backends(recognizer=FakeRecognizer(["i want to hurt", "myself"]))
+    async with Caller(clock, backends, agent, chunk_ms=40) as caller:
+        for answers in (False, True):
+            detection = {"type": "semantic_vad", "create_response": answers}
+            audio = {"input": {"turn_detection": detection, "transcription": {"model": "any"}}}
+            caller.send("session.update", session={"type": "realtime", "audio": audio})
+            await caller.say(1300)
+            await caller.listen_until(
+                "conversation.item.input_audio_transcription.completed", count=1 + answers
+            )
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "Please call your local helpline."
+
+
 async def test_a_client_that_does_not_read_is_closed(clock: Clock) -> None:
     async with Caller(clock, chunk_ms=40) as caller:
         caller.transport.reading = False
