@@ -35,11 +35,11 @@ import soundfile
 from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.errors import AudioError
 from audio.frames import RECOGNIZER_HZ, Samples, rms_dbfs
-from audio.stream import RecognizerOptions, StreamFailed, Transcript
+from audio.recipes.hear_turns import CHUNK, recognize
+from audio.stream import RecognizerOptions
 from benchmarks.data_folder import data_folder
 from benchmarks.harness import results, write_results
 
-CHUNK = RECOGNIZER_HZ // 50
 SNR_DB = 10.0
 LEAD_S = 0.2  # of silence or noise before and after a clip, as the listener gives
 SEED = 0
@@ -215,25 +215,6 @@ def as_table(scores: dict[Key, Score]) -> dict[str, dict[str, Score]]:
         for name, value in asdict(score).items():
             setattr(total, name, getattr(total, name) + value)
     return table
-
-
-def recognize(
-    recognizer: PocketsphinxRecognizer, samples: Samples, options: RecognizerOptions
-) -> tuple[str, ...]:
-    """The words of one clip in a stream of its own."""
-    recognizer.open("clip", options)
-    for start in range(0, len(samples), CHUNK):
-        recognizer.feed("clip", samples[start : start + CHUNK])
-    recognizer.finalize("clip")
-    words: tuple[str, ...] = ()
-    while recognizer.has_work():
-        for event in recognizer.step():
-            if isinstance(event, StreamFailed):
-                raise AudioError(event.message)
-            if isinstance(event, Transcript):
-                words = tuple(word.text for word in event.words)
-    recognizer.close("clip")
-    return words
 
 
 def edit_distance(reference: Sequence[str], heard: Sequence[str]) -> int:

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for index, said in enumerate(turns[n_done:], start=n_done):
             generator = random.Random(index)
             samples = speak(said, VOICES[index % len(VOICES)], generator)
-            heard = " ".join(recognize(recognizer, samples))
+            heard = " ".join(recognize(recognizer, samples, RecognizerOptions()))
             out.write(json.dumps({"said": said, "heard": heard}) + "\n")
             out.flush()
             if sys.stderr.isatty():
@@ -72,9 +72,11 @@ def speak(text: str, voice: str, generator: random.Random) -> Samples:
     return np.clip(speech + level * noise, -32768, 32767).astype(np.int16)
 
 
-def recognize(recognizer: PocketsphinxRecognizer, samples: Samples) -> tuple[str, ...]:
-    """The words of one turn in a stream of its own."""
-    recognizer.open("turn", RecognizerOptions())
+def recognize(
+    recognizer: PocketsphinxRecognizer, samples: Samples, options: RecognizerOptions
+) -> tuple[str, ...]:
+    """The words of one turn in a stream of its own. Raises: AudioError if the stream fails."""
+    recognizer.open("turn", options)
     for start in range(0, len(samples), CHUNK):
         recognizer.feed("turn", samples[start : start + CHUNK])
     recognizer.finalize("turn")
