@@ -20,6 +20,7 @@ from clients.waveform import speech_start
 
 Kind = Literal["plain", "hesitation"]
 AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own silence
+BEFORE_WORD_MS = 150.0  # what sounds earlier than this before the first word is a breath or a click
 WAIT_MS = 600.0  # after the agent has finished, before the caller speaks
 LONGEST_MS = 9000.0  # a turn in a call is rarely longer, and every second is measured in real time
 
@@ -73,10 +74,16 @@ def _cut_out(turn: CallerTurn, kind: Kind) -> HumanTurn:
         speaker=turn.speaker,
         kind=kind,
         samples=samples,
-        onset_ms=(speech_start(samples, HZ) or 0) / MS,
+        onset_ms=_onset_ms(samples, turn.words[0].start_ms - LEAD_MS),
         end_ms=turn.end_ms - LEAD_MS,
         words=tuple((w.text, w.start_ms - LEAD_MS, w.end_ms - LEAD_MS) for w in turn.words),
     )
+
+
+def _onset_ms(samples: Samples, first_word_ms: float) -> float:
+    """Where the first word begins to sound: what a barge-in's delay runs from."""
+    quiet = int(max(0.0, first_word_ms - BEFORE_WORD_MS) * MS)
+    return (quiet + (speech_start(samples[quiet:], HZ) or 0)) / MS
 
 
 def utterance_of(turn: HumanTurn) -> Utterance:

@@ -2,16 +2,17 @@
 
 Owns how a call of `benchmarks.peers` is played and measured. The caller streams 20 ms frames in
 real time, room noise between turns, and judges the runtime by the audio that arrives: no event of
-any runtime enters a figure, except that a flush ends what is queued at the client.
+any runtime enters a figure, except that a flush ends what is queued at the client. What VoiceLoop
+tells of its turns explains a figure and makes none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
@@ -24,11 +25,13 @@ from clients.playout import Playout
 from clients.recording import Samples
 from clients.simulated_call import session_settings
 from clients.uplink import Uplink
+from clients.waterfall import Waterfall, waterfall_of
 from clients.waveform import audible_amplitude, first_audible
 
 ANSWER_WITHIN_S = 6.0
 QUIET_S = 0.7  # of the agent, before the next turn: a reply in two parts has a pause
 INTERRUPT_AFTER_S = 1.2  # of the agent's answer
+FACTS = ("endpoint", "anticipation", "draft_buffered_ms")
 BREAK_MS = 300.0  # longer than any runtime's packets are apart
 
 
@@ -41,7 +44,9 @@ class Heard:
 
 
 class Line(Protocol):
-    """A call to one runtime."""
+    """A call to one runtime. told: its own account of its turns, where it gives any."""
+
+    told: list[dict[str, Any]]
 
     async def append_audio(self, samples: Samples) -> None: ...
 
@@ -51,15 +56,18 @@ class Line(Protocol):
 
 
 class RealtimeLine:
-    """VoiceLoop, by the Realtime protocol, with the server's own turn detection."""
+    """VoiceLoop, by the Realtime protocol. detection: None for the server's own default."""
 
     def __init__(self, connection: RealtimeConnection) -> None:
+        self.told: list[dict[str, Any]] = []
         self._connection = connection
 
     @classmethod
-    async def open(cls, port: int) -> RealtimeLine:
-        connection = await RealtimeConnection.open(f"ws://127.0.0.1:{port}/v1/realtime")
-        await connection.send({"type": "session.update", "session": session_settings()})
+    async def open(cls, port: int, detection: Mapping[str, Any] | None = None) -> RealtimeLine:
+        url = f"ws://127.0.0.1:{port}/v1/realtime"
+        connection = await RealtimeConnection.open(url, extras={"voiceloop.timeline": "1"})
+        settings = session_settings(detection)
+        await connection.send({"type": "session.update", "session": settings})
         return cls(connection)
 
     async def append_audio(self, samples: Samples) -> None:
@@ -71,6 +79,8 @@ class RealtimeLine:
                 yield Heard(received.at, received.samples)
             elif received.type == "input_audio_buffer.speech_started":
                 yield Heard(received.at, None)
+            elif received.type == "voiceloop.timeline":
+                self.told.append(received.event["timeline"])
 
     async def close(self) -> None:
         await self._connection.close()
@@ -80,6 +90,7 @@ class BareLine:
     """A peer: PCM16 frames both ways. ``rate_hz``: what it listens at."""
 
     def __init__(self, socket: ClientConnection, rate_hz: int) -> None:
+        self.told: list[dict[str, Any]] = []
         self._socket = socket
         self._resampler = Resampler(RATE_HZ, rate_hz) if rate_hz != RATE_HZ else None
 
@@ -119,13 +130,17 @@ def silent_after(audible_ms: Sequence[float]) -> float:
     return end_ms
 
 
+def _first_byte_at(told: Mapping[str, Any]) -> float:
+    return float(told["marks"].get("first_byte_on_wire", 0.0))
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredTurn:
     """What became of one turn; times in ms.
 
     cut: the agent was audible before the caller's end; of a barge-in: audible again, having fallen
-    silent. gap_ms: None where it was cut or nobody
-    answered. wire_ms, audible_ms: from the onset of an interruption to silence.
+    silent. gap_ms: None where it was cut or nobody answered. wire_ms, audible_ms: from the onset of
+    an interruption to silence. waterfall: where the gap went, by the runtime's own account.
     """
 
     name: str
@@ -135,6 +150,8 @@ class MeasuredTurn:
     answered: bool
     wire_ms: float | None = None
     audible_ms: float | None = None
+    waterfall: Waterfall | None = None
+    facts: Mapping[str, Any] | None = None  # of the same account: why the turn ended, the draft
 
 
 class PeerCall:
@@ -216,7 +233,14 @@ class PeerCall:
         cut = any(onset_at <= at < end_at for at in self._audible)
         after = [at for at in self._audible if at >= end_at]
         gap_ms = 1000.0 * (after[0] - end_at) if after and not cut else None
-        return MeasuredTurn(turn.name, kind, gap_ms, cut, bool(after))
+        measured = MeasuredTurn(turn.name, kind, gap_ms, cut, bool(after))
+        accounts = [t for t in self._line.told if _first_byte_at(t) >= end_at]
+        if gap_ms is None or not accounts:
+            return measured
+        told = accounts[0]
+        waterfall = waterfall_of(told, end_at, after[0], after[0])
+        facts = {name: told[name] for name in FACTS if name in told}
+        return replace(measured, waterfall=waterfall, facts=facts)
 
     async def _say(self, turn: HumanTurn) -> tuple[float, float]:
         """Play the clip; when its first and its last sound were sent."""

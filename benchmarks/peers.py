@@ -4,7 +4,9 @@ Every runtime is given the same stub services (`benchmarks.stub_services`, insta
 same human clips in real time over the loopback, plain and with hesitations of 300-1200 ms spliced
 in, and is measured by the same caller from the audio alone (`benchmarks.peer_call`). Blocks of
 turns are interleaved. The peers run locally and without an account, each in its own environment
-(`benchmarks.peer_envs` makes it on first use). What each was given stands in the table.
+(`benchmarks.peer_envs` makes it on first use). What each was given stands in the table. A
+variant takes 13 s for a plain and a hesitating turn and 10 s for a barge-in: the default command,
+six variants, lasts 22 minutes after the peers' environments are made.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import pickle
 import sys
 import tempfile
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -28,6 +31,7 @@ from benchmarks.peer_call import BareLine, Line, MeasuredTurn, PeerCall, Realtim
 from benchmarks.peer_envs import PINS, python_of
 from benchmarks.peer_plot import plot
 from benchmarks.stub_services import KnownTurn
+from clients.call_summary import stage_medians
 from clients.errors import ClientError
 from clients.percentiles import Distribution
 from clients.progress import progress_bar
@@ -38,7 +42,8 @@ LISTENS_AT_HZ = {"pipecat": 16_000, "livekit": 24_000}  # each one's own default
 GIVEN = {
     "voiceloop": "defaults (semantic_vad, auto); P(end of turn) from its embedded engine, the "
     "language model being remote",
-    "voiceloop-no-reader": "the same without P(end of turn): prosody and words alone",
+    "voiceloop-eager": "the same, but semantic_vad of high eagerness",
+    "voiceloop-no-reader": "the defaults without P(end of turn): prosody and words alone",
     "pipecat": f"{PINS['pipecat'][0]}, defaults: Silero VAD, Smart Turn v3.2",
     "pipecat-tuned": "the same; a turn that Smart Turn holds to be unfinished waits 1 s, not 3",
     "livekit": f"{PINS['livekit'][0]}, defaults: Silero VAD, turn detector v1-mini",
@@ -46,6 +51,8 @@ GIVEN = {
     "interruption after 0.25 s (0.5)",
 }
 VARIANTS = tuple(name for name in GIVEN if name != "voiceloop-no-reader")
+DETECTION = {"voiceloop-eager": {"type": "semantic_vad", "eagerness": "high"}}
+JUDGED = "voiceloop-eager"  # one variant for all bars: no gap of one with the cut turns of another
 BLOCK = 4  # plain turns of a call, and as many hesitating ones
 SLOW_MS = 1000.0
 
@@ -119,7 +126,7 @@ async def start_stubs(
 async def open_line(variant: str, server: ServerProcess) -> Line:
     peer = variant.partition("-")[0]
     if peer == "voiceloop":
-        return await RealtimeLine.open(server.port)
+        return await RealtimeLine.open(server.port, DETECTION.get(variant))
     return await BareLine.open(server.port, LISTENS_AT_HZ[peer])
 
 
@@ -180,12 +187,12 @@ def _share(n: int, of: int) -> float | None:
     return 100.0 * n / of if of else None
 
 
-def bars_of(figures: dict[str, dict[str, Any]]) -> list[Bar]:
-    """VoiceLoop with its defaults against the better peer of the same run, whatever its settings.
+def bars_of(figures: dict[str, dict[str, Any]], judged: str) -> list[Bar]:
+    """One variant of VoiceLoop against the better peer of the same run, whatever its settings.
 
     The better peer: of the fastest on plain turns; of those that cut the fewest.
     """
-    own = figures["voiceloop"]
+    own = figures[judged]
     peers = [row for name, row in figures.items() if not name.startswith("voiceloop")]
     plain = own["plain"]
     bars = [
@@ -204,6 +211,12 @@ def bars_of(figures: dict[str, dict[str, Any]]) -> list[Bar]:
             name = f"turns cut, {kind}: the better peer"
             bars.append(Bar(name, own[kind]["cut"], min(cuts), "%"))
     return bars
+
+
+def judged_of(variants: Sequence[str], asked: str | None) -> str | None:
+    """Whose figures the bars read; None where nothing of VoiceLoop's is measured."""
+    own = [name for name in (asked or JUDGED, "voiceloop", *variants) if name in variants]
+    return next((name for name in own if name.startswith("voiceloop")), None)
 
 
 def print_table(figures: dict[str, dict[str, Any]]) -> None:
@@ -228,6 +241,18 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
         print(f"  {name}: {GIVEN[name]}")
 
 
+def print_account(turns: dict[str, list[MeasuredTurn]]) -> None:
+    """Where VoiceLoop's time went, by its own account."""
+    for name, measured in turns.items():
+        waterfalls = [turn.waterfall for turn in measured if turn.waterfall is not None]
+        if waterfalls:
+            stages = stage_medians(waterfalls).items()
+            told = ", ".join(f"{stage} {ms:g}" for stage, ms in stages)
+            drafts = Counter(turn.facts["anticipation"]["draft"] for turn in measured if turn.facts)
+            counts = ", ".join(f"{n} {draft}" for draft, n in drafts.most_common())
+            print(f"{name}, median of each stage, ms: {told}; drafts: {counts}")
+
+
 def _cell(value: float | None, unit: str = "") -> str:
     return "-" if value is None else f"{value:.0f}{unit}"
 
@@ -236,7 +261,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="python -m benchmarks.peers", description=__doc__.splitlines()[0]
     )
-    arguments.add_argument("--turns", type=int, default=24, help="of each kind (default: 24)")
+    arguments.add_argument("--turns", type=int, default=12, help="of each kind (default: 12)")
     arguments.add_argument("--barge-ins", type=int, default=6, help="default: 6")
     arguments.add_argument(
         "--variant", action="append", choices=tuple(GIVEN), help="repeat; default: all but one"
@@ -245,6 +270,11 @@ def parser() -> argparse.ArgumentParser:
         "--delays-ms", default="0,0,0,0", help="of the stubs: STT, first token, token, TTS"
     )
     arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
+    arguments.add_argument(
+        "--judge",
+        choices=tuple(name for name in GIVEN if name.startswith("voiceloop")),
+        help=f"whose figures the bars read, all of them (default: {JUDGED}, if it is measured)",
+    )
     arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     return arguments
 
@@ -259,17 +289,22 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     figures = {name: figures_of(turns) for name, turns in measured.items()}
-    bars = bars_of(figures) if "voiceloop" in figures else []
+    judged = judged_of(variants, chosen.judge)
+    bars = bars_of(figures, judged) if judged is not None else []
     data = results(
         "peers",
         settings.seed,
         {"turns": settings.n_turns, "delays_ms": settings.delays_ms},
         bars,
+        judged=judged,
         given={name: GIVEN[name] for name in variants},
         figures=figures,
         turns={name: [asdict(turn) for turn in turns] for name, turns in measured.items()},
     )
     print_table(figures)
+    print_account(measured)
+    if bars:
+        print(f"the bars read {judged}:")
     print(bar_table(bars))
     path = write_results(data)
     plot(data, path.with_suffix(".png"))

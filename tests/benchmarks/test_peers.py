@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peer_call import MeasuredTurn, silent_after
-from benchmarks.peers import bars_of, figures_of
+from benchmarks.peers import bars_of, figures_of, judged_of
 from benchmarks.stub_services import KnownTurn, words_inside
 
 HZ = 16_000
@@ -63,14 +63,29 @@ def test_the_better_peer_sets_the_bar() -> None:
         "pipecat": figures_of(turns(340.0)),
         "livekit-tuned": figures_of(turns(310.0)),
     }
-    missed = {bar.name for bar in bars_of(figures) if not bar.holds}
+    missed = {bar.name for bar in bars_of(figures, "voiceloop") if not bar.holds}
     assert missed == {"gap p50, 0.7 of the better peer"}
     figures["livekit-tuned"] = figures_of(turns(320.0))
-    assert all(bar.holds for bar in bars_of(figures))
+    assert all(bar.holds for bar in bars_of(figures, "voiceloop"))
 
 
 def test_a_cut_turn_has_no_gap_and_counts() -> None:
     own = figures_of(turns(None, cut=True))
     assert own["plain"]["cut"] == 100.0 and own["plain"]["gap_ms"]["n"] == 0
-    bars = {bar.name: bar for bar in bars_of({"voiceloop": own, "pipecat": figures_of(turns(1.0))})}
+    figures = {"voiceloop": own, "pipecat": figures_of(turns(1.0))}
+    bars = {bar.name: bar for bar in bars_of(figures, "voiceloop")}
     assert not bars["turns cut, plain: the better peer"].holds
+
+
+def test_all_bars_read_one_variant() -> None:
+    figures = {
+        "voiceloop": figures_of(turns(340.0)),
+        "voiceloop-eager": figures_of(turns(210.0, cut=False)),
+        "pipecat": figures_of(turns(320.0)),
+    }
+    assert judged_of(tuple(figures), None) == "voiceloop-eager"
+    assert judged_of(tuple(figures), "voiceloop") == "voiceloop"
+    assert judged_of(("voiceloop", "pipecat"), None) == "voiceloop"
+    assert judged_of(("pipecat",), None) is None
+    assert all(bar.holds for bar in bars_of(figures, "voiceloop-eager"))
+    assert not all(bar.holds for bar in bars_of(figures, "voiceloop"))
