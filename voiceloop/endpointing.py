@@ -88,10 +88,14 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class WeightSets:
-    """What to weigh where P(end of turn) is known, and where it is not."""
+    """What to weigh where P(end of turn) is known, and where it is not.
+
+    draft_needed_ms: the wait up to which a pause earns a reply drafted ahead; fitted as well.
+    """
 
     with_p_end: Weights
     without_p_end: Weights
+    draft_needed_ms: float = 0.0
 
     def of(self, evidence: Evidence) -> Weights:
         return self.without_p_end if evidence.p_end is None else self.with_p_end
@@ -100,7 +104,8 @@ class WeightSets:
 def read_weights(toml: str) -> WeightSets:
     """The text of a weights file. Raises: KeyError, TypeError where it is not one."""
     table = tomllib.loads(toml)
-    return WeightSets(Weights(**table["with_p_end"]), Weights(**table["without_p_end"]))
+    sets = (Weights(**table["with_p_end"]), Weights(**table["without_p_end"]))
+    return WeightSets(*sets, draft_needed_ms=table.get("draft_needed_ms", 0.0))
 
 
 @dataclass(frozen=True, slots=True)
