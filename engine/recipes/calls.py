@@ -68,12 +68,16 @@ def generate_call(
     for attempt in range(100):
         rng = random.Random(f"{seed}/{attempt}")
         call = _draw_call(rng, noise, chatter, held_out, kind)
-        prompt = str(call.messages[0]["content"]).lower()
-        if _HELD_OUT_PLACE not in prompt and not any(
-            is_held_out_turn(str(m["content"])) for m in call.messages if m["role"] == "user"
-        ):
+        if not holds_demo(call):
             return call
     raise RuntimeError(f"expected a call without held-out turns, found none for seed {seed}")
+
+
+def holds_demo(call: Call) -> bool:
+    """Whether the place or a caller turn of `voiceloop demo` stands in a call."""
+    return _HELD_OUT_PLACE in str(call.messages[0]["content"]).lower() or any(
+        is_held_out_turn(str(m["content"])) for m in call.messages if m["role"] == "user"
+    )
 
 
 def _draw_call(
@@ -147,7 +151,7 @@ def _place_call(call: Call, chatter: Chatter) -> None:
         moves.append((skills_info.ticket, 12))
     if not silent:
         moves.append((skills_booking.booking, 4 if place.sells_food else 14))
-    _run(call, moves, rng.choice((2, 3, 4, 5, 6, 7, 8, 9)))
+    run_moves(call, moves, rng.choice((2, 3, 4, 5, 6, 7, 8, 9)))
     if rng.random() < 0.45:
         if rng.random() < 0.4:
             skills_talk.thanks(call)
@@ -189,7 +193,7 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
         }
     )
     _greeting(call, place)
-    _run(
+    run_moves(
         call,
         [
             (lambda _: desk.act(), 24),
@@ -212,7 +216,7 @@ def _home_call(call: Call, chatter: Chatter) -> None:
     rng = call.rng
     prompt, states = skills_booking.home_prompt(call)
     call.messages.append({"role": "system", "content": prompt})
-    _run(
+    run_moves(
         call,
         [
             (lambda c: skills_booking.home_request(c, states), 20),
@@ -227,7 +231,7 @@ def _home_call(call: Call, chatter: Chatter) -> None:
     )
 
 
-def _run(call: Call, moves: Sequence[tuple[Move, float]], n_moves: int) -> None:
+def run_moves(call: Call, moves: Sequence[tuple[Move, float]], n_moves: int) -> None:
     """Draw moves by weight until enough were made or the call grows too long."""
     functions = [move for move, _ in moves]
     weights = [weight for _, weight in moves]

@@ -190,6 +190,10 @@ class ChatEncoder:
     # Words that the agent takes from the call or the prompt: names, items, times, arguments. They
     # are what a reply is wrong about, and a small part of its tokens.
     COPY_WEIGHT = 2.0
+    # A reply that says the caller's words again weighs more as a whole: a caller who was heard
+    # wrong can only notice it there.
+    CONFIRMED_WORD_WEIGHT = 0.15
+    MAX_REPLY_WEIGHT = 2.0
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -208,20 +212,31 @@ class ChatEncoder:
         """Loss weights of an encoded conversation; `unlearned` are indices of messages."""
         weights: list[float] = []
         message, weight = (0 if has_system else -1), 0.0
-        started = speaks = False
+        started = False
+        speaker = -1
         seen: set[str] = set()  # in earlier messages
+        heard: set[str] = set()  # in earlier messages of the caller
         spoken: set[str] = set()  # in this one
-        for token in tokens:
-            role = self._role_weight.get(token)
-            if role is None:
+        first = 0  # token of this message
+        for token in [*tokens, None]:
+            role = None if token is None else self._role_weight.get(token)
+            if token is not None and role is None:
                 content = self._content[token]
                 spoken.add(content)
-                is_copied = speaks and content and content in seen
+                is_copied = speaker == self.ids[ASSISTANT] and content and content in seen
                 weights.append(weight * self.COPY_WEIGHT if is_copied else weight)
                 continue
+            if speaker == self.ids[ASSISTANT]:
+                n_confirmed = len((spoken & heard) - {""})
+                factor = min(self.MAX_REPLY_WEIGHT, 1 + self.CONFIRMED_WORD_WEIGHT * n_confirmed)
+                weights[first:] = [factor * weight for weight in weights[first:]]
+            elif speaker == self.ids[USER]:
+                heard |= spoken
+            if token is None or role is None:
+                break
             seen |= spoken
             spoken.clear()
-            speaks = token == self.ids[ASSISTANT]
+            speaker, first = token, len(weights)
             message += 1 if started or not has_system else 0
             started = True
             # Who speaks next is the runtime's to say, not the model's.

@@ -20,6 +20,7 @@ from .chat_format import ChatEncoder, render_chat, train_tokenizer
 from .dialogues import SOURCES, Dialogue, as_messages, read_dialogues
 from .drills import echo, fill, lookup, unlearned
 from .misheard import Misheard
+from .practice import desk_call, facts_call, tally
 from .recognizer_noise import RecognizerNoise
 
 ROW_TOKENS = 512
@@ -27,18 +28,21 @@ MAX_POSITION = 2048
 # Conversations per thousand of a shard. The task sources are small beside the calls: this decides
 # how often they repeat.
 MIXTURE = {
-    "calls": 640,
-    "sgd": 85,
-    "star": 75,
-    "tm4": 60,
+    "calls": 370,
+    "facts": 100,
+    "desk": 125,
+    "tally": 45,
+    "sgd": 100,
+    "star": 95,
+    "tm4": 45,
     "tm3": 15,
-    "mschat": 25,
-    "ohf": 20,
+    "mschat": 20,
+    "ohf": 15,
     "selfdlg": 5,
-    "webq": 25,
+    "webq": 20,
     "echo": 5,
-    "lookup": 40,
-    "fill": 40,
+    "lookup": 25,
+    "fill": 15,
 }
 # The first stage: nothing but copying.
 DRILLS = {"echo": 50, "lookup": 35, "fill": 15}
@@ -104,6 +108,13 @@ class Corpus:
             if source == "calls":
                 call = generate_call(rng.randrange(1 << 60), self.noise, self.chatter)
                 yield call.messages, call.tools, call.unlearned
+            elif source in ("facts", "desk"):
+                practice = facts_call if source == "facts" else desk_call
+                call = practice(rng, self.noise)
+                yield call.messages, call.tools, call.unlearned
+            elif source == "tally":
+                messages, tools = tally(rng, self.noise)
+                yield messages, tools, unlearned(messages)
             elif source in ("echo", "lookup"):
                 drill = echo if source == "echo" else lookup
                 messages = drill(rng, self.vocabulary)

@@ -7,6 +7,7 @@ the schema in the prompt has to be read.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from .business import Business
@@ -32,10 +33,10 @@ _FILLERS = (
 class ToolDesk:
     """The tools of one call and the moves that use them."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, kinds: Sequence[str] = ()) -> None:
         self._call = call
         rng = call.rng
-        kinds = rng.sample(list(ARGUMENTS), rng.choice((1, 2, 2, 3, 4)))
+        kinds = kinds or rng.sample(list(ARGUMENTS), rng.choice((1, 2, 2, 3, 4)))
         self.tools = {kind: random_tool(rng, kind) for kind in kinds}
         call.tools = [tool.schema for tool in self.tools.values()]
 

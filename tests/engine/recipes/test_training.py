@@ -112,9 +112,24 @@ def test_loss_weights_follow_the_speaker(encoder: ChatEncoder) -> None:
         [(MESSAGES, TOOLS, set()), (MESSAGES, TOOLS, {4})]
     )
     ends = [at for at, token in enumerate(tokens) if token == encoder.end]
-    assert [weights[at] for at in ends] == [0.0, 0.4, 1.0, 0.0, 1.0]
-    assert [unlearned[at] for at in ends] == [0.0, 0.4, 1.0, 0.0, 0.0]
+    system, user, call, tool, reply = (weights[at] for at in ends)
+    assert (system, user, tool) == (0.0, 0.4, 0.0) and min(call, reply) >= 1.0
+    assert [unlearned[at] for at in ends] == [0.0, 0.4, call, 0.0, 0.0]
     assert all(weights[at] == 0.0 for at, token in enumerate(tokens) if token == encoder.ids[USER])
+
+
+def test_a_reply_weighs_more_the_more_of_the_callers_words_it_says(encoder: ChatEncoder) -> None:
+    turn = {"role": "user", "content": "i would like a table for seven on friday at nine thirty"}
+    replies = ("No.", "A table?", "A table for seven on Friday at nine thirty, I would like.")
+
+    def weight_of_end(reply: str) -> float:
+        ((_, weights),) = encoder.encode_batch(
+            [([turn, {"role": "assistant", "content": reply}], [], set())]
+        )
+        return weights[-1]
+
+    none, some, all_of_it = map(weight_of_end, replies)
+    assert 1.0 <= none < some < all_of_it == encoder.MAX_REPLY_WEIGHT
 
 
 def test_weights_without_a_system_message(encoder: ChatEncoder) -> None:
@@ -131,7 +146,7 @@ def test_copied_words_weigh_more() -> None:
     encoder = ChatEncoder(train_tokenizer([render_chat(messages)] * 9, 330))
     ((tokens, weights),) = encoder.encode_batch([(messages, [], set())])
     said = [encoder.tokenizer.decode([token]).strip() for token in tokens]
-    heavy = [said[at] for at, weight in enumerate(weights) if weight == encoder.COPY_WEIGHT]
+    heavy = [said[at] for at, weight in enumerate(weights) if weight == max(weights)]
     assert heavy == ["zed"]
 
 
