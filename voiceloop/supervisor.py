@@ -4,9 +4,9 @@
         recognizer = supervisor.recognizer()
 
 A worker says Ready once its models are loaded and warm. From then on its step loop must be heard
-from: one that is silent for two seconds (``hung_after_s``) hangs and is killed. A worker that dies
-is started anew with a growing pause; its streams have raised ``WorkerLost``, and new ones go to its
-successor.
+from: one that is silent for two seconds (``hung_after_s``) of its own doing hangs and is killed;
+what it waited for a processor of a busy machine does not count. A worker that dies is started anew
+with a growing pause; its streams have raised ``WorkerLost``, and new ones go to its successor.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
 
 import msgspec
 
 from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
+from voiceloop.silence import Silence, cpu_waits
 from voiceloop.worker_client import (
     WorkerClient,
     WorkerConnection,
@@ -35,8 +36,6 @@ from voiceloop.worker_messages import RoleName, WorkerSpec
 log = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.25
-# A gateway that was itself held up has not listened: one look counts for at most this much silence.
-MAX_SILENCE_PER_LOOK_S = 2 * WATCH_EVERY_S
 LOAD_DEADLINE_S = 300.0  # an 8B model from a cold disk; progress is shown meanwhile
 CLOSE_DEADLINE_S = 2.0
 RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -69,6 +68,7 @@ class WorkerProcess:
         clock: Callable[[], float] = monotonic,
         on_progress: Progress | None = None,
         environ: dict[str, str] | None = None,
+        cpu_waits: Callable[[int], Mapping[int, float]] = cpu_waits,
     ) -> None:
         self.spec = spec
         self.client = WorkerClient(spec.name)
@@ -79,6 +79,7 @@ class WorkerProcess:
         self._clock = clock
         self._on_progress = on_progress
         self._environ = environ
+        self._cpu_waits = cpu_waits
 
     @property
     def pid(self) -> int | None:
@@ -201,20 +202,20 @@ class WorkerProcess:
         """Return once the process has ended, by itself or because it was silent too long."""
         connection, process = self.connection, self.process
         assert connection is not None and process is not None
-        silent_s, n_heard, looked = 0.0, connection.n_heartbeats, self._clock()
-        while not connection.lost.is_set() and silent_s < self.spec.hung_after_s:
+        silence = Silence(
+            WATCH_EVERY_S, self._clock(), connection.n_heartbeats, self._cpu_waits(process.pid)
+        )
+        while not connection.lost.is_set() and silence.own_s < self.spec.hung_after_s:
             try:
                 async with asyncio.timeout(WATCH_EVERY_S):
                     await connection.lost.wait()
             except TimeoutError:
                 pass
-            now = self._clock()
-            silent_s += min(now - looked, MAX_SILENCE_PER_LOOK_S)
-            looked = now
-            if connection.n_heartbeats != n_heard:
-                silent_s, n_heard = 0.0, connection.n_heartbeats
+            waits_s = self._cpu_waits(process.pid)
+            silence.observe(self._clock(), connection.n_heartbeats, waits_s)
         if not connection.lost.is_set():
-            log.error("worker %s was silent for %.1f s and is killed", self.spec.name, silent_s)
+            name, silent_s = self.spec.name, silence.own_s
+            log.error("worker %s was silent for %.1f s and is killed", name, silent_s)
         await self.end(at_once=True)
         code = process.returncode
         log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)

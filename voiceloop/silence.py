@@ -1,0 +1,66 @@
+"""How long a worker has said nothing of its own doing.
+
+Owns the judgement that a heartbeat is late. One that is late because the machine gave its process
+no processor, or because the gateway did not look, tells of a busy machine and not of a hang, and to
+kill a worker for it would make the machine busier. Pure but for `cpu_waits`, which reads /proc.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+
+class Silence:
+    """Since the last heartbeat of one worker; times in seconds.
+
+    look_every_s: how often it is looked; a look that comes later was held up by the machine.
+    """
+
+    def __init__(
+        self, look_every_s: float, now_s: float, n_heartbeats: int, waits_s: Mapping[int, float]
+    ) -> None:
+        self._look_every_s = look_every_s
+        self._looked_at_s = now_s
+        self._n_heartbeats = n_heartbeats
+        self._heard(now_s, waits_s)
+
+    def _heard(self, now_s: float, waits_s: Mapping[int, float]) -> None:
+        self._heard_at_s = now_s
+        self._waits_then_s = waits_s
+        self._late_s = 0.0
+        self.own_s = 0.0
+
+    def observe(self, now_s: float, n_heartbeats: int, waits_s: Mapping[int, float]) -> None:
+        """Look again; `own_s` is then the silence that nothing else accounts for.
+
+        waits_s: what `cpu_waits` says of the worker.
+        """
+        self._late_s += max(0.0, now_s - self._looked_at_s - self._look_every_s)
+        self._looked_at_s = now_s
+        if n_heartbeats != self._n_heartbeats:
+            self._n_heartbeats = n_heartbeats
+            self._heard(now_s, waits_s)
+            return
+        # A step is as late as the thread that waited longest: the others wait for it.
+        waited_s = max(
+            (wait_s - self._waits_then_s.get(thread, 0.0) for thread, wait_s in waits_s.items()),
+            default=0.0,
+        )
+        # A gateway that is late and a worker that waits are one overload: not to be counted twice.
+        self.own_s = max(0.0, now_s - self._heard_at_s - max(waited_s, self._late_s))
+
+
+def cpu_waits(pid: int) -> dict[int, float]:
+    """Seconds that each thread of a process was ready to run and had to wait for a processor.
+
+    Empty where the kernel does not tell, or the process has gone.
+    """
+    found: dict[int, float] = {}
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+                found[int(thread)] = int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return {}
+    return found
