@@ -252,10 +252,11 @@ async def _fail_or_hang(fault: Fault) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the fake language model says to one commit."""
+    """What the fake language model says to one commit; is_cancelled: and is then told to stop."""
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    is_cancelled: bool = False
 
 
 Replies = Sequence[str | Reply] | Callable[[tuple[ChatMessage, ...]], str | Reply]
@@ -334,9 +335,11 @@ class FakeBranch:
         cut = len(events) > params.max_tokens
         events = events[: params.max_tokens]
         events.extend(reply.tool_calls)
-        reason: Literal["stop", "length", "tool_calls"] = "length" if cut else "stop"
+        reason: Literal["stop", "length", "tool_calls", "cancelled"] = "length" if cut else "stop"
         if reply.tool_calls:
             reason = "tool_calls"
+        if reply.is_cancelled:
+            reason = "cancelled"
         n_reply = len(events)
         n_kept = drafted.n_kept(reply) if drafted is not None else 0
         n_discarded, self._n_discarded = self._n_discarded - n_kept, 0

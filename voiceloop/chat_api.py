@@ -104,7 +104,7 @@ async def _whole(backends: Backends, asked: ChatRequest) -> Json:
                     if asked.calls_at_once or not choice.calls:
                         choice.calls.append(_call(event))
                 case Generated():
-                    choice.finish_reason = _reason(event)
+                    choice.finish_reason = event.finish_reason
                     usage.add(event.usage, is_first=index == 0)
     tells = asked.params.logprobs is not None
     found = [choice.to_wire(tells_logprobs=tells) for choice in choices]
@@ -134,7 +134,7 @@ async def _stream(backends: Backends, asked: ChatRequest) -> AsyncGenerator[byte
                         n_calls += 1
                     case Generated():
                         usage.add(event.usage, is_first=index == 0)
-                        yield sse(answer.chunk(index, {}, finish_reason=_reason(event)))
+                        yield sse(answer.chunk(index, {}, finish_reason=event.finish_reason))
         if asked.includes_usage:
             last = answer.envelope("chat.completion.chunk", [])
             yield sse(last | {"usage": usage.to_wire()})
@@ -143,10 +143,6 @@ async def _stream(backends: Backends, asked: ChatRequest) -> AsyncGenerator[byte
             raise
         yield b"data: " + bytes(error_response(error).body) + b"\n\n"
     yield LAST_SSE
-
-
-def _reason(generated: Generated) -> str:
-    return "stop" if generated.finish_reason == "cancelled" else generated.finish_reason
 
 
 def _call(call: ToolCall) -> Json:

@@ -2,7 +2,7 @@
 
 Such a service keeps no branch for us: staging is answered at once and costs nothing, its prefix
 cache does what it can, and closing a branch in mid-reply closes the connection, which aborts the
-generation there.
+generation there. A prompt that is no chat goes to ``/v1/completions``; not every service has that.
 """
 
 from __future__ import annotations
@@ -86,16 +86,21 @@ class RemoteBranch(EventStream[LanguageEvent]):
 
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
         """An ordinary request; whether one that may be thrown away is worth it is asked before."""
-        self.stop_draft()
+        self._give_up_draft()
         if not self._drafts:
-            self.deliver(DraftDone(draft, "cancelled"))
+            self.deliver(DraftDone(draft, "lost"))
         elif self.live and self._task is None:
             turn = (ChatMessage("user", user_text),)
             made = self._draft = _Draft(draft, turn, params)
             made.task = asyncio.create_task(self._write_draft(made), name=f"draft {self.stream_id}")
 
     def stop_draft(self) -> None:
-        """What a service began cannot be taken up later: the request is given up."""
+        """What a service began cannot be taken up later: unless it is whole it is given up."""
+        if self._draft is not None and not self._draft.is_whole:
+            self.deliver(DraftDone(self._draft.number, "lost"))
+            self._give_up_draft()
+
+    def _give_up_draft(self) -> None:
         draft, self._draft = self._draft, None
         if draft is not None and draft.task is not None:
             draft.task.cancel()
@@ -108,27 +113,28 @@ class RemoteBranch(EventStream[LanguageEvent]):
                 self.fail(error)
             elif self._draft is draft:
                 self._draft = None
-                self.deliver(DraftDone(draft.number, "cancelled"))
+                self.deliver(DraftDone(draft.number, "lost"))
 
-    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         if not self.live:
-            return
+            return False
         if self._task is not None and not self._task.done():
             self.fail(BackendError("expected a commit after the reply, found it still under way"))
-            return
-        draft, self._draft = self._draft, None
+            return False
+        draft = self._draft
         if draft is not None and (draft.turn, draft.params) == (tail, params):
+            self._draft = None
             self._messages += tail
             self._task = draft.task
             draft.commit(self)
-            return
-        if draft is not None and draft.task is not None:
-            draft.task.cancel()
+            return True
+        self._give_up_draft()
         self._messages += tail
         self._task = asyncio.create_task(self._reply(params), name=f"reply {self.stream_id}")
+        return False
 
     async def close(self) -> None:
-        self.stop_draft()
+        self._give_up_draft()
         await super().close()
         if self._task is not None:
             self._task.cancel()
@@ -149,7 +155,8 @@ class RemoteBranch(EventStream[LanguageEvent]):
         reply = _Reply()
         messages = [*self._messages, *(draft.turn if draft is not None else ())]
         body = self._body(messages, params)
-        async with self._service.stream("/chat/completions", json=body) as response:
+        path = "/completions" if params.is_raw else "/chat/completions"
+        async with self._service.stream(path, json=body) as response:
             # Read to the very end, past "[DONE]": only then the connection can be used again.
             async with aclosing(self._service.lines(response)) as lines:
                 async for line in lines:
@@ -165,6 +172,7 @@ class RemoteBranch(EventStream[LanguageEvent]):
             for call in calls:
                 self.deliver(DraftCall(draft.number, call.name, call.arguments))
             self.deliver(DraftDone(draft.number, generated.finish_reason))
+            draft.is_whole = True
             await draft.committed.wait()
         self._messages.append(ChatMessage("assistant", reply.text, calls))
         for call in calls:
@@ -172,8 +180,13 @@ class RemoteBranch(EventStream[LanguageEvent]):
         self.deliver(generated)
 
     def _body(self, messages: list[ChatMessage], params: GenerateParams) -> dict[str, Any]:
+        asked: Any = (
+            {"prompt": messages[-1].content}
+            if params.is_raw
+            else {"messages": [_chat(message) for message in messages]}
+        )
         body: dict[str, Any] = {
-            "messages": [_chat(message) for message in messages],
+            **asked,
             "stream": True,
             "stream_options": {"include_usage": True},
             "max_tokens": params.max_tokens,
@@ -185,6 +198,9 @@ class RemoteBranch(EventStream[LanguageEvent]):
             body["model"] = self._service.model
         if params.top_k:
             body["top_k"] = params.top_k  # no OpenAI field, but vLLM's, SGLang's and llama.cpp's
+        for name in ("presence_penalty", "frequency_penalty"):
+            if penalty := getattr(params, name):
+                body[name] = penalty
         if params.stop:
             body["stop"] = list(params.stop)
         if params.json_schema is not None:
@@ -206,6 +222,7 @@ class _Draft:
     pieces: list[str] = field(default_factory=list)
     committed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    is_whole: bool = False
 
     @property
     def is_committed(self) -> bool:
@@ -255,7 +272,7 @@ class _Reply:
         text = ""
         for choice in (chunk.get("choices") or [])[:1]:
             delta = choice.get("delta") or {}
-            text = delta.get("content") or ""
+            text = delta.get("content") or choice.get("text") or ""
             for part in delta.get("tool_calls") or []:
                 call = self._call_of(part)
                 function = part.get("function") or {}

@@ -48,7 +48,7 @@ async def replies(
     """Each choice's events with its number, up to its ``Generated``; then the next choice's.
 
     Raises:
-        BackendError: a reply did not come to its end.
+        BackendError: a reply did not come to its end, or was cancelled by the model.
         InvalidRequest: log probabilities were asked of a model that tells none.
     """
     for index in range(n):
@@ -73,6 +73,8 @@ async def _reply(
                 if isinstance(event, TextDelta) and wants_logprobs and not event.logprobs:
                     raise _silent()
                 wants_logprobs = wants_logprobs and not isinstance(event, TextDelta)
+                if isinstance(event, Generated) and event.finish_reason == "cancelled":
+                    raise BackendError("expected a whole reply, found it cancelled by the model")
                 if isinstance(event, TextDelta | ToolCall | Generated):
                     yield event
                 if isinstance(event, Generated):

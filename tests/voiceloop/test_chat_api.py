@@ -248,6 +248,20 @@ async def test_a_failure_in_mid_stream_is_the_last_event() -> None:
     assert not model.open_branches
 
 
+@pytest.mark.parametrize("url", [URL, "/v1/completions"])
+async def test_a_reply_that_the_model_gave_up_is_no_whole_one(url: str) -> None:
+    fakes, model = backends(Reply("one two", is_cancelled=True))
+    asked = HELLO | {"prompt": "hello"}
+    async with http_client(fakes) as http:
+        whole = await http.post(url, json=asked)
+        streamed = await http.post(url, json=asked | {"stream": True})
+    assert whole.status_code == 502 and "cancelled" in whole.json()["error"]["message"]
+    *pieces, error, done = sse(streamed.text)
+    assert "cancelled" in error["error"]["message"] and done == "[DONE]"
+    assert all(piece["choices"][0]["finish_reason"] is None for piece in pieces)
+    assert not model.open_branches
+
+
 async def test_one_request_too_many_is_told_when_to_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -46,10 +46,10 @@ def reply(*deltas: dict[str, Any], **options: Any) -> Answer:
     return Answer(pieces, content_type="text/event-stream", **options)
 
 
-async def generate(service: RemoteService) -> list[object]:
+async def generate(service: RemoteService, params: GenerateParams = PARAMS) -> list[object]:
     branch = await RemoteLanguageModel(service).branch("sess_1/turn_1", ())
     try:
-        branch.commit(USER, PARAMS)
+        branch.commit(USER, params)
         found: list[object] = []
         async for event in branch.events():
             found.append(event)
@@ -70,6 +70,32 @@ async def test_a_reply_streams_in_with_its_usage(service: Service, connect: Conn
     assert asked["messages"] == [{"role": "user", "content": "hello"}]
     assert asked["model"] == "m"
     assert "tools" not in asked
+
+
+async def test_a_prompt_that_is_no_chat_is_sent_as_it_is(
+    service: Service, connect: Connect
+) -> None:
+    pieces = [
+        {"choices": [{"text": " a time", "finish_reason": None}]},
+        {"choices": [{"text": "", "finish_reason": "length"}]},
+    ]
+    lines = [f"data: {json.dumps(piece)}\n\n".encode() for piece in pieces]
+    service.say("/completions", Answer([*lines, b"data: [DONE]\n\n"]))
+    raw = GenerateParams(max_tokens=2, is_raw=True, frequency_penalty=0.5)
+    delta, generated = await generate(connect(), raw)
+    assert delta == TextDelta(" a time")
+    assert isinstance(generated, Generated) and generated.finish_reason == "length"
+    asked = json.loads(service.asked("/completions")[0])
+    assert (asked["prompt"], asked["frequency_penalty"]) == ("hello", 0.5)
+    assert "messages" not in asked and not service.asked("/chat/completions")
+
+
+async def test_a_service_without_completions_refuses_by_name(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/completions", Answer([b'{"detail": "Not Found"}'], status=404))
+    with pytest.raises(BackendRefused, match="/completions"):
+        await generate(connect(), GenerateParams(is_raw=True))
 
 
 async def test_a_tool_call_comes_whole_and_its_result_continues_the_reply(
