@@ -146,14 +146,19 @@ class ModelDrafter:
 
 
 class DraftLength:
-    """How many tokens to draft: what the measured costs and acceptance make cheapest per token.
+    """How many tokens to draft, and whether to: what measured costs and acceptance make cheapest.
 
-    Costs are the drafter's; acceptance is each request's own, and starts at the mean of all. Zero
-    where drafting loses; then one draft in `PROBE_EVERY` steps looks whether it still does.
+    Costs are the drafter's; acceptance is each request's own, and starts at the mean of all. The
+    time that drafting took beyond plain steps for the same tokens is kept as a debt. At the price
+    of `LIMIT` steps drafting rests, then tries again; a rest doubles as long as trials lose.
     """
 
-    PROBE_EVERY = 32
+    LIMIT = 2.0  # plain steps a trial may lose
+    REST = 64  # plain steps after the first trial that lost: with their overshoot, under a tenth
+    LONGEST_REST = 4096
+    N_MEASURED = 4  # plain steps before the first trial, for there is nothing to compare with
     MEMORY = 0.9  # weight of the past in the running means
+    OUTLIER = 3.0  # times the mean: a step that took longer was held up by something else
 
     def __init__(self, n_most: int) -> None:
         self.n_most = n_most
@@ -161,16 +166,14 @@ class DraftLength:
         self._acceptance_of: dict[str, float] = {}  # by branch
         self._step_ms: dict[int, float] = {}  # by number of drafted tokens
         self._draft_ms = 0.0  # per drafted token
-        self._n_idle = 0
+        self._debt_ms = 0.0
+        self._rest, self._n_resting = self.REST, self.N_MEASURED
 
     def choose(self, branch_id: str) -> int:
+        if self._n_resting > 0 or not self.n_most:
+            return 0
         acceptance = self._acceptance_of.get(branch_id, self.acceptance)
-        best = min(range(self.n_most + 1), key=lambda n: self._ms_per_token(n, acceptance))
-        if best or not self.n_most:
-            self._n_idle = 0
-            return best
-        self._n_idle += 1
-        return 1 if self._n_idle % self.PROBE_EVERY == 0 else 0
+        return min(range(1, self.n_most + 1), key=lambda n: self._ms_per_token(n, acceptance))
 
     def _ms_per_token(self, n_drafted: int, acceptance: float) -> float:
         plain_ms = self._step_ms.get(0, 1.0)
@@ -180,7 +183,8 @@ class DraftLength:
         return (step_ms + n_drafted * self._draft_ms) / n_tokens
 
     def drafted(self, n_drafted: int, elapsed_ms: float) -> None:
-        """Learn what drafting costs."""
+        """Learn what drafting costs, reading a prompt included."""
+        self._debt_ms += elapsed_ms
         if n_drafted:
             self._draft_ms = self._mean(self._draft_ms, elapsed_ms / n_drafted)
 
@@ -190,6 +194,7 @@ class DraftLength:
         """Learn how many guesses stood, and what a step of its own costs (None: it had company)."""
         if elapsed_ms is not None:
             known = self._step_ms.get(n_drafted, elapsed_ms)
+            elapsed_ms = min(elapsed_ms, self.OUTLIER * known)
             self._step_ms[n_drafted] = self._mean(known, elapsed_ms)
         n_tried = min(n_accepted + 1, n_drafted)  # guesses after the first wrong one tell nothing
         for i in range(n_tried):
@@ -197,6 +202,22 @@ class DraftLength:
             own = self._acceptance_of.get(branch_id, self.acceptance)
             self._acceptance_of[branch_id] = self._mean(own, stood)
             self.acceptance = self._mean(self.acceptance, stood)
+        if n_drafted:
+            self._settle(n_accepted, elapsed_ms)
+        else:
+            self._n_resting -= 1
+
+    def _settle(self, n_accepted: int, elapsed_ms: float | None) -> None:
+        """Book a verified draft; beyond the limit, rest."""
+        plain_ms = self._step_ms.get(0, 1.0)
+        extra_ms = 0.0 if elapsed_ms is None else elapsed_ms - plain_ms
+        self._debt_ms += extra_ms - n_accepted * plain_ms
+        limit_ms = self.LIMIT * plain_ms
+        if self._debt_ms > limit_ms:
+            self._debt_ms, self._n_resting = 0.0, self._rest
+            self._rest = min(2 * self._rest, self.LONGEST_REST)
+        elif self._debt_ms < -limit_ms:  # past gains are no licence to lose for long
+            self._debt_ms, self._rest = -limit_ms, self.REST
 
     def forget(self, branch_id: str) -> None:
         self._acceptance_of.pop(branch_id, None)

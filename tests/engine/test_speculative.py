@@ -203,7 +203,7 @@ def test_ngrams_continue_what_was_said_before(tiny_model: Path, make_engine: Mak
 def settle(length: DraftLength, step_ms: float, per_row_ms: float, accepted: float) -> list[int]:
     """Let a draft length learn from steps of these costs; returns its later choices."""
     chance, choices = random.Random(3), []
-    for _ in range(300):
+    for _ in range(600):
         k = length.choose("b")
         n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
         length.drafted(k, 0.1 * k)
@@ -215,7 +215,7 @@ def settle(length: DraftLength, step_ms: float, per_row_ms: float, accepted: flo
 def test_drafting_stops_where_it_loses_and_grows_where_it_pays() -> None:
     losing = settle(DraftLength(4), step_ms=2.0, per_row_ms=2.0, accepted=0.2)
     assert losing.count(0) > 0.9 * len(losing)
-    assert 1 in losing, "expected a probe now and then"
+    assert any(losing), "expected a trial now and then"
     paying = settle(DraftLength(4), step_ms=2.0, per_row_ms=0.1, accepted=0.95)
     assert paying.count(4) > 0.9 * len(paying)
 
