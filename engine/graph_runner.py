@@ -7,7 +7,7 @@ for replies that did go on so; for others it is computed again. So the result of
 with or without the one ahead, and a late cancel costs one step of private KV at most.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -20,7 +20,7 @@ from .kernels.decoder import KernelDecoder, KernelSet
 from .kernels.launch import allow_compilation
 from .kernels.ngram import DeviceHistory
 from .kernels.sample import SampleSpace
-from .kernels.step import CudaGraph, RecordedCall, StepGraph, StepShape
+from .kernels.step import CudaGraphs, StepGraph, StepShape
 from .kv_cache import KvPool
 from .model import Decoder
 from .runner import Draw, Extension, Outcome
@@ -77,35 +77,43 @@ class GraphRunner:
         self._is_cuda = decoder.device.startswith("cuda")
         n_drafted = config.max_draft_tokens if config.ngram_draft else 0
         self._decode_rows = [q for q in DECODE_ROWS if q == 1 or q <= 1 + n_drafted] or [1]
-        n_tokens = decoder.rope.cos.shape[0]  # with room for the step ahead
+        n_tokens = self._n_tokens = decoder.rope.cos.shape[0]  # with room for the step ahead
         pool.n_ahead = 2 * self._decode_rows[-1]
         device = torch.device(decoder.device)
-        model = KernelDecoder(decoder, pool, kernels, MAX_ROWS, n_tokens)
+        # The largest first: the others then fit into the memory it leaves in the graphs' pool.
+        shapes = sorted(self._shapes(config), key=lambda shape: -shape.n_total)
+        model = KernelDecoder(
+            decoder, pool, kernels, n_rows=shapes[0].n_total, n_split=MAX_ROWS, n_tokens=n_tokens
+        )
         self.length = DraftLength(self._decode_rows[-1] - 1)
         self._newest: dict[StepShape, int] = {}  # copy of the results used last
         self._writing: dict[tuple[StepShape, int], Launch] = {}
-        self._history = DeviceHistory(2 * config.max_branches, n_tokens, device)
+        self._history = (
+            DeviceHistory(2 * config.max_branches, n_tokens, device) if n_drafted else None
+        )
         self._host_logits = torch.zeros(
             MAX_ROWS, decoder.config.vocab_size, pin_memory=self._is_cuda
         )
         self._n_host_logits = 0
         allow_compilation()  # each shape's program runs before it is captured, and compiles all
         space = SampleSpace.allocate(MAX_ROWS, decoder.config.vocab_size, device)
-        graph_of = CudaGraph if self._is_cuda else RecordedCall
+        # Where there is no GPU a "replay" runs the program again.
+        capture = CudaGraphs().capture if self._is_cuda else lambda program: program
         self._graphs: dict[StepShape, StepGraph] = {}
-        self._replays: dict[StepShape, Any] = {}
+        self._replays: dict[StepShape, Callable[[], None]] = {}
         with torch.inference_mode():
-            for shape in self._shapes(config):
+            pool.copy(0, 1)  # now, while nothing is in them: its code is loaded by its first use
+            for shape in shapes:
                 self._graphs[shape] = StepGraph(
                     shape,
                     model,
                     space=space,
-                    history=self._history.tokens if n_drafted else None,
+                    history=self._history.tokens if self._history is not None else None,
                     max_blocks=n_blocks_for(n_tokens) + 1,
                     end_of_turn_id=end_of_turn_id,
                     device=decoder.device,
                 )
-                self._replays[shape] = graph_of(self._graphs[shape].program)
+                self._replays[shape] = capture(self._graphs[shape].program)
         self._ahead: tuple[Launch, Launch] | None = None  # the step read last, and the one after it
         self._read_at = 0.0  # when a decode step was read, if the last step was one
         self.n_launches = self.n_ahead_used = self._n_allocated = 0
@@ -198,7 +206,7 @@ class GraphRunner:
         )
 
     def _may_go_on(self, last: Launch, launches: list[Launch]) -> bool:
-        q, n_tokens = last.graph.shape.n_rows, self._history.tokens.shape[1]
+        q = last.graph.shape.n_rows
         if not last.graph.shape.is_decode or last.n_replays >= STEPS_PER_CHOICE:
             return False
         if any(other.graph.shape.is_decode for other in launches[:-1]):
@@ -207,7 +215,9 @@ class GraphRunner:
             n_most = extension.sequence.n_resident + 2 * q
             if extension.draw is None or not extension.n_logits or extension.n_rows > q:
                 return False
-            if n_most > min(len(table) * BLOCK_TOKENS, n_tokens):
+            if extension.proposals:  # the host drafts: it will feed the next step itself
+                return False
+            if n_most > min(len(table) * BLOCK_TOKENS, self._n_tokens):
                 return False
         return any(
             e.draw is not None and e.index + 1 < e.draw.params.max_tokens for e in last.extensions
@@ -229,11 +239,13 @@ class GraphRunner:
 
     def _groups(self, extensions: list[Extension]) -> Iterator[tuple[StepShape, list[Extension]]]:
         """Cut a step into shapes; plain decode comes last, for the step ahead follows it."""
-        plain = [e for e in extensions if e.n_rows == e.n_logits == 1 and e.draw is not None]
-        others = [e for e in extensions if e not in plain]
-        few = [e for e in others if e.n_rows <= DECODE_ROWS[-1]]
-        for extension in others:
-            if extension not in few:
+        plain, few = list[Extension](), list[Extension]()
+        for extension in extensions:
+            if extension.n_rows == extension.n_logits == 1 and extension.draw is not None:
+                plain.append(extension)
+            elif extension.n_rows <= DECODE_ROWS[-1]:
+                few.append(extension)
+            else:
                 n_rows = min(s.n_rows for s in self._graphs if s.n_rows >= extension.n_rows)
                 yield StepShape(1, n_rows), [extension]
         if few:
@@ -254,7 +266,9 @@ class GraphRunner:
         graph = self._graphs[shape]
         graph.begin_upload()
         for row, extension in enumerate(extensions):
-            place = self._history.place(extension.sequence)
+            place = 0
+            if self._history is not None:
+                place = self._history.place(extension.sequence, extension.n_known)
             graph.fill(row, extension, extension.draw or GREEDY, place)
         graph.upload(len(extensions))
         launch = Launch(
@@ -274,7 +288,7 @@ class GraphRunner:
         if unread is not None and unread.outcomes is None:
             self._read(unread)
         self._writing[graph.shape, launch.copy] = launch
-        self._replays[graph.shape].replay()
+        self._replays[graph.shape]()
         graph.results.bring_back(launch.copy)
         for row, extension in enumerate(launch.extensions):
             if extension.draw is None and not extension.is_staged and extension.n_logits:

@@ -121,14 +121,22 @@ class KernelDecoder:
     """A decoder whose products are `KernelLinear`, over one KV pool."""
 
     def __init__(
-        self, decoder: Decoder, pool: KvPool, kernels: KernelSet, max_rows: int, max_tokens: int
-    ) -> None:
-        """max_rows: of a step of few rows a sequence; max_tokens: of one sequence."""
+        self, decoder: Decoder, pool: KvPool, kernels: KernelSet, *, n_rows: int, n_split: int,
+        n_tokens: int,
+    ) -> None:  # fmt: skip
+        """For steps of up to `n_rows` rows and sequences of up to `n_tokens`.
+
+        n_split: most rows of a step whose attention is split over the KV.
+        """
         config = decoder.config
         self.decoder, self.pool, self.call, self.config = decoder, pool, kernels.call, config
         device = torch.device(decoder.device)
         self.partials = Partials.allocate(
-            max_rows, config.n_heads, config.head_dim, max_tokens, device
+            n_split, config.n_heads, config.head_dim, n_tokens, device
+        )
+        # Attention writes the rows of sequences alone: here the others keep finite numbers.
+        self._mixed = torch.zeros(
+            n_rows, config.n_heads * config.head_dim, dtype=decoder.dtype, device=device
         )
 
     def forward(
@@ -171,9 +179,7 @@ class KernelDecoder:
             qkv, positions, slots, rope.cos, rope.sin, *norms, config.norm_eps, queries, blocks,
             scales,
         )  # fmt: skip
-        out = torch.zeros(
-            (shape[0], shape[1] * shape[2]), dtype=queries.dtype, device=queries.device
-        )
+        out = self._mixed[: shape[0]]
         if max_rows <= MAX_DECODE_ROWS:
             self.call.decode_attention(
                 queries, blocks, scales, rows, max_rows, layer.window, self.partials, out

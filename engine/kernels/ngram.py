@@ -38,19 +38,27 @@ def guess(history: Tensor, slots: Tensor, n_tokens: Tensor, n_most: int) -> tupl
 class DeviceHistory:
     """The tokens of every conversation on the device, a place each; place 0 is for padding.
 
-    Steps write what they are fed; only what was computed elsewhere (a shared prefix) is uploaded.
-    A wrong token here costs a wrong guess, nothing else.
+    Steps write what they are fed; only what was computed elsewhere (a shared prefix) is uploaded,
+    in the order of the steps. A wrong token here costs a wrong guess, nothing else.
     """
 
     def __init__(self, n_conversations: int, n_tokens: int, device: torch.device) -> None:
-        self.tokens = torch.zeros(1 + n_conversations, n_tokens, dtype=torch.int64, device=device)
-        pinned = device.type == "cuda"
-        self._staging = torch.zeros(n_tokens, dtype=torch.int64, pin_memory=pinned)
+        shape = (1 + n_conversations, n_tokens)
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        # A row for each place, so that no upload waits for another: a conversation's last one was
+        # over when the results of its last step were read.
+        self._staging = torch.zeros(
+            shape, dtype=torch.int64, pin_memory=device.type == "cuda"
+        )  # fmt: skip
+        self._host = self._staging.numpy()
         self._free = list(range(n_conversations, 0, -1))
         self._places: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
 
-    def place(self, sequence: Sequence) -> int:
-        """Where the conversation stands, its resident tokens uploaded where they are not."""
+    def place(self, sequence: Sequence, n_fed: int) -> int:
+        """Where the conversation stands, its resident tokens uploaded where they are not.
+
+        n_fed: pending tokens that the coming step is fed, and writes there itself.
+        """
         key, n = id(sequence), sequence.n_resident
         if key not in self._places:
             oldest = None if self._free else self._places.popitem(last=False)[1]
@@ -58,10 +66,8 @@ class DeviceHistory:
         place, known = self._places[key]
         start = min(n, common_prefix(known, sequence.tokens))
         if start < n:
-            if self.tokens.is_cuda:
-                torch.cuda.current_stream().synchronize()  # the staging may be on its way still
-            self._staging[start:n] = torch.tensor(sequence.tokens[start:n])
-            self.tokens[place, start:n].copy_(self._staging[start:n], non_blocking=True)
-        self._places[key] = (place, list(sequence.tokens))
+            self._host[place, start:n] = sequence.tokens[start:n]
+            self.tokens[place, start:n].copy_(self._staging[place, start:n], non_blocking=True)
+        known[start:] = sequence.tokens[start : n + n_fed]
         self._places.move_to_end(key)
         return place

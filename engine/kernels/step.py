@@ -38,42 +38,39 @@ class StepShape:
         return self.n_rows <= MAX_DECODE_ROWS
 
     @property
+    def n_total(self) -> int:
+        return self.n_sequences * self.n_rows
+
+    @property
     def n_wanted(self) -> int:
-        total = self.n_sequences * self.n_rows
-        return total if self.is_decode else min(total, MAX_WANTED)
+        return self.n_total if self.is_decode else min(self.n_total, MAX_WANTED)
 
 
-class RecordedCall:
-    """Stands in for a CUDA graph where there is none: replaying it runs the program again."""
+class CudaGraphs:
+    """Captures programs; replaying one launches all its kernels at once.
 
-    def __init__(self, program: Callable[[], None]) -> None:
-        self.replay = program
+    They share a memory pool, as no two run at the same time. It is this object's own: a pool whose
+    graphs are gone cannot be captured into again. Programs are run and captured on one stream, so
+    that cuBLAS has its workspace there before a capture could claim it.
+    """
 
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()
 
-class CudaGraph:
-    """The program, captured once; replaying it launches all its kernels at once."""
-
-    def __init__(self, program: Callable[[], None]) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # workspaces are made outside the capture
+    def capture(self, program: Callable[[], None]) -> Callable[[], None]:
+        """What replays the program. It is run twice before: kernels are compiled outside."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(2):
                 program()
-        torch.cuda.current_stream().wait_stream(side)
+        current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=_pool()):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             program()
-        self.replay = graph.replay
-
-
-_shared_pool: list[Any] = []
-
-
-def _pool() -> Any:
-    """One memory pool for all graphs: they never run at the same time."""
-    if not _shared_pool:
-        _shared_pool.append(torch.cuda.graph_pool_handle())
-    return _shared_pool[0]
+        graph.replay()  # the first one is slow: it brings the graph to the device
+        return graph.replay
 
 
 class Buffer:
@@ -225,12 +222,14 @@ class StepGraph:
         slots = self.tables.gather(1, block) * BLOCK_TOKENS + positions % BLOCK_TOKENS
         slots = torch.where(is_row, slots, -1).int().flatten()
         tokens = field("tokens")
+        clamped = torch.where(is_row, positions, 0)
         if self._history is not None:
-            self._history[field("history")[:, None], positions] = tokens.view(-1, q)
+            place = torch.where(is_row, field("history")[:, None], 0)
+            self._history[place, clamped] = tokens.view(-1, q)
         rows = Rows(self._starts, counts.int(), firsts.int(), self.tables)
         wanted = None if self.shape.is_decode else field("wanted")
-        clamped = torch.where(is_row, positions, 0).int().flatten()
-        self.logits.copy_(self._model.forward(tokens, clamped, slots, rows, q, wanted))
+        positions = clamped.int().flatten()
+        self.logits.copy_(self._model.forward(tokens, positions, slots, rows, q, wanted))
         self._sample()
         self.results.at("inputs").copy_(tokens)
         self.results.at("counts").copy_(counts)
@@ -249,9 +248,7 @@ class StepGraph:
         if shape.is_decode:
             index = field("index")[:, None] + self._offsets - (field("n_known") - 1)[:, None]
         else:
-            index = field("index")[:, None] + torch.arange(
-                shape.n_wanted, device=self.logits.device
-            )
+            index = field("index")[:, None] + self._wanted_offsets
 
         def per_row(name: str) -> Tensor:
             # Of a single sequence an expanded field flattens to a view of stride 0.

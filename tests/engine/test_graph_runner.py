@@ -4,11 +4,13 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from engine.engine import Engine
+from engine.speculative import Speculation
 from engine.types import ConfigError, Done, EngineConfig, SamplingParams, Staged
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
@@ -171,6 +173,62 @@ def test_ngrams_on_the_device_continue_what_was_said_before() -> None:
     assert n_guesses.tolist() == [3, 0]
     _, n_guesses = guess(history, torch.tensor([1]), torch.tensor([7]), 3)
     assert n_guesses.tolist() == [0], "10 11 was said, 14 10 11 was not"
+
+
+def test_a_wide_step_near_the_end_of_the_context_stays_inside_the_history(
+    make_reference: MakeReference,
+) -> None:
+    engine = make_reference(
+        ngram_draft=True, context_length=300, step_tokens=256, background_tokens=256
+    )
+    branch = engine.branch("b")
+    branch.stage([5, 6, 7] * 50)
+    drain(engine)
+    branch.commit([5, 6, 7] * 95, SamplingParams(max_tokens=4, ignore_eos=True))
+    assert drain(engine)["b"].usage.output_tokens == 4
+
+
+def test_only_resident_tokens_nobody_fed_are_uploaded() -> None:
+    from engine.kernels.ngram import DeviceHistory
+    from engine.kv_cache import KvPool
+    from engine.prefix_tree import PrefixTree
+    from engine.sequence import Sequence
+
+    pool = KvPool(n_layers=1, n_kv_heads=1, head_dim=2, n_blocks=4, dtype=torch.float32)
+    history = DeviceHistory(1, 16, torch.device("cpu"))
+    sequence = Sequence(pool, PrefixTree(pool))
+    sequence.tokens, sequence.n_resident = [3, 4, 5, 6, 7], 3
+    place = history.place(sequence, 2)
+    assert place > 0, "place 0 is for padding"
+    assert history.tokens[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "a step writes the other two"
+    sequence.n_resident = 5
+    assert history.place(sequence, 0) == place
+    assert history.tokens[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "they were fed"
+    sequence.tokens, sequence.n_resident = [3, 9, 8, 1], 4
+    history.place(sequence, 0)
+    assert history.tokens[place, :4].tolist() == [3, 9, 8, 1], "revised words are uploaded"
+
+
+def test_no_step_is_launched_ahead_of_one_the_host_drafts_for(
+    make_reference: MakeReference,
+) -> None:
+    """It would be thrown away, after having made the next one wait for it."""
+
+    class Stubborn:
+        def propose(self, branch_id: str, target: object, reply: object, n_most: int) -> list[int]:
+            return [5, 5]
+
+        def forget(self, branch_id: str) -> None:
+            pass
+
+    engine = make_reference()
+    engine.speculation = Speculation([Stubborn()], 2, engine.clock)
+    for _, length in engine.speculation._drafters:
+        length.choose = lambda branch_id: 2  # type: ignore[method-assign]
+    replies(engine, [([5, 6, 7], SamplingParams(max_tokens=24, ignore_eos=True))])
+    # The prompt's step was launched ahead of too, and the last may have had no room for guesses.
+    runner: Any = engine.runner
+    assert runner.n_launches <= engine.metrics()["steps"] + 2
 
 
 @pytest.mark.parametrize("quant", ["int8", "fp8", "int4"])
