@@ -136,6 +136,7 @@ class AgentConfig:
             speed=self.speed,
             tools=tools,
             turn_detection=SemanticVad(eagerness=self.eagerness),
+            temperature=self.limits.temperature,
         )
 
 

@@ -23,7 +23,7 @@ _RENAMED = {
 _DROPPED = frozenset({"conversation.item.done"})  # the beta told of an item once
 _CONTENT = {"output_text": "text", "output_audio": "audio"}
 _FORMATS = {"audio/pcm": "pcm16", "audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
-_DEFAULT_TEMPERATURE = 0.8  # what the beta echoed; 0 to 2 here
+_DEFAULT_TEMPERATURE = 0.8  # the beta's own; 0 to 2 here
 
 
 # --- to the client -------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def _session_to_beta(session: Json) -> Json:
         "output_audio_format": _FORMATS[audio["output"]["format"]["type"]],
         "tools": session["tools"],
         "tool_choice": session["tool_choice"],
-        "temperature": _DEFAULT_TEMPERATURE,
+        "temperature": _temperature(session),
         "max_response_output_tokens": session["max_output_tokens"],
     }
 
@@ -79,9 +79,15 @@ def _response_to_beta(response: Json) -> Json:
     beta["modalities"] = _modalities_to_beta(beta.pop("output_modalities"))
     beta["voice"] = output["voice"]
     beta["output_audio_format"] = _FORMATS[output["format"]["type"]]
-    beta["temperature"] = _DEFAULT_TEMPERATURE
+    beta["temperature"] = _temperature(response)
     beta["output"] = [_item_to_beta(item) for item in response["output"]]
     return beta
+
+
+def _temperature(ga: Json) -> float:
+    """What was set; a number in any case, since clients of the beta read one."""
+    found: float | None = ga.get("temperature")
+    return _DEFAULT_TEMPERATURE if found is None else found
 
 
 def _item_to_beta(item: Json) -> Json:

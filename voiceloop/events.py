@@ -133,7 +133,10 @@ class TimeoutTriggered(ServerEvent, kw_only=True, tag="input_audio_buffer.timeou
 
 
 class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The response object of ``response.created`` and ``response.done``."""
+    """The response object of ``response.created`` and ``response.done``.
+
+    temperature: the beta tells of it, the protocol since then has no such field.
+    """
 
     id: str
     object: Literal["realtime.response"] = "realtime.response"
@@ -146,6 +149,7 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     audio: Json
     usage: Json | None
     metadata: dict[str, str] | None
+    temperature: float | None | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResponseCreated(ServerEvent, kw_only=True, tag="response.created"):

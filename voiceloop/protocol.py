@@ -79,7 +79,7 @@ class Protocol:
         self.session_id = self.new_id("sess")
         self.conversation_id = self.new_id("conv")
         self._expires_at = expires_at
-        self._is_beta = is_beta
+        self.is_beta = is_beta
         self.outbox = Outbox(self.session_id[-12:], is_beta=is_beta)
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
@@ -105,7 +105,7 @@ class Protocol:
             given = raw.get("event_id")
             if isinstance(given, str) and len(given) <= MAX_EVENT_ID_CHARS:
                 event_id = given
-            return self._handle(asked.parse_event(from_beta(raw) if self._is_beta else raw))
+            return self._handle(asked.parse_event(from_beta(raw) if self.is_beta else raw))
         except InvalidRequest as error:
             self.error(error, event_id)
             return []
@@ -382,7 +382,8 @@ class Protocol:
         return item
 
     def _session_object(self, settings: SessionSettings) -> Json:
-        return settings.to_wire(self.session_id, self._expires_at)
+        wire = settings.to_wire(self.session_id, self._expires_at)
+        return wire | {"temperature": settings.temperature} if self.is_beta else wire
 
 
 def _random_id(prefix: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from voiceloop import events
@@ -36,6 +37,7 @@ class Wire(Protocol):
 
     conversation: Conversation
     conversation_id: str
+    is_beta: bool
 
     def send(self, event: events.ServerEvent, delta_of: str | None = None) -> None: ...
 
@@ -348,6 +350,7 @@ class ResponseHandle:
             audio={"output": output_audio},
             usage=usage,
             metadata=self.request.metadata,
+            temperature=self.temperature if self._wire.is_beta else UNSET,
         )
 
 

@@ -37,6 +37,7 @@ def test_a_flat_update_is_understood() -> None:
     assert settings.transcription == Transcription(model="whisper-1")
     assert (settings.max_output_tokens, settings.temperature) == (99, 0.7)
     assert echo["input_audio_format"] == "g711_ulaw" and echo["max_response_output_tokens"] == 99
+    assert echo["temperature"] == 0.7
 
 
 def test_manual_mode_by_a_flat_null() -> None:
@@ -80,6 +81,26 @@ def test_a_flat_response_request_is_understood() -> None:
     (command,) = wire.say("response.create", response=asked)
     assert isinstance(command, CreateResponse)
     assert not command.response.speaks and command.response.max_output_tokens == 5
+
+
+def test_the_temperature_told_is_the_one_set() -> None:
+    wire = Wire(is_beta=True)
+    wire.update(temperature=0.3)
+    wire.say("response.create", response={"modalities": ["text"]})
+    response = wire.protocol.active_response
+    assert response is not None
+    response.close("completed")
+    wire.say("response.create", response={"modalities": ["text"], "temperature": 0.0})
+    told = [event["response"]["temperature"] for event in wire.sent() if "response" in event]
+    assert told == [0.3, 0.3, 0.0]
+
+
+def test_without_the_header_no_temperature_is_told() -> None:
+    wire = Wire()
+    assert "temperature" not in wire.update(temperature=0.3)["session"]
+    wire.say("response.create", response={})
+    (created,) = (event for event in wire.sent() if event["type"] == "response.created")
+    assert "temperature" not in created["response"]
 
 
 def test_flat_keys_mean_nothing_without_the_header() -> None:
