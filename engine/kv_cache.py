@@ -121,7 +121,9 @@ class KvPool:
             codes, scales = self.slots[layer][rows], self._scale_slots[layer][rows]
         else:
             codes = self.blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
-            scales = self.scale_blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
+            scales = self._scale_slots[layer][:0]
+            if self.format.is_scaled:
+                scales = self.scale_blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
         cache = self.format.decode(codes, scales)
         keys, values = cache.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
         return keys, values

@@ -4,6 +4,8 @@ x is [rows, in_features] in the compute dtype, y is [rows, out_features] in the 
 `make_linear` picks the class on a CPU; `device` says what takes its place elsewhere.
 """
 
+import mmap
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -20,6 +22,7 @@ INT8_KERNEL_MAX_ROWS = 4
 INT4_KERNEL_MAX_ROWS = 2
 INT4_KERNEL_GROUPS = (32, 64, 128, 256)
 INT4_GROUP = 32  # inputs that share one int4 scale; 32 keeps small models within the quality gate
+HUGE_PAGE = 2 << 20  # bytes
 
 
 class Linear(Protocol):
@@ -155,3 +158,22 @@ def make_linear(
             return Int4Linear(codes.to(device), scale, zero, bias)
         case _:
             return DenseLinear(weight.to(device=device, dtype=dtype).contiguous(), bias)
+
+
+def lay_together(products: Iterable[Linear]) -> None:
+    """Move int8 codes, in their order of use, into one mapping of huge pages.
+
+    One row reads every weight once, and the page walks are a tenth of a 28M model's step.
+    """
+    scaled = [p for p in products if isinstance(p, ScaledLinear) and p.has_kernel]
+    if not scaled or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    size = sum(product.weight.numel() for product in scaled)
+    memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    codes = torch.frombuffer(memory, dtype=torch.int8)
+    place = -codes.data_ptr() % HUGE_PAGE
+    for product in scaled:
+        weight = codes[place : place + product.weight.numel()].view(product.weight.shape)
+        product.weight = weight.copy_(product.weight)
+        place += weight.numel()

@@ -14,7 +14,7 @@ from torch.nn.functional import silu
 
 from .attention import Plan, attend
 from .kv_cache import KvPool
-from .linear import Linear, MakeLinear, make_linear
+from .linear import Linear, MakeLinear, lay_together, make_linear
 from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
 from .packed import join, read_weight
 
@@ -127,6 +127,9 @@ class Layer:
         self.q_norm = norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None
         self.k_norm = norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None
 
+    def products(self) -> list[Linear]:
+        return [self.qkv, self.output, self.gate_up, self.down]
+
 
 class Decoder:
     """The whole model: token ids in, logits out, KV into the pool on the way."""
@@ -151,6 +154,7 @@ class Decoder:
             Layer(checkpoint, config, i, quant, self.dtype, device, make_linear)
             for i in range(config.n_layers)
         ]
+        lay_together([p for layer in self.layers for p in layer.products()] + [self.head])
         n_positions = context_length + MAX_AHEAD
         self.rope = Rope(config.rope, config.head_dim, n_positions, self.dtype, device)
         self.windows = set(config.windows)
