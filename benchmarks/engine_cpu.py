@@ -18,6 +18,7 @@ from benchmarks.engine_setting import (
     Setting,
     drain,
     median,
+    paired,
     reply_of,
 )
 from benchmarks.harness import Bar, interleaved
@@ -48,7 +49,8 @@ def token_time(setting: Setting) -> list[Bar]:
             ms[turn.variant].append(found)
     own, other = median(ms["engine"]), median(ms["transformers"])
     print(f"  engine int8 {own:.2f} ms/token, transformers bf16 {other:.2f} ms/token")
-    return [Bar("ms/token over transformers generate", own / other, 1 / 3, "x")]
+    ratio = paired(ms["engine"], ms["transformers"])
+    return [Bar("ms/token over transformers generate", ratio, 1 / 3, "x")]
 
 
 def _generate_ms(model: object, prompt: list[int]) -> float:
@@ -72,21 +74,21 @@ def after_commit(setting: Setting) -> list[Bar]:
     """TTFT after commit with everything but the tail staged, short and long history."""
     engine = setting.engine()
     ttft: dict[int, list[float]] = {100: [], 1000: []}
-    for n_staged in ttft:
-        history = setting.words(n_staged - 20, n_staged)
-        for i in range(4 * setting.repeats):
-            branch = engine.branch(f"b{n_staged}-{i}", history)
+    for i in range(8 * setting.repeats):
+        for n_staged, found in ttft.items():
+            branch = engine.branch(f"b{n_staged}-{i}", setting.words(n_staged - 20, n_staged))
             turn = setting.words(20, i)
             branch.stage(turn)
             drain(engine)
             done = reply_of(engine, branch, turn + setting.words(TAIL, i), 2)
-            ttft[n_staged].append(done.timings.ttft_ms)
+            found.append(done.timings.ttft_ms)
             branch.close()
     short, long = median(ttft[100]), median(ttft[1000])
+    growth = paired(ttft[1000], ttft[100])
     print(f"  TTFT after commit: {short:.2f} ms at 100 tokens, {long:.2f} ms at 1,000")
     return [
         Bar("TTFT after commit, 1,000 tokens staged, p50", long, 8.0),
-        Bar("the same over 100 tokens staged (flat)", long / short, 1.5, "x"),
+        Bar("the same over 100 tokens staged (flat)", growth, 1.5, "x"),
     ]
 
 
@@ -136,7 +138,7 @@ def under_speculation(setting: Setting) -> list[Bar]:
     engine, prompt = setting.engine(), setting.words(300, 1)
     params = SamplingParams(max_tokens=200, ignore_eos=True)
     ttft: dict[str, list[float]] = {"alone": [], "beside 8 drafts": []}
-    for turn in interleaved(list(ttft), 3 * setting.repeats, warm_up=1):
+    for turn in interleaved(list(ttft), 8 * setting.repeats, warm_up=1):
         drafting = []
         if turn.variant != "alone":
             for i in range(8):
@@ -158,7 +160,8 @@ def under_speculation(setting: Setting) -> list[Bar]:
             other.close()
     alone, beside = map(median, ttft.values())
     print(f"  TTFT {alone:.2f} ms alone, {beside:.2f} ms beside 8 drafts")
-    return [Bar("committed TTFT beside 8 drafts over none", beside / alone, 1.1, "x")]
+    ratio = paired(ttft["beside 8 drafts"], ttft["alone"])
+    return [Bar("committed TTFT beside 8 drafts over none", ratio, 1.1, "x")]
 
 
 def drafting(setting: Setting) -> list[Bar]:
@@ -180,14 +183,14 @@ def drafting(setting: Setting) -> list[Bar]:
         branch.commit(setting.question(engine, turn.index), params)
         done = next(event for event in drain(engine) if isinstance(event, Done))
         branch.close()
-        if not turn.is_warm_up and done.usage.output_tokens > 1:
+        if not turn.is_warm_up:
             decode_ms = done.timings.total_ms - done.timings.ttft_ms
-            ms[turn.variant].append(decode_ms / (done.usage.output_tokens - 1))
+            ms[turn.variant].append(decode_ms / max(1, done.usage.output_tokens - 1))
     for name, engine in engines.items():
         totals = engine.metrics()
         drafted, accepted = totals["drafted_tokens"], totals["accepted_tokens"]
         print(f"  {name}: {median(ms[name]):.2f} ms/token, {accepted:.0f} of {drafted:.0f} drafted")
-    worst = max(median(values) for values in ms.values()) / median(ms["off"])
+    worst = max(paired(values, ms["off"]) for values in ms.values())
     return [Bar("ms/token with any drafter over none", worst, 1.1, "x")]
 
 
@@ -223,4 +226,5 @@ def llama_cpp(setting: Setting) -> list[Bar]:
     n_same = sum(a == b for a, b in zip(said["engine"], said["llama.cpp"], strict=True))
     print(f"  engine int8 {own:.2f} ms/token, llama.cpp q8_0 {other:.2f} ms/token")
     print(f"  {n_same} of {N_REPLY} tokens alike (random weights have near ties)")
-    return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", own / other, 2.3, "x")]
+    ratio = paired(ms["engine"], ms["llama.cpp"])
+    return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", ratio, 2.3, "x")]

@@ -72,5 +72,10 @@ def reply_of(engine: Engine, branch: Branch, tokens: list[int], n_reply: int = N
     return next(event for event in drain(engine) if isinstance(event, Done))
 
 
+def paired(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """Median of the rounds' own ratios: what slows the machine for a while slows both of a round."""
+    return median([a / b for a, b in zip(numerators, denominators, strict=True)])
+
+
 def median(values: Sequence[float]) -> float:
     return statistics.median(values)
