@@ -23,25 +23,20 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.caller_habit import in_calls
 from benchmarks.data_folder import data_folder
 from benchmarks.end_probability import EndProbability
 from benchmarks.endpointing_set import COPIES, CallerTurn, caller_turns
 from benchmarks.harness import Bar, bar_table, results, write_results
-from benchmarks.hazard_fit import (
-    MOST_CUT,
-    MOST_HESITATIONS_CUT,
-    MOST_HESITATIONS_CUT_BLIND,
-    as_toml,
-    fit_both,
-    samples_of,
-    with_setting,
-)
+from benchmarks.hazard_fit import samples_of
 from benchmarks.heard_turn import EmbeddedRecognizer, pauses_of
+from benchmarks.operating_points import BUDGETS, as_toml, fit_both, scored_turns
 from benchmarks.pause_evidence import HeardTurn, heard_turn
 from benchmarks.reference_replay import replay
 from benchmarks.smart_turn import ASKED_AFTER_MS, INFERENCE_MS, SmartTurn
 from benchmarks.synthetic_callers import Part
 from benchmarks.turn_frontier import (
+    LONGEST_MS,
     Outcome,
     Point,
     bootstrap_by_speaker,
@@ -55,7 +50,7 @@ from benchmarks.turn_frontier import (
     timer_moment,
 )
 from clients.provenance import provenance
-from voiceloop.endpointing import FITTED, WeightSets
+from voiceloop.endpointing import FITTED, LONGEST_WAIT_MS, Eagerness, Setting, WeightSets
 
 Source = Literal["reference", "embedded"]
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,12 +61,13 @@ LATENCIES_MS = (200, 300, 400, 600, 800, 1000, 1200)
 TIMERS_MS = range(60, 2001, 20)
 SWEPT_THRESHOLDS = np.arange(-3.0, 6.01, 0.25)
 SWEPT_LEAST_WAITS_MS = (60.0, 120.0, 180.0, 240.0, 300.0)
+SWEPT_BLIND_MORE_MS = (0.0, 80.0)
 N_DRAWS = 200
 # Decoding is slow: of the turns that the embedded recognizer hears, one in so many is taken.
 EMBEDDED_EVERY = 4
 ORDERS_EVERY = 3
 
-Setting = tuple[str, list[Outcome]]
+Policy = tuple[str, list[Outcome]]  # one setting of it, and what became of every turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +105,28 @@ def _thinned(turns: Sequence[CallerTurn]) -> list[CallerTurn]:
 # -- policies ------------------------------------------------------------------------------------
 
 
-def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Setting]:
-    """Threshold x least wait, as the peers are given theirs."""
+def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Policy]:
+    """Threshold x least wait x that without P(end), as the peers are given theirs."""
+    turns = scored_turns(heard, weights)
     found = []
     for threshold in SWEPT_THRESHOLDS:
         for least_ms in SWEPT_LEAST_WAITS_MS:
-            moved = with_setting(weights, float(threshold), least_ms)
-            outcomes = [outcome(t, [hazard_moment(p, moved) for p in t.pauses]) for t in heard]
-            found.append((f"threshold {threshold:.2f}, {least_ms:.0f} ms", outcomes))
+            for more_ms in SWEPT_BLIND_MORE_MS:
+                told = Setting(float(threshold), least_ms)
+                blind = Setting(float(threshold), least_ms + more_ms)
+                outcomes = [turn.outcome(told, blind, LONGEST_MS) for turn in turns]
+                found.append((f"{threshold:.2f}, {least_ms:.0f} + {more_ms:.0f} ms", outcomes))
     return found
 
 
-def timer_settings(heard: Sequence[HeardTurn]) -> list[Setting]:
+def timer_settings(heard: Sequence[HeardTurn]) -> list[Policy]:
     return [
         (f"{ms} ms", [outcome(t, [timer_moment(p, ms) for p in t.pauses]) for t in heard])
         for ms in TIMERS_MS
     ]
 
 
-def smart_turn_settings(heard: Sequence[HeardTurn]) -> list[Setting]:
+def smart_turn_settings(heard: Sequence[HeardTurn]) -> list[Policy]:
     """Threshold x action delay x timeout: it is given the best of each at every latency."""
     model = SmartTurn()
     asked = [[model.p_over(t.turn, pause) for pause in pauses_of(t.turn)] for t in heard]
@@ -155,7 +154,7 @@ def smart_turn_settings(heard: Sequence[HeardTurn]) -> list[Setting]:
 # -- figures -------------------------------------------------------------------------------------
 
 
-def best_of(settings: Sequence[Setting], chosen: Sequence[int] | None = None) -> list[Point]:
+def best_of(settings: Sequence[Policy], chosen: Sequence[int] | None = None) -> list[Point]:
     """The frontier over some of the turns."""
     if chosen is None:
         return frontier(point(name, outcomes) for name, outcomes in settings)
@@ -169,7 +168,7 @@ def figures_of(best: Sequence[Point]) -> dict[str, float | None]:
     return row
 
 
-def intervals_of(settings: Sequence[Setting], speakers: Sequence[str], seed: int) -> dict[str, Any]:
+def intervals_of(settings: Sequence[Policy], speakers: Sequence[str], seed: int) -> dict[str, Any]:
     """95 % of the draws of speakers, for the four headline figures."""
     cuts = np.array([[o.cut for o in outcomes] for _, outcomes in settings], dtype=float)
     waits = np.array([[o.latency_ms for o in outcomes] for _, outcomes in settings])
@@ -211,27 +210,34 @@ def measure(heard: Sequence[HeardTurn], weights: WeightSets, *, peer: bool) -> d
             "frontier": [asdict(p) for p in best],
             "slices": slices,
         }
-    shipped = [outcome(h, [hazard_moment(p, weights) for p in h.pauses]) for h in heard]
-    measured["as shipped"] = _shipped(heard, shipped)
+    measured["as shipped"] = {name: shipped(heard, weights, name) for name in LONGEST_WAIT_MS}
     return measured
 
 
-def _shipped(heard: Sequence[HeardTurn], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The weights' own threshold: what a caller gets, plain and hesitating."""
+def shipped(
+    heard: Sequence[HeardTurn], weights: WeightSets, eagerness: Eagerness
+) -> dict[str, Any]:
+    """What a caller gets at one eagerness: human and synthetic, plain and hesitating."""
     found = {}
-    for name in ("plain", "hesitation"):
-        of_it = [
-            o
-            for h, o in zip(heard, outcomes, strict=True)
-            if ("hesitation" in h.turn.slices) == (name == "hesitation")
-            and not h.turn.slices & COPIES
-        ]
-        waits = [o.latency_ms for o in of_it] or [0.0]
-        found[name] = {
-            "n_turns": len(of_it),
-            "cut": sum(o.cut for o in of_it) / max(1, len(of_it)),
-            "latency_ms": {f"p{q}": float(np.percentile(waits, q)) for q in (10, 50, 90, 95)},
-        }
+    for voice in ("human", "synthetic"):
+        for kind in ("plain", "hesitation"):
+            members = [
+                h
+                for h in heard
+                if voice in h.turn.slices
+                and ("hesitation" in h.turn.slices) == (kind == "hesitation")
+                and not h.turn.slices & COPIES
+            ]
+            outcomes = [
+                outcome(h, [hazard_moment(p, weights, eagerness) for p in h.pauses])
+                for h in members
+            ]
+            waits = [o.latency_ms for o in outcomes] or [0.0]
+            found[f"{voice}, {kind}"] = {
+                "n_turns": len(members),
+                "cut": sum(o.cut for o in outcomes) / max(1, len(outcomes)),
+                "latency_ms": {f"p{q}": float(np.percentile(waits, q)) for q in (10, 50, 90, 95)},
+            }
     return found
 
 
@@ -270,9 +276,11 @@ def print_table(source: str, measured: dict[str, Any]) -> None:
             waits = [row["latency@5%"], row["latency@10%"]]
             cells += ["-" if ms is None else f"{ms:.0f}" for ms in waits]
             print(f"{label:<34}{row['n_turns']:>5}" + "".join(f"{cell:>8}" for cell in cells))
-    for name, row in measured["as shipped"].items():
-        waits = ", ".join(f"{q} {ms:.0f}" for q, ms in row["latency_ms"].items())
-        print(f"as shipped, {name}: {100 * row['cut']:.1f} % of {row['n_turns']} cut; ms: {waits}")
+    for eagerness, kinds in measured["as shipped"].items():
+        for kind, row in kinds.items():
+            waits = ", ".join(f"{q} {ms:.0f}" for q, ms in row["latency_ms"].items())
+            cut = f"{100 * row['cut']:.1f} % of {row['n_turns']} cut"
+            print(f"eagerness {eagerness}, {kind}: {cut}; ms: {waits}")
 
 
 # -- commands ------------------------------------------------------------------------------------
@@ -280,24 +288,27 @@ def print_table(source: str, measured: dict[str, Any]) -> None:
 
 def fit_weights(hearing: Hearing) -> str:
     """The weights file, fitted on both transcript sources of the fit part."""
-    plain_hearing = Hearing(hearing.data, None)
     sources: tuple[Source, ...] = ("reference", "embedded")
-    plain = [turn for source in sources for turn in plain_hearing.turns("fit", source)]
-    known: list[HeardTurn] = []
+    without = Hearing(hearing.data, None)
+    blind = [turn for source in sources for turn in in_calls(without.turns("fit", source))]
+    told: list[HeardTurn] = []
     if hearing.ask_end is not None:
-        known = [turn for source in sources for turn in hearing.turns("fit", source)]
+        told = [turn for source in sources for turn in in_calls(hearing.turns("fit", source))]
     checkpoint = "none" if hearing.ask_end is None else hearing.ask_end.checkpoint
-    n_samples = len(samples_of(plain, with_p_end=False).over)
+    n_samples = len(samples_of(blind, with_p_end=False).over)
+    budgets = [
+        f"  {name}: {b.plain:.1%} of those without hesitation, {b.hesitating:.0%} of the others"
+        for name, b in BUDGETS.items()
+    ]
     comment = (
         "Written by `python -m benchmarks.endpointing --fit`; what each weight means stands in",
         "voiceloop/endpointing.py. Not to be edited by hand.",
-        f"agent checkpoint: {checkpoint}; {len(plain)} turns, {n_samples} moments;",
-        "threshold and least wait: of the fit's turns without hesitation at most",
-        f"{MOST_CUT:.0%} are cut, and {MOST_HESITATIONS_CUT:.0%} of those with one",
-        f"({MOST_HESITATIONS_CUT_BLIND:.0%} where P(end) is not known);",
+        f"agent checkpoint: {checkpoint}; {len(blind)} turns, {n_samples} moments;",
+        "of the fit's turns each eagerness cuts at most",
+        *budgets,
         f"date: {provenance()['date']}",
     )
-    return as_toml(fit_both(known, plain), comment)
+    return as_toml(fit_both(told, blind), comment)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 """What the listener hears of a turn, on the audio clock: pauses, and the words as they come.
 
 Owns the replay of `voiceloop.listener`'s hysteresis, offline and much faster than real time, with
-the real voice detector and loudness track. Both transcript sources give the same `HeardWords`:
+the real voice detector, loudness and pitch. Both transcript sources give the same `HeardWords`:
 the embedded recognizer (decoded here) and `reference_replay`. Nothing looks ahead; what a
 recognizer or an engine needs to compute is charged as a fixed lag, named below.
 """
@@ -26,13 +26,14 @@ from voiceloop.listener import (
     PRE_ROLL_MS,
     SPEECH_THRESHOLD,
 )
-from voiceloop.prosody import LoudnessTrack
+from voiceloop.prosody import Prosody
 
 WINDOW = 512
 WINDOW_MS = WINDOW / MS
 RECOGNIZER_LAG_MS = 40.0  # chunk of the client, decoding, two hops: measured 25-45 ms in live calls
 AFTER_END_MS = 900.0  # of room that the recognizer still hears: hypotheses rarely change later
-VERSION = "3"  # of the records
+PAUSES_VERSION = "4"  # of the records
+WORDS_VERSION = "3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Pause:
     resumed_ms: float | None
     speech_ms: float
     tail_level_db: float | None
+    tail_semitones: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,12 @@ class Listening:
 
 def pauses_of(turn: CallerTurn) -> tuple[Pause, ...]:
     """The pauses that the voice detector finds; the last one reaches the end of the audio."""
-    key = digest(VERSION, turn.samples.tobytes())
+    key = digest(PAUSES_VERSION, turn.samples.tobytes())
     return tuple(Pause(**pause) for pause in cached("pauses", key, lambda: _pauses(turn)))
 
 
 def _pauses(turn: CallerTurn) -> list[dict[str, Any]]:
-    vad, loudness, listening = Vad(), LoudnessTrack(), Listening()
+    vad, prosody, listening = Vad(), Prosody(), Listening()
     pre_roll: deque[Any] = deque(maxlen=int(PRE_ROLL_MS / WINDOW_MS) + ONSET_WINDOWS)
     found: list[Pause] = []
     for start in range(0, len(turn.samples) - WINDOW + 1, WINDOW):
@@ -106,25 +108,28 @@ def _pauses(turn: CallerTurn) -> list[dict[str, Any]]:
         if listening.onset_ms is None:
             pre_roll.append(window)
         else:
-            loudness.feed(window)
+            prosody.feed(window)
         match listening.window(end_ms, vad.feed(window)[0].probability):
             case "onset":
-                loudness.feed(np.concatenate(pre_roll))
+                prosody.feed(np.concatenate(pre_roll))
             case "paused":
-                found.append(_paused(listening, loudness, end_ms))
+                found.append(_paused(listening, prosody, end_ms))
             case "resumed":
                 found[-1] = Pause(**{**asdict(found[-1]), "resumed_ms": end_ms - WINDOW_MS})
     return [asdict(pause) for pause in found]
 
 
-def _paused(listening: Listening, loudness: LoudnessTrack, now_ms: float) -> Pause:
+def _paused(listening: Listening, prosody: Prosody, now_ms: float) -> Pause:
     assert listening.onset_ms is not None
-    quiet_since_ms = max(now_ms - loudness.quiet_ms(), listening.onset_ms)
+    quiet_since_ms = max(now_ms - prosody.loudness.quiet_ms(), listening.onset_ms)
     earliest_ms = listening.last_sound_ms - LONGEST_VAD_LAG_MS
     since_ms = min(max(quiet_since_ms, earliest_ms), listening.last_sound_ms)
     listening.last_sound_ms = since_ms
     listening.speech_ms += max(0.0, since_ms - listening.speech_from_ms)
-    return Pause(now_ms, since_ms, None, listening.speech_ms, loudness.tail_level_db())
+    return Pause(
+        now_ms, since_ms, None, listening.speech_ms,
+        prosody.loudness.tail_level_db(), prosody.pitch.tail_semitones(),
+    )  # fmt: skip
 
 
 class EmbeddedRecognizer:
@@ -135,7 +140,7 @@ class EmbeddedRecognizer:
         self._model = PocketsphinxRecognizer("domain")
 
     def hear(self, turn: CallerTurn) -> tuple[HeardWords, ...]:
-        key = digest(VERSION, self._options.context, turn.samples.tobytes())
+        key = digest(WORDS_VERSION, self._options.context, turn.samples.tobytes())
         found = cached("heard", key, lambda: [asdict(w) for w in self._decode(turn)])
         return tuple(HeardWords(w["at_ms"], tuple(w["words"]), w["flushed"]) for w in found)
 

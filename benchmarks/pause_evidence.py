@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from benchmarks.end_probability import ENGINE_LAG_MS
 from benchmarks.endpointing_set import CallerTurn
 from benchmarks.heard_turn import HeardWords, Pause, pauses_of
-from voiceloop.endpointing import Evidence, question_in
+from voiceloop.evidence import Evidence, question_in
 
 AskEnd = Callable[[tuple[str, ...]], float]
 
@@ -49,6 +49,7 @@ def heard_turn(turn: CallerTurn, words: Sequence[HeardWords], ask_end: AskEnd | 
         base = Evidence(
             speech_ms=pause.speech_ms,
             tail_level_db=pause.tail_level_db,
+            tail_semitones=pause.tail_semitones,
             question=question,
         )
         steps = _steps(pause, base, words, ask_end)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.endpointing_set import TRAIL_MS
 from benchmarks.pause_evidence import HeardPause, HeardTurn
-from voiceloop.endpointing import LONGEST_WAIT_MS, WeightSets, wait_ms
+from voiceloop.endpointing import LONGEST_WAIT_MS, Eagerness, Setting, WeightSets, end_score
 
 CHUNK_MS = 20.0  # of the client: a decision falls at the end of a chunk
 LONGEST_MS = LONGEST_WAIT_MS["auto"]
@@ -47,17 +47,57 @@ def timer_moment(pause: HeardPause, timer_ms: float) -> float | None:
     return _in_pause(pause, max(pause.detected_ms, pause.since_ms + timer_ms))
 
 
-def hazard_moment(pause: HeardPause, weights: WeightSets) -> float | None:
-    """Our decision in this pause: the first step whose wait is over while it still holds."""
+@dataclass(frozen=True, slots=True)
+class ScoredStep:
+    """A step of a pause and what the weights make of it; silence: logits per second of it."""
+
+    from_ms: float
+    until_ms: float
+    score: float
+    silence: float
+    is_told: bool  # P(end) is known
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPause:
+    pause: HeardPause
+    steps: tuple[ScoredStep, ...]
+
+
+def scored(pause: HeardPause, sets: WeightSets) -> ScoredPause:
+    """The pause weighed once, for any number of settings."""
+    steps = []
     for index, step in enumerate(pause.steps):
-        until_ms = math.inf
-        if index + 1 < len(pause.steps):
-            until_ms = pause.steps[index + 1].from_ms
-        needed_ms = min(wait_ms(step.evidence, weights), LONGEST_MS)
-        at_ms = max(step.from_ms, pause.since_ms + needed_ms)
-        if at_ms < until_ms:
-            return _in_pause(pause, at_ms)
+        is_last = index + 1 == len(pause.steps)
+        until_ms = math.inf if is_last else pause.steps[index + 1].from_ms
+        weights = sets.of(step.evidence).weights
+        score = end_score(step.evidence, weights)
+        is_told = step.evidence.p_end is not None
+        steps.append(ScoredStep(step.from_ms, until_ms, score, weights.silence, is_told))
+    return ScoredPause(pause, tuple(steps))
+
+
+def moment_at(
+    scored: ScoredPause, told: Setting, blind: Setting, longest_ms: float = LONGEST_MS
+) -> float | None:
+    """Our decision in this pause: the first step whose wait is over while it still holds."""
+    since_ms = scored.pause.since_ms
+    for step in scored.steps:
+        setting = told if step.is_told else blind
+        needed_ms = 1000.0 * (setting.threshold - step.score) / step.silence
+        needed_ms = min(max(needed_ms, setting.least_wait_ms), longest_ms)
+        at_ms = max(step.from_ms, since_ms + needed_ms)
+        if at_ms < step.until_ms:
+            return _in_pause(scored.pause, at_ms)
     return None
+
+
+def hazard_moment(
+    pause: HeardPause, sets: WeightSets, eagerness: Eagerness = "auto"
+) -> float | None:
+    """Our decision in this pause at one of the fitted settings."""
+    told, blind = sets.with_p_end.settings[eagerness], sets.without_p_end.settings[eagerness]
+    return moment_at(scored(pause, sets), told, blind, LONGEST_WAIT_MS[eagerness])
 
 
 def staged_moment(

@@ -16,7 +16,7 @@ TOP_LEVEL = {
     ".gitignore",
 }  # fmt: skip
 MODEL_MODULES = {"worker", "chat_template", "language_role", "recognizer_role", "voice_role"}
-PURE_MODULES = ("protocol", "events", "endpointing", "conversation", "admission")
+PURE_MODULES = ("protocol", "events", "endpointing", "evidence", "conversation", "admission")
 GATEWAY_AUDIO = {"audio.frames", "audio.codec", "audio.resample", "audio.vad"}
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader")
 MAX_LINES = 400

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from voiceloop.agent import BargeIn
-from voiceloop.endpointing import FILLERS, normalize
+from voiceloop.evidence import FILLERS, normalize
 
 Action = Literal["duck", "hold", "stop", "resume"]
 

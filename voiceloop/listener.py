@@ -20,7 +20,7 @@ from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptio
 from voiceloop.ear import Activity, Ear, TurnInput
 from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
-from voiceloop.prosody import LoudnessTrack
+from voiceloop.prosody import Prosody
 from voiceloop.recognition import Recognition
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry import TurnTimeline
@@ -85,7 +85,7 @@ class Listener:
         self._clock = clock
         self._recognition = Recognition(recognizer, stream_id, options, self)
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
-        self._loudness = LoudnessTrack()
+        self._prosody = Prosody()
         self._position = 0
         self._arrivals: deque[tuple[int, float]] = deque(maxlen=ARRIVALS)
         self._pre_roll: deque[Samples] = deque()
@@ -137,8 +137,8 @@ class Listener:
 
     @property
     def needed_ms(self) -> float:
-        """The silence that ends the open turn on what is known now."""
-        return self._endpointing.needed_ms()
+        """The silence that eagerness auto would wait for on what is known now, to weigh a draft."""
+        return self._endpointing.auto_wait_ms()
 
     @property
     def in_speech(self) -> bool:
@@ -156,7 +156,7 @@ class Listener:
         if self._stretch is None:
             self._keep(samples)
         else:
-            self._loudness.feed(samples)
+            self._prosody.feed(samples)
             self._recognition.feed(samples.tobytes())
         for window in self._vad.feed(samples):
             end_ms = 1000.0 * window.end_position / RECOGNIZER_HZ
@@ -172,9 +172,9 @@ class Listener:
             self._pre_roll_samples -= len(self._pre_roll.popleft())
 
     def _take_pre_roll(self) -> None:
-        self._loudness.reset()
+        self._prosody.reset()
         for samples in self._pre_roll:
-            self._loudness.feed(samples)
+            self._prosody.feed(samples)
             self._recognition.feed(samples.tobytes())
         self._pre_roll.clear()
         self._pre_roll_samples = 0
@@ -224,10 +224,11 @@ class Listener:
         stretch.paused, stretch.flushed = True, False
         stretch.first_low_s = self._clock()
         # The detector answers some 50 ms after the sound has ended; its loudness says when.
-        quiet_since_ms = max(self.now_ms - self._loudness.quiet_ms(), stretch.onset_ms)
+        quiet_since_ms = max(self.now_ms - self._prosody.loudness.quiet_ms(), stretch.onset_ms)
         earliest_ms = stretch.last_sound_ms - LONGEST_VAD_LAG_MS
         stretch.last_sound_ms = min(max(quiet_since_ms, earliest_ms), stretch.last_sound_ms)
-        self._endpointing.observe_silence(stretch.last_sound_ms, self._loudness.tail_level_db())
+        tail = self._prosody.loudness.tail_level_db(), self._prosody.pitch.tail_semitones()
+        self._endpointing.observe_silence(stretch.last_sound_ms, *tail)
         self._recognition.flush()
 
     def _activity(self, now_ms: float) -> Activity:

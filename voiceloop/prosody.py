@@ -1,8 +1,9 @@
 """How the voice stood when it fell silent: does it die away, or was it held?
 
-Owns the loudness track of the open turn. A speaker who has finished lets the voice fall; one who
-searches for a word holds its level to the last sound. It is one weak voice among several, and the
-only one that a noisy transcript cannot mislead. Pure; samples are mono int16 at 16 kHz.
+Owns the loudness track of the open turn, kept beside its pitch track (`voiceloop.pitch`). A speaker
+who has finished lets the voice fall; one who searches for a word holds its level to the last sound.
+These are two weak voices among several, and the only ones that a noisy transcript cannot mislead.
+Pure; samples are mono int16 at 16 kHz.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
+
+from voiceloop.pitch import PitchTrack
 
 FRAME = 160  # samples: 10 ms
 TRACK_FRAMES = 400  # 4 s: the level a speaker keeps within a sentence
@@ -61,3 +64,19 @@ class LoudnessTrack:
         loud = float(np.percentile(levels, 90))
         sounding = np.flatnonzero(levels > loud - SOUND_DB)
         return 10.0 * (len(levels) - 1 - int(sounding[-1]))
+
+
+class Prosody:
+    """Loudness and pitch of the open turn."""
+
+    def __init__(self) -> None:
+        self.loudness = LoudnessTrack()
+        self.pitch = PitchTrack()
+
+    def feed(self, samples: NDArray[np.int16]) -> None:
+        self.loudness.feed(samples)
+        self.pitch.feed(samples)
+
+    def reset(self) -> None:
+        self.loudness.reset()
+        self.pitch.reset()

@@ -7,10 +7,12 @@ import random
 import numpy as np
 import pytest
 
+from benchmarks.caller_habit import in_calls
 from benchmarks.endpointing_set import MS, CallerTurn, _spliced
 from benchmarks.forced_alignment import SpokenWord
-from benchmarks.hazard_fit import as_toml, fit, fit_both, samples_of
+from benchmarks.hazard_fit import fit, samples_of
 from benchmarks.heard_turn import Pause
+from benchmarks.operating_points import as_toml, draft_needed_ms, fit_both
 from benchmarks.pause_evidence import HeardPause, HeardTurn, Step
 from benchmarks.reference_replay import replay
 from benchmarks.turn_frontier import (
@@ -24,7 +26,15 @@ from benchmarks.turn_frontier import (
     outcome,
     timer_moment,
 )
-from voiceloop.endpointing import Evidence, Weights, WeightSets, read_weights
+from voiceloop.endpointing import (
+    LONGEST_WAIT_MS,
+    Hazard,
+    Setting,
+    Weights,
+    WeightSets,
+    read_weights,
+)
+from voiceloop.evidence import Evidence
 
 WORDS = (SpokenWord("a", 500, 700), SpokenWord("large", 700, 1000), SpokenWord("tea", 1500, 1900))
 
@@ -53,9 +63,13 @@ def test_a_decision_before_the_detector_has_fallen_is_impossible() -> None:
     assert timer_moment(a_pause(1000, None), 10) == 1060
 
 
+def weight_sets(weights: Weights, threshold: float) -> WeightSets:
+    hazard = Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, Setting(threshold)))
+    return WeightSets(hazard, hazard)
+
+
 def test_the_hazard_waits_by_what_was_said() -> None:
-    weights = Weights(bias=0.0, silence=2.0, threshold=1.0, open_word=-1.0)
-    sets = WeightSets(weights, weights)
+    sets = weight_sets(Weights(bias=0.0, silence=2.0, open_word=-1.0), threshold=1.0)
     assert hazard_moment(a_pause(1000, None), sets) == 1500  # 500 ms, at a chunk's end
     assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == 2000
     assert hazard_moment(a_pause(1000, 1900, "a tea and"), sets) is None
@@ -75,7 +89,7 @@ def test_speakers_are_drawn_whole() -> None:
 
 
 def test_words_are_revealed_late_and_never_ahead() -> None:
-    heard = replay(a_turn(), [Pause(1060, 1000, 1500, 500, None)])
+    heard = replay(a_turn(), [Pause(1060, 1000, 1500, 500, None, None)])
     flushed = next(words for words in heard if words.flushed)
     assert flushed.words == ("a", "large") and flushed.at_ms == 1120
     assert heard[-1].words == ("a", "large", "tea") and heard[-1].at_ms == 2020
@@ -109,5 +123,37 @@ def test_the_fit_learns_that_an_open_word_holds_the_turn() -> None:
 def test_fitted_weights_survive_their_file() -> None:
     sets = fit_both([], fit_set())
     again = read_weights(as_toml(sets, ("made by a test",)))
-    assert again.without_p_end.open_word == pytest.approx(sets.without_p_end.open_word, abs=1e-3)
-    assert again.with_p_end.threshold == sets.with_p_end.threshold
+    found, made = again.without_p_end, sets.without_p_end
+    assert found.weights.open_word == pytest.approx(made.weights.open_word, abs=1e-3)
+    assert found.settings == made.settings and set(found.settings) == set(LONGEST_WAIT_MS)
+    assert again.draft_needed_ms == sets.draft_needed_ms
+
+
+def test_less_eager_settings_are_fitted_to_wait_longer() -> None:
+    settings = fit_both([], fit_set()).without_p_end.settings
+    ladder = [settings[name] for name in ("high", "auto", "medium", "low")]
+    thresholds = [setting.threshold for setting in ladder]
+    waits_ms = [setting.least_wait_ms for setting in ladder]
+    assert thresholds == sorted(thresholds) and waits_ms == sorted(waits_ms)
+    assert waits_ms[0] < waits_ms[-1]
+
+
+def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
+    def told(since_ms: float, resumed_ms: float | None, p_end: float) -> HeardPause:
+        evidence = Evidence(("tea",), True, p_end)
+        return HeardPause(since_ms, since_ms + 60, resumed_ms, (Step(since_ms + 120, evidence),))
+
+    sets = weight_sets(Weights(bias=0.0, silence=2.0, p_end=1.0), threshold=1.0)
+    sure = [HeardTurn(a_turn(), (told(1900, None, 0.5),))] * 3  # waits 500 ms
+    doubtful = [HeardTurn(a_turn(), (told(1000, 1500, 0.3),))] * 2  # waits 924 ms
+    assert draft_needed_ms([*sure, doubtful[0]], sets) == 1200
+    assert draft_needed_ms([*sure, *doubtful], sets) == 920
+
+
+def test_a_turn_in_a_call_knows_how_its_caller_pauses() -> None:
+    def habits() -> list[float | None]:
+        pauses = [pause for turn in in_calls(fit_set()) for pause in turn.pauses]
+        return [step.evidence.habit_ms for pause in pauses for step in pause.steps]
+
+    assert None in habits() and len(set(habits())) > 5
+    assert habits() == habits()

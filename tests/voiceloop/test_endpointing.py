@@ -10,16 +10,17 @@ from voiceloop.endpointing import (
     FITTED,
     LONGEST_WAIT_MS,
     Continue,
+    Eagerness,
     End,
     Endpointing,
-    Evidence,
+    Hazard,
+    Setting,
     Weights,
     WeightSets,
-    question_in,
     read_weights,
-    terms,
     wait_ms,
 )
+from voiceloop.evidence import Evidence, question_in, terms
 from voiceloop.settings import SemanticVad, ServerVad
 
 
@@ -27,15 +28,19 @@ def heard(text: str, p_end: float | None = None, speech_ms: float = 1500.0) -> E
     return Evidence(tuple(text.split()), True, p_end, speech_ms)
 
 
+def hazard(weights: Weights, threshold: float, least_wait_ms: float = 0.0) -> Hazard:
+    return Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, Setting(threshold, least_wait_ms)))
+
+
 def test_the_turn_ends_where_the_logit_reaches_the_threshold() -> None:
-    weights = Weights(bias=-1.0, silence=2.0, threshold=1.0, open_word=-2.0)
-    sets = WeightSets(weights, weights)
+    end = hazard(Weights(bias=-1.0, silence=2.0, open_word=-2.0), threshold=1.0)
+    sets = WeightSets(end, end)
     assert wait_ms(heard("a coffee please"), sets) == pytest.approx(1000.0)
     assert wait_ms(heard("a coffee and"), sets) == pytest.approx(2000.0)
 
 
 def test_each_set_of_weights_serves_its_evidence() -> None:
-    sets = WeightSets(Weights(0.0, 1.0, 1.0, p_end=1.0), Weights(0.0, 1.0, 2.0))
+    sets = WeightSets(hazard(Weights(0.0, 1.0, p_end=1.0), 1.0), hazard(Weights(0.0, 1.0), 2.0))
     assert wait_ms(heard("a coffee", 0.5), sets) == pytest.approx(1000.0)
     assert wait_ms(heard("a coffee"), sets) == pytest.approx(2000.0)
 
@@ -63,8 +68,17 @@ def test_a_short_answer_answers_a_yes_no_question() -> None:
 
 
 def test_a_turn_never_ends_below_the_least_wait() -> None:
-    weights = Weights(bias=9.0, silence=2.0, threshold=1.0, least_wait_ms=240.0)
-    assert wait_ms(heard("a coffee please"), WeightSets(weights, weights)) == 240.0
+    end = hazard(Weights(bias=9.0, silence=2.0), threshold=1.0, least_wait_ms=240.0)
+    assert wait_ms(heard("a coffee please"), WeightSets(end, end)) == 240.0
+
+
+@pytest.mark.parametrize("p_end", [None, 0.5])
+def test_less_eager_agents_wait_longer(p_end: float | None) -> None:
+    ladder: tuple[Eagerness, ...] = ("high", "auto", "medium", "low")
+    for text in ("a small latte please", "what time do you close", "i'd like a latte and"):
+        waits = [wait_ms(heard(text, p_end), eagerness=eagerness) for eagerness in ladder]
+        assert waits == sorted(waits)
+    assert wait_ms(heard("um"), eagerness="low") > wait_ms(heard("um"), eagerness="high")
 
 
 def test_the_fitted_weights_wait_longer_in_mid_sentence() -> None:
@@ -83,6 +97,56 @@ def test_a_voice_that_is_held_is_waited_for_longer() -> None:
     said = tuple("i'd like a large lennon".split())
     fallen = wait_ms(Evidence(said, True, None, 1500, tail_level_db=-16.0))
     assert wait_ms(Evidence(said, True, None, 1500, tail_level_db=-1.0)) > fallen
+
+
+def test_a_voice_that_stays_up_is_waited_for_longer() -> None:
+    said = tuple("i'd like a large lennon".split())
+    fallen, up = (
+        wait_ms(Evidence(said, True, None, 1500, tail_semitones=pitch)) for pitch in (-6.0, 3.0)
+    )
+    assert up > fallen
+
+
+def a_turn(endpointing: Endpointing, from_ms: float, pauses_ms: tuple[float, ...]) -> float:
+    """Says a word, and another after each pause; returns when the last sound was."""
+    endpointing.observe_speech(from_ms)
+    at_ms = from_ms + 500
+    for pause_ms in pauses_ms:
+        endpointing.observe_silence(at_ms)
+        endpointing.observe_speech(at_ms + pause_ms)
+        at_ms += pause_ms + 500
+    endpointing.observe_words(("two", "words"), full=True)
+    endpointing.observe_silence(at_ms)
+    endpointing.reset()
+    return at_ms
+
+
+def test_a_caller_who_pauses_in_his_turns_is_waited_for_longer() -> None:
+    endpointing = Endpointing(SemanticVad())
+    assert endpointing.evidence.habit_ms is None
+    last_ms = a_turn(endpointing, 0, (900.0, 200.0))
+    assert endpointing.evidence.habit_ms == 900.0
+    a_turn(endpointing, last_ms + 5000, ())
+    assert endpointing.evidence.habit_ms == 450.0
+    said = tuple("i'd like a large latte".split())
+    waits = [wait_ms(Evidence(said, True, habit_ms=habit_ms)) for habit_ms in (0.0, 450.0, 900.0)]
+    assert waits == sorted(waits) and waits[0] < waits[2]
+
+
+def test_speech_right_after_a_turn_was_a_pause_in_it() -> None:
+    endpointing = Endpointing(SemanticVad())
+    last_ms = a_turn(endpointing, 0, ())
+    endpointing.observe_speech(last_ms + 700)
+    assert endpointing.evidence.habit_ms == 700.0
+
+
+def test_noise_between_turns_is_no_turn_of_the_caller() -> None:
+    endpointing = Endpointing(SemanticVad())
+    last_ms = a_turn(endpointing, 0, (900.0,))
+    endpointing.observe_speech(last_ms + 5000)
+    endpointing.observe_silence(last_ms + 5200)
+    endpointing.reset()
+    assert endpointing.evidence.habit_ms == 900.0
 
 
 @pytest.mark.parametrize(
@@ -106,9 +170,12 @@ def test_the_agents_last_sentence_is_read_for_its_question(
 
 
 def test_a_weights_file_names_only_what_there_is() -> None:
+    settings = "".join(
+        f"[with_p_end.settings.{name}]\nthreshold = 1.0\n" for name in LONGEST_WAIT_MS
+    )
     with pytest.raises(TypeError, match="colour"):
-        read_weights("[with_p_end]\ncolour = 1.0\n[without_p_end]\n")
-    assert FITTED.with_p_end.silence > 0 and FITTED.without_p_end.silence > 0
+        read_weights(f"[with_p_end.weights]\ncolour = 1.0\n{settings}\n[without_p_end]\n")
+    assert FITTED.with_p_end.weights.silence > 0 and FITTED.without_p_end.weights.silence > 0
 
 
 def test_server_vad_is_a_fixed_timer() -> None:
@@ -158,9 +225,9 @@ Event = tuple[str, float]
     st.sampled_from(["auto", "high", "medium", "low"]),
 )
 def test_no_order_of_events_waits_longer_than_the_longest_wait(
-    events: list[Event], eagerness: str
+    events: list[Event], eagerness: Eagerness
 ) -> None:
-    endpointing = Endpointing(SemanticVad(eagerness=eagerness))  # type: ignore[arg-type]
+    endpointing = Endpointing(SemanticVad(eagerness=eagerness))
     now_ms = 0.0
     endpointing.observe_speech(now_ms)
     for name, value in events:
