@@ -73,7 +73,7 @@ def reply_of(engine: Engine, branch: Branch, tokens: list[int], n_reply: int = N
 
 
 def paired(numerators: Sequence[float], denominators: Sequence[float]) -> float:
-    """Median of the rounds' own ratios: what slows the machine for a while slows both of a round."""
+    """Median of the rounds' own ratios: what slows the machine for a while slows both."""
     return median([a / b for a, b in zip(numerators, denominators, strict=True)])
 
 
