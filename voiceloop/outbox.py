@@ -29,7 +29,8 @@ class Outgoing:
 class Outbox:
     """The queue. ``is_beta``: this client speaks the beta's names.
 
-    ``n_bytes``: queued, or taken and neither sent nor dropped yet.
+    ``n_bytes``: queued, or taken and neither sent nor dropped yet. ``n_put``: frames queued so far;
+    ``n_done``: of these, the first so many have been sent or dropped.
     """
 
     def __init__(self, name: str, *, is_beta: bool = False) -> None:
@@ -37,7 +38,7 @@ class Outbox:
         self._is_beta = is_beta
         self._queue: list[Outgoing] = []
         self._n_events = 0
-        self.n_bytes = 0
+        self.n_bytes = self.n_put = self.n_done = 0
         self._cut_short: dict[str, None] = {}  # ordered; the oldest are forgotten
 
     def put(self, event: ServerEvent, delta_of: str | None = None) -> None:
@@ -49,6 +50,7 @@ class Outbox:
             return
         data = msgspec.json.encode(wire)
         self.n_bytes += len(data)
+        self.n_put += 1
         self._queue.append(Outgoing(data.decode(), delta_of, delta_of is not None, len(data)))
 
     def take(self) -> list[Outgoing]:
@@ -59,6 +61,7 @@ class Outbox:
     def done(self, frame: Outgoing) -> None:
         """A frame that was taken has been sent, or dropped."""
         self.n_bytes -= frame.n_bytes
+        self.n_done += 1
 
     def cut_short(self, response_id: str) -> None:
         """This response ended before its end: deltas of it that still wait are stale."""

@@ -45,7 +45,6 @@ from voiceloop.telemetry import Metrics
 GREETING_GRACE_S = 0.25  # a client that brings its own instructions does so at once
 SLICE_MS = 200.0  # audio heard between two looks at other tasks
 EXPIRY_WARNING_S = 60.0  # time to say goodbye, or to dial again
-FLUSH_S = 1.0  # for the last words to a client that is being closed
 MAX_UNREAD_BYTES = 2 * 1024 * 1024  # of events; a client that leaves more is not heard either
 MAX_WAITING_FRAMES = 4096  # a minute of 20 ms deltas: only a client that never reads has them
 
@@ -92,7 +91,6 @@ class Session:
             is_beta=self._transport.hello.beta,
         )
         self._output = asyncio.Event()
-        self._written = asyncio.Event()
         self._sent = asyncio.Event()
         self._first_command = asyncio.Event()
         self._draining = asyncio.Event()
@@ -253,7 +251,6 @@ class Session:
         while True:
             await self._output.wait()
             self._output.clear()
-            self._written.clear()
             frames = self.protocol.take_outgoing()
             if len(frames) > MAX_WAITING_FRAMES:
                 self._end(1013, "the client does not read")
@@ -262,7 +259,6 @@ class Session:
                     await self._send(frame)
                 outbox.done(frame)
                 self._sent.set()
-            self._written.set()
 
     async def _send(self, frame: Outgoing) -> None:
         try:
@@ -321,12 +317,16 @@ class Session:
                 self._on_output()
 
     async def _say_last(self, error: VoiceLoopError) -> None:
+        """Wait until the client has been sent this; one that reads too late is not waited for."""
         self.protocol.error(error)
-        self._written.clear()
+        outbox = self.protocol.outbox
+        last = outbox.n_put
         self._on_output()
         try:
-            async with asyncio.timeout(FLUSH_S):
-                await self._written.wait()
+            async with asyncio.timeout(self._config.limits.slow_client_s):
+                while outbox.n_done < last:
+                    self._sent.clear()
+                    await self._sent.wait()
         except TimeoutError:
             pass
 

@@ -174,7 +174,6 @@ export class Call {
   receive(event) {
     switch (event.type) {
       case "session.created":
-      case "session.updated":
         this.view.session(event.session);
         break;
       case "input_audio_buffer.speech_started":

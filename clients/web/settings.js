@@ -9,6 +9,7 @@ const PCM = { type: "audio/pcm", rate: 24_000 };
 export class Settings {
   constructor(form) {
     this.form = form;
+    this.own = {}; // of the agent, by name
     const stored = JSON.parse(localStorage.getItem(STORED) ?? "{}");
     for (const [name, value] of Object.entries(stored)) {
       if (form.elements[name]) form.elements[name].value = value;
@@ -31,14 +32,15 @@ export class Settings {
     sessionStorage.setItem(KEY, this.get("key"));
   }
 
-  /** The server's own values, shown where the person has none. */
+  /** The values of a new session, the agent's own: shown and asked for where the person has none. */
   showDefaults(session) {
-    const { instructions, voice } = this.form.elements;
-    instructions.placeholder ||= session.instructions ?? "";
-    voice.placeholder ||= session.audio?.output?.voice ?? "";
+    this.own = { instructions: session.instructions, voice: session.audio?.output?.voice };
+    for (const [name, value] of Object.entries(this.own)) {
+      this.form.elements[name].placeholder = value ?? "";
+    }
   }
 
-  /** The body of `session.update`. Fields left empty stay the agent's own. */
+  /** The body of `session.update`. A field that was emptied in mid-call is the agent's again. */
   session() {
     const detection = this.isHandsFree
       ? { type: "semantic_vad", eagerness: this.get("eagerness") }
@@ -50,8 +52,10 @@ export class Settings {
     };
     const output = { format: PCM };
     const session = { type: "realtime", output_modalities: ["audio"], audio: { input, output } };
-    if (this.get("voice")) output.voice = this.get("voice");
-    if (this.get("instructions")) session.instructions = this.get("instructions");
+    const voice = this.get("voice") || this.own.voice;
+    const instructions = this.get("instructions") || this.own.instructions;
+    if (voice) output.voice = voice;
+    if (instructions !== undefined) session.instructions = instructions;
     return session;
   }
 }

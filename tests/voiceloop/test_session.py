@@ -153,6 +153,23 @@ async def test_a_client_that_asks_for_notices_is_warned_before_its_time_is_over(
         assert not caller.of("voiceloop.session_expiring")
 
 
+async def test_a_client_that_reads_late_hears_that_its_session_expired(clock: Clock) -> None:
+    limits = Limits(session_minutes=5.0)
+    async with Caller(clock, config=Config(limits=limits)) as caller:
+        caller.send("conversation.item.create", item=long_item())
+        await caller.wait_for("conversation.item.done")
+        await asyncio.sleep(60 * limits.session_minutes - 1.0)
+        caller.transport.reading = False
+        for _ in range(3):
+            caller.send("conversation.item.retrieve", item_id="long")
+        await asyncio.sleep(limits.slow_client_s - 2.0)
+        assert caller.transport.closed is None
+        caller.transport.reading = True
+        error = await caller.wait_for("error")
+        assert error.event["error"]["code"] == "session_expired"
+    assert caller.transport.closed == (1001, "session expired")
+
+
 def long_item() -> dict[str, object]:
     content = [{"type": "input_text", "text": "x" * 500_000}]
     return {"id": "long", "type": "message", "role": "user", "content": content}

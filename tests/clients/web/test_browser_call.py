@@ -167,6 +167,20 @@ async def test_a_server_with_keys_is_opened_by_the_key_in_the_settings(tmp_path:
         assert "secret" not in await page.evaluate("JSON.stringify(localStorage)")
 
 
+async def test_a_field_emptied_in_mid_call_is_the_agents_again(tmp_path: Path) -> None:
+    wav = microphone(tmp_path / "caller.wav", [30.0])
+    form = "voiceloop.settings.form.elements"
+    async with page_with(wav, tmp_path / "server.log") as page:
+        await page.evaluate("document.getElementById('start').click()")
+        await page.until("voiceloop?.settings.own.instructions !== undefined")
+        own = await page.evaluate("voiceloop.settings.own.instructions")
+        await page.evaluate(f"{form}.instructions.value = 'Be terse.'")
+        said = await page.evaluate("voiceloop.settings.session().instructions")
+        await page.evaluate(f"{form}.instructions.value = ''")
+        emptied = await page.evaluate("voiceloop.settings.session().instructions")
+    assert (said, emptied) == ("Be terse.", own)
+
+
 async def test_everything_that_takes_a_key_press_has_a_name(tmp_path: Path) -> None:
     wav = microphone(tmp_path / "caller.wav", [30.0])
     async with page_with(wav, tmp_path / "server.log") as page:
