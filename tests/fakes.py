@@ -310,21 +310,29 @@ class FakeBranch:
         self._pipe.put(event)
 
     def stop_draft(self) -> None:
+        if self._draft is not None and self._owner.loses_drafts and self._draft.events:
+            self._pipe.put(DraftDone(self._draft.number, "lost"))
+            self._drop_draft()
+        else:
+            self._stop_draft()
+
+    def _stop_draft(self) -> None:
         if self._draft is not None:
             for timer in self._draft.timers:
                 timer.cancel()
 
     def _drop_draft(self) -> Draft | None:
-        self.stop_draft()
+        self._stop_draft()
         draft, self._draft = self._draft, None
         if draft is not None:
             self._n_discarded += draft.n_made
         return draft
 
-    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         fault = self._owner.plan.next("commit")
         self.messages.extend(tail)
         drafted = self._drop_draft()
+        is_kept = drafted is not None and tail == (ChatMessage("user", drafted.user_text),)
         self._owner.prompts.append(tuple(self.messages))
         reply = self._must_call(params) or self._owner.reply_to(tuple(self.messages))
         tells = params.logprobs is not None and self._owner.tells_logprobs
@@ -349,11 +357,12 @@ class FakeBranch:
         for index, event in enumerate(events):
             if fault is not None and index == fault.after:
                 self._pipe.go_wrong(fault)
-                return
+                return is_kept
             self._pipe.put(event, delay_ms)
             if index >= n_kept:
                 delay_ms += self._owner.ms_per_token
         self.messages.append(ChatMessage("assistant", reply.text, reply.tool_calls))
+        return is_kept
 
     def _must_call(self, params: GenerateParams) -> Reply | None:
         """A call of the first tool where ``tool_choice`` leaves no other reply."""
@@ -365,7 +374,7 @@ class FakeBranch:
         return self._pipe.events()
 
     async def close(self) -> None:
-        self.stop_draft()
+        self._stop_draft()
         self._pipe.close()
         self._owner.open_branches.discard(self)
 
@@ -397,6 +406,7 @@ class FakeLanguageModel:
     """Answers each commit with the next scripted reply, a word per token.
 
     replies: cycled, or a function of all messages. p_end_of_turn: of the staged text.
+    loses_drafts: one that is stopped before it is whole is lost, as with a remote service.
     """
 
     def __init__(
@@ -407,9 +417,11 @@ class FakeLanguageModel:
         ms_per_token: float = 0.0,
         stage_delay_ms: float = 0.0,
         p_end_of_turn: Callable[[str], float | None] = lambda text: None,
+        loses_drafts: bool = False,
         faults: Sequence[Fault] = (),
     ) -> None:
         self.tells_logprobs = True
+        self.loses_drafts = loses_drafts
         self._replies = replies
         self.ttft_ms = ttft_ms
         self.ms_per_token = ms_per_token

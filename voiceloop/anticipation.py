@@ -69,6 +69,7 @@ class LiveBranch:
         self._n_staged = 0
         self._n_drafts = 0
         self._drafts_wanted = False
+        self.draft_is_lost = False  # the newest: the same turn may be drafted once more
         self._staged_words: dict[int, tuple[str, ...]] = {}
         self._p_end: tuple[tuple[str, ...], float | None] | None = None  # after these words
         self._task: asyncio.Task[None] | None = None
@@ -97,6 +98,8 @@ class LiveBranch:
                 if isinstance(event, Staged):
                     self._observe(event)
                 elif self._is_wanted(event):
+                    if isinstance(event, DraftDone) and event.finish_reason == "lost":
+                        self.draft_is_lost = True
                     await self._events.put(event)
             raise BackendError("expected the reply's events, found the branch closed")
         except VoiceLoopError as error:
@@ -150,7 +153,7 @@ class LiveBranch:
         except (BackendError, Overloaded):
             return None
         self._n_drafts += 1
-        self._drafts_wanted = True
+        self._drafts_wanted, self.draft_is_lost = True, False
         return self._n_drafts
 
     def stop_draft(self) -> None:
@@ -176,18 +179,21 @@ class LiveBranch:
 
     # --- the reply ---
 
-    def commit_now(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
-        """As `commit`, on a branch that has drafted; an error comes out of `events`."""
+    def commit_now(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+        """As `commit`, on a branch that has drafted; an error comes out of `events`.
+
+        Returns the branch's promise that the reply begins with the newest draft.
+        """
         error = self._failure
         if error is None and self._branch is not None:
             try:
-                self._branch.commit(tail, params)
-                return
+                return self._branch.commit(tail, params)
             except VoiceLoopError as refused:
                 error = refused
         self._failure = error or BackendError("expected an open branch, found none")
-        if not self._events.full():
+        if not self._events.full():  # else nobody waits, and the failure is found after the rest
             self._events.put_nowait(self._failure)
+        return False
 
     async def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
         """Ask for the reply to `tail`. Raises: BackendError, Overloaded."""
@@ -200,6 +206,8 @@ class LiveBranch:
     async def events(self) -> AsyncIterator[ReplyEvent]:
         """The reply, round after round. Raises: BackendError, Overloaded."""
         while True:
+            if self._failure is not None and self._events.empty():
+                raise self._failure
             event = await self._events.get()
             if isinstance(event, VoiceLoopError):
                 raise event

@@ -179,7 +179,11 @@ class DraftCall(msgspec.Struct, frozen=True, tag="draft_call"):
 
 
 class DraftDone(msgspec.Struct, frozen=True, tag="draft_done"):
-    """The draft is as long as it gets: whole (``stop``, ``length``) or stopped (``cancelled``)."""
+    """The draft is as long as it gets.
+
+    It is whole (``stop``, ``length``), stopped (``cancelled``), or ``lost``: a reply to the same
+    turn will be made anew, and may say something else.
+    """
 
     draft: int
     finish_reason: str
@@ -238,15 +242,16 @@ class Branch(Protocol):
         """Draft the reply to this user turn, when nothing else is due: DraftDelta ... DraftDone.
 
         A later number replaces the draft before it. A ``commit`` of the same turn takes it over
-        and sends its text anew; one of another turn keeps of it what still stands.
+        and sends its text anew, unless it was lost; one of another turn keeps what still stands.
         """
 
     def stop_draft(self) -> None:
-        """No more of the draft for now; what there is of it stays for ``commit``."""
+        """No more of the draft for now; what there is of it stays for ``commit``, or is lost."""
 
-    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         """Append ``tail`` to the history and reply: TextDelta / ToolCall ..., then Generated.
 
+        Returns True as a promise: the reply begins with every DraftDelta of the newest draft.
         After Generated a further ``commit`` continues (tool results): its tail follows the reply.
         """
 

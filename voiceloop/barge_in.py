@@ -34,6 +34,7 @@ class BargeInJudge:
     options: BargeIn
     state: Literal["idle", "ducked", "held", "stopped"] = "idle"
     words: tuple[str, ...] = ()
+    by_words: bool = False  # it took the floor by what was said
     _agent_words: tuple[str, ...] = ()
     _hears_itself: bool = False
     _backchannel_words: frozenset[str] = field(init=False)
@@ -97,18 +98,20 @@ class BargeInJudge:
         """Whether what was heard so far is enough to end the agent's turn."""
         if self.is_echo():
             return False
-        if reply_ends_soon and self.words:
-            return True
         content = self._content()
-        if self.options.stop_words and self._asks_for_floor(content):
-            return True
-        n_words = len(content) if not self._hums() else 0
-        if n_words >= self.options.least_words and speech_ms >= self.options.words_ms:
+        self.by_words = self._speaks_up(content, speech_ms) or bool(reply_ends_soon and self.words)
+        if self.by_words:
             return True
         patience = 1.0 if voice >= SURE_VOICE else DOUBT_PATIENCE
         if self.words and (not content or self._hums()):
             patience *= BACKCHANNEL_PATIENCE
         return speech_ms >= patience * self.options.stop_ms
+
+    def _speaks_up(self, content: tuple[str, ...], speech_ms: float) -> bool:
+        if self.options.stop_words and self._asks_for_floor(content):
+            return True
+        n_words = len(content) if not self._hums() else 0
+        return n_words >= self.options.least_words and speech_ms >= self.options.words_ms
 
     def _content(self) -> tuple[str, ...]:
         """The words that no backchannel has; single letters are what a hum is heard as."""

@@ -18,17 +18,13 @@ from voiceloop.anticipation import Drafting, LiveBranch
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead
 from voiceloop.ear import TurnInput
+from voiceloop.endpointing import FITTED
 from voiceloop.reply_plan import ReplyPlan, plan_of_settings
 from voiceloop.response import ResponseHandle
 from voiceloop.services import Services
 from voiceloop.telemetry import Metrics, TurnTimeline
 from voiceloop.turn import Turn
 
-# A pause is worth a draft where the model's P(end) is not that of mid-sentence and endpointing
-# means to wait no longer than this on all it knows. On the turns of `benchmarks.endpointing` that
-# makes 12-18 % of the drafts to pauses that were not the end; P(end) alone makes it 39 %.
-MIN_P_END = 0.05
-MAX_NEEDED_MS = 900.0
 # Words and P(end) are known some 50 ms into a pause. When that takes so much longer the machine is
 # overloaded, and speculation is what steps down first.
 MAX_PAUSED_MS = 250.0
@@ -60,24 +56,30 @@ class Drafts:
     def consider(
         self, words: tuple[str, ...], p_end: float | None, paused_ms: float, needed_ms: float
     ) -> None:
-        """The caller paused after these words: begin a draft if this may be the end.
+        """The caller paused after these words: begin a draft if this is likely the end.
 
-        paused_ms: how long ago; needed_ms: the silence that would end the turn.
+        paused_ms: how long ago; needed_ms: the silence that would end the turn, on all that is
+        known of it. Up to which wait a draft pays is fitted with the waits themselves.
         """
         if not self._ahead.speculative_reply or paused_ms > MAX_PAUSED_MS:
             return
-        if needed_ms > MAX_NEEDED_MS:
+        if needed_ms > FITTED.draft_needed_ms or p_end is None:
             return
-        if self._n_begun >= MAX_PER_TURN or (self._turn is not None and words == self._words):
+        if self._n_begun >= MAX_PER_TURN or self._has_draft_of(words):
             return
         live = self._services.anticipation.live
         text = live.turn_text(words) if live is not None else " ".join(words)
-        if live is None or p_end is None or p_end < MIN_P_END or self._agent.crisis.answers(text):
+        if live is None or self._agent.crisis.answers(text):
             return
         if self._services.load() > MAX_UTILIZATION or self._is_over_budget():
             self._metrics.drafts.labels(fate="forgone").inc()
             return
         self._begin(live, words, text)
+
+    def _has_draft_of(self, words: tuple[str, ...]) -> bool:
+        if self._turn is None or self._live is None or self._live.draft_is_lost:
+            return False
+        return words == self._words
 
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._turn is not None and (self._turn.outcome is not None or self._live is not live):
@@ -130,11 +132,12 @@ class Drafts:
             self.drop()
             return None
         self._turn = self._live = None
-        fate = "released" if turn.plan == plan else "salvaged"
+        owed.timeline.facts["draft_buffered_ms"] = round(turn.playout.pacer.buffered_ms, 1)
+        turn.release(response, owed.timeline, plan)
+        fate = "released" if turn.keeps_draft else "salvaged"
         self._metrics.drafts.labels(fate=fate).inc()
         owed.timeline.facts["draft"] = fate
-        owed.timeline.facts["draft_buffered_ms"] = round(turn.playout.pacer.buffered_ms, 1)
-        return turn.release(response, owed.timeline, plan)
+        return turn
 
     def _done(self, turn: Turn) -> None:
         """A draft that nobody took is over."""

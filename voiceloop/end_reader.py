@@ -108,8 +108,8 @@ class EndReadingBranch(EventStream[LanguageEvent]):
     def stop_draft(self) -> None:
         self._answering.stop_draft()
 
-    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
-        self._answering.commit(tail, params)
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+        return self._answering.commit(tail, params)
 
     async def close(self) -> None:
         await super().close()

@@ -1,7 +1,7 @@
 """Who has the floor: the caller, the agent, or for a moment both.
 
-Owns the turns of one session and every change of speaker: the caller begins, is judged while the
-agent speaks, ends, is answered. One rule keeps the call alive: an answer that is owed is given as
+Owns every change of speaker in one session: the caller begins, is judged while the agent speaks,
+ends, is answered. One rule keeps the call alive: an answer that is owed is given as
 soon as nobody speaks and nothing is being answered (`_settle`, called at every transition).
 """
 
@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 
 from voiceloop.config import Ahead
-from voiceloop.drafts import Drafts
 from voiceloop.ear import Activity, Awaited, TurnInput
 from voiceloop.errors import BackendError
 from voiceloop.idleness import Idleness
 from voiceloop.interruption import Interruption
 from voiceloop.listener import Listener
-from voiceloop.reply_plan import plan_of_response
 from voiceloop.response import ResponseHandle
 from voiceloop.services import Services
 from voiceloop.settings import ServerVad, SessionSettings
-from voiceloop.telemetry import Metrics, TurnTimeline, anticipation_facts
+from voiceloop.telemetry import Metrics, TurnTimeline
 from voiceloop.turn import Turn
+from voiceloop.turns import Turns
 
 
 class Floor:
@@ -38,12 +37,8 @@ class Floor:
         self._protocol = services.protocol
         self._agent = services.agent
         self._metrics = metrics
-        self._tasks = tasks
-        self._clock = services.clock
         self._interruption = Interruption(services.agent.barge_in, metrics, services.clock)
-        self._turn: Turn | None = None
-        self._side_turns: dict[str, Turn] = {}
-        self._drafts = Drafts(services, metrics, tasks, ahead)
+        self._turns = Turns(services, metrics, tasks, ahead, self._settle)
         self._reads_p_end = ahead.p_end
         self._activity: Activity | None = None
         self._caller_open = False  # the wire has heard that the caller speaks
@@ -53,15 +48,18 @@ class Floor:
         self._awaited: dict[int, Awaited] = {}
         self._deferred: list[ResponseHandle] = []  # asked for before the words were known
         self._owed: TurnInput | None = None
-        self._unsaid = ""  # of the reply that the sound now judged cut short
         self.listener: Listener  # set by the session right after: they know each other
 
     # --- state ---
 
     def turn_of(self, response_id: str) -> Turn | None:
         """The turn that answers in this response."""
-        turns = (turn for turn in (self._turn, *self._side_turns.values()) if turn is not None)
-        return next((turn for turn in turns if turn.response.id == response_id), None)
+        return self._turns.of(response_id)
+
+    @property
+    def _turn(self) -> Turn | None:
+        """The turn in the conversation."""
+        return self._turns.current
 
     @property
     def _settings(self) -> SessionSettings:
@@ -74,9 +72,15 @@ class Floor:
 
     def _agent_has_floor(self) -> bool:
         """The agent speaks or is about to, and the caller may take that from it."""
-        turn, detection = self._turn, self._settings.turn_detection
-        can_lose_it = detection is not None and detection.interrupt_response
-        return can_lose_it and turn is not None and (not turn.response.closed or turn.is_audible)
+        turn = self._turn
+        if turn is None or not self._interrupts(self._settings):
+            return False
+        return not turn.response.closed or turn.is_audible
+
+    @staticmethod
+    def _interrupts(settings: SessionSettings) -> bool:
+        detection = settings.turn_detection
+        return detection is not None and detection.interrupt_response
 
     # --- the caller (Ear) ---
 
@@ -92,7 +96,7 @@ class Floor:
         self._activity = activity
         if self._caller_open:
             if activity.silence_ms == 0.0:
-                self._drafts.rest()
+                self._turns.drafts.rest()
             return
         if not self._agent_has_floor():
             self._caller_begins(activity)
@@ -124,7 +128,7 @@ class Floor:
         detection, paused_ms = self._settings.turn_detection, self.listener.paused_ms
         answers = detection is not None and detection.create_response
         if self._caller_open and paused_ms is not None and answers and self._turn is None:
-            self._drafts.consider(words, p_end, paused_ms, self.listener.needed_ms)
+            self._turns.drafts.consider(words, p_end, paused_ms, self.listener.needed_ms)
 
     def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
         if not self._caller_open:
@@ -136,6 +140,8 @@ class Floor:
         self._caller_open = False
         self._protocol.speech_stopped(end_ms)
         item_id = self._protocol.commit_input() if hypothesis else None
+        if item_id is not None:
+            self._turns.drop_suspended()
         detection = self._settings.turn_detection
         respond = detection is not None and detection.create_response
         respond = respond and self._settings.type == "realtime"
@@ -159,7 +165,7 @@ class Floor:
         if item_id is None and turn.words:
             item_id = self._commit_late()
         if item_id is not None or not awaited.respond:
-            self._unsaid = ""
+            self._turns.drop_suspended()
         if item_id is None:
             self._forget_input()
         else:
@@ -175,9 +181,9 @@ class Floor:
             return
         # Whether the sound held words nobody can tell now: the client hears of it either way.
         item_id = awaited.item_id or self._commit_late()
-        self._unsaid = ""
+        self._turns.drop_suspended()
         if not self._caller_open:
-            self._forget_ahead()
+            self._turns.forget_ahead()
         self._protocol.transcription_failed(item_id, error.message)
         if awaited.respond and self._protocol.active_response is None:
             self._protocol.open_response().close("failed", error=error)
@@ -195,11 +201,7 @@ class Floor:
         """What was heard held no words."""
         if not self._caller_open:
             self._protocol.drop_input()
-            self._forget_ahead()
-
-    def _forget_ahead(self) -> None:
-        self._drafts.drop()
-        self._services.anticipation.abort()
+            self._turns.forget_ahead()
 
     def _caller_begins(
         self, activity: Activity, interrupts: Turn | None = None, *, retracts: bool = False
@@ -208,17 +210,19 @@ class Floor:
 
         retracts: the caller had not finished: what was said of the answer counts as never said.
         """
-        heard_ms = interrupts.playout.heard_ms() if interrupts and not retracts else 0.0
+        heard_ms = interrupts.utterance.item_heard_ms if interrupts and not retracts else 0.0
         if interrupts is not None:
             interrupts.playout.hold()  # fades out, unless it was silent already
         self._caller_open = True
         self._item_id = self._protocol.speech_started(activity.onset_ms)
         if interrupts is not None:
-            if heard_ms == 0.0 and self._owed is None:
+            if self._owed is None and (retracts or interrupts.playout.heard_ms() == 0.0):
                 self._owed = interrupts.answers  # nothing of it was heard: it is owed still
-            heard = self._stop(interrupts, heard_ms)
-            self._unsaid = interrupts.unsaid(heard) if self._owed is None else ""
-        self._drafts.reset()
+            is_speech = self._interruption.is_in_words or not interrupts.plan.speaks
+            for_good = is_speech or self._owed is not None
+            self._turns.stop(interrupts, heard_ms, for_good=for_good)
+            self._interruption.reset()
+        self._turns.drafts.reset()
         self._idleness.stop()
         self._anticipate()
         self._services.on_output()
@@ -227,15 +231,6 @@ class Floor:
         history = self._protocol.conversation.messages(self._settings.instructions)
         self.listener.observe_history(history)
         self._services.anticipation.open(history, self._settings.tools)
-
-    def _stop(self, turn: Turn, heard_ms: float) -> str:
-        """Silence the turn; returns the words heard of it."""
-        turn.cancel()
-        self._interruption.reset()
-        item_id = turn.response.item_id
-        if turn.response.speaks and item_id is not None and not turn.response.is_out_of_band:
-            return self._protocol.conversation.cut(item_id, heard_ms)
-        return ""
 
     # --- the agent ---
 
@@ -252,19 +247,21 @@ class Floor:
             deferred, self._deferred = self._deferred, []
             for response in deferred:
                 if not response.closed:
-                    self._begin_turn(response, TurnTimeline(response.id))
+                    self._begin_turn(response)
         is_taken = self._protocol.active_response or self._caller_open or self._awaited
         if self._owed is not None and not is_taken:
-            self._answer(self._owed)
-        elif self._unsaid and not is_taken:  # what stopped the agent was no word
-            self._speak_first(self._unsaid)
+            owed, self._owed = self._owed, None
+            self._turns.answer(self._protocol.open_response(), owed)
+        elif self._turns.suspended is not None and not is_taken:  # what stopped it was no word
+            self._turns.take_up()
         self._observe_idleness()
         self._services.on_output()
 
     def _observe_idleness(self) -> None:
         detection = self._settings.turn_detection
         timeout_ms = detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
-        is_idle = self._turn is None and not self._caller_open and self._owed is None
+        is_quiet = self._turn is None and self._turns.suspended is None
+        is_idle = is_quiet and not self._caller_open and self._owed is None
         self._idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=self.listener.now_ms)
 
     def _prompt_idle_caller(self, since_ms: float) -> None:
@@ -273,61 +270,6 @@ class Floor:
             self._protocol.idle_timeout(since_ms, self.listener.now_ms)
             self._speak_first()
 
-    def _answer(self, owed: TurnInput) -> None:
-        """Release the draft where it is what is asked for, else begin from here."""
-        response = self._protocol.open_response()
-        crisis = self._agent.crisis
-        whole = [m.content for m in response.messages()[-1:] if m.role == "user"]  # of all pieces
-        if any(crisis.answers(said) for said in (owed.text, *whole)):
-            self._forget_ahead()
-            self._begin_turn(response, owed.timeline, crisis.answer, answers=owed)
-            return
-        draft = self._drafts.take(response, plan_of_response(response, self._agent), owed)
-        if draft is None:
-            self._begin_turn(response, owed.timeline, answers=owed)
-            return
-        draft.answers, draft.on_done = owed, self._turn_done
-        self._turn, self._owed = draft, None
-
-    def _begin_turn(
-        self,
-        response: ResponseHandle,
-        timeline: TurnTimeline,
-        fixed_text: str | None = None,
-        answers: TurnInput | None = None,
-    ) -> None:
-        before = self._turn if not response.is_out_of_band else None
-        turn = Turn(
-            self._services,
-            plan_of_response(response, self._agent),
-            timeline,
-            fixed_text=fixed_text,
-            not_before_s=before.playout.pacer.play_end_s if before is not None else 0.0,
-        )
-        turn.answers = answers
-        if response.is_out_of_band:
-            self._side_turns[response.id] = turn
-        else:
-            self._turn = turn
-            self._owed, self._unsaid = None, ""
-        turn.release(response).start(self._tasks, self._turn_done)
-
-    def _turn_done(self, turn: Turn) -> None:
-        self._side_turns = {id_: t for id_, t in self._side_turns.items() if t is not turn}
-        if self._turn is turn:
-            self._turn = None
-        outcome = turn.outcome or "failed"
-        turn.timeline.facts["outcome"] = outcome
-        self._metrics.observe_turn(turn.timeline, outcome)
-        self._metrics.observe_work(turn.usage, turn.wasted_audio_ms)
-        self._drafts.observe_waste(turn)
-        facts = turn.timeline.facts
-        facts["anticipation"] = anticipation_facts(
-            turn.usage, turn.wasted_audio_ms, facts.pop("draft", "none")
-        )
-        self._protocol.timeline(turn.timeline.payload())
-        self._settle()
-
     def greet(self) -> None:
         """The agent speaks first, unless somebody has begun."""
         if self._turn is None and not self._caller_open and not self._protocol.active_response:
@@ -335,9 +277,13 @@ class Floor:
 
     def _speak_first(self, fixed_text: str | None = None) -> None:
         """A reply that answers no turn of the caller."""
-        response = self._protocol.open_response()
-        self._begin_turn(response, TurnTimeline(response.id), fixed_text)
+        self._begin_turn(self._protocol.open_response(), fixed_text)
         self._services.on_output()
+
+    def _begin_turn(self, response: ResponseHandle, fixed_text: str | None = None) -> None:
+        self._turns.begin(response, TurnTimeline(response.id), fixed_text)
+        if not response.is_out_of_band:
+            self._owed = None
 
     # --- the client's commands ---
 
@@ -348,15 +294,17 @@ class Floor:
 
     def commit(self, item_id: str) -> None:
         """The client ended the caller's turn; it will ask for the answer itself."""
-        self._caller_open, self._unsaid = False, ""
+        self._caller_open = False
+        self._turns.drop_suspended()
         self._let_agent_go_on()
         self._awaited[self.listener.commit()] = Awaited(item_id, respond=False)
 
     def clear(self) -> None:
-        self._caller_open, self._unsaid = False, ""
+        self._caller_open = False
+        self._turns.drop_suspended()
         self._let_agent_go_on()
         self.listener.discard()
-        self._forget_ahead()
+        self._turns.forget_ahead()
         self._settle()
 
     def _let_agent_go_on(self) -> None:
@@ -366,35 +314,36 @@ class Floor:
             self._turn.playout.resume()
 
     def create_response(self, response: ResponseHandle) -> None:
-        if not response.is_out_of_band:
-            self._drafts.drop()
         is_early = self._awaited or (self._caller_open and not response.is_out_of_band)
         if is_early and response.request.input is None:
             self._deferred.append(response)  # its prompt lacks the caller's words so far
         else:
-            self._begin_turn(response, TurnTimeline(response.id))
+            self._begin_turn(response)
 
     def cancel_response(self, response_id: str) -> None:
         if (turn := self.turn_of(response_id)) is not None:
-            self._stop(turn, turn.playout.heard_ms())
+            self._turns.stop(turn, turn.utterance.item_heard_ms)
+            if turn is self._turn:
+                self._interruption.reset()
 
     def truncate(self, item_id: str, audio_end_ms: float) -> None:
         """The client has stopped playing this item there."""
         turn = self._turn
         if turn is not None and turn.response.item_id == item_id:
-            turn.cancel()
+            turn.playout.hold()
             turn.response.close("cancelled", "client_cancelled")
             # The close has put the whole text into the item.
-            self._protocol.conversation.cut(item_id, audio_end_ms)
+            self._turns.stop(turn, audio_end_ms)
 
     def settings_changed(self, previous: SessionSettings, current: SessionSettings) -> None:
         self.listener.configure(current)
+        if not self._interrupts(current):
+            self._let_agent_go_on()
         if current.turn_detection is not None:
             return
-        self._let_agent_go_on()
-        self._unsaid = ""
+        self._turns.drop_suspended()
         if self._caller_open:
             self._caller_open = False
             self._protocol.drop_input()
-            self._forget_ahead()
+            self._turns.forget_ahead()
             self._settle()

@@ -62,6 +62,11 @@ class Interruption:
                 turn.playout.resume()
         return action
 
+    @property
+    def is_in_words(self) -> bool:
+        """The sound took the floor by what it said, not by how long it went on."""
+        return self._judge.by_words
+
     def takes_floor(self, words: tuple[str, ...], activity: Activity, turn: Turn) -> bool:
         """The sound is over before the judge was sure: its words decide."""
         self._judge.observe_words(words)

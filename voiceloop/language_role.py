@@ -49,8 +49,8 @@ A_CLAUSE_AND_MORE = re.compile(r"^.{8,}?[.,;:?!]\s.{6}", re.DOTALL)
 WARM_UP_HISTORY = (ChatMessage("system", "You are a helpful assistant."),)
 
 
-class Conversation:
-    """One stream: its messages so far and the engine branch of the reply in the making."""
+class ChatBranch:
+    """A branch in chat messages: those so far, and the engine branch of the reply in the making."""
 
     def __init__(
         self, opened: OpenBranch, model: Engine, frame: TurnFrame, order: RoleOrder
@@ -93,8 +93,8 @@ class Conversation:
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
         self._draft_number, self._draft_text = draft, ""
-        if self._committed:
-            return
+        if self._committed or (self._tools and params.tool_choice == "none"):
+            return  # such a reply's prompt does not show the tools, and what is staged does
         self.advance()
         staged = self._turn_tokens(self._encode(open_user=user_text))
         turn = {"role": "user", "content": user_text}
@@ -278,7 +278,7 @@ class LanguageRole:
         self.detail = detail
         self._model = model
         self._frame, self._order = TurnFrame.of(model.text), RoleOrder.of(model.text)
-        self._streams: dict[str, Conversation] = {}
+        self._streams: dict[str, ChatBranch] = {}
 
     def warm_up(self) -> None:
         """Stage and answer one short turn: each kernel and buffer is touched once."""
@@ -301,7 +301,7 @@ class LanguageRole:
         try:
             match message:
                 case OpenBranch():
-                    stream = Conversation(message, self._model, self._frame, self._order)
+                    stream = ChatBranch(message, self._model, self._frame, self._order)
                     self._streams[message.stream_id] = stream
                 case Stage():
                     self._streams[message.stream_id].stage(message.stage_id, message.user_text)

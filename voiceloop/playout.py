@@ -1,9 +1,10 @@
 """The agent's mouth: audio of one reply, paced to the client, and what of it was heard.
 
 Owns the samples between the voice and the wire. `Pacer` is pure (time is passed in) and decides
-what leaves when: at most `lead_ms` ahead of what the client can have played, quieter while ducked,
-nothing while held, a short fade and then nothing ever again after a stop. `Playout` runs a pacer on
-the event loop. Nobody else knows what the caller has heard.
+what leaves when: at most `lead_ms` ahead of what the client can have played, nothing beyond a
+limit, quieter while ducked, nothing while held, a short fade and then nothing ever again after a
+stop. The limit is of what may be said, the hold of who speaks: neither lifts the other. `Playout`
+runs a pacer on the event loop. Nobody else knows what the caller has heard.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Chunk:
 class Pacer:
     """What leaves when. Positions count samples of the reply at `rate_hz`.
 
-    Invariants: every sample leaves at most once and in order; after `stop` and its fade none does;
-    `heard_ms` never exceeds what was sent and never decreases.
+    Invariants: every sample leaves at most once and in order, and none beyond the limit; after
+    `stop` and its fade none does; `heard_ms` never exceeds what was sent and never decreases.
     """
 
     def __init__(self, rate_hz: int, lead_ms: float = LEAD_MS, not_before_s: float = 0.0) -> None:
@@ -56,6 +57,7 @@ class Pacer:
         self._pieces: deque[Samples] = deque()
         self._n_buffered = 0
         self._n_sent = 0
+        self._n_limit: int | None = None
         self._words: deque[SpokenWord] = deque()
         self._gain = 1.0
         self._target_gain = 1.0
@@ -80,6 +82,14 @@ class Pacer:
     def finish(self) -> None:
         """No more audio comes."""
         self._finished = True
+
+    def send_until(self, limit_ms: float | None) -> None:
+        """Nothing from there on leaves before the limit is raised; None lifts it."""
+        self._n_limit = None if limit_ms is None else int(limit_ms * self.rate_hz / 1000.0)
+
+    def recall(self, words: tuple[SpokenWord, ...]) -> None:
+        """These words go with the next chunk once more: their sound began in what was sent."""
+        self._words.extendleft(reversed(words))
 
     def beware(self) -> None:
         """Somebody may be about to speak: let the client's buffer run down. Nobody hears it."""
@@ -133,14 +143,15 @@ class Pacer:
 
     def next_chunk(self, now_s: float) -> Chunk | None:
         """The chunk due now, already counted as sent, or None."""
-        if self._held or self._stopped or not self._n_buffered:
+        n_may = self._n_sendable
+        if self._held or self._stopped or not n_may:
             return None
         chunk_samples = self.rate_hz * self._chunk_ms // 1000
-        if self._n_buffered < chunk_samples and not self._finished:
+        if n_may < chunk_samples and n_may == self._n_buffered and not self._finished:
             return None
         if self.wait_s(now_s) > 0:
             return None
-        samples = self._take(min(chunk_samples, self._n_buffered))
+        samples = self._take(min(chunk_samples, n_may))
         return self._sent(self._shape(samples), now_s)
 
     def wait_s(self, now_s: float) -> float:
@@ -150,6 +161,13 @@ class Pacer:
         room_ms = lead_ms - chunk_ms - 1000.0 * (self._play_end_s - now_s)
         # A microsecond of slack: rounding must not make a loop that waits for nothing.
         return 0.0 if room_ms >= -1e-3 else -room_ms / 1000.0
+
+    @property
+    def _n_sendable(self) -> int:
+        """Samples that are there and below the limit."""
+        if self._n_limit is None:
+            return self._n_buffered
+        return max(0, min(self._n_buffered, self._n_limit - self._n_sent))
 
     @property
     def _chunk_ms(self) -> int:
@@ -184,7 +202,7 @@ class Pacer:
         return shaped
 
     def _fade_out(self) -> Chunk | None:
-        count = min(self.rate_hz * FADE_OUT_MS // 1000, self._n_buffered)
+        count = min(self.rate_hz * FADE_OUT_MS // 1000, self._n_sendable)
         if not count:
             return None
         samples = self._take(count)
@@ -223,8 +241,9 @@ class Pacer:
 
     @property
     def is_drained(self) -> bool:
-        """Everything that will ever be sent has been sent."""
-        return self._stopped or (self._finished and not self._n_buffered)
+        """Everything that will ever be sent has been sent; below a limit other may come yet."""
+        is_sent = self._finished and not self._n_buffered and self._n_limit is None
+        return self._stopped or is_sent
 
     def heard_ms(self, now_s: float) -> float:
         """Of the reply, what a client that plays without a buffer of its own has played."""
@@ -233,7 +252,7 @@ class Pacer:
 
     def remaining_ms(self, now_s: float) -> float | None:
         """Audio the client has still to play; None while more may come."""
-        if not self._finished:
+        if not self._finished or self._n_limit is not None:
             return None
         return self.buffered_ms + 1000.0 * max(0.0, self._play_end_s - now_s)
 
@@ -265,6 +284,10 @@ class Playout:
 
     def finish(self) -> None:
         self.pacer.finish()
+        self._changed.set()
+
+    def send_until(self, limit_ms: float | None) -> None:
+        self.pacer.send_until(limit_ms)
         self._changed.set()
 
     def beware(self) -> None:

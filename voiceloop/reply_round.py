@@ -1,12 +1,11 @@
-"""One round of a turn: a prompt, and what the model said, called and used in answer to it.
+"""The rounds of a turn: each a prompt, and what the model said, called and used in answer to it.
 
-Owns the count of a round's tokens, whether or not the model came to report it, and which calls the
-model may make in the round. Pure.
+Owns the count of a round's tokens, whether or not the model came to report it, how many of them
+were for nothing, and which calls the model may make in the round. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -28,6 +27,14 @@ class ReplyRound:
     reported: Usage | None = None
     n_deltas: int = 0
     n_draft_deltas: int = 0
+    _told: Usage | None = None
+
+    def take_usage(self) -> Usage:
+        """What was used since it was last taken: a round may take several responses to say."""
+        told, self._told = self._told, self.usage
+        if told is None:
+            return self._told
+        return Usage(n_reply_tokens=max(0, self._told.n_reply_tokens - told.n_reply_tokens))
 
     @property
     def usage(self) -> Usage:
@@ -43,28 +50,44 @@ class ReplyRound:
         return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
 
 
-def usage_of(rounds: Sequence[ReplyRound]) -> Usage:
-    """The tokens of all rounds; the times of the first, which the caller waited for."""
-    if not rounds:
-        return Usage()
-    used = [each.usage for each in rounds]
-    return replace(
-        used[0],
-        n_prompt_tokens=sum(usage.n_prompt_tokens for usage in used),
-        n_cached_tokens=sum(usage.n_cached_tokens for usage in used),
-        n_reply_tokens=sum(usage.n_reply_tokens for usage in used),
-        n_discarded_tokens=sum(usage.n_discarded_tokens for usage in used),
-        n_turn_tokens=sum(usage.n_turn_tokens for usage in used),
-        n_turn_resident=sum(usage.n_turn_resident for usage in used),
-    )
+class Rounds:
+    """The rounds of one turn, one after the other."""
 
+    def __init__(self) -> None:
+        self._rounds = [ReplyRound()]
 
-def params_of_round(asked: GenerateParams, number: int) -> GenerateParams:
-    """How round `number`, from 1, is drawn: the first as asked for.
+    @property
+    def latest(self) -> ReplyRound:
+        return self._rounds[-1]
 
-    A call that was demanded has been made by the second round, so the model may speak; in the last
-    round it must, since nobody would answer another call.
-    """
-    if number <= 1:
-        return asked
-    return replace(asked, tool_choice="none" if number >= MAX_ROUNDS else "auto")
+    def begin(self) -> None:
+        self._rounds.append(ReplyRound())
+
+    def usage(self, unheard: float = 0.0) -> Usage:
+        """The tokens of all rounds; the times of the first, which the caller waited for.
+
+        unheard: the share of the last round's reply that was cut short before anybody heard it;
+        so many of its tokens were made in vain.
+        """
+        used = [each.usage for each in self._rounds]
+        n_unheard = round(unheard * used[-1].n_reply_tokens)
+        return replace(
+            used[0],
+            n_prompt_tokens=sum(usage.n_prompt_tokens for usage in used),
+            n_cached_tokens=sum(usage.n_cached_tokens for usage in used),
+            n_reply_tokens=sum(usage.n_reply_tokens for usage in used) - n_unheard,
+            n_discarded_tokens=sum(usage.n_discarded_tokens for usage in used) + n_unheard,
+            n_turn_tokens=sum(usage.n_turn_tokens for usage in used),
+            n_turn_resident=sum(usage.n_turn_resident for usage in used),
+        )
+
+    def params(self, asked: GenerateParams) -> GenerateParams:
+        """How the latest round is drawn: the first as asked for.
+
+        A call that was demanded has been made by the second round, so the model may speak; in the
+        last round it must, since nobody would answer another call.
+        """
+        number = len(self._rounds)
+        if number == 1:
+            return asked
+        return replace(asked, tool_choice="none" if number >= MAX_ROUNDS else "auto")

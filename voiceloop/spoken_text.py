@@ -43,12 +43,12 @@ class SpokenText:
     def take_rest(self) -> str:
         return self.take(len(self._text))
 
-    def after(self, n_chars: int, *, is_whole: bool) -> str:
-        """The text beyond the first n_chars; only its whole sentences where more was to come."""
-        rest = self._text[n_chars:].strip()
-        if not is_whole:
-            rest = rest[: 1 + max(rest.rfind(mark) for mark in ".!?")]
-        return rest
+    def take_back(self, n_chars: int) -> int:
+        """Only so much of it was said; returns where the next word begins."""
+        while self._text[n_chars : n_chars + 1].isspace():
+            n_chars += 1
+        self._n_taken = n_chars
+        return n_chars
 
     def fed_at_s(self, n_chars: int) -> float:
         """When the voice had the first n_chars characters (at least the first piece)."""

@@ -8,6 +8,9 @@ and the client's result begins the next.
 A turn may begin before it is known to be wanted: then it reads the drafts of the reply, and holds
 everything (sound, text, calls) until `release` gives it the response to answer. A later draft, or
 the committed reply, that differs takes back only the clauses it changes.
+
+A spoken turn that a sound cut short can be suspended until it is known whether the sound was said
+to it, and then goes on at the next sample, in another response.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from voiceloop.errors import BackendError, BackendTimeout, VoiceLoopError, error
 from voiceloop.items import FunctionCallOutput
 from voiceloop.playout import Chunk, Pacer
 from voiceloop.reply_plan import ReplyPlan
-from voiceloop.reply_round import MAX_ROUNDS, ReplyRound, params_of_round, usage_of
+from voiceloop.reply_round import MAX_ROUNDS, ReplyRound, Rounds
 from voiceloop.response import CloseReason, ResponseHandle
 from voiceloop.services import Services
 from voiceloop.telemetry import TurnTimeline
@@ -69,7 +72,7 @@ class Turn:
         self.wasted_audio_ms = 0.0
         self.released_s: float | None = None
         self.on_done: Callable[[Turn], None] | None = None
-        self._rounds = [ReplyRound()]
+        self._rounds = Rounds()
         self._services = services
         self._fixed_text = fixed_text
         self._drafting = drafting
@@ -80,7 +83,7 @@ class Turn:
         self._released = asyncio.Event()
         self._deadline: asyncio.Timeout | None = None
         self._tools = ToolAnswers(services.agent, plan.tools)
-        self._is_verified = drafting is None  # what is held is what is answered
+        self.keeps_draft = False  # what was held is the beginning of the reply
         self._new_utterance(not_before_s)
 
     def _new_utterance(self, not_before_s: float) -> None:
@@ -123,8 +126,8 @@ class Turn:
     ) -> Turn:
         """This is the response it answers: what is held leaves now, the rest as it comes.
 
-        plan: what is asked for where the turn was held; where it has other words than the draft,
-        what is held waits until the reply is known to say the same.
+        plan: what is asked for where the turn was held. Unless the branch promises that its reply
+        begins with what is held, each clause of that waits until the reply has said the same.
         """
         self._answer_in(response)
         self.released_s = self._services.clock()
@@ -133,32 +136,33 @@ class Turn:
                 timeline.mark(name, at_s)
             self.timeline = timeline
         self.timeline.turn_id = response.id
-        if self._drafting is not None and plan is not None:
-            self._is_verified, self.plan = plan == self.plan, plan
-            live, self._drafting = self._drafting.live, None
-            self.utterance.reread()
-            live.commit_now(plan.prompt[len(live.context.messages) :], plan.params)
-            if self._deadline is not None:
-                now_s = asyncio.get_running_loop().time()
-                self._deadline.reschedule(now_s + GENERATE_DEADLINE_S)
         self._released.set()
-        if self._is_verified:
-            self.utterance.let_go()
+        if self._drafting is not None and plan is not None:
+            self.keeps_draft = self._commit_draft(self._drafting.live, plan)
+            if not self.keeps_draft:
+                self.utterance.let_agreed_go()
+                return self
+        self.utterance.let_go()
         return self
+
+    def _commit_draft(self, live: LiveBranch, plan: ReplyPlan) -> bool:
+        """Ask for the reply; whether it is promised to begin with what is held."""
+        self._drafting, self.plan = None, plan
+        is_newest = self.utterance.is_agreed  # nothing is left of a draft before the newest
+        self.utterance.reread()
+        is_kept = live.commit_now(plan.prompt[len(live.context.messages) :], plan.params)
+        if self._deadline is not None:
+            self._deadline.reschedule(asyncio.get_running_loop().time() + GENERATE_DEADLINE_S)
+        return is_kept and is_newest
 
     def _answer_in(self, response: ResponseHandle) -> None:
         """The response of this round; whoever closes it asks the round what was used."""
-        answered = self._rounds[-1]
         self._response = response
-        response.usage_so_far = lambda: answered.usage
+        response.usage_so_far = self._rounds.latest.take_usage
 
     @property
     def _params(self) -> GenerateParams:
-        return params_of_round(self.plan.params, len(self._rounds))
-
-    @property
-    def is_released(self) -> bool:
-        return self._response is not None
+        return self._rounds.params(self.plan.params)
 
     @property
     def response(self) -> ResponseHandle:
@@ -175,9 +179,7 @@ class Turn:
         """Silence now, for good; idempotent. The response itself is closed by who cancels."""
         if self.outcome is None:
             self.outcome = "cancelled"
-        if not self.playout.pacer.is_stopped:
-            self.wasted_audio_ms += self.playout.pacer.buffered_ms
-            self.playout.stop()
+        self.utterance.stop()
         if self._task is not None:
             self._task.cancel()
 
@@ -186,11 +188,17 @@ class Turn:
         age_s = onset_s - self.released_s if self.released_s is not None else 0.0
         return self.answers is not None and age_s <= RETRACT_S
 
-    def unsaid(self, heard: str) -> str:
-        """What follows the words heard of a spoken reply that was cut short."""
-        if not self.plan.speaks:
-            return ""
-        return self.utterance.text.after(len(heard), is_whole=self.utterance.is_whole)
+    def cut_short(self, heard: str, heard_ms: float) -> None:
+        """Its response ended with these words, after so much sound; `go_on` or `cancel` follows."""
+        self.playout.hold()
+        self._released.clear()  # what it may call waits as well
+        self.utterance.cut_short(heard, heard_ms)
+
+    def go_on(self, response: ResponseHandle) -> None:
+        """Nobody meant to cut it short: on from the next sample, in this response."""
+        self._answer_in(response)
+        self._released.set()
+        self.utterance.go_on()
 
     @property
     def is_audible(self) -> bool:
@@ -198,8 +206,8 @@ class Turn:
 
     @property
     def usage(self) -> Usage:
-        """Of all rounds so far, also where the reply is cut short."""
-        return usage_of(self._rounds)
+        """Of all rounds so far; of a reply cut short what nobody heard is discarded."""
+        return self._rounds.usage(self.utterance.unheard)
 
     @property
     def remaining_ms(self) -> float | None:
@@ -240,7 +248,7 @@ class Turn:
             on_done(self)
 
     def _fail(self, error: VoiceLoopError) -> None:
-        self.playout.stop()
+        self.utterance.stop()
         self._close("failed", error)
 
     def _close(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
@@ -267,7 +275,7 @@ class Turn:
     async def _one_round(
         self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]
     ) -> ReplyRound:
-        done = self._rounds[-1]
+        done = self._rounds.latest
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._generate(live, tail, done))
             if self.plan.speaks:
@@ -287,9 +295,10 @@ class Turn:
             self.utterance.finish()
             return
         limit_s = None if self._drafting is not None else GENERATE_DEADLINE_S
+        is_held, self._held = self._held is not None, None
         try:
             async with asyncio.timeout(limit_s) as self._deadline:
-                if self._held is None or len(self._rounds) > 1:  # else `release` asks
+                if not is_held:  # else `release` asks
                     await live.commit(tail, self._params)
                 self.timeline.mark("prompt_committed", self._services.clock())
                 await self._reply(live, done)
@@ -306,7 +315,6 @@ class Turn:
                 case TextDelta(text=text):
                     done.n_deltas += 1
                     await self._write(text)
-                    self._verify()
                 case ToolCall():
                     await self._announce(event, done)
                 case Generated():
@@ -330,7 +338,7 @@ class Turn:
             case DraftCall():
                 self._tools.call_ahead(event)
             case DraftDone(finish_reason=reason):
-                if reason != "cancelled":
+                if reason not in ("cancelled", "lost"):
                     self.utterance.finish()
 
     async def _write(self, text: str) -> None:
@@ -343,12 +351,6 @@ class Turn:
             return
         self.utterance.say(text)
 
-    def _verify(self) -> None:
-        """What is held of other words may leave once the reply has come past its first clause."""
-        if not self._is_verified and self.is_released and self.utterance.agrees_on_a_clause:
-            self._is_verified = True
-            self.utterance.let_go()
-
     # --- out ---
 
     def _mark_audio(self, written_s: float) -> None:
@@ -359,7 +361,7 @@ class Turn:
         """One chunk to the wire; its words' text goes just before the sound."""
         if chunk.words:
             self.response.transcript_delta(self.utterance.text.take(chunk.words[-1].text_end))
-            self.response.add_words(chunk.words)
+            self.response.add_words(self.utterance.in_item(chunk.words))
         data = encode(chunk.samples, self._encoding)
         self.response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
         self.timeline.mark("first_audio_queued", self._services.clock())
@@ -389,9 +391,10 @@ class Turn:
                 break
             item_id = protocol.new_id("item")
             protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
-        self._rounds.append(ReplyRound())
+        self._rounds.begin()
         self._answer_in(protocol.open_response(request))
         self.outcome = None
+        self.wasted_audio_ms += self.utterance.wasted_ms
         self._new_utterance(self.playout.pacer.play_end_s)
         self._services.on_output()
         return tuple(ChatMessage("tool", answer, (), call.call_id) for call, answer in results)

@@ -1,14 +1,17 @@
 """What the agent says in one response: text in as it is written, paced audio out.
 
 Owns the voice's streams and the words they spoke. The text may be revised: audio of the clauses
-that still stand is kept, what has not left of the rest is thrown away and spoken anew. Nothing
-leaves before `let_go`; after it a revision cannot take back what was sent.
+that still stand is kept, the rest is thrown away and spoken anew. Nothing leaves before
+`let_agreed_go` or `let_go`. After the former only whole clauses leave that the newest version of
+the text has said too, as far as the voice tells when its words sound; so what was sent stands in
+every later version. After the latter all leaves as it comes: no version differs any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -41,18 +44,22 @@ class Utterance:
         speaks_ahead: bool = True,
     ) -> None:
         self.playout = Playout(pacer, emit, clock)
+        self.playout.send_until(0.0)
         self.text = SpokenText()
         self.is_whole = False  # no more text comes
-        self.wasted_ms = 0.0  # of audio that was made for words that did not stand
+        self.wasted_ms = 0.0  # of audio that was made and not heard
         self._voice, self._options = voice, options
         self._new_stream_id = new_stream_id
         self._clock = clock
         self._on_first_audio = on_first_audio
         self._changed = asyncio.Event()
-        self._leaves = asyncio.Event()
+        self._leaves: Literal["nothing", "agreed", "all"] = "nothing"
         self._speaks = asyncio.Event()
         self._words: list[SpokenWord] = []
         self._n_read = 0  # characters that the newest version of the text agreed to
+        # Characters and ms that are said in items before the present one, and where it was cut.
+        self._item_from = (0, 0.0)
+        self._heard: tuple[int, float] | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._speaking: asyncio.Task[None] | None = None
         if speaks_ahead:
@@ -65,7 +72,7 @@ class Utterance:
         async with asyncio.TaskGroup() as self._tasks:
             if self._speaking is None:
                 self._speak_from(0, 0.0)
-            self._tasks.create_task(self._play())
+            self._tasks.create_task(self.playout.run())
 
     def reread(self) -> None:
         """The text comes anew, from its beginning; perhaps it is another."""
@@ -77,13 +84,15 @@ class Utterance:
         return self.text.whole[: self._n_read]
 
     @property
-    def agrees_on_a_clause(self) -> bool:
-        """The newest version has come past its first clause, or to the end of what was known."""
-        agreed = self.agreed
-        return agreed == self.text.whole or any(mark in agreed[:-1] for mark in CLAUSE_MARKS)
+    def is_agreed(self) -> bool:
+        """All that is held stands in the newest version too."""
+        return self._n_read == len(self.text.whole)
 
     def say(self, text: str) -> None:
-        """More of the text; what an earlier version said the same way is there already."""
+        """More of the text; what an earlier version said the same way is there already.
+
+        Raises: BackendError where it takes back what was sent: a promised reply that is another.
+        """
         known = self.text.whole[self._n_read :]
         n_same = next(
             (i for i, (old, new) in enumerate(zip(known, text, strict=False)) if old != new),
@@ -91,15 +100,17 @@ class Utterance:
         )
         self._n_read += n_same
         if n_same == len(text):
+            self._raise_limit()
             return
         if n_same < len(known) or self.is_whole:
             self._revise(self._n_read)
         self.text.add(text[n_same:], self._clock())
         self._n_read += len(text) - n_same
+        self._raise_limit()
         self._changed.set()
 
     def finish(self) -> None:
-        """No more text."""
+        """No more text. Raises: BackendError as `say`."""
         if self._n_read < len(self.text.whole):
             self._revise(self._n_read)
         self.is_whole = True
@@ -110,6 +121,8 @@ class Utterance:
         if self.playout.pacer.is_stopped:
             return
         n_kept, kept_ms = self._clauses_within(n_agreed)
+        if kept_ms < self.playout.pacer.sent_ms:  # only where all was let go on a promise
+            raise BackendError("expected the reply that was promised, found another")
         self.text.cut(n_agreed)
         self.is_whole = False
         self.wasted_ms += self.playout.pacer.cut(kept_ms)
@@ -118,11 +131,63 @@ class Utterance:
             self._speaking.cancel()
         self._speak_from(n_kept, kept_ms)
 
-    def let_go(self) -> None:
-        """What is held leaves now, and all that follows as it comes."""
-        self._leaves.set()
+    def let_agreed_go(self) -> None:
+        """Of what is held each clause leaves when the newest version has come past it."""
+        self._leaves = "agreed"
+        self._raise_limit()
         self._speaks.set()
         self._changed.set()
+
+    def let_go(self) -> None:
+        """What is held leaves now, and all that follows as it comes."""
+        self._leaves = "all"
+        self.playout.send_until(None)
+        self._speaks.set()
+        self._changed.set()
+
+    def _raise_limit(self) -> None:
+        if self._leaves == "agreed":
+            self.playout.send_until(self._clauses_within(self._n_read)[1])
+
+    def cut_short(self, heard: str, heard_ms: float) -> None:
+        """Its item ends with these words, after so much sound."""
+        n_before, before_ms = self._item_from
+        self._heard = n_before + len(heard), before_ms + heard_ms
+
+    def go_on(self) -> None:
+        """The rest is said from the next sample on, as an item of its own."""
+        assert self._heard is not None
+        (n_heard, _), self._heard = self._heard, None
+        sent_ms = self.playout.pacer.sent_ms
+        self._item_from = self.text.take_back(n_heard), sent_ms
+        begun = (w for w in self._words if w.text_end > n_heard and w.start_ms < sent_ms)
+        self.playout.pacer.recall(tuple(begun))
+        self.playout.resume()
+
+    def stop(self) -> None:
+        """Silence, for good; idempotent. What nobody has heard was made for nothing."""
+        pacer = self.playout.pacer
+        if not pacer.is_stopped:
+            self.wasted_ms += pacer.buffered_ms
+            if self._heard is not None:
+                self.wasted_ms += max(0.0, pacer.sent_ms - self._heard[1])
+            self.playout.stop()
+
+    @property
+    def unheard(self) -> float:
+        """The share of its text that nobody heard of it, where it was cut short."""
+        text = self.text.whole.rstrip()
+        return 1.0 - min(1.0, self._heard[0] / len(text)) if self._heard and text else 0.0
+
+    def in_item(self, words: tuple[SpokenWord, ...]) -> tuple[SpokenWord, ...]:
+        """The words in the times and characters of the item that they are said in."""
+        n_chars, at_ms = self._item_from
+        return tuple(_moved(word, -n_chars, -at_ms) for word in words)
+
+    @property
+    def item_heard_ms(self) -> float:
+        """What the caller has heard of the present item."""
+        return max(0.0, self.playout.heard_ms() - self._item_from[1])
 
     # --- the voice ---
 
@@ -180,7 +245,7 @@ class Utterance:
         stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
 
     def _holds_enough(self) -> bool:
-        return not self._leaves.is_set() and self.playout.pacer.buffered_ms >= MOST_HELD_MS
+        return self._leaves == "nothing" and self.playout.pacer.buffered_ms >= MOST_HELD_MS
 
     async def _take_audio(
         self, stream: VoiceStream, n_chars: int, at_ms: float, stall: asyncio.Timeout
@@ -197,16 +262,13 @@ class Utterance:
             stall.reschedule(None)  # a full playout is no fault of the voice
             await self.playout.push(resampler.push(_samples(event)), words)
             self._words += words
+            self._raise_limit()
             if due_s is not None:
                 stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
         raise BackendError("expected the end of speech, found the voice closed")
 
     def _mark_audio(self, words: tuple[SpokenWord, ...]) -> None:
         self._on_first_audio(self.text.fed_at_s(max((word.text_end for word in words), default=0)))
-
-    async def _play(self) -> None:
-        await self._leaves.wait()
-        await self.playout.run()
 
 
 def _moved(word: SpokenWord, n_chars: int, at_ms: float) -> SpokenWord:

@@ -230,17 +230,26 @@ class WorkerRecognizerStream(WorkerStream[RecognizerEvent]):
 
 
 class WorkerBranch(WorkerStream[LanguageEvent]):
+    """The engine's draft of a turn is the reply to it: taken over, or made again just so."""
+
+    def __init__(self, connection: WorkerConnection, stream_id: str) -> None:
+        super().__init__(connection, stream_id)
+        self._drafted: tuple[tuple[ChatMessage, ...], GenerateParams] | None = None
+
     def stage(self, stage_id: int, user_text: str) -> None:
         self.send(Stage(self.stream_id, stage_id, user_text))
 
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
         self.send(Speculate(self.stream_id, draft, user_text, params))
+        self._drafted = (ChatMessage("user", user_text),), params
 
     def stop_draft(self) -> None:
         self.send(StopDraft(self.stream_id))
 
-    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         self.send(Commit(self.stream_id, tail, params))
+        drafted, self._drafted = self._drafted, None
+        return drafted == (tail, params)
 
 
 class WorkerVoiceStream(WorkerStream[VoiceEvent]):

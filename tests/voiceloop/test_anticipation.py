@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.fakes import FakeLanguageModel, Fault
-from voiceloop.anticipation import Anticipation, Context
+from voiceloop.anticipation import MAX_UNREAD_EVENTS, Anticipation, Context
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta
 from voiceloop.config import Ahead
-from voiceloop.errors import BackendError
+from voiceloop.errors import BackendError, Overloaded
 
 pytestmark = pytest.mark.virtual_time
 HISTORY = (ChatMessage("system", "Be kind."), ChatMessage("assistant", "Hello."))
@@ -123,3 +123,26 @@ async def test_an_aborted_turn_leaves_no_branch() -> None:
         bench.anticipation.abort()
         await asyncio.sleep(0)
         assert not model.open_branches and not bench.anticipation.is_open
+
+
+async def test_a_commit_refused_while_many_events_wait_is_told_after_them() -> None:
+    model = FakeLanguageModel()
+    async with bench_of(model) as bench:
+        live = bench.anticipation.new_branch(Context(HISTORY))
+        await asyncio.sleep(0.01)
+        (branch,) = model.branches
+        for index in range(MAX_UNREAD_EVENTS):
+            branch._pipe.put(TextDelta(f"{index}"))
+        await asyncio.sleep(0.01)
+
+        def refuse(tail: object, params: object) -> bool:
+            raise Overloaded("expected room, found none")
+
+        branch.commit = refuse  # type: ignore[method-assign]
+        assert not live.commit_now((), GenerateParams())
+        n_events = 0
+        with pytest.raises(Overloaded):
+            async with asyncio.timeout(5):
+                async for _ in live.events():
+                    n_events += 1
+        assert n_events == MAX_UNREAD_EVENTS

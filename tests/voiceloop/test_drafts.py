@@ -200,3 +200,48 @@ async def test_a_busy_machine_drafts_nothing(clock: Clock) -> None:
         await caller.say(800)
         await caller.listen_until("voiceloop.timeline")
     assert not any(branch.speculated for branch in model.branches)
+
+
+async def test_a_draft_that_was_lost_is_made_again_and_never_said_unverified(clock: Clock) -> None:
+    answers = iter(["Sure, a latte. Anything else?"])
+
+    def answer(messages: tuple[ChatMessage, ...]) -> str:
+        return next(answers, "Which size, please?")  # the service does not say the same twice
+
+    model = FakeLanguageModel(
+        answer, ms_per_token=30, p_end_of_turn=lambda text: 0.9, loses_drafts=True
+    )
+    async with Caller(clock, slow_models(model, ("a latte please",))) as caller:
+        await caller.say(600)
+        await caller.wait_quietly(150)  # "Sure, a latte." is drafted, the rest is not
+        await caller.say(40)  # a breath: the draft is given up, and the words stay the same
+        await caller.listen_until("response.done")
+    assert caller.statuses() == ["completed"]
+    assert caller.transcript() == "Which size, please?"
+    assert caller.audio_ms() == pytest.approx(60 * len("Whichsize,please?"), abs=2)
+
+
+async def test_a_draft_that_was_lost_is_begun_once_more_at_the_next_pause(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        ["One moment, please."], ms_per_token=200, p_end_of_turn=lambda t: 0.9, loses_drafts=True
+    )
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(150)
+        await caller.say(40)
+        await caller.listen_until("response.done")
+    assert model.branches[0].speculated == ["what time is it"] * 2
+
+
+async def test_what_a_retracted_answer_cost_is_counted_as_wasted(clock: Clock) -> None:
+    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.9)
+    async with Caller(clock, slow_models(model, ("i want a latte", "with oat milk"))) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(120)
+        sent_ms = caller.audio_ms()
+        await caller.say(700)
+        await caller.listen_until("voiceloop.timeline")
+    facts = caller.of("voiceloop.timeline")[0].event["timeline"]["anticipation"]
+    assert (facts["n_reply_tokens"], facts["n_discarded_tokens"]) == (0, 6)
+    assert facts["wasted_audio_ms"] >= 60 * len("Yousaidiwantalatte.") > sent_ms > 0

@@ -344,7 +344,7 @@ async def test_a_response_cancelled_in_its_first_instant_leaves_nothing(clock: C
     assert nothing_open(backends)
 
 
-@pytest.mark.parametrize("act", ["input_audio_buffer.clear", "session.update"])
+@pytest.mark.parametrize("act", ["input_audio_buffer.clear", "manual", "no interruptions"])
 async def test_an_agent_held_by_a_sound_the_client_takes_back_goes_on(
     clock: Clock, act: str
 ) -> None:
@@ -356,12 +356,86 @@ async def test_an_agent_held_by_a_sound_the_client_takes_back_goes_on(
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(800)
         await caller.say(200)  # held, not yet stopped
-        if act == "session.update":
-            caller.send(act, session=turn_detection(None))
+        if act == "manual":
+            caller.send("session.update", session=turn_detection(None))
+        elif act == "no interruptions":
+            detection = {"type": "semantic_vad", "interrupt_response": False}
+            caller.send("session.update", session=turn_detection(detection))
+            await caller.say(400)  # the same sound: nothing of it is the agent's matter now
         else:
             caller.send(act)
         await caller.listen_until("response.done", limit_ms=20_000)
+    assert caller.statuses()[0] == "completed"
+
+
+async def test_a_reply_asked_for_while_another_is_drafted_takes_the_draft_s_place(
+    clock: Clock,
+) -> None:
+    model = FakeLanguageModel(["One moment, please."], ms_per_token=20, p_end_of_turn=lambda t: 0.9)
+    backends = instant_backends(language_model=model)
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        await caller.say(600)
+        caller.send("response.create")  # too early: it waits for the words
+        await caller.listen_until("response.done")
+        await caller.wait_quietly(1000)
     assert caller.statuses() == ["completed"]
+    assert caller.transcript() == "One moment, please."
+    assert nothing_open(backends)
+
+
+@pytest.mark.parametrize("ms_per_token", [0, 120])
+async def test_a_reply_cut_by_noise_goes_on_at_the_next_sample_and_is_said_whole(
+    clock: Clock, ms_per_token: float
+) -> None:
+    recognizer = FakeRecognizer()
+    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
+    model = FakeLanguageModel([LONG], ms_per_token=ms_per_token)
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        await caller.say(1200)  # a drill, a neighbour
+        await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
+        messages = caller.session.protocol.conversation.messages()
+        facts = caller.of("voiceloop.timeline")[0].event["timeline"]["anticipation"]
+    assert caller.statuses() == ["cancelled", "completed"]
+    assert len(model.prompts) == 1
+    assert caller.audio_ms() == pytest.approx(60 * len(LONG.replace(" ", "")), abs=1)
+    assert messages[-1] == ChatMessage("assistant", LONG)
+    usages = [r.event["response"]["usage"] for r in caller.of("response.done")]
+    n_tokens = [usage["output_token_details"]["text_tokens"] for usage in usages]
+    assert sum(n_tokens) == len(LONG.split())
+    assert (facts["n_discarded_tokens"], facts["wasted_audio_ms"]) == (0, 0.0)
+
+
+async def test_a_reply_taken_up_again_can_be_cut_short_once_more(clock: Clock) -> None:
+    recognizer = FakeRecognizer(ms_per_word=100)
+    recognizer.script = (  # type: ignore[method-assign]
+        lambda n: ["tell me a story", "", "enough of that"][min(n, 2)]
+    )
+    model = FakeLanguageModel([LONG, "Fine."])
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        await caller.say(1200)
+        await caller.listen_until("response.created", count=2)
+        await caller.wait_quietly(800)
+        await caller.say(500)
+        await caller.listen_until("response.done", count=3)
+        messages = model.prompts[-1]
+        facts = caller.of("voiceloop.timeline")[0].event["timeline"]["anticipation"]
+    assert caller.statuses() == ["cancelled", "cancelled", "completed"]
+    heard = messages[-2].content
+    assert LONG.startswith(heard)
+    n_words, n_heard = len(LONG.split()), len(heard.split())
+    heard_ms = caller.audio_ms() - 60 * len("Fine.")
+    assert abs(heard_ms - 60 * len(heard.replace(" ", ""))) < 60 * 8  # to a word
+    assert facts["n_reply_tokens"] == pytest.approx(n_heard, abs=3)
+    assert facts["n_reply_tokens"] + facts["n_discarded_tokens"] == n_words
+    assert facts["wasted_audio_ms"] > 60 * (len(LONG.replace(" ", "")) - len(heard)) * 0.9
 
 
 @pytest.mark.parametrize("creates", [True, False])

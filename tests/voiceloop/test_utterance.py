@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes import FakeVoice
 from voiceloop.backends import VoiceOptions
+from voiceloop.errors import BackendError
 from voiceloop.playout import Chunk, Pacer
 from voiceloop.utterance import Utterance
 
@@ -85,3 +86,40 @@ async def test_a_text_that_goes_on_where_the_first_ended_is_finished(clock: Cloc
 async def test_nothing_stands_of_a_text_that_begins_otherwise(clock: Clock) -> None:
     spoken = await say_twice(clock, "Sure thing.", "No, sorry.")
     assert spoken.words() == ["No,", "sorry."]
+
+
+async def test_no_sound_leaves_before_the_text_of_its_clause_is_verified(clock: Clock) -> None:
+    spoken = Spoken(clock)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.utterance.run())
+        spoken.utterance.say("Sure thing, one small latte, right away.")
+        spoken.utterance.finish()
+        await asyncio.sleep(1)
+        spoken.utterance.reread()
+        spoken.utterance.let_agreed_go()
+        for text, words in [("Sure thi", []), ("ng, one", ["Sure", "thing,"])]:
+            spoken.utterance.say(text)
+            await asyncio.sleep(5)
+            assert spoken.words() == words
+        spoken.utterance.say(" large latte.")
+        await asyncio.sleep(5)
+        assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."][: len(spoken.words())]
+        spoken.utterance.finish()
+        spoken.utterance.let_go()
+    assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."]
+    assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Surething,onelargelatte."), abs=2)
+
+
+async def test_a_promised_text_that_is_another_after_it_was_sent_is_an_error(clock: Clock) -> None:
+    spoken = Spoken(clock)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(spoken.utterance.run())
+            spoken.utterance.say("Sure thing, one latte.")
+            spoken.utterance.let_go()
+            await asyncio.sleep(0.5)
+            assert spoken.words()
+            spoken.utterance.reread()
+            spoken.utterance.say("No, sorry.")
+    (error,) = raised.value.exceptions
+    assert isinstance(error, BackendError) and "promised" in str(error)
