@@ -42,7 +42,9 @@ from voiceloop.session_update import merge
 from voiceloop.settings import SessionSettings
 from voiceloop.telemetry import Metrics
 
-GREETING_GRACE_S = 0.25  # a client that brings its own instructions does so at once
+# A client that begins by itself does so soon after it connected, or after its settings; the slow
+# ones are SDKs on a busy machine. Who sends sound is there to be greeted, and is at once.
+GREETING_GRACE_S = 1.0
 SLICE_MS = 200.0  # audio heard between two looks at other tasks
 EXPIRY_WARNING_S = 60.0  # time to say goodbye, or to dial again
 MAX_UNREAD_BYTES = 2 * 1024 * 1024  # of events; a client that leaves more is not heard either
@@ -92,6 +94,7 @@ class Session:
         )
         self._output = asyncio.Event()
         self._sent = asyncio.Event()
+        self._any_command = asyncio.Event()
         self._first_command = asyncio.Event()
         self._draining = asyncio.Event()
         self._closing = (1000, "")
@@ -201,6 +204,7 @@ class Session:
             await self._sent.wait()
 
     async def _obey(self, command: Command) -> None:
+        self._any_command.set()
         if not isinstance(command, SettingsChanged):
             self._first_command.set()  # settings alone say nothing of who begins
         floor = self._floor
@@ -275,11 +279,13 @@ class Session:
     # --- time ---
 
     async def _greet(self) -> None:
-        try:
-            async with asyncio.timeout(GREETING_GRACE_S):
-                await self._first_command.wait()
-        except TimeoutError:
-            pass
+        while not self._first_command.is_set():
+            self._any_command.clear()
+            try:
+                async with asyncio.timeout(GREETING_GRACE_S):
+                    await self._any_command.wait()
+            except TimeoutError:
+                break
         settings = self.protocol.settings
         is_ours = settings.type == "realtime" and settings.instructions == self._agent.instructions
         if self._agent.greeting and is_ours and not self.protocol.conversation.items():

@@ -135,6 +135,29 @@ async def test_a_client_that_asks_in_text_at_once_is_not_greeted_first(clock: Cl
     assert caller.of("response.output_text.done")[0].event["text"] != "Welcome."
 
 
+async def test_a_slow_client_that_begins_by_itself_is_not_greeted_first(clock: Clock) -> None:
+    async with Caller(clock, agent=AgentConfig(greeting="Welcome.")) as caller:
+        for _ in range(2):  # an SDK that has much to load tells its settings piece by piece
+            await asyncio.sleep(0.8)
+            caller.send("session.update", session={"type": "realtime", "tool_choice": "auto"})
+        await asyncio.sleep(0.8)
+        content = [{"type": "input_text", "text": "hello"}]
+        item = {"type": "message", "role": "user", "content": content}
+        caller.send("conversation.item.create", item=item)
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+    assert not caller.of("error") and len(caller.of("response.created")) == 1
+
+
+async def test_who_sends_sound_is_greeted_at_once(clock: Clock) -> None:
+    async with Caller(clock, agent=AgentConfig(greeting="Welcome.")) as caller:
+        start_s = clock()
+        caller.send("session.update", session={"type": "realtime", "tool_choice": "auto"})
+        await caller.wait_quietly(40)
+        greeted = await caller.wait_for("response.created")
+    assert greeted.at_s - start_s < 0.1
+
+
 async def test_a_client_that_asks_for_notices_is_warned_before_its_time_is_over(
     clock: Clock,
 ) -> None:
