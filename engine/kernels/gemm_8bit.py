@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_splits, tile_outputs
+from .operands import to_operand
 
 MAX_ROWS = 128
 STEP = 128  # inputs per tile: a line of the cache
@@ -62,7 +63,7 @@ def _gemm_8bit(
         codes = tl.load(tile, mask=is_output[None, :] & is_column[:, None], other=0.0)
         x = x_ptr + row[:, None] * N_IN + column[None, :]
         x = tl.load(x, mask=is_row[:, None] & is_column[None, :], other=0.0)
-        sums = tl.dot(x.to(OPERAND), codes.to(OPERAND), sums)
+        sums = tl.dot(x.to(OPERAND), to_operand(codes), sums)
     sums *= tl.load(scale_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
     if HAS_BIAS:
         if split == 0:

@@ -18,12 +18,14 @@ from .launch import IS_COMPILED, LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_spli
 MAX_ROWS = 128  # from here on the product is bound by arithmetic, which cuBLAS does better
 MAX_HALF = 64  # 128 at 32 rows needs more registers than a thread has, and spills
 
-# Four bytes to their low and high codes, less 8, as bf16: 12 operations for 8 weights. The bits of
-# a code below those of 128.0 (0x4300) are the number 128 + code; 136 (0xc308 with its sign) is
-# taken off exactly. Converting integers one by one would take longer than reading them.
+# Four bytes, and the scale and zero of each (bf16, in one word), to the weights of their low and
+# high codes as bf16. The bits of a code below those of 128.0 (0x4300) are the number 128 + code;
+# 136 (0xc308 with its sign) is taken off exactly, then one fused operation rounds once. Converting
+# integers one by one would take longer than reading them; scaling sums instead of weights would
+# need the sum of the inputs too, whose exchange between threads costs more than all of this.
 UNPACK = tl.constexpr("""
 {
-    .reg .b32 pair0, pair1, one, less;
+    .reg .b32 pair0, pair1, one, less, scale, zero;
     mov.b32 one, 0x3f803f80;
     mov.b32 less, 0xc308c308;
     prmt.b32 pair0, $4, 0, 0x4140;
@@ -38,6 +40,14 @@ UNPACK = tl.constexpr("""
     fma.rn.bf16x2 $1, $1, one, less;
     fma.rn.bf16x2 $2, $2, one, less;
     fma.rn.bf16x2 $3, $3, one, less;
+    prmt.b32 scale, $5, 0, 0x1010;
+    prmt.b32 zero, $5, 0, 0x3232;
+    fma.rn.bf16x2 $0, $0, scale, zero;
+    fma.rn.bf16x2 $1, $1, scale, zero;
+    prmt.b32 scale, $9, 0, 0x1010;
+    prmt.b32 zero, $9, 0, 0x3232;
+    fma.rn.bf16x2 $2, $2, scale, zero;
+    fma.rn.bf16x2 $3, $3, scale, zero;
 }
 """)
 
@@ -48,15 +58,15 @@ class PackedInt4:
 
     codes: uint8 [n_pairs, n_out, half]. Byte (p, n, i) holds input 2 p half + i of output n in its
         low 4 bits and the input `half` further in its high 4: each half of a pair lies in one scale
-        group, so one scaling follows one dot, and the rows of a tile of outputs are contiguous.
-        Inputs past n_in, in the last pair, have code 0 and no group.
-    scale, zero: bf16 [n_groups, n_out].
+        group, and the rows of a tile of outputs are contiguous. Inputs past n_in, in the last pair,
+        have code 0 and no group.
+    scales: int32 [n_groups, n_out], the bits of the scale (bf16) below those of the zero (bf16):
+        one word is the least that a kernel can load ahead of its use.
     n_splits: partial sums over the inputs that a product leaves to its consumer.
     """
 
     codes: Tensor
-    scale: Tensor
-    zero: Tensor
+    scales: Tensor
     n_in: int
     n_out: int
     half: int
@@ -65,7 +75,7 @@ class PackedInt4:
 
     @property
     def nbytes(self) -> int:
-        return self.codes.nbytes + self.scale.nbytes + self.zero.nbytes
+        return self.codes.nbytes + self.scales.nbytes
 
 
 def pack_int4(weight: Int4Weight, *, n_splits: int | None = None) -> PackedInt4:
@@ -82,11 +92,10 @@ def pack_int4(weight: Int4Weight, *, n_splits: int | None = None) -> PackedInt4:
     n_pairs = -(-n_in // (2 * half))
     codes = torch.nn.functional.pad(weight.codes.to(torch.uint8), (0, n_pairs * 2 * half - n_in))
     low, high = codes.view(n_out, n_pairs, 2, half).unbind(2)
-
+    scale_zero = torch.stack((weight.scale.bfloat16(), weight.zero.bfloat16()), -1)
     return PackedInt4(
         (low | (high << 4)).transpose(0, 1).contiguous(),
-        weight.scale.bfloat16().T.contiguous(),
-        weight.zero.bfloat16().T.contiguous(),
+        scale_zero.view(torch.int32)[..., 0].T.contiguous(),
         n_in,
         n_out,
         half,
@@ -99,27 +108,55 @@ def unpack_int4(weight: PackedInt4) -> Tensor:
     """The weights as fp32 [n_out, n_in]."""
     codes = torch.stack((weight.codes & 15, weight.codes >> 4), 1).flatten(0, 1).float() - 8
     codes = codes.transpose(0, 1).flatten(1)[:, : weight.n_in]
-    scale = weight.scale.float().T.repeat_interleave(weight.group, 1)
-    return codes * scale + weight.zero.float().T.repeat_interleave(weight.group, 1)
+    scale, zero = weight.scales.T[..., None].contiguous().view(torch.bfloat16).float().unbind(-1)
+    per_input = (part.repeat_interleave(weight.group, 1) for part in (scale, zero))
+    return codes * next(per_input) + next(per_input)
 
 
 @triton.jit
-def _codes(bytes_tile):
-    """Low and high codes of each byte, less 8, as operands."""
+def _weights(bytes_tile, low_scales, high_scales):
+    """The weights of each byte's low and high code as operands; scales broadcast to the tile."""
     if IS_COMPILED:
         low, high = tl.inline_asm_elementwise(
-            UNPACK, "=r,=r,=r,=r,r", [bytes_tile], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True,
-            pack=4,
+            UNPACK, "=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r", [bytes_tile, low_scales, high_scales],
+            dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=4,
         )  # fmt: skip
     else:
-        low = (bytes_tile & 15).to(OPERAND) - 8
-        high = (bytes_tile >> 4).to(OPERAND) - 8
+        low = ((bytes_tile & 15).to(OPERAND) - 8) * _scale(low_scales) + _zero(low_scales)
+        high = ((bytes_tile >> 4).to(OPERAND) - 8) * _scale(high_scales) + _zero(high_scales)
+    return low, high
+
+
+@triton.jit
+def _scale(scales):
+    return (scales << 16).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _zero(scales):
+    return (scales & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _scales(
+    scales_ptr, pair, output, is_output, N_IN: tl.constexpr, N_OUT: tl.constexpr,
+    HALF: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """The scale words of both halves of a pair, for some outputs."""
+    at = (2 * pair * HALF // GROUP) * N_OUT + output
+    low = tl.load(scales_ptr + at, mask=is_output, other=0)
+    if GROUP % (2 * HALF) == 0:
+        high = low
+    else:
+        # The last pair's high half may lie past the inputs: it meets zeros, and any group will do.
+        at = tl.minimum((2 * pair * HALF + HALF) // GROUP, N_IN // GROUP - 1) * N_OUT + output
+        high = tl.load(scales_ptr + at, mask=is_output, other=0)
     return low, high
 
 
 @triton.jit(do_not_specialize=["n_rows"])
 def _gemm_int4(
-    x_ptr, codes_ptr, scale_ptr, zero_ptr, bias_ptr, out_ptr, n_rows,
+    x_ptr, codes_ptr, scales_ptr, bias_ptr, out_ptr, n_rows,
     N_IN: tl.constexpr, N_OUT: tl.constexpr, N_PAIRS: tl.constexpr, HALF: tl.constexpr,
     GROUP: tl.constexpr, PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -138,33 +175,23 @@ def _gemm_int4(
     for pair in range(begin, tl.minimum(begin + PAIRS_PER_SPLIT, N_PAIRS)):
         # 32 bits count the bytes of any matrix of up to 4 billion weights.
         tile = codes_ptr + (pair * N_OUT + output)[None, :] * HALF + k[:, None]
-        low, high = _codes(tl.load(tile, mask=is_output[None, :], other=0))
+        low_scales, high_scales = _scales(
+            scales_ptr, pair, output, is_output, N_IN, N_OUT, HALF, GROUP
+        )
+        codes = tl.load(tile, mask=is_output[None, :], other=0)
+        low, high = _weights(codes, low_scales[None, :], high_scales[None, :])
         column = pair * (2 * HALF) + k
         x = x_ptr + row[:, None] * N_IN + column[None, :]
         inside = is_row[:, None] & (column < N_IN)[None, :]
-        x_low = tl.load(x, mask=inside, other=0.0)
+        sums = tl.dot(tl.load(x, mask=inside, other=0.0).to(OPERAND), low, sums)
         inside = is_row[:, None] & (column + HALF < N_IN)[None, :]
-        x_high = tl.load(x + HALF, mask=inside, other=0.0)
-        # The last pair's high half may lie past the inputs: it meets zeros, and any group will do.
-        at = (2 * pair * HALF // GROUP) * N_OUT + output
-        sums += _half(x_low, low, scale_ptr + at, zero_ptr + at, is_output)
-        at = tl.minimum((2 * pair * HALF + HALF) // GROUP, N_IN // GROUP - 1) * N_OUT + output
-        sums += _half(x_high, high, scale_ptr + at, zero_ptr + at, is_output)
+        sums = tl.dot(tl.load(x + HALF, mask=inside, other=0.0).to(OPERAND), high, sums)
     if HAS_BIAS:
         if split == 0:
             sums += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
     target = out_ptr + (split * n_rows + row).to(tl.int64)[:, None] * N_OUT + output[None, :]
     inside = is_row[:, None] & is_output[None, :]
     tl.store(target, sums.to(out_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _half(x, codes, scale_ptr, zero_ptr, is_output):
-    """x (code s + z) = s (x code) + z sum(x): codes meet the dot as small exact integers."""
-    scale = tl.load(scale_ptr, mask=is_output, other=0.0).to(tl.float32)
-    zero = tl.load(zero_ptr, mask=is_output, other=0.0).to(tl.float32)
-    x_sum = tl.sum(x.to(tl.float32), 1)
-    return tl.dot(x.to(OPERAND), codes) * scale[None, :] + x_sum[:, None] * zero[None, :]
 
 
 def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -> None:
@@ -179,11 +206,11 @@ def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -
     tile_rows = LEAST_ROWS if rows <= LEAST_ROWS else MAX_TILE_ROWS
     outputs = tile_outputs(weight.n_out, x.device)
     _gemm_int4[(triton.cdiv(rows, tile_rows), triton.cdiv(weight.n_out, outputs), weight.n_splits)](
-        x, weight.codes, weight.scale, weight.zero, x if bias is None else bias, out, rows,
+        x, weight.codes, weight.scales, x if bias is None else bias, out, rows,
         N_IN=weight.n_in, N_OUT=weight.n_out, N_PAIRS=n_pairs, HALF=weight.half,
         GROUP=weight.group, PAIRS_PER_SPLIT=triton.cdiv(n_pairs, weight.n_splits),
         ROWS=tile_rows, OUTPUTS=outputs, HAS_BIAS=bias is not None,
-        num_warps=4, num_stages=4, enable_fp_fusion=True,
+        num_warps=4, num_stages=6, enable_fp_fusion=True,  # 4 KiB a stage: see `choose_splits`
     )  # fmt: skip
 
 
@@ -195,7 +222,7 @@ def gemm_int4_reference(x: Tensor, weight: PackedInt4, bias: Tensor | None, out:
 
 @triton.jit
 def _dequantize_int4(
-    codes_ptr, scale_ptr, zero_ptr, out_ptr,
+    codes_ptr, scales_ptr, out_ptr,
     N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ):  # fmt: skip
@@ -203,24 +230,22 @@ def _dequantize_int4(
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, HALF)
     is_output = output < N_OUT
+    low_scales, high_scales = _scales(scales_ptr, pair, output, is_output, N_IN, N_OUT, HALF, GROUP)
     tile = codes_ptr + (pair * N_OUT + output)[:, None] * HALF + k[None, :]
-    low, high = _codes(tl.load(tile, mask=is_output[:, None], other=0))
+    codes = tl.load(tile, mask=is_output[:, None], other=0)
+    low, high = _weights(codes, low_scales[:, None], high_scales[:, None])
     column = pair * (2 * HALF) + k
     target = out_ptr + output.to(tl.int64)[:, None] * N_IN + column[None, :]
-    for i in tl.static_range(2):
-        at = tl.minimum((2 * pair + i) * HALF // GROUP, N_IN // GROUP - 1) * N_OUT + output
-        scale = tl.load(scale_ptr + at, mask=is_output, other=0.0).to(tl.float32)
-        zero = tl.load(zero_ptr + at, mask=is_output, other=0.0).to(tl.float32)
-        codes = low if i == 0 else high
-        w = codes.to(tl.float32) * scale[:, None] + zero[:, None]
-        inside = is_output[:, None] & (column + i * HALF < N_IN)[None, :]
-        tl.store(target + i * HALF, w.to(out_ptr.dtype.element_ty), mask=inside)
+    inside = is_output[:, None] & (column < N_IN)[None, :]
+    tl.store(target, low.to(out_ptr.dtype.element_ty), mask=inside)
+    inside = is_output[:, None] & (column + HALF < N_IN)[None, :]
+    tl.store(target + HALF, high.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def dequantize_int4(weight: PackedInt4, out: Tensor) -> None:
     """Write W out as bf16 [n_out, n_in], for products of many rows."""
     _dequantize_int4[(weight.codes.shape[0], triton.cdiv(weight.n_out, 32))](
-        weight.codes, weight.scale, weight.zero, out,
+        weight.codes, weight.scales, out,
         N_IN=weight.n_in, N_OUT=weight.n_out, HALF=weight.half, GROUP=weight.group, OUTPUTS=32,
         num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip

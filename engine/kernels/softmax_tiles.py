@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from .launch import OPERAND
+from .operands import to_operand
 
 BLOCK_TOKENS = tl.constexpr(16)
 LOG2_E = 1.4426950408889634
@@ -45,8 +46,8 @@ def _halves(pointers, inside, HALF: tl.constexpr, FORMAT: tl.constexpr):
         low = ((codes & 15).to(tl.int8) - 8).to(OPERAND)
         high = ((codes >> 4).to(tl.int8) - 8).to(OPERAND)
     else:
-        low = tl.load(pointers, mask=inside, other=0.0).to(OPERAND)
-        high = tl.load(pointers + HALF, mask=inside, other=0.0).to(OPERAND)
+        low = to_operand(tl.load(pointers, mask=inside, other=0.0))
+        high = to_operand(tl.load(pointers + HALF, mask=inside, other=0.0))
     return low, high
 
 

@@ -49,7 +49,9 @@ def test_int4_product_equals_its_reference(n_out, n_in, group, rows, n_splits) -
     x = torch.randn(rows, n_in, device=DEVICE).bfloat16()
     bias = torch.randn(n_out, device=DEVICE)
     found, expected = _products(gemm_int4, gemm_int4_reference, weight, x, bias, n_out)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    # Compiled, the kernel rounds its weights to bf16; the interpreter has fp32.
+    tolerance = 1e-3 if DEVICE == "cpu" else 2**-8 * float(expected.abs().max())
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=tolerance)
 
 
 def test_packing_int4_keeps_every_weight() -> None:
