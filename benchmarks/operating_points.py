@@ -39,7 +39,7 @@ class Budget:
 # detector lets go 80 ms late: in calls 3 of 48 turns were cut there at 280 ms and none at 320. An
 # eager agent takes that risk.
 BUDGETS: dict[Eagerness, Budget] = {
-    "high": Budget(0.05, 0.45, 0.45, range(160, 321, 20)),
+    "high": Budget(0.03, 0.36, 0.36, range(160, 321, 20)),
     "auto": Budget(0.02, 0.32, 0.30, range(320, 441, 20)),
     "medium": Budget(0.01, 0.18, 0.18, range(320, 601, 40)),
     "low": Budget(0.005, 0.08, 0.08, range(400, 801, 40)),
@@ -59,6 +59,14 @@ def with_setting(sets: WeightSets, told: Setting, blind: Setting) -> WeightSets:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one setting: the share of turns cut, and their median and mean latency."""
+
+    cut: float
+    latency_ms: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class ScoredTurn:
     heard: HeardTurn
     pauses: tuple[ScoredPause, ...]
@@ -75,7 +83,7 @@ def scored_turns(heard: Iterable[HeardTurn], sets: WeightSets) -> list[ScoredTur
 def chosen_setting(
     turns: Sequence[ScoredTurn], eagerness: Eagerness, blind: Setting | None, least: Setting
 ) -> Setting:
-    """The setting with the least mean wait after plain turns that stays within the budget.
+    """The setting with the least median wait after plain turns that stays within the budget.
 
     blind: what serves until P(end) is known; None: the turns are without it, and the setting to be
     chosen is that one. least: that of the next more eager, which it nowhere undercuts.
@@ -85,24 +93,25 @@ def chosen_setting(
     plain = [turn for turn in turns if "hesitation" not in turn.heard.turn.slices]
     hesitating = [turn for turn in turns if "hesitation" in turn.heard.turn.slices]
 
-    def judged(members: Sequence[ScoredTurn], setting: Setting) -> tuple[float, float]:
+    def judged(members: Sequence[ScoredTurn], setting: Setting) -> Cost:
         outcomes = [turn.outcome(setting, blind or setting, longest_ms) for turn in members]
-        n = max(1, len(outcomes))
-        return sum(o.cut for o in outcomes) / n, sum(o.latency_ms for o in outcomes) / n
+        waits = [o.latency_ms for o in outcomes] or [0.0]
+        cut = sum(o.cut for o in outcomes) / max(1, len(outcomes))
+        return Cost(cut, (float(np.median(waits)), float(np.mean(waits))))
 
-    best: tuple[float, Setting] | None = None
+    best: tuple[tuple[float, float], Setting] | None = None
     thresholds = [threshold for threshold in THRESHOLDS if threshold >= least.threshold]
     for least_ms in budget.least_waits_ms:
         if least_ms < least.least_wait_ms:
             continue
         for threshold in thresholds:  # the lowest that will do is the fastest
             setting = Setting(threshold, float(least_ms))
-            if judged(hesitating, setting)[0] > most_hesitations:
+            if judged(hesitating, setting).cut > most_hesitations:
                 continue
-            cut, latency_ms = judged(plain, setting)
-            if cut <= budget.plain:
-                if best is None or latency_ms < best[0]:
-                    best = (latency_ms, setting)
+            cost = judged(plain, setting)
+            if cost.cut <= budget.plain:
+                if best is None or cost.latency_ms < best[0]:
+                    best = (cost.latency_ms, setting)
                 break
     return best[1] if best else Setting(THRESHOLDS[-1], float(budget.least_waits_ms[-1]))
 
