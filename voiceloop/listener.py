@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from audio.codec import decode
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from audio.resample import Resampler
+from voiceloop.arrivals import Arrivals
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
-from voiceloop.ear import Activity, Ear, TurnInput
+from voiceloop.ear import Ear, TurnInput
 from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
 from voiceloop.prosody import Prosody
 from voiceloop.recognition import Recognition
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
+from voiceloop.stretch import Stretch
 from voiceloop.telemetry import TurnTimeline
 
 SPEECH_THRESHOLD = 0.5  # Silero's own default
@@ -34,7 +35,9 @@ STALL_MS = 300.0  # no audio for this long: the client has stopped sending, wall
 WATCH_S = 0.05
 # The hypothesis may change in the pause; so long its P(end) is waited for before doing without.
 P_END_GRACE_MS = 80.0
-ARRIVALS = 512  # chunks whose arrival is remembered: ten seconds of 20 ms chunks
+# A wait that ends before the next chunk can be there is not held up for it: up to so much silence
+# is taken for granted, and speech in it takes the answer back.
+UNHEARD_MS = 20.0
 
 
 class VoiceActivity(Protocol):
@@ -43,27 +46,6 @@ class VoiceActivity(Protocol):
     def feed(self, samples: Samples) -> Sequence[Any]: ...
 
     def reset(self) -> None: ...
-
-
-@dataclass(slots=True)
-class _Stretch:
-    """The open turn of the caller."""
-
-    onset_ms: float
-    onset_arrival_s: float
-    last_sound_ms: float
-    paused: bool = False
-    first_low_s: float = 0.0
-    flushed: bool = False  # the hypothesis covers all that was said before this pause
-    hypothesis: tuple[str, ...] = ()
-    n_windows: int = 0
-    sum_of_probabilities: float = 0.0
-    p_end_by_ms: float = 0.0  # P(end) of the present words is on its way until then
-
-    @property
-    def voice(self) -> float:
-        """Mean probability of the windows that were sound."""
-        return self.sum_of_probabilities / max(1, self.n_windows)
 
 
 class Listener:
@@ -87,11 +69,12 @@ class Listener:
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
         self._prosody = Prosody()
         self._position = 0
-        self._arrivals: deque[tuple[int, float]] = deque(maxlen=ARRIVALS)
+        self._arrivals = Arrivals()
+        self._decision_due: asyncio.TimerHandle | None = None
         self._pre_roll: deque[Samples] = deque()
         self._pre_roll_samples = 0
         self._n_onset_windows = 0
-        self._stretch: _Stretch | None = None
+        self._stretch: Stretch | None = None
         self._stretch_open = asyncio.Event()
         self._ended: dict[int, TurnInput] = {}
         self.configure(settings)
@@ -149,7 +132,7 @@ class Listener:
         """The next audio of the caller, whole samples in the session's input format."""
         samples = self._resampler.push(decode(data, self._encoding))
         self._position += len(samples)
-        self._arrivals.append((self._position, self._clock()))
+        self._arrivals.add(self._position, self._clock())
         if not self._listens:
             self._recognition.feed(samples.tobytes())
             return
@@ -197,7 +180,7 @@ class Listener:
                 self._endpointing.observe_speech(end_ms - VAD_WINDOW_MS)
         elif not stretch.paused:
             self._pause(stretch)
-        self._ear.on_activity(self._activity(end_ms))
+        self._ear.on_activity(stretch.activity(end_ms))
 
     def _await_onset(self, end_ms: float, probability: float) -> None:
         if probability >= self._threshold:
@@ -212,14 +195,14 @@ class Listener:
     def _begin(self, end_ms: float) -> None:
         self._n_onset_windows = 0
         onset_ms = end_ms - ONSET_WINDOWS * VAD_WINDOW_MS
-        self._stretch = _Stretch(onset_ms, self._arrival_s(onset_ms), end_ms)
+        stretch = self._stretch = Stretch(onset_ms, self._arrival_s(onset_ms), end_ms)
         self._stretch_open.set()
         self._endpointing.reset()
         self._endpointing.observe_speech(onset_ms)
         self._take_pre_roll()
-        self._ear.on_speech_onset(self._activity(end_ms))
+        self._ear.on_speech_onset(stretch.activity(end_ms))
 
-    def _pause(self, stretch: _Stretch) -> None:
+    def _pause(self, stretch: Stretch) -> None:
         """First low window: ask for the fullest hypothesis while the silence is still young."""
         stretch.paused, stretch.flushed = True, False
         stretch.first_low_s = self._clock()
@@ -231,23 +214,9 @@ class Listener:
         self._endpointing.observe_silence(stretch.last_sound_ms, *tail)
         self._recognition.flush()
 
-    def _activity(self, now_ms: float) -> Activity:
-        stretch = self._stretch
-        assert stretch is not None
-        silence_ms = max(0.0, now_ms - stretch.last_sound_ms) if stretch.paused else 0.0
-        speech_ms = stretch.last_sound_ms - stretch.onset_ms
-        voice = stretch.voice if stretch.n_windows else 1.0
-        return Activity(stretch.onset_ms, speech_ms, silence_ms, stretch.onset_arrival_s, voice)
-
     def _arrival_s(self, at_ms: float) -> float:
         """When the sample at this point of the audio clock came in."""
-        position = at_ms * RECOGNIZER_HZ / 1000.0
-        found = self._clock()
-        for end, arrival_s in reversed(self._arrivals):
-            if end < position:
-                break
-            found = arrival_s
-        return found
+        return self._arrivals.at_s(at_ms, self._clock())
 
     # --- the end of a turn ---
 
@@ -282,8 +251,29 @@ class Listener:
                 "tail_level_db": evidence.tail_level_db,
             }
             self._end_turn(stretch, facts)
+        elif decision.wait_ms is not None and decision.wait_ms <= UNHEARD_MS:
+            self._decide_at(now_ms + decision.wait_ms + 0.1)  # past it, however rounded
 
-    def _end_turn(self, stretch: _Stretch, facts: dict[str, Any]) -> None:
+    def _decide_at(self, at_ms: float) -> None:
+        """Decide at this point of the audio clock unless a chunk comes first."""
+        if (last_s := self._arrivals.last_s) is None:
+            return
+        self._forget_due()
+        delay_s = last_s + (at_ms - self.now_ms) / 1000.0 - self._clock()
+        self._decision_due = asyncio.get_running_loop().call_later(
+            max(0.0, delay_s), self._decide_unheard, self._position, at_ms
+        )
+
+    def _decide_unheard(self, position: int, at_ms: float) -> None:
+        if position == self._position:
+            self._decide(at_ms)
+
+    def _forget_due(self) -> None:
+        if self._decision_due is not None:
+            self._decision_due.cancel()
+            self._decision_due = None
+
+    def _end_turn(self, stretch: Stretch, facts: dict[str, Any]) -> None:
         timeline = TurnTimeline("", stretch.last_sound_ms)
         timeline.mark("speech_end", self._arrival_s(stretch.last_sound_ms))
         timeline.mark("first_low_frame", stretch.first_low_s)
@@ -297,14 +287,14 @@ class Listener:
         # waiting for it costs 15-40 ms.
         timeline.mark("transcript_final", self._clock())
         segment = self._recognition.segment
-        turn = _turn_input(segment, stretch, timeline)
+        turn = stretch.turn_input(segment, timeline)
         self.discard()
         self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis)
         self._ear.on_turn(turn)
 
-    def _finalize(self, stretch: _Stretch, timeline: TurnTimeline) -> int:
+    def _finalize(self, stretch: Stretch, timeline: TurnTimeline) -> int:
         segment = self._recognition.finalize()
-        self._ended[segment] = _turn_input(segment, stretch, timeline)
+        self._ended[segment] = stretch.turn_input(segment, timeline)
         self._idle()
         return segment
 
@@ -319,7 +309,7 @@ class Listener:
         now_ms = self.now_ms
         if self._stretch is None:
             self._take_pre_roll()
-        stretch = self._stretch or _Stretch(now_ms, self._clock(), now_ms)
+        stretch = self._stretch or Stretch(now_ms, self._clock(), now_ms)
         timeline = TurnTimeline("", stretch.last_sound_ms)
         timeline.mark("speech_end", self._arrival_s(stretch.last_sound_ms))
         timeline.mark("endpoint_decision", self._clock())
@@ -373,27 +363,27 @@ class Listener:
 
     async def run(self) -> None:
         """Recognize, and watch for a client that stops sending, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._recognition.run(), name="recognition")
-            tasks.create_task(self._watch_for_stall(), name="stall watch")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._recognition.run(), name="recognition")
+                tasks.create_task(self._watch_for_stall(), name="stall watch")
+        finally:
+            self._forget_due()
 
     async def _watch_for_stall(self) -> None:
         while True:
             await self._stretch_open.wait()
             await asyncio.sleep(WATCH_S)
             stretch = self._stretch
-            if stretch is None or not self._arrivals:
+            last_s = self._arrivals.last_s
+            if stretch is None or last_s is None:
                 continue
-            stalled_ms = 1000.0 * (self._clock() - self._arrivals[-1][1])
+            stalled_ms = 1000.0 * (self._clock() - last_s)
             if stalled_ms < STALL_MS:
                 continue
             now_ms = self.now_ms + stalled_ms
             if not stretch.paused:
                 self._pause(stretch)
-            self._ear.on_activity(self._activity(now_ms))
+            self._ear.on_activity(stretch.activity(now_ms))
             if self._stretch is stretch:
                 self._decide(now_ms)
-
-
-def _turn_input(segment: int, stretch: _Stretch, timeline: TurnTimeline) -> TurnInput:
-    return TurnInput(segment, stretch.hypothesis, stretch.onset_ms, stretch.last_sound_ms, timeline)

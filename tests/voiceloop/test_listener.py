@@ -13,8 +13,9 @@ import pytest
 from audio.codec import encode
 from tests.fakes import EnergyVad, FakeRecognizer, FakeRecognizerStream, Fault, quiet, utterance
 from voiceloop.backends import ChatMessage, Partial, RecognizerOptions
+from voiceloop.ear import Activity, TurnInput
 from voiceloop.errors import BackendError
-from voiceloop.listener import Activity, Listener, TurnInput
+from voiceloop.listener import Listener
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 
 pytestmark = pytest.mark.virtual_time
@@ -122,6 +123,15 @@ async def test_a_turn_is_timed_on_the_audio_clock_in_every_format(
     marks = turn.timeline.marks
     waited_ms = 1000 * (marks["endpoint_decision"] - marks["speech_end"])
     assert waited_ms == pytest.approx(300, abs=40)
+
+
+async def test_a_wait_may_end_between_two_chunks(clock: Clock) -> None:
+    settings = SessionSettings(turn_detection=ServerVad(silence_duration_ms=313))
+    async with listening(clock, settings=settings) as bench:
+        await bench.say(800)
+        await bench.be_quiet(500)
+    (turn,) = bench.ear.turns
+    assert turn.timeline.facts["endpoint"]["silence_ms"] == pytest.approx(313, abs=0.2)
 
 
 async def test_the_recognizer_hears_the_sound_before_the_onset(clock: Clock) -> None:
