@@ -2,19 +2,21 @@
 
     python -m benchmarks.engine_bench --gpu [--part NAME ...]
 
-Rows go to `out/benchmarks/engine_gpu.json`; what stands there for this commit and device is not
-measured again, so an interrupted part goes on where it stopped. Weights are random, made on the
-device: they serve speed alone. No network is needed.
+Rows go to `out/benchmarks/engine_gpu.json`; what stands there for this engine's sources and device
+is not measured again, so an interrupted part goes on where it stopped; rows that failed are tried
+again. Weights are random, made on the device: they serve speed alone. No network is needed.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -35,6 +37,7 @@ from engine.text import Text
 from engine.types import Done, EngineConfig, Event, SamplingParams
 
 PART_SECONDS = 440  # after this no further row is begun: a part must end within eight minutes
+DEVICE = "cuda"  # tests put "reference" here, to try the parts where there is no GPU
 N_TOKENS = 64  # of a measured reply
 N_COMMITS = 20
 TAIL = [17, 18, 19, 20, 21]  # what a commit adds to staged words
@@ -42,18 +45,19 @@ Row = tuple[str, Callable[[], dict[str, Any]]]
 
 
 class Rows:
-    """The file of rows; one measurement a row, kept for one commit and device."""
+    """The file of rows; one measurement a row, kept for the same sources and device."""
 
     def __init__(self, path: Path = RESULTS / "engine_gpu.json") -> None:
         self._path = path
         where = {
             **provenance(),
+            "sources": _sources(),
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "bandwidth_gb_s": 0.0,
         }
         known = json.loads(path.read_text()) if path.is_file() else {}
-        same = all(known.get(key) == where[key] for key in ("commit", "device"))
+        same = all(known.get(key) == where[key] for key in ("sources", "device"))
         self.data = known if same else {**where, "rows": {}}
         if not self.data["bandwidth_gb_s"]:
             self.data["bandwidth_gb_s"] = engine_gpu_kernels.copy_bandwidth()
@@ -63,20 +67,33 @@ class Rows:
         started = time.monotonic()
         for name, measure in rows:
             key = f"{part}/{name}"
-            if key in self.data["rows"]:
+            if key in self.data["rows"] and not self.data["rows"][key].get("error"):
                 continue
             if time.monotonic() - started > PART_SECONDS:
                 print(f"{part}: time is up before {name}; run the part again to go on")
                 return False
             try:
                 row = measure()
-            except (torch.cuda.OutOfMemoryError, RuntimeError) as error:
-                row = {"error": str(error).splitlines()[0]}
+            except Exception as error:  # one row's failure must not cost the others their turn
+                traceback.print_exc()
+                row = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
             self.data["rows"][key] = row
             print(key, json.dumps(row), flush=True)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(json.dumps(self.data, indent=1) + "\n")
+            if "CUDA error" in (row.get("error") or ""):
+                print(f"{part}: the device is lost to this process; run the part again")
+                return False
         return True
+
+
+def _sources() -> str:
+    """A digest of the engine's files: a copy of the tree without its history has no commit."""
+    folder = Path(__file__).parent.parent / "engine"
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 # -- an engine of a given shape ------------------------------------------------------------------
@@ -85,17 +102,17 @@ class Rows:
 def build(shape: str, **changes: Any) -> Engine:
     """An engine with random weights of that shape, its graphs captured."""
     release()
-    config = EngineConfig(device="cuda", share_steps=True, **changes)
-    device = open_device("cuda", "bf16")
+    config = EngineConfig(device=DEVICE, share_steps=True, **changes)
+    device = open_device(DEVICE, "bf16")
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), SHAPES[shape])
         model = read_config(model_dir)
         decoder = Decoder(
-            RandomCheckpoint(model_dir, "cuda"),
+            RandomCheckpoint(model_dir, device.torch_name),
             model,
             dtype="bf16",
             quant=config.quant,
-            device="cuda",
+            device=device.torch_name,
             context_length=config.context_length or model.context_length,
             make_linear=device.make_linear,
         )

@@ -119,7 +119,7 @@ def _transformers(shape: str) -> dict[str, Any]:
     cache = StaticCache(config=config, max_cache_len=2048)
     step = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # as `generate` does; tensors of inference mode may not become static inputs
     def run() -> tuple[float, float]:
         cache.reset()
         prompt = torch.full((1, 1024), 17, device="cuda")
