@@ -15,6 +15,7 @@ SETS = (CALLS, ANTICIPATION)
 GAP_MS = {CALLS: (700, 1200), ANTICIPATION: (350, 700), HUMAN: (550, 1000)}  # p50, p95
 MOST_CUT_INS = {CALLS: 3, ANTICIPATION: 3, HUMAN: 5}  # percent
 BARGE_IN_MS = {CALLS: (300, 320), ANTICIPATION: (250, 280)}  # silent on the wire, audible
+DUCKED_MS = 120
 RUNTIME_MS = 60  # of our own beside an endpoint timer
 SLOWEST_MS = 1500
 
@@ -73,7 +74,10 @@ def _ahead(data: dict[str, Any]) -> list[Bar]:
 
 def _barge_in(data: dict[str, Any], chosen: str) -> list[Bar]:
     wire_ms, audible_ms = BARGE_IN_MS[chosen]
+    ducked_ms = data["barge_in_ducked_ms"]["p95"]
+    ducked = [Bar("barge-in p95, ducked", ducked_ms, DUCKED_MS)] if chosen == ANTICIPATION else []
     return [
+        *ducked,
         Bar("barge-in p95, silent on the wire", data["barge_in_wire_ms"]["p95"], wire_ms),
         Bar("barge-in p95, audible at the client", data["barge_in_audible_ms"]["p95"], audible_ms),
     ]

@@ -156,6 +156,7 @@ def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
     rows = (
         ("gap", "gap_ms"),
         ("audible (40 ms buffer)", "audible_ms"),
+        ("barge-in, ducked", "barge_in_ducked_ms"),
         ("barge-in, on the wire", "barge_in_wire_ms"),
         ("barge-in, audible", "barge_in_audible_ms"),
         ("tokens left to prefill", "left_to_prefill"),

@@ -31,6 +31,7 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
         "audible_ms": asdict(
             Distribution.of([t.audible_ms for t in turns if t.audible_ms is not None])
         ),
+        "barge_in_ducked_ms": asdict(Distribution.of([b.ducked_ms for b in barge_ins])),
         "barge_in_wire_ms": asdict(Distribution.of([b.wire_ms for b in barge_ins])),
         "barge_in_audible_ms": asdict(Distribution.of([b.audible_ms for b in barge_ins])),
         "waterfalls": len(waterfalls),

@@ -134,7 +134,13 @@ def print_figures(data: dict[str, Any]) -> None:
         "with the expected words"
     )
     print(f"{'ms':<22}{'n':>5}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'most':>9}")
-    for key in ("gap_ms", "audible_ms", "barge_in_wire_ms", "barge_in_audible_ms"):
+    for key in (
+        "gap_ms",
+        "audible_ms",
+        "barge_in_ducked_ms",
+        "barge_in_wire_ms",
+        "barge_in_audible_ms",
+    ):
         row = data[key]
         cells = (row[name] for name in ("p50", "p90", "p95", "p99", "most"))
         print(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from clients.call_result import CallResult
+from clients.call_record import Arrived
+from clients.call_result import CallResult, last_loud_at
 from clients.call_script import After, ScriptedTurn, Utterance, utterance_of
 from clients.connection import RATE_HZ
 from clients.errors import ConnectionFailed
@@ -153,3 +154,16 @@ async def test_requested_turn_detection_reaches_the_server(clock: Clock) -> None
         await SimulatedCall(connection, (), options=options, clock=clock).run()
     [update] = [e for e in session.client_events if e["type"] == "session.update"]
     assert update["session"]["audio"]["input"]["turn_detection"] == detection
+
+
+def test_the_duck_is_read_from_what_arrived() -> None:
+    """Full loudness up to 60 ms after the onset, then -10 dB, then a fade: pieces of 20 ms."""
+    tone = np.full(480, 8000, np.int16)
+    gains = [1.0] * 8 + [0.3] * 4 + [0.05]
+    pieces = [
+        Arrived(10.0 + 0.02 * index, (tone * gain).astype(np.int16))
+        for index, gain in enumerate(gains)
+    ]
+    assert last_loud_at(pieces, onset_at=10.08) == pytest.approx(10.14)
+    assert last_loud_at(pieces[:4], onset_at=10.08) == pytest.approx(10.06)
+    assert last_loud_at([], onset_at=10.08) == 10.08
