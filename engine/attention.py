@@ -82,7 +82,7 @@ def plan_step(
             masks = {
                 window: _mask(first, n_rows, window, repeats, dtype, device) for window in windows
             }
-            blocks = _compact(table[:n_blocks], device)
+            blocks = compact(table[:n_blocks], device)
             spans.append(Span(row, n_rows, first, blocks, masks))
         slots.extend(
             table[p // BLOCK_TOKENS] * BLOCK_TOKENS + p % BLOCK_TOKENS
@@ -90,7 +90,7 @@ def plan_step(
         )
         row += n_rows
     batch = _plan_batch(parts, batched, windows, dtype, device) if batched else None
-    return Plan(spans, _compact(slots, device), batch)
+    return Plan(spans, compact(slots, device), batch)
 
 
 def _batched(parts: Sequence[Part]) -> set[int]:
@@ -117,15 +117,11 @@ def _plan_batch(
     key = torch.arange(n_blocks * BLOCK_TOKENS, device=device)[None]
     masks = {}
     for window in windows:
-        hidden = key > position
-        if window:
-            hidden |= key <= position - window
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
-        masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
+        masks[window] = _hide(position, key, window, dtype)[:, None, None]
     return Batch(torch.tensor(rows, device=device), torch.tensor(tables, device=device), masks)
 
 
-def _compact(indices: Sequence[int], device: str) -> "Tensor | slice":
+def compact(indices: Sequence[int], device: str) -> "Tensor | slice":
     """A slice where the indices are neighbours: writing and reading through it copies nothing."""
     start, n = indices[0], len(indices)
     if indices[-1] - start == n - 1 and all(b == start + i for i, b in enumerate(indices)):
@@ -142,11 +138,15 @@ def _mask(
     skip = _skip(first, window)
     query = torch.arange(first, first + n_rows, device=device)[:, None]
     key = torch.arange(skip, first + n_rows, device=device)[None]
+    mask = _hide(query, key, window, dtype)
+    return torch.cat([mask] * repeats) if repeats > 1 else mask
+
+
+def _hide(query: Tensor, key: Tensor, window: int, dtype: torch.dtype) -> Tensor:
     hidden = key > query
     if window:
         hidden |= key <= query - window
-    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-    return torch.cat([mask] * repeats) if repeats > 1 else mask
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)
 
 
 def _skip(first: int, window: int) -> int:

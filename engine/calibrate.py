@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .kv_cache import KvPool
 from .linear import INT4_GROUP, DenseLinear, Linear
 from .loader import Checkpoint
 from .model import Decoder
@@ -111,14 +110,7 @@ def calibrate(decoder: Decoder, tokens: Tokens[int]) -> list[LayerScales]:
         recorders = [_Recorder(product) for product in (layer.qkv, layer.gate_up, layer.down)]
         layer.qkv, layer.gate_up, layer.down = recorders
         recorded.append(recorders)
-    config = decoder.config
-    pool = KvPool(
-        n_layers=config.n_layers,
-        n_kv_heads=config.n_kv_heads,
-        head_dim=config.head_dim,
-        n_blocks=n_blocks_for(len(tokens)),
-        dtype=decoder.dtype,
-    )
+    pool = decoder.make_pool(n_blocks_for(len(tokens)))
     sequence = Sequence(pool, PrefixTree(pool))
     sequence.tokens = list(tokens)
     sequence.reserve(len(tokens))

@@ -19,7 +19,6 @@ from .assembly import context_length, make_drafters, read_model
 from .branch import Branch
 from .device import open_device
 from .grammar import GrammarCompiler
-from .kv_cache import KvPool
 from .model import Decoder
 from .prefix_tree import PrefixTree
 from .reply import Reply
@@ -61,16 +60,8 @@ class Engine:
         device = open_device(config.device, config.dtype)
         self.context_length = context_length(model, config)
         self.vocab_size = model.vocab_size
-        self.pool = KvPool(
-            n_layers=model.n_layers,
-            n_kv_heads=model.n_kv_heads,
-            head_dim=model.head_dim,
-            n_blocks=config.kv_tokens // BLOCK_TOKENS,
-            dtype=decoder.dtype,
-            device=device.torch_name,
-            kv_format=config.kv_format,
-            poison=config.poison,
-        )
+        n_blocks = config.kv_tokens // BLOCK_TOKENS
+        self.pool = decoder.make_pool(n_blocks, config.kv_format, config.poison)
         self.tree = PrefixTree(self.pool, is_sharing=config.prefix_cache)
         self.runner = device.make_runner(decoder, self.pool, config, text.end_of_turn_id)
         self.allowances = Allowances(config.speculation_waste_tokens)

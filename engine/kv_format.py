@@ -61,22 +61,15 @@ class Fp8Kv:
         return codes.to(self.dtype) * scales[..., None]
 
 
-class Int8Kv:
-    """Symmetric 8-bit integers."""
+class Int8Kv(Fp8Kv):
+    """Symmetric 8-bit integers; decoded like the floats."""
 
-    code_dtype, is_scaled = torch.int8, True
-
-    def __init__(self, head_dim: int, dtype: torch.dtype) -> None:
-        self.code_size, self.dtype = head_dim, dtype
+    code_dtype = torch.int8
 
     def encode(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         scales = vectors.abs().amax(-1).clamp_min(SMALLEST) / 127
         codes = (vectors / scales[..., None]).round_().clamp_(-127, 127)
         return codes.to(torch.int8), scales
-
-    def decode(self, codes: Tensor, scales: Tensor | None) -> Tensor:
-        assert scales is not None
-        return codes.to(self.dtype) * scales[..., None]
 
 
 class Int4Kv:

@@ -170,6 +170,15 @@ class Decoder:
         draft.windows = set(draft.config.windows)
         return draft
 
+    def make_pool(self, n_blocks: int, kv_format: str = "plain", poison: bool = False) -> KvPool:
+        """Memory for the keys and values of this model."""
+        config = self.config
+        return KvPool(
+            n_layers=config.n_layers, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim,
+            n_blocks=n_blocks, dtype=self.dtype, device=self.device, kv_format=kv_format,
+            poison=poison,
+        )  # fmt: skip
+
     def forward(
         self, tokens: Tensor, positions: "Tensor | slice", plan: Plan, pool: KvPool,
         wanted: "Tensor | slice | None",

@@ -99,20 +99,6 @@ class PrefixTree:
             self._drop(node)
         return len(victims)
 
-    def clear(self, salt: str | None = None) -> None:
-        """Forget everything (of one salt), e.g. when a tenant asks for it."""
-        for node in list(self._by_age.values()):
-            root = node
-            while root.parent is not None:
-                root = root.parent
-            if salt is None or root is self._roots.get(salt):
-                del self._by_age[node.block]
-                self.pool.release([node.block])
-        if salt is None:
-            self._roots.clear()
-        else:
-            self._roots.pop(salt, None)
-
     def _drop(self, node: Node) -> None:
         if node.children or node.parent is None:
             raise IntegrityError(f"expected a leaf to evict, found block {node.block} inside")

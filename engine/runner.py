@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .attention import plan_step
+from .attention import compact, plan_step
 from .kv_cache import KvPool
 from .model import Decoder
 from .sequence import Sequence
@@ -113,13 +113,5 @@ class Runner:
             else torch.tensor(positions, device=device),
             plan,
             self.pool,
-            _rows(wanted, device),
+            compact(wanted, device) if wanted else None,
         )  # fmt: skip
-
-
-def _rows(wanted: list[int], device: str) -> "Tensor | slice | None":
-    if not wanted:
-        return None
-    if wanted[-1] - wanted[0] == len(wanted) - 1:
-        return slice(wanted[0], wanted[-1] + 1)
-    return torch.tensor(wanted, device=device)

@@ -10,7 +10,6 @@ from typing import Protocol
 from torch import Tensor
 
 from .device import MakeRunner
-from .kv_cache import KvPool
 from .model import Decoder
 from .prefix_tree import PrefixTree
 from .reply import Reply
@@ -90,18 +89,10 @@ class ModelDrafter:
         context_length: int,
         make_runner: MakeRunner,
     ) -> None:
-        model = decoder.config
-        self.pool = KvPool(
-            n_layers=model.n_layers,
-            n_kv_heads=model.n_kv_heads,
-            head_dim=model.head_dim,
-            n_blocks=config.kv_tokens // BLOCK_TOKENS,
-            dtype=decoder.dtype,
-            device=decoder.device,
-        )
+        self.pool = decoder.make_pool(config.kv_tokens // BLOCK_TOKENS)
         self.tree = PrefixTree(self.pool)
         self.runner = make_runner(decoder, self.pool, config, NO_TOKEN)
-        self.context_length = min(context_length, model.context_length)
+        self.context_length = min(context_length, decoder.config.context_length)
         self._sequences: dict[str, Sequence] = {}
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:

@@ -184,7 +184,7 @@ class World:
         for life in self.lives.values():
             life.branch.close()
         self.engine.check_integrity()
-        self.engine.tree.clear()
+        self.engine.tree.evict(len(self.engine.tree))
         assert self.engine.pool.n_free == self.engine.pool.n_blocks
 
 

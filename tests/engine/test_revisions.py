@@ -78,4 +78,4 @@ def test_revised_transcripts_answer_as_if_asked_at_once(tiny_model: Path, kv_for
         assert branch.sequence.tokens == fresh.sequence.tokens, f"turn {n_turns}: {said}"
         branch.close()
         fresh.close()
-        cold.tree.clear()
+        cold.tree.evict(len(cold.tree))
