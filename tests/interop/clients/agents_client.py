@@ -7,7 +7,10 @@ from contextlib import asynccontextmanager
 
 from agents import function_tool
 from agents.realtime import RealtimeAgent, RealtimeRunner
-from agents.realtime.model_inputs import RealtimeModelSendRawMessage
+from agents.realtime.model_inputs import (
+    RealtimeModelSendRawMessage,
+    RealtimeModelSendSessionUpdate,
+)
 from scenario import (
     ASKED,
     CHOSEN,
@@ -24,12 +27,17 @@ from scenario import (
 
 VAD = {"type": "semantic_vad", "interrupt_response": True}
 called = []
+forced = []  # the session whose settings ask for a call
 
 
 @function_tool
-def hours(day: str) -> str:
+async def hours(day: str) -> str:
     """Opening hours of a day."""
     called.append(day)
+    while forced:  # the reply to the result is to be spoken
+        auto = {"model_name": "gpt-realtime", "tool_choice": "auto", "turn_detection": VAD}
+        update = RealtimeModelSendSessionUpdate(session_settings=auto)
+        await forced.pop().model.send_event(update)
     return RESULT
 
 
@@ -91,9 +99,13 @@ async def spoken_turn():
 
 async def tool_call():
     async with opened(tools=True, tool_choice="required") as session:
+        forced.append(session)
         await session.send_message(USE_THE_TOOL)
         await until(session, "tool_end")
         assert len(called) == 1 and isinstance(called[0], str), called
+        await until(session, "audio")
+        done = (await until(session, "response.done"))[-1].data.data["response"]
+        assert done["status"] == "completed" and len(called) == 1, (done, called)
 
 
 async def barge_in():

@@ -7,12 +7,16 @@ const { z } = packages("zod");
 
 const SEMANTIC = { type: "semantic_vad", interruptResponse: true, createResponse: true };
 const called = [];
+let forced = null; // the session whose settings ask for a call
 const hours = tool({
   name: "hours",
   description: "Opening hours of a day.",
   parameters: z.object({ day: z.string() }),
   execute: async ({ day }) => {
     called.push(day);
+    // The reply to the result is to be spoken.
+    forced?.transport.sendEvent({ type: "session.update", session: { type: "realtime", tool_choice: "auto" } });
+    forced = null;
     return RESULT;
   },
 });
@@ -63,9 +67,13 @@ async function spoken_turn({ session, until }) {
 }
 
 async function tool_call({ session, until }) {
+  forced = session;
   session.sendMessage(USE_THE_TOOL);
   await until("session.tool_end");
   check(called.length === 1 && typeof called[0] === "string", called);
+  await until("session.audio");
+  const { response } = await until("response.done");
+  check(response.status === "completed" && called.length === 1, response);
 }
 
 async function barge_in({ session, until }) {
