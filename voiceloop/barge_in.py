@@ -3,8 +3,10 @@
 Owns the judgement duck -> hold -> stop, or back to full loudness. The hold comes fast and costs
 nothing: the wire is silent from there, and a resume goes on at the very next sample. The stop is
 for good, so it waits for evidence: several words that are no backchannel, a word that asks for the
-floor, or speech that goes on. "mm-hm", a cough and the agent's own echo give the floor back. Every
-state is left by speech (towards stop) or by silence (towards resume): none is dead.
+floor, or a plain voice that goes on. "mm-hm", a cough and the agent's own echo give the floor back.
+Every state is left by speech (towards stop) or by silence (towards resume), and none keeps a held
+agent waiting: a sound that after LONGEST_HELD_MS is neither words nor plainly a voice is talked
+over, until it turns out to be one of them.
 Times are milliseconds of speech or silence on the audio clock.
 """
 
@@ -17,12 +19,14 @@ from typing import Literal
 from voiceloop.agent import BargeIn
 from voiceloop.evidence import FILLERS, normalize
 
-Action = Literal["duck", "hold", "stop", "resume"]
+Action = Literal["duck", "hold", "stop", "go_on", "resume"]
 
 RESUME_SILENCE_MS = 220.0  # between the syllables of "mm-hm" lie up to 150 ms
-# How much longer the speech of a listed backchannel, and a voice the detector doubts, may go on.
+# How much longer the speech of a listed backchannel, and words of a voice the detector doubts, may
+# go on.
 BACKCHANNEL_PATIENCE = 1.6
-DOUBT_PATIENCE = 3.0
+DOUBT_PATIENCE = 2.0
+LONGEST_HELD_MS = 2000.0  # nobody waits longer for an agent that went silent at a noise
 SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble and dishes below
 ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
 
@@ -32,7 +36,7 @@ class BargeInJudge:
     """Judges one stretch of speech over the agent; `reset` when it is over."""
 
     options: BargeIn
-    state: Literal["idle", "ducked", "held", "stopped"] = "idle"
+    state: Literal["idle", "ducked", "held", "talking_over", "stopped"] = "idle"
     words: tuple[str, ...] = ()
     by_words: bool = False  # it took the floor by what was said
     _agent_words: tuple[str, ...] = ()
@@ -67,7 +71,8 @@ class BargeInJudge:
 
         speech_ms: speech of this stretch so far; silence_ms: since its last sound (0 while it
         lasts). reply_ends_soon: the agent has nearly finished, so a "yeah" is an answer to it.
-        voice: mean probability of speech over the stretch.
+        voice: mean probability of speech over the stretch. "resume" gives the floor back when the
+        sound is over, "go_on" takes it while the sound lasts.
         """
         if self.state == "stopped" or not self.options.enabled:
             return None
@@ -76,6 +81,9 @@ class BargeInJudge:
             return "stop"
         if silence_ms >= RESUME_SILENCE_MS:
             return self._give_back()
+        if self.state == "held" and speech_ms >= LONGEST_HELD_MS:
+            self.state = "talking_over"
+            return "go_on"
         if self._hears_itself and not self._content():
             return None  # the detector hears the agent: words alone may duck it
         if self.state == "ducked" and speech_ms >= self.options.hold_ms:
@@ -102,9 +110,12 @@ class BargeInJudge:
         self.by_words = self._speaks_up(content, speech_ms) or bool(reply_ends_soon and self.words)
         if self.by_words:
             return True
-        patience = 1.0 if voice >= SURE_VOICE else DOUBT_PATIENCE
-        if self.words and (not content or self._hums()):
-            patience *= BACKCHANNEL_PATIENCE
+        is_plain, says_something = voice >= SURE_VOICE, bool(content) and not self._hums()
+        if not is_plain and not says_something:
+            return False
+        patience = 1.0 if is_plain else DOUBT_PATIENCE
+        if self.words and not says_something:
+            patience = BACKCHANNEL_PATIENCE
         return speech_ms >= patience * self.options.stop_ms
 
     def _speaks_up(self, content: tuple[str, ...], speech_ms: float) -> bool:

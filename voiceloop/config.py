@@ -85,7 +85,7 @@ class Config:
     end_reader: Literal["embedded", "none"] = "embedded"  # beside a remote language model
     remote_key: str = field(default="", repr=False)
     context_tokens: int = 0  # of the language model; 0: the preset knows
-    pacing_lead_ms: int = 150
+    pacing_lead_ms: int = 60
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_transcripts: bool = False
     certfile: Path | None = None

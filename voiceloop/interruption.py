@@ -58,7 +58,7 @@ class Interruption:
                 turn.playout.duck()
             case "hold":
                 turn.playout.hold()
-            case "resume":
+            case "resume" | "go_on":
                 turn.playout.resume()
         return action
 

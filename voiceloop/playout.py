@@ -22,11 +22,12 @@ from voiceloop.backends import SpokenWord
 Samples = NDArray[np.int16]
 
 FIRST_CHUNK_MS = 40  # the first sound of a reply leaves as soon as there is so much of it
-CHUNK_MS = 60  # one write thereafter: fewer frames, and still well below the lead
-CAREFUL_CHUNK_MS = 20
-# Audio the client holds beyond what it plays. A caller who barges in hears it to its end unless
-# the client flushes: 150 ms, a client's own 40 and the two windows of the detector stay below 280.
-LEAD_MS = 150.0
+CHUNK_MS = 20  # one write thereafter: the smaller, the less is ahead of what is being played
+# Audio the client holds beyond what it plays. A caller who barges in hears it to its end, at full
+# loudness, unless the client flushes. Nothing is added to it from the first loud window on, some
+# 50 ms after the onset: so the duck is heard within 120 ms. 40 ms of it and a client's own 40 are
+# there for a network that hesitates; a worse one wants a longer `pacing_lead_ms`.
+LEAD_MS = 60.0
 CAREFUL_LEAD_MS = 20.0  # while a sound is judged: what was sent already is all that need be played
 DUCK_GAIN = 0.3  # -10 dB: plainly quieter, still intelligible
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
@@ -171,9 +172,7 @@ class Pacer:
 
     @property
     def _chunk_ms(self) -> int:
-        if self._careful:
-            return CAREFUL_CHUNK_MS
-        return CHUNK_MS if self._n_sent else FIRST_CHUNK_MS
+        return CHUNK_MS if self._n_sent or self._careful else FIRST_CHUNK_MS
 
     def _take(self, count: int) -> Samples:
         parts: list[Samples] = []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from voiceloop.agent import AgentConfig
 from voiceloop.anticipation import Anticipation
 from voiceloop.backends import Voice
+from voiceloop.playout import LEAD_MS
 from voiceloop.protocol import Protocol
 
 
@@ -26,4 +27,4 @@ class Services:
     on_output: Callable[[], None]  # frames wait in the protocol
     new_stream_id: Callable[[], str]  # for the voice
     load: Callable[[], float] = lambda: 0.0  # utilization of the busiest model process, 0 to 1
-    lead_ms: float = 150.0
+    lead_ms: float = LEAD_MS

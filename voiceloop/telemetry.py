@@ -129,7 +129,7 @@ class Metrics:
         )
         self.barge_ins = Counter(
             "voiceloop_barge_ins",
-            "What speech over the agent came to: duck, hold, stop or resume.",
+            "What speech over the agent came to: duck, hold, stop, go_on or resume.",
             ["action"],
             registry=self.registry,
         )

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from voiceloop.agent import BargeIn
 from voiceloop.barge_in import BargeInJudge
 
+MISHEARING = BargeIn(least_words=3, words_ms=450)
+
 
 def judge_speech(judge: BargeInJudge, until_ms: int, soon: bool = False) -> list[str]:
     found = []
@@ -85,9 +87,6 @@ def test_every_state_is_left_by_speech_or_by_silence(steps: list[tuple[int, int,
     assert (action is None) == (before == "idle" and judge.state == "idle")
 
 
-MISHEARING = BargeIn(least_words=3, words_ms=450)
-
-
 @pytest.mark.parametrize("heard", ["them", "have a", "by she", "m m h m m", "okay book"])
 def test_a_hum_misheard_as_a_word_or_two_does_not_stop_where_three_are_wanted(heard: str) -> None:
     judge = BargeInJudge(MISHEARING)
@@ -103,11 +102,64 @@ def test_a_plain_request_for_the_floor_stops(heard: str) -> None:
     assert judge_speech(judge, 480)[-1] == "stop"
 
 
-def test_a_long_sound_that_is_hardly_a_voice_is_given_more_time() -> None:
+def judge_doubtful(judge: BargeInJudge, until_ms: int) -> list[tuple[int, str]]:
+    found = []
+    for ms in range(32, until_ms + 1, 32):
+        if (action := judge.judge(ms, 0, reply_ends_soon=False, voice=0.6)) is not None:
+            found.append((ms, action))
+    return found
+
+
+def test_a_long_sound_that_is_hardly_a_voice_is_talked_over_after_two_seconds() -> None:
     judge = BargeInJudge(BargeIn())
-    assert judge.judge(1500, 0, reply_ends_soon=False, voice=0.6) == "duck"
-    assert judge.judge(1600, 0, reply_ends_soon=False, voice=0.6) == "hold"
-    assert judge.judge(3000, 0, reply_ends_soon=False, voice=0.6) == "stop"
+    assert judge_doubtful(judge, 8000) == [(64, "duck"), (128, "hold"), (2016, "go_on")]
+    assert judge.judge(8000, 224, reply_ends_soon=False, voice=0.6) == "resume"
+    assert judge_doubtful(judge, 200) == [(64, "duck"), (128, "hold")]  # the next is a new one
+
+
+@pytest.mark.parametrize("heard", ["stop", "a plain voice"])
+def test_a_sound_that_is_talked_over_still_takes_the_floor_by_what_it_turns_out_to_be(
+    heard: str,
+) -> None:
+    judge = BargeInJudge(BargeIn())
+    judge_doubtful(judge, 3000)
+    judge.observe_words(heard.split() if heard == "stop" else ())
+    voice = 0.6 if heard == "stop" else 0.9
+    assert judge.judge(3100, 0, reply_ends_soon=False, voice=voice) == "stop"
+
+
+def test_words_of_a_doubtful_voice_stop_within_two_seconds() -> None:
+    judge = BargeInJudge(MISHEARING)
+    judge.observe_words(["latte"])
+    assert judge_doubtful(judge, 4000)[-1] == (2016, "stop")
+
+
+kinds_of_sound = st.tuples(
+    st.sampled_from(["", "yeah", "no", "uh", "m h m", "the latte", "two lattes please"]),
+    st.sampled_from([0.5, 0.79, 0.8, 1.0]),
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 100), kinds_of_sound), min_size=1, max_size=3),
+    st.sampled_from([BargeIn(), MISHEARING, BargeIn(stop_ms=20_000)]),
+)
+def test_no_sound_keeps_a_held_agent_silent_for_longer_than_two_seconds(
+    parts: list[tuple[int, tuple[str, float]]], options: BargeIn
+) -> None:
+    judge = BargeInJudge(options)
+    judge.observe_agent("the latte is four fifty")
+    speech_ms, held_from_ms = 0, None
+    for n_windows, (words, voice) in parts:
+        judge.observe_words(words.split())
+        for _ in range(n_windows):
+            speech_ms += 32
+            judge.judge(speech_ms, 0, reply_ends_soon=False, voice=voice)
+            if judge.state != "held":
+                held_from_ms = None
+            elif held_from_ms is None:
+                held_from_ms = speech_ms
+            assert held_from_ms is None or speech_ms - held_from_ms <= 2000
 
 
 def test_the_agents_own_words_are_its_echo_and_the_next_echo_is_not_even_a_hold() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tests.callers import Caller
@@ -74,3 +76,40 @@ async def test_a_bug_in_a_turn_costs_the_turn_and_not_the_call(
         await caller.listen_until("response.done", count=2, limit_ms=20_000)
     assert caller.statuses() == ["failed", "completed"]
     assert "found a bug" in caplog.text
+
+
+def heard_levels(caller: Caller, from_s: float) -> list[tuple[float, float]]:
+    """(ms since `from_s`, loudness) of each 5 ms as a client without a buffer plays them."""
+    found, play_s = [], 0.0
+    for received in caller.of("response.output_audio.delta"):
+        samples = np.frombuffer(base64.b64decode(received.event["delta"]), "<i2").astype(float)
+        play_s = max(play_s, received.at_s)
+        for start in range(0, len(samples), 120):
+            level = float(np.sqrt(np.mean(samples[start : start + 120] ** 2)))
+            found.append((1000 * (play_s + start / 24_000 - from_s), level))
+        play_s += len(samples) / 24_000
+    return found
+
+
+@pytest.mark.parametrize("wait_ms", [500, 507, 513, 522])
+async def test_a_caller_over_the_agent_hears_it_ducked_within_120_ms_and_then_silent(
+    clock: Clock, wait_ms: float
+) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", ""]), language_model=FakeLanguageModel([LONG])
+    )
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(wait_ms)
+        onset_s = clock()
+        await caller.say(300)
+        await caller.wait_quietly(1500)
+    levels = heard_levels(caller, onset_s)
+    loud = max(level for _, level in levels)
+    last_loud_ms = max(ms for ms, level in levels if ms < 300 and level > 0.6 * loud)
+    assert last_loud_ms <= 120
+    ducked = [ms for ms, level in levels if last_loud_ms < ms < 200 and level > 0.2 * loud]
+    assert ducked  # quieter, before it is silent
+    assert max(ms for ms, level in levels if ms < 450 and level > 0.01 * loud) <= 200
+    assert max(level for ms, level in levels if ms > 700) == pytest.approx(loud, rel=0.02)

@@ -104,7 +104,25 @@ def test_a_word_is_reported_with_the_chunk_in_which_it_begins() -> None:
     pacer.finish()
     chunks, _ = sent_until(pacer, 0.0, 0.1)
     found = [[word.text for word in chunk.words] for chunk in chunks]
-    assert found == [["one"], ["two"]]  # 40 ms, then 60
+    assert found == [["one"], [], ["two"], []]  # 40 ms, then 20 each
+
+
+def test_nothing_leaves_beyond_the_limit_whether_held_faded_or_resumed() -> None:
+    pacer = Pacer(RATE_HZ)
+    pacer.push(ramp(400))
+    pacer.finish()
+    pacer.send_until(0.0)
+    pacer.resume()
+    assert sent_until(pacer, 0.0, 1.0)[0] == [] and not pacer.is_drained
+    pacer.send_until(110.0)
+    sent_until(pacer, 1.0, 2.0)
+    assert pacer.sent_ms == 110.0 and pacer.remaining_ms(2.0) is None
+    assert pacer.hold() is None  # nothing that may leave is there to fade
+    pacer.send_until(None)
+    assert sent_until(pacer, 2.0, 3.0)[0] == []  # held by a sound all the same
+    pacer.resume()
+    sent_until(pacer, 3.0, 4.0)
+    assert pacer.sent_ms == 400.0 and pacer.is_drained
 
 
 @settings(max_examples=60, deadline=None)
