@@ -70,7 +70,7 @@ def show(row: dict[str, Any]) -> None:
 
 
 def plot(data: dict[str, Any], path: Path) -> None:
-    """The curve of the gap over the callers, and the stages under it."""
+    """The curves of the gap and of the good turns over the callers, and the stages of the gap."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -83,7 +83,12 @@ def plot(data: dict[str, Any], path: Path) -> None:
         curve.plot(places, [row["gap_ms"][key] for row in rows], "o-", label=f"gap {key}")
     curve.axhline(BROKEN_P95_MS, color="grey", linestyle=":")
     curve.set(ylabel="ms", ylim=(0, None), xlabel="calls at once")
-    curve.legend()
+    curve.legend(loc="upper left")
+    good = curve.twinx()
+    per_minute = [row["goodput"]["per_minute"] for row in rows]
+    good.plot(places, per_minute, "s--", color="C2", label="good turns")
+    good.set(ylabel=f"turns a minute within {GOOD_MS:.0f} ms, not cut into", ylim=(0, None))
+    good.legend(loc="lower right")
     below = [0.0] * len(rows)
     for name in stage_names():
         heights = [row["stage_p50_ms"].get(name, 0.0) for row in rows]
