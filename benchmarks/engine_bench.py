@@ -1,30 +1,36 @@
 """The engine's table: exactness, speed beside peers, latency after commit, sharing, speculation.
 
-    python -m benchmarks.engine_bench --check [--part NAME ...] [--model DIR] [--json]
+    python -m benchmarks.engine_bench --check [--resume] [--part NAME ...] [--model DIR] [--json]
     python -m benchmarks.engine_bench --gpu [--part NAME ...]
 
 On a CPU peers run in the same process (llama.cpp in its own, see `llama_cpp_peer`) on the same
 weights, in interleaved rounds, each pinned to `--threads`. A row that cannot be measured here (a
-peer that is not installed, a model that is not trained yet) says so and counts as missed. `--gpu`
-runs the parts of `engine_gpu` instead, which write their rows as they go.
+peer that is not installed, a model that is not trained yet) says so and counts as missed. Without
+`--part` all of them run, in about ten minutes on two idle cores; each is written down as it ends,
+and `--resume` leaves out those that stand there for the same commit, model and settings. `--gpu`
+runs the parts of `engine_gpu` instead, which do so themselves.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks import engine_cpu, engine_exactness
 from benchmarks.engine_models import SHAPES, embedded_model, write_random_model
 from benchmarks.engine_setting import Setting
-from benchmarks.harness import Bar, bar_table, results, write_results
+from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
+from clients.provenance import provenance
 from engine.types import EngineError
 
 PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
@@ -45,22 +51,48 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
 }
 
 
-def measure(options: argparse.Namespace) -> tuple[list[Bar], bool]:
-    """The bars of the chosen parts, and whether the model is a trained one."""
-    bars: list[Bar] = []
+class Progress:
+    """The parts that have run, kept in a file. Those of another commit or setting are forgotten."""
+
+    def __init__(self, path: Path, of: dict[str, Any]) -> None:
+        self._path, self._of, self.parts = path, of, dict[str, dict[str, Any]]()
+        if path.is_file():
+            known = json.loads(path.read_text(encoding="utf-8"))
+            self.parts = known["parts"] if known["of"] == of else {}
+
+    def add(self, name: str, bars: list[Bar], notes: list[str], seconds: float) -> None:
+        rows = [asdict(bar) for bar in bars]
+        self.parts[name] = {"bars": rows, "notes": notes, "seconds": round(seconds, 1)}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps({"of": self._of, "parts": self.parts}, indent=1) + "\n")
+
+    def bars(self, names: Sequence[str]) -> list[Bar]:
+        return [Bar(**row) for name in names for row in self.parts[name]["bars"]]
+
+
+def measure(options: argparse.Namespace, names: Sequence[str], progress: Progress) -> None:
+    """Run these parts."""
     with tempfile.TemporaryDirectory() as folder:
         model_dir = options.model or embedded_model()
         trained = model_dir is not None
         if model_dir is None:
             print("the embedded model is not trained yet: random weights of its shape instead")
             model_dir = write_random_model(Path(folder), SHAPES["12m"])
-        setting = Setting(model_dir, trained, options.threads, options.repeats, options.seed)
-        for name in options.part or PARTS:
+        for name in names:
+            setting = Setting(model_dir, trained, options.threads, options.repeats, options.seed)
             print(f"{name}:", flush=True)
             started = time.monotonic()
-            bars += PARTS[name](setting)
-            print(f"  ({time.monotonic() - started:.0f} s)", flush=True)
-    return bars, trained
+            bars = PARTS[name](setting)
+            progress.add(name, bars, setting.notes, time.monotonic() - started)
+            print(f"  ({progress.parts[name]['seconds']:.0f} s)", flush=True)
+
+
+def model_digest(folder: Path | None) -> str:
+    """Of the weights, so that figures of other weights are not taken for these."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")) if folder else ():
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="engine_bench", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    parser.add_argument("--resume", action="store_true", help="go on where a run was interrupted")
     parser.add_argument("--gpu", action="store_true", help="the parts that need a GPU instead")
     parser.add_argument("--part", action="append", help="only this part (again for more)")
     parser.add_argument("--model", type=Path, help="a model folder instead of the embedded one")
@@ -84,19 +117,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"--part: expected among {', '.join(PARTS)}, found {', '.join(unknown)}")
     torch.set_num_threads(options.threads)
+    names = options.part or list(PARTS)
+    model_dir = options.model or embedded_model()
+    settings = {
+        "threads": options.threads,
+        "repeats": options.repeats,
+        "trained": model_dir is not None,
+        "weights": model_digest(model_dir),
+    }
+    of = {**settings, "seed": options.seed, "commit": provenance()["commit"]}
+    progress = Progress(RESULTS / "engine_bench.json", of)
     try:
-        bars, trained = measure(options)
+        due = [name for name in names if name not in progress.parts or not options.resume]
+        measure(options, due, progress)
     except EngineError as error:
         print(error, file=sys.stderr)
         return 2
-    data = results(
-        "engine_bench",
-        options.seed,
-        {"threads": options.threads, "repeats": options.repeats, "trained": trained},
-        bars,
-    )
+    bars = progress.bars(names)
+    parts = {name: progress.parts[name] for name in names}
+    data = results("engine_bench", options.seed, settings, bars, parts=parts)
     path = write_results(data)
-    print(json.dumps(data, indent=1) if options.json else f"{bar_table(bars)}\nresults: {path}")
+    table = bar_table(bars)
+    path.with_suffix(".txt").write_text(f"{data['machine']}\n{data['date']}\n\n{table}\n")
+    print(json.dumps(data, indent=1) if options.json else f"{table}\nresults: {path}")
     return 0 if all(bar.holds for bar in bars) or not options.check else 1
 
 

@@ -48,7 +48,7 @@ def token_time(setting: Setting) -> list[Bar]:
         if not turn.is_warm_up:
             ms[turn.variant].append(found)
     own, other = median(ms["engine"]), median(ms["transformers"])
-    print(f"  engine int8 {own:.2f} ms/token, transformers bf16 {other:.2f} ms/token")
+    setting.tell(f"engine int8 {own:.2f} ms/token, transformers bf16 {other:.2f} ms/token")
     ratio = paired(ms["engine"], ms["transformers"])
     return [Bar("ms/token over transformers generate", ratio, 1 / 3, "x")]
 
@@ -85,7 +85,7 @@ def after_commit(setting: Setting) -> list[Bar]:
             branch.close()
     short, long = median(ttft[100]), median(ttft[1000])
     growth = paired(ttft[1000], ttft[100])
-    print(f"  TTFT after commit: {short:.2f} ms at 100 tokens, {long:.2f} ms at 1,000")
+    setting.tell(f"TTFT after commit: {short:.2f} ms at 100 tokens, {long:.2f} ms at 1,000")
     return [
         Bar("TTFT after commit, 1,000 tokens staged, p50", long, 8.0),
         Bar("the same over 100 tokens staged (flat)", growth, 1.5, "x"),
@@ -112,7 +112,7 @@ def batch(setting: Setting) -> list[Bar]:
         done = [event for event in drain(engine) if isinstance(event, Done)]
         step_ms = median([gap for event in done for gap in event.timings.token_gaps_ms])
         rates.append(8e3 / step_ms)
-        print(f"  {quant or 'bf16'}: {single[quant]:.0f} tokens/s alone, {rates[-1]:.0f} at 8")
+        setting.tell(f"{quant or 'bf16'}: {single[quant]:.0f} tokens/s alone, {rates[-1]:.0f} at 8")
     gain = max(rates) / max(single.values())
     return [Bar("batch 8 over the fastest batch 1, tokens/s", gain, 2.0, "x", at_least=True)]
 
@@ -159,7 +159,7 @@ def under_speculation(setting: Setting) -> list[Bar]:
         for other in [branch, *drafting]:
             other.close()
     alone, beside = map(median, ttft.values())
-    print(f"  TTFT {alone:.2f} ms alone, {beside:.2f} ms beside 8 drafts")
+    setting.tell(f"TTFT {alone:.2f} ms alone, {beside:.2f} ms beside 8 drafts")
     ratio = paired(ttft["beside 8 drafts"], ttft["alone"])
     return [Bar("committed TTFT beside 8 drafts over none", ratio, 1.1, "x")]
 
@@ -189,7 +189,9 @@ def drafting(setting: Setting) -> list[Bar]:
     for name, engine in engines.items():
         totals = engine.metrics()
         drafted, accepted = totals["drafted_tokens"], totals["accepted_tokens"]
-        print(f"  {name}: {median(ms[name]):.2f} ms/token, {accepted:.0f} of {drafted:.0f} drafted")
+        setting.tell(
+            f"{name}: {median(ms[name]):.2f} ms/token, {accepted:.0f} of {drafted:.0f} drafted"
+        )
     worst = max(paired(values, ms["off"]) for values in ms.values())
     return [Bar("ms/token with any drafter over none", worst, 1.1, "x")]
 
@@ -205,7 +207,7 @@ def llama_cpp(setting: Setting) -> list[Bar]:
         try:
             peer = LlamaCpp(model_dir, Path(folder), setting.threads)
         except FileNotFoundError as error:
-            print(f"  not measured: {error}")
+            setting.tell(f"not measured: {error}")
             return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", None, 2.3, "x")]
         config = EngineConfig(quant="int8", threads=setting.threads, kv_tokens=4096)
         engine = Engine.load(model_dir, config)
@@ -224,7 +226,7 @@ def llama_cpp(setting: Setting) -> list[Bar]:
         peer.close()
     own, other = median(ms["engine"]), median(ms["llama.cpp"])
     n_same = sum(a == b for a, b in zip(said["engine"], said["llama.cpp"], strict=True))
-    print(f"  engine int8 {own:.2f} ms/token, llama.cpp q8_0 {other:.2f} ms/token")
-    print(f"  {n_same} of {N_REPLY} tokens alike (random weights have near ties)")
+    setting.tell(f"engine int8 {own:.2f} ms/token, llama.cpp q8_0 {other:.2f} ms/token")
+    setting.tell(f"{n_same} of {N_REPLY} tokens alike (random weights have near ties)")
     ratio = paired(ms["engine"], ms["llama.cpp"])
     return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", ratio, 2.3, "x")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.branch import Branch
@@ -35,6 +35,11 @@ class Setting:
     threads: int
     repeats: int
     seed: int
+    notes: list[str] = field(default_factory=list)  # what a part has to say beside its bars
+
+    def tell(self, line: str) -> None:
+        print(f"  {line}", flush=True)
+        self.notes.append(line)
 
     def engine(self, **changes: object) -> Engine:
         config = {"quant": "int8", "threads": self.threads, "kv_tokens": 32768, **changes}
