@@ -103,18 +103,22 @@ class LocalAgreement:
 
 
 def window_cut(
-    words: Sequence[str], word_ends_ms: Sequence[float], window_ms: float
+    words: Sequence[str],
+    word_ends_ms: Sequence[float],
+    window_ms: float,
+    *,
+    is_crowded: bool = False,
 ) -> WindowCut | None:
     """Where to cut a window of window_ms, or None while it may stay as it is.
 
     words, word_ends_ms: the committed words in the window and when each ends, in ms from the
-    window's start.
+    window's start. is_crowded: its words fill the decoder's context, so it is long however short.
     """
-    if window_ms < SENTENCE_CUT_MS:
+    if window_ms < SENTENCE_CUT_MS and not is_crowded:
         return None
     for n_words in range(len(words), 0, -1):
         if words[n_words - 1].endswith(SENTENCE_ENDS) and word_ends_ms[n_words - 1] > 0.0:
             return WindowCut(n_words, word_ends_ms[n_words - 1])
-    if window_ms >= WORD_CUT_MS and words and word_ends_ms[-1] > 0.0:
+    if (is_crowded or window_ms >= WORD_CUT_MS) and words and word_ends_ms[-1] > 0.0:
         return WindowCut(len(words), word_ends_ms[-1])
     return None

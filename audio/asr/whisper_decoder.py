@@ -104,6 +104,7 @@ class Ct2Decoder:
 
     def __init__(self, folder: Path, device: str, compute_type: str, n_threads: int) -> None:
         from faster_whisper import WhisperModel
+        from faster_whisper.feature_extractor import FeatureExtractor
 
         try:
             self._model = WhisperModel(
@@ -114,6 +115,9 @@ class Ct2Decoder:
                 f"expected a CTranslate2 Whisper in {folder} that runs on {device} as "
                 f"{compute_type}, found: {error}"
             ) from error
+        # The weights know their mel bins (80, or 128 from large-v3 on); preprocessor_config.json,
+        # from which faster-whisper takes them, is often left out of a conversion.
+        self._features = FeatureExtractor(feature_size=self._model.model.n_mels)
         self._text = WhisperText(folder)
         self.languages = self._text.languages
 
@@ -136,24 +140,25 @@ class Ct2Decoder:
     def _decode_group(
         self, group: list[DecodeRequest], n_frames: int, language: str
     ) -> list[DecodedWindow]:
-        features = np.stack(
-            [mel_features(self._model.feature_extractor, r.samples, n_frames) for r in group]
-        )
+        features = np.stack([mel_features(self._features, r.samples, n_frames) for r in group])
         encoded = self._model.encode(features)
         prompts = [start_tokens(self._text, request) for request in group]
         n_tokens = max(max_new_tokens(request) for request in group)
+        # CTranslate2 gives the text, the prefix included, half of max_length, and no more than is
+        # left of it behind the prompt and the start sequence.
+        n_before = len(prompts[0]) - _n_tokens(group[0].prefix)
         generated = self._model.model.generate(
             encoded,
             prompts,
             beam_size=1,
-            max_length=2 * n_tokens,  # CTranslate2 gives the text half of it, the prefix included
+            max_length=max(2 * n_tokens, n_tokens + n_before),
             return_scores=True,
             return_no_speech_prob=True,
             suppress_tokens=[-1, *self._text.specials],
         )
         tails = []
         for request, result in zip(group, generated, strict=True):
-            n_prefix = sum(len(word.tokens) for word in request.prefix)
+            n_prefix = _n_tokens(request.prefix)
             tokens = result.sequences_ids[0][n_prefix : max_new_tokens(request)]
             is_silence = (
                 not request.prefix
@@ -209,6 +214,10 @@ def start_tokens(text: WhisperText, request: DecodeRequest) -> list[int]:
     prompt = [text.start_of_previous(), *request.prompt] if request.prompt else []
     prefix = [token for word in request.prefix for token in word.tokens]
     return [*prompt, *text.start(request.language), *prefix]
+
+
+def _n_tokens(words: Sequence[HypothesisWord]) -> int:
+    return sum(len(word.tokens) for word in words)
 
 
 def _word_spans(

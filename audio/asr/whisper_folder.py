@@ -6,6 +6,9 @@ CUDA 13, so its libraries are looked for before the first decode would crash on 
 
 import ctypes
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +23,8 @@ CUDA_LIBRARIES = {
     "libcudnn.so.9": ("nvidia/cudnn/lib", "nvidia-cudnn-cu12"),
 }
 COMPUTE_TYPES = {"cpu": "int8", "cuda": "int8_float16"}
+PARTIAL = ".partial"  # what an unfinished conversion's folder ends with
+ABANDONED_AFTER_S = 3600.0  # the largest Whisper is converted within minutes
 BACKENDS = ("auto", "ct2", "transformers")
 
 
@@ -123,17 +128,42 @@ def convert(folder: Path, cache_dir: str | Path | None) -> Path:
     from ctranslate2.converters import TransformersConverter
 
     kept = [n for n in ("tokenizer.json", "preprocessor_config.json") if (folder / n).is_file()]
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        TransformersConverter(str(folder), copy_files=kept).convert(
-            str(partial), quantization="float16", force=True
-        )
-        if not target.exists():
-            partial.rename(target)
+        _remove_abandoned(root)
+        partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=PARTIAL, dir=root))
+        try:
+            TransformersConverter(str(folder), copy_files=kept).convert(
+                str(partial), quantization="float16", force=True
+            )
+            _move_into_place(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise AudioError(f"expected a Whisper checkpoint in {folder}, found: {error}") from error
     return target
+
+
+def _move_into_place(partial: Path, target: Path) -> None:
+    """target is then a whole conversion: this one, or one that another process finished first."""
+    if not is_ct2(target):
+        shutil.rmtree(target, ignore_errors=True)
+    try:
+        partial.rename(target)
+    except OSError:
+        if not is_ct2(target):
+            raise
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Conversions that were interrupted; one under way writes its files, so it is not that old."""
+    for partial in root.glob(f"*{PARTIAL}"):
+        try:
+            newest_s = max(path.stat().st_mtime for path in (partial, *partial.iterdir()))
+        except OSError:
+            continue  # another process removed it
+        if time.time() - newest_s > ABANDONED_AFTER_S:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _cache_root() -> Path:

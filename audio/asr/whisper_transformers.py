@@ -70,7 +70,8 @@ class TransformersDecoder:
         rows = [[self._text.end_of_text] * (n_longest - len(start)) + start for start in starts]
         ids = torch.tensor(rows, device=self.device)
         columns = torch.arange(n_longest, device=self.device)
-        positions = (columns - pads[:, None]).clamp(min=0)
+        last = self._model.config.max_target_positions - 1
+        positions = (columns - pads[:, None]).clamp(0, last)
         mask = (columns >= pads[:, None]).long()
         budgets = [_n_tokens_left(request) for request in requests]
         said: list[list[int]] = [[] for _ in requests]
@@ -98,7 +99,8 @@ class TransformersDecoder:
                     said[row].append(token)
                 if token == self._text.end_of_text or len(said[row]) >= budgets[row]:
                     active.discard(row)
-            positions = positions[:, -1:] + 1
+            # A row that has ended stands still while others are decoded, and must not run out.
+            positions = (positions[:, -1:] + 1).clamp(max=last)
             mask = torch.cat((mask, mask.new_ones(len(requests), 1)), dim=1)
         return said
 

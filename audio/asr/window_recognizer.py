@@ -26,7 +26,7 @@ from .local_agreement import (
     window_cut,
 )
 from .queued_recognizer import Finalize, Flush, QueuedRecognizer, QueuedStream
-from .window_decoder import DecodedWindow, DecodeRequest, WindowDecoder
+from .window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest, WindowDecoder
 
 BATCH_WAIT_S = 0.005  # requests of several streams this close share a batch
 MAX_BATCH = 16
@@ -34,6 +34,9 @@ MAX_PROMPT_TOKENS = 100
 SHORTEST_WINDOW = RECOGNIZER_HZ // 10  # 100 ms: less holds no word, and the model invents one
 KEPT_SILENCE = RECOGNIZER_HZ  # of the silence before a segment's first word, 1 s is kept
 LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
+# Scripts that are spelled out by bytes fill the decoder's context before the window is long: from
+# here on it is cut, so that two seconds of such speech still fit behind the forced words.
+CROWDED_TOKENS = MAX_TOKENS - 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,15 @@ class _Segment:
         self.agreement = LocalAgreement()
         self.left: list[Word] = []  # the words that left the window, with their times
         self.early: _EarlyFinal | None = None
+        self.n_longest = LONGEST_WINDOW  # less once so much sound held more than a context of text
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.window) >= self.n_longest
+
+    @property
+    def is_crowded(self) -> bool:
+        return _n_tokens((*self.agreement.prefix, *self.agreement.tail)) >= CROWDED_TOKENS
 
     @property
     def end(self) -> int:
@@ -77,7 +89,7 @@ class _Stream(QueuedStream):
 
     def hear(self, samples: Samples) -> int:
         """As much as the window has room for."""
-        taken = samples[: LONGEST_WINDOW - len(self.segment.window)]
+        taken = samples[: max(0, self.segment.n_longest - len(self.segment.window))]
         self.segment.window = np.concatenate((self.segment.window, taken))
         return len(taken)
 
@@ -157,7 +169,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
 
     def _is_due(self, stream: _Stream) -> bool:
         segment = stream.segment
-        if stream.request is not None or len(segment.window) >= LONGEST_WINDOW:
+        if stream.request is not None or segment.is_full:
             return True
         return (
             segment.end - segment.decoded_to >= self._n_update
@@ -231,8 +243,8 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
     def _decode_end(self, stream: _Stream) -> int:
         """Where this decode ends: all there is for a request, else a whole update interval."""
         segment = stream.segment
-        if stream.request is not None or len(segment.window) >= LONGEST_WINDOW:
-            return segment.end
+        if stream.request is not None or segment.is_full:
+            return min(segment.end, segment.window_start + segment.n_longest)
         return segment.end - (segment.end - segment.start) % self._n_update
 
     def _request(self, stream: _Stream, end: int) -> DecodeRequest:
@@ -249,45 +261,57 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             language=segment.options.language,
             prompt=prompt,
             prefix=segment.agreement.prefix,
-            with_times=is_long or stream.request is not None,
+            with_times=is_long
+            or segment.is_full
+            or segment.is_crowded
+            or stream.request is not None,
             window_id=f"{stream.serial}/{stream.n_segment}/{segment.window_start}",
         )
 
     def _apply(self, stream: _Stream, end: int, result: DecodedWindow, events: list[Event]) -> None:
         segment = stream.segment
         agreement = segment.agreement
-        n_prefix = len(agreement.prefix)
-        words = _timed((*agreement.prefix, *result.tail), result, segment.window_start)
+        spoken = (*agreement.prefix, *result.tail)
+        words = _timed(spoken, result, segment.window_start)
+        is_cut_short = _n_tokens(spoken) >= MAX_TOKENS  # there may be more words than it says
         segment.decoded_to = end
         n_known = len(agreement.committed) + len(agreement.tail)
         agreement.observe(result.tail)
         request = stream.request
-        if request is not None:
+        if request is not None and end == segment.end and not is_cut_short:
             segment.early = _EarlyFinal(end, (*segment.left, *words))
             self._answer(stream, request, segment.early.words, events)
+            if isinstance(request, Finalize):
+                return
         elif n_known or agreement.committed or agreement.tail:
             events.append(_partial(stream, is_flushed=False))
-        if not isinstance(request, Finalize):
-            self._cut_window(stream, end, words, n_prefix + len(result.tail))
+        if len(words) == len(spoken):
+            self._cut_window(segment, end, words, is_cut_short)
 
-    def _cut_window(self, stream: _Stream, end: int, words: tuple[Word, ...], n_words: int) -> None:
-        """Drops what is certain from the window's front once the window is long."""
-        segment = stream.segment
+    def _cut_window(
+        self, segment: _Segment, end: int, words: tuple[Word, ...], is_cut_short: bool
+    ) -> None:
+        """Drops what is certain from the window's front once the window is long or crowded."""
         agreement = segment.agreement
+        is_full, is_crowded = segment.is_full, segment.is_crowded
         n_window = end - segment.window_start
         window_ms = 1000.0 * n_window / RECOGNIZER_HZ
-        if len(words) < n_words or window_ms < SENTENCE_CUT_MS:
+        if window_ms < SENTENCE_CUT_MS and not (is_full or is_crowded):
             return
-        is_full = len(segment.window) >= LONGEST_WINDOW
         start_ms = 1000.0 * segment.window_start / RECOGNIZER_HZ
         n_certain = len(agreement.prefix)
         ends_ms = [word.end_ms - start_ms for word in words]
-        cut = window_cut([w.text for w in words[:n_certain]], ends_ms[:n_certain], window_ms)
+        texts = [word.text for word in words[:n_certain]]
+        cut = window_cut(texts, ends_ms[:n_certain], window_ms, is_crowded=is_crowded)
         if cut is not None:
             n_left, n_samples = cut.n_words, samples_in(cut.at_ms, RECOGNIZER_HZ)
+        elif is_cut_short:
+            # The times of text that breaks off are not to be cut by: decode less sound again.
+            segment.n_longest = max(n_window // 2, self._n_update)
+            return
         elif is_full:
-            # No two hypotheses agreed for 25 s: take all but the last word at its own word.
-            n_left = max(n_certain, n_words - 1)
+            # No two hypotheses agreed on it: take all but the last word at its own word.
+            n_left = max(n_certain, len(words) - 1)
             agreement.accept(agreement.tail, n_left - n_certain)
             n_samples = samples_in(ends_ms[n_left - 1], RECOGNIZER_HZ) if n_left else 0
             n_samples = max(n_samples, n_window - KEPT_SILENCE) if n_left == 0 else n_samples
@@ -309,6 +333,10 @@ def _timed(
         Word(word.text, start_ms + span[0], start_ms + span[1])
         for word, span in zip(spoken, result.spans_ms, strict=False)
     )
+
+
+def _n_tokens(words: Sequence[HypothesisWord]) -> int:
+    return sum(len(word.tokens) for word in words)
 
 
 def _partial(stream: _Stream, *, is_flushed: bool) -> Partial:

@@ -1,5 +1,8 @@
 """The real Whisper architecture on a tiny random checkpoint, through both libraries."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,8 @@ from audio.asr import whisper_folder
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.whisper import WhisperRecognizer
 from audio.asr.whisper_decoder import Ct2Decoder, WhisperText, padded_frames
-from audio.asr.window_decoder import DecodeRequest
+from audio.asr.window_decoder import MAX_TOKENS, DecodeRequest, max_new_tokens
+from audio.asr.window_recognizer import MAX_PROMPT_TOKENS
 from audio.errors import AudioError
 from audio.stream import RecognizerOptions, Transcript
 
@@ -124,6 +128,76 @@ def test_hugging_face_folder_is_converted_once(tiny_whisper_dir, tmp_path):
     assert whisper_folder.is_ct2(first)
     assert whisper_folder.convert(tiny_whisper_dir, tmp_path) == first
     assert (first / "model.bin").stat().st_mtime_ns == stamp
+
+
+def test_an_interrupted_conversion_leaves_nothing_behind(tiny_whisper_dir, tmp_path, monkeypatch):
+    from ctranslate2 import converters
+
+    def interrupted(self, folder, **options):
+        (Path(folder) / "model.bin").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(converters.TransformersConverter, "convert", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            whisper_folder.convert(tiny_whisper_dir, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_conversion_left_is_removed_and_never_taken(tiny_whisper_dir, tmp_path):
+    target = whisper_folder.convert(tiny_whisper_dir, tmp_path)
+    (target / "vocabulary.json").unlink()  # what an earlier release may have left
+    abandoned = tmp_path / f"{target.name}.abc.partial"
+    under_way = tmp_path / f"{target.name}.def.partial"
+    for folder in (abandoned, under_way):
+        folder.mkdir()
+        (folder / "model.bin").write_bytes(b"half")
+    for path in (abandoned / "model.bin", abandoned):
+        os.utime(path, (1_000.0, 1_000.0))
+    again = whisper_folder.convert(tiny_whisper_dir, tmp_path)
+    assert again == target and whisper_folder.is_ct2(again)
+    assert sorted(tmp_path.iterdir()) == sorted([target, under_way])
+    assert Ct2Decoder(again, "cpu", "float32", n_threads=1).languages
+
+
+@pytest.mark.parametrize("n_mels", [80, 128])
+def test_the_weights_say_how_many_mel_bins_there_are(n_mels, tiny_whisper_dir, tmp_path):
+    """Neither the folder nor its conversion has preprocessor_config.json."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.WhisperConfig.from_pretrained(tiny_whisper_dir, num_mel_bins=n_mels)
+    model = transformers.WhisperForConditionalGeneration(config)
+    model.generation_config.lang_to_id = {"<|en|>": 50259}
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((tiny_whisper_dir / name).read_bytes())
+    samples = np.random.default_rng(0).normal(0.0, 3_000.0, 24_000).astype(np.int16)
+    for backend in ("ct2", "transformers"):
+        decoder, _ = whisper_folder.open_decoder(
+            folder, "cpu", "float32", backend, 1, tmp_path / "converted"
+        )
+        assert decoder.decode([request(samples)])[0].tail
+
+
+@pytest.mark.parametrize("library", ["ct2", "fallback"])
+def test_a_prefix_and_prompt_that_fill_the_context_are_no_failure(library, noisy_speech, fixture):
+    """1 + 200 + 4 + 200 of 448 tokens, beside a window that is decoded for longer."""
+    prefix = tuple(word(300 + i) for i in range(200))
+    prompt = tuple(range(2 * MAX_PROMPT_TOKENS))
+    asked = request(noisy_speech(3.0), prefix=prefix, prompt=prompt, with_times=True)
+    neighbour = request(noisy_speech(2.5, 2), prompt=prompt)
+    alone = fixture(library).decode([neighbour])
+    long, beside = fixture(library).decode([asked, neighbour])
+    assert len(prefix) + sum(len(w.tokens) for w in long.tail) <= MAX_TOKENS
+    assert len(long.spans_ms) == len(prefix) + len(long.tail)
+    assert [beside] == alone
+
+
+@pytest.mark.parametrize("n_prompt", [0, 100, 2 * MAX_PROMPT_TOKENS])
+def test_a_long_prompt_takes_no_room_from_the_words(ct2, noisy_speech, n_prompt):
+    asked = request(noisy_speech(2.5), prompt=range(n_prompt))
+    said = ct2.decode([asked])[0].tail  # the random model goes on to its limit
+    assert sum(len(w.tokens) for w in said) == max_new_tokens(asked) == 76
 
 
 def test_marks_stand_with_their_word(tiny_ct2_dir):

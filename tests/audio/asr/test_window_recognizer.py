@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio.asr.local_agreement import HypothesisWord
-from audio.asr.window_decoder import DecodedWindow
+from audio.asr.window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest
 from audio.asr.window_recognizer import WindowRecognizer
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Partial, RecognizerOptions, StreamFailed, Transcript
@@ -242,6 +242,50 @@ def test_a_long_recording_fed_at_once_is_taken_window_by_window(recognizer, deco
     transcript = drain(recognizer)[-1]
     assert [word.text for word in transcript.words] == [SCRIPT[i % 17] for i in range(100)]
     assert all(len(r.samples) <= 25 * HZ for batch in decoder.batches for r in batch)
+
+
+class DenseDecoder(ScriptedDecoder):
+    """A script that is spelled out by bytes: 25 tokens a word, of which MAX_TOKENS fit."""
+
+    def _decode(self, request):
+        whole = super()._decode(DecodeRequest(request.samples, "en", (), (), request.with_times))
+        dense = [HypothesisWord(w.text, w.tokens * 25) for w in whole.tail]
+        said, n_tokens = [], 0
+        for word in dense:
+            if n_tokens + len(word.tokens) > MAX_TOKENS:
+                said.append(HypothesisWord(word.text[:1], word.tokens[: MAX_TOKENS - n_tokens]))
+                break
+            said.append(word)
+            n_tokens += len(word.tokens)
+        forced = request.prefix
+        assert sum(len(word.tokens) for word in forced) < MAX_TOKENS, "no room for another word"
+        assert [w.text for w in said[: len(forced)]] == [w.text for w in forced]
+        return DecodedWindow(tuple(said[len(forced) :]), whole.spans_ms[: len(said)])
+
+
+@pytest.mark.parametrize("chunk", [1_600, 4_000, 32_000, 10**7])
+@pytest.mark.parametrize("n_words", [9, 40])
+def test_words_that_fill_the_context_cut_the_window_and_none_is_lost(chunk, n_words, clock):
+    recognizer = WindowRecognizer(DenseDecoder(), clock=clock, update_ms=250.0)
+    recognizer.open("a", RecognizerOptions())
+    stable = ()
+    for partial in run(recognizer, "a", said(n_words), chunk):
+        assert partial.stable_words[: len(stable)] == stable
+        stable = partial.stable_words
+    recognizer.finalize("a")
+    transcript = drain(recognizer)[-1]
+    assert [word.text for word in transcript.words] == [SCRIPT[i % 17] for i in range(n_words)]
+    edges = [edge for word in transcript.words for edge in (word.start_ms, word.end_ms)]
+    assert edges == sorted(edges)
+
+
+def test_a_flush_of_more_words_than_a_context_answers_with_all_of_them(clock):
+    recognizer = WindowRecognizer(DenseDecoder(), clock=clock, update_ms=250.0)
+    recognizer.open("a", RecognizerOptions())
+    recognizer.feed("a", said(30))
+    recognizer.flush("a")
+    (flushed,) = [e for e in drain(recognizer) if e.flushed]
+    assert [*flushed.stable_words, *flushed.unstable_words] == [SCRIPT[i % 17] for i in range(30)]
 
 
 def test_streams_due_within_five_milliseconds_share_a_batch(recognizer, decoder, clock):
