@@ -28,21 +28,21 @@ MAX_POSITION = 2048
 # Conversations per thousand of a shard. The task sources are small beside the calls: this decides
 # how often they repeat.
 MIXTURE = {
-    "calls": 370,
-    "facts": 100,
-    "desk": 125,
-    "tally": 45,
-    "sgd": 100,
-    "star": 95,
-    "tm4": 45,
+    "calls": 330,
+    "facts": 150,
+    "desk": 60,
+    "tally": 25,
+    "sgd": 145,
+    "star": 145,
+    "tm4": 60,
     "tm3": 15,
-    "mschat": 20,
+    "mschat": 15,
     "ohf": 15,
     "selfdlg": 5,
-    "webq": 20,
+    "webq": 15,
     "echo": 5,
-    "lookup": 25,
-    "fill": 15,
+    "lookup": 10,
+    "fill": 5,
 }
 # The first stage: nothing but copying.
 DRILLS = {"echo": 50, "lookup": 35, "fill": 15}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from . import skills_booking, skills_info
+from . import skills_booking, skills_info, skills_order
 from .business import Business, random_business, random_hours, write_prompt
 from .call import Call
 from .calls import Move, holds_demo, run_moves
@@ -41,6 +41,7 @@ def facts_call(rng: random.Random, noise: RecognizerNoise) -> Call:
             (skills_info.identity, 2),
             (skills_info.ticket, 8 if call.place.films else 0),
             (skills_booking.booking, 4),
+            (skills_order.digits, 6),
         ]
         run_moves(call, moves, 12)
         if not holds_demo(call):
