@@ -165,7 +165,10 @@ def under_speculation(setting: Setting) -> list[Bar]:
 
 
 def drafting(setting: Setting) -> list[Bar]:
-    """Speculative decoding as it is served, reported; it must not cost more than it gains."""
+    """Speculative decoding as it is served, reported; it must not cost more than it gains.
+
+    The embedded agent was not trained to speak from its first layers: early exit can only rest.
+    """
     variants: dict[str, dict[str, object]] = {
         "off": {},
         "ngram": {"ngram_draft": True},

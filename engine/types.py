@@ -107,7 +107,8 @@ class EngineConfig:
     prefix_cache: share committed prefixes between branches of the same salt.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
-    self_draft_layers: draft with this many of the model's own first layers; 0 does not.
+    self_draft_layers: draft with this many of the model's own first layers; 0 does not. They
+        guess right only in a model trained to speak from there; elsewhere drafting soon rests.
     max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
     poison: fill freed KV with NaN, so that any use of it shows (tests).
     """

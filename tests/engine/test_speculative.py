@@ -220,6 +220,21 @@ def test_drafting_stops_where_it_loses_and_grows_where_it_pays() -> None:
     assert paying.count(4) > 0.9 * len(paying)
 
 
+@pytest.mark.parametrize("accepted", [0.0, 0.5])
+@pytest.mark.parametrize("draft_ms", [0.2, 1.0, 3.0])
+def test_no_drafter_costs_more_than_a_tenth(accepted: float, draft_ms: float) -> None:
+    """Against plain steps of 2 ms for as many tokens, whatever a draft costs or how it errs."""
+    length, chance, n_tokens, spent_ms = DraftLength(4), random.Random(5), 0, 0.0
+    while n_tokens < 2000:
+        k = length.choose("b")
+        n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
+        length.drafted(k, draft_ms * k)
+        length.verified("b", k, n_accepted, 2.0 + 0.5 * k)
+        n_tokens += n_accepted + 1
+        spent_ms += 2.0 + (0.5 + draft_ms) * k
+    assert spent_ms <= 1.1 * 2.0 * n_tokens
+
+
 def test_a_draft_model_of_another_tokenizer_is_refused(
     tiny_model: Path, tmp_path: Path, make_engine: MakeEngine
 ) -> None:
