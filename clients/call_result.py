@@ -16,14 +16,14 @@ from typing import Any
 from clients.call_record import Arrived, CallRecord, Reply, Spoken
 from clients.call_script import missing_words
 from clients.connection import RATE_HZ
-from clients.recording import Samples
 from clients.uplink import N_FRAME
 from clients.waterfall import Waterfall, waterfall_of
+from clients.waveform import FRAME_MS as LEVEL_MS
 from clients.waveform import first_audible, frame_levels_db
 
 # A server ducks by some 10 dB. Within this of the loudest sound so far a syllable stood at its full
 # loudness; between two of them lie up to 200 ms, so single figures may be too small by as much.
-FULL_WITHIN_DB = 7.0
+FULL_WITHIN_DB = 6.0
 STILL_TALKING_S = 0.5  # a pause of the agent between two words; what ended before was no barge-in
 
 
@@ -32,7 +32,8 @@ class BargeIn:
     """From the caller's onset to silence; None where the agent had finished by itself.
 
     ``heard_ms``: of the item, where the client had something to flush. ``ducked_ms``: until the
-    last sound as loud as the agent had been before arrived; what follows is quieter, or nothing.
+    last sound as loud as the agent had been before, in a client without a buffer that does not
+    flush; what follows is quieter, or nothing.
     """
 
     wire_ms: float
@@ -208,27 +209,31 @@ def _barge_in(record: CallRecord, onset_at: float, next_at: float) -> BargeIn | 
         return None
     pieces = [piece for reply in older for piece in reply.audio]
     arrivals = [piece.at for piece in pieces if first_audible(piece.samples) is not None]
+    interrupted = max((r for r in older if r.audio), key=lambda r: r.audio[-1].at, default=None)
     heard_until = record.playout.last_audible_at(items)
-    if not arrivals or heard_until is None or max(arrivals) < onset_at - STILL_TALKING_S:
+    if interrupted is None or not arrivals or heard_until is None:
+        return None
+    if max(arrivals) < onset_at - STILL_TALKING_S:
         return None
     return BargeIn(
         wire_ms=max(0.0, 1000.0 * (max(arrivals) - onset_at)),
         audible_ms=max(0.0, 1000.0 * (heard_until - onset_at)),
         heard_ms=flushes[0] if flushes else None,
-        ducked_ms=max(0.0, 1000.0 * (last_loud_at(pieces, onset_at) - onset_at)),
+        ducked_ms=max(0.0, 1000.0 * (last_loud_at(interrupted.audio, onset_at) - onset_at)),
     )
 
 
 def last_loud_at(pieces: Sequence[Arrived], onset_at: float) -> float:
-    """When the last piece arrived that is as loud as what had come before the onset."""
-    peaks = [(piece.at, _peak_db(piece.samples)) for piece in pieces]
-    full = max((db for at, db in peaks if at < onset_at), default=0.0) - FULL_WITHIN_DB
-    return max((at for at, db in peaks if db >= full), default=onset_at)
-
-
-def _peak_db(samples: Samples) -> float:
-    """Of the loudest 10 ms."""
-    return float(frame_levels_db(samples, RATE_HZ).max(initial=-200.0))
+    """Until when a client without a buffer plays sound as loud as what came before the onset."""
+    levels: list[tuple[float, float]] = []  # when 10 ms have been played, and their dBFS
+    play_at = 0.0
+    for piece in pieces:
+        play_at = max(play_at, piece.at)
+        for level_db in frame_levels_db(piece.samples, RATE_HZ):
+            play_at += LEVEL_MS / 1000.0
+            levels.append((play_at, float(level_db)))
+    full = max((db for at, db in levels if at < onset_at), default=0.0) - FULL_WITHIN_DB
+    return max((at for at, db in levels if db >= full), default=onset_at)
 
 
 def _spurious_speech(record: CallRecord) -> int:
