@@ -116,6 +116,8 @@ class Floor:
         if self._caller_open or self._settings.turn_detection is None:
             self._services.anticipation.observe_words(stable, unstable, full=full)
             if self._caller_open:
+                if stable:
+                    self._turns.drop_suspended()
                 self._protocol.partial(self._item_id, " ".join(stable), " ".join(unstable))
                 self._services.on_output()
         elif self._activity is not None and self.listener.in_speech:

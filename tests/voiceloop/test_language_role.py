@@ -239,6 +239,16 @@ def test_a_model_told_to_call_no_tool_does_not_see_the_tools(
     ]
 
 
+def test_a_reply_that_may_call_no_tool_is_not_drafted_behind_words_staged_with_the_tools(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Stage("s", 1, "hi"))
+    role.receive(Speculate("s", 1, "hi", GenerateParams(tool_choice="none")))
+    answers(role)
+    assert "1 speculate" not in [call[0] for call in model.calls]
+
+
 def test_a_template_that_ends_a_history_differently_starts_from_what_is_common(
     model: RecordingEngine, role: LanguageRole
 ) -> None:

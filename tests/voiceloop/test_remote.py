@@ -13,6 +13,8 @@ from tests.remote_service import Answer, Service
 from voiceloop import remote
 from voiceloop.backends import (
     ChatMessage,
+    DraftDelta,
+    DraftDone,
     Generated,
     GenerateParams,
     Staged,
@@ -96,6 +98,29 @@ async def test_a_service_without_completions_refuses_by_name(
     service.say("/completions", Answer([b'{"detail": "Not Found"}'], status=404))
     with pytest.raises(BackendRefused, match="/completions"):
         await generate(connect(), GenerateParams(is_raw=True))
+
+
+async def test_a_draft_is_promised_as_the_reply_unless_it_was_given_up_before_its_end(
+    service: Service, connect: Connect
+) -> None:
+    pieces = ({"content": "good "}, {"content": "morning"})
+    service.say("/chat/completions", reply(*pieces), reply(*pieces, hold_end=asyncio.Event()),
+                reply({"content": "another"}))  # fmt: skip
+    for is_stopped_late in (True, False):
+        branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
+        events = branch.events()
+        branch.speculate(1, "hello", PARAMS)
+        assert await anext(events) == DraftDelta(1, "good ")
+        assert await anext(events) == DraftDelta(1, "morning")
+        if is_stopped_late:
+            assert await anext(events) == DraftDone(1, "stop")
+        branch.stop_draft()
+        assert branch.commit(USER, PARAMS) == is_stopped_late
+        if not is_stopped_late:
+            assert await anext(events) == DraftDone(1, "lost")
+        said = "good morning" if is_stopped_late else "another"
+        assert await anext(events) == TextDelta(said)
+        await branch.close()
 
 
 async def test_a_tool_call_comes_whole_and_its_result_continues_the_reply(

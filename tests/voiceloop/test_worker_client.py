@@ -9,6 +9,7 @@ import pytest
 
 from voiceloop import event_stream, worker_client
 from voiceloop.backends import (
+    ChatMessage,
     GenerateParams,
     Partial,
     RecognizerOptions,
@@ -132,6 +133,21 @@ async def test_what_came_before_a_failure_is_still_delivered(client: WorkerClien
     with pytest.raises(BackendRefused, match="shorter prompt"):
         await anext(events)
     branch.commit((), GenerateParams())
+    await branch.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "seed", "is_promised"), [("hi", 0, True), ("hi there", 0, False), ("hi", 1, False)]
+)
+async def test_the_reply_to_the_drafted_turn_is_promised_to_be_the_draft(
+    client: WorkerClient, text: str, seed: int, is_promised: bool
+) -> None:
+    Worker(client)
+    branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
+    branch.speculate(1, "hi", GenerateParams())
+    tail = (ChatMessage("user", text),)
+    assert branch.commit(tail, GenerateParams(seed=seed)) == is_promised
+    assert not branch.commit(tail, GenerateParams(seed=seed))  # the next has no draft
     await branch.close()
 
 
