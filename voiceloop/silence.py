@@ -1,8 +1,9 @@
 """How long a worker has said nothing of its own doing.
 
-Owns the judgement that a heartbeat is late. One that is late because the machine gave its process
-no processor, or because the gateway did not look, tells of a busy machine and not of a hang, and to
-kill a worker for it would make the machine busier. Pure but for `cpu_waits`, which reads /proc.
+Owns the judgement that a heartbeat, or the next step of loading, is late. One that is late because
+the machine gave its process no processor, or because the gateway did not look, tells of a busy
+machine and not of a hang, and to kill a worker for it would make the machine busier. Pure but for
+`cpu_waits` and `peak_memory_mb`, which read /proc.
 """
 
 from __future__ import annotations
@@ -64,3 +65,15 @@ def cpu_waits(pid: int) -> dict[int, float]:
     except (OSError, ValueError, IndexError):
         return {}
     return found
+
+
+def peak_memory_mb(pid: int) -> int:
+    """The most memory a process ever held, which grows while it loads a model; 0: not told."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) // 1000
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0

@@ -23,7 +23,7 @@ from types import TracebackType
 import msgspec
 
 from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
-from voiceloop.silence import Silence, cpu_waits
+from voiceloop.silence import Silence, cpu_waits, peak_memory_mb
 from voiceloop.worker_client import (
     WorkerClient,
     WorkerConnection,
@@ -36,7 +36,10 @@ from voiceloop.worker_messages import RoleName, WorkerSpec
 log = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.25
-LOAD_DEADLINE_S = 300.0  # an 8B model from a cold disk; progress is shown meanwhile
+# A worker may load for as long as its disk and its share of the processors make it: it hangs once
+# it has come no further for this long of its own doing. Where the system does not tell how much
+# memory it fills, an 8B model must be read from a cold disk within this.
+LOAD_SILENCE_S = 300.0
 CLOSE_DEADLINE_S = 2.0
 RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_AFTER_S = 30.0  # a worker up for this long has recovered: the next pause is short again
@@ -69,6 +72,7 @@ class WorkerProcess:
         on_progress: Progress | None = None,
         environ: dict[str, str] | None = None,
         cpu_waits: Callable[[int], Mapping[int, float]] = cpu_waits,
+        peak_memory_mb: Callable[[int], int] = peak_memory_mb,
     ) -> None:
         self.spec = spec
         self.client = WorkerClient(spec.name)
@@ -80,6 +84,7 @@ class WorkerProcess:
         self._on_progress = on_progress
         self._environ = environ
         self._cpu_waits = cpu_waits
+        self._peak_memory_mb = peak_memory_mb
 
     @property
     def pid(self) -> int | None:
@@ -90,19 +95,12 @@ class WorkerProcess:
 
         Raises:
             BackendRefused: a role cannot be loaded; the message is the worker's own.
-            WorkerLost: the process ended, or was not ready by the deadline.
+            WorkerLost: the process ended, or hung while loading.
         """
         self._set_state("loading")
         connection = await self._spawn()
         try:
-            async with asyncio.timeout(LOAD_DEADLINE_S):
-                await self._wait_ready(connection)
-        except TimeoutError:
-            await self.end(at_once=True)
-            raise WorkerLost(
-                f"expected the worker {self.spec.name} ready within {LOAD_DEADLINE_S:.0f} s, "
-                f"found it still loading {connection.loading or 'nothing'}"
-            ) from None
+            await self._wait_ready(connection)
         except BaseException:
             await self.end(at_once=True)
             raise
@@ -184,10 +182,25 @@ class WorkerProcess:
         return connection
 
     async def _wait_ready(self, connection: WorkerConnection) -> None:
+        """Return once it says Ready. What it says, and the memory it fills, is its progress."""
         assert self.process is not None
+        pid, n_said = self.process.pid, 0
+        silence = Silence(WATCH_EVERY_S, self._clock(), 0, self._cpu_waits(pid))
         while connection.ready is None:
-            await connection.changed.wait()
+            try:
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await connection.changed.wait()
+            except TimeoutError:
+                progress = n_said + self._peak_memory_mb(pid)
+                silence.observe(self._clock(), progress, self._cpu_waits(pid))
+                if silence.own_s < LOAD_SILENCE_S:
+                    continue
+                raise WorkerLost(
+                    f"expected the worker {self.spec.name} to go on loading, found it "
+                    f"{silence.own_s:.0f} s without progress in {connection.loading or 'itself'}"
+                ) from None
             connection.changed.clear()
+            n_said += 1
             if connection.load_failure is not None:
                 raise BackendRefused(connection.load_failure.message)
             if connection.lost.is_set():

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from voiceloop.silence import Silence, cpu_waits
-from voiceloop.supervisor import WorkerProcess
+from voiceloop.errors import WorkerLost
+from voiceloop.silence import Silence, cpu_waits, peak_memory_mb
+from voiceloop.supervisor import LOAD_SILENCE_S, WorkerProcess
 from voiceloop.worker_messages import WorkerSpec
 
 LOOK_S = 0.25
@@ -73,6 +74,9 @@ def test_the_kernel_tells_how_long_a_thread_waited() -> None:
 class SilentConnection:
     n_heartbeats: int = 3
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    loading: str = "recognizer"
+    load_failure: None = None
     ready: None = None
     hop_ms: float = 0.0
 
@@ -122,3 +126,55 @@ async def test_an_overloaded_machine_is_no_crash(clock: Callable[[], float]) -> 
     assert await watched_for(0.98, clock) is None
     killed_s = await watched_for(0.75, clock)  # a quarter of the time it ran, and said nothing
     assert killed_s == pytest.approx(4 * HUNG_AFTER_S, abs=4 * LOOK_S)
+
+
+async def loaded_for(
+    clock: Callable[[], float], *, waits_share: float = 0.0, mb_per_s: float = 0.0
+) -> float | None:
+    """When a worker that never says Ready was given up, in seconds; None: not within 15 minutes."""
+    begin_s = clock()
+
+    def waits(pid: int) -> dict[int, float]:
+        return {pid: waits_share * (clock() - begin_s)}
+
+    worker = WorkerProcess(
+        WorkerSpec("speech", ()),
+        clock=clock,
+        cpu_waits=waits,
+        peak_memory_mb=lambda pid: int(mb_per_s * (clock() - begin_s)),
+    )
+    worker.process = SilentProcess()  # type: ignore[assignment]
+    try:
+        async with asyncio.timeout(900.0):
+            await worker._wait_ready(SilentConnection())  # type: ignore[arg-type]
+    except WorkerLost as error:
+        assert "300 s without progress in recognizer" in error.message
+        return clock() - begin_s
+    except TimeoutError:
+        pass
+    return None
+
+
+@pytest.mark.virtual_time
+async def test_a_model_that_fills_memory_may_load_for_as_long_as_it_takes(
+    clock: Callable[[], float],
+) -> None:
+    assert await loaded_for(clock, mb_per_s=0.01) is None
+
+
+@pytest.mark.virtual_time
+async def test_a_load_that_waits_for_a_processor_is_not_given_up(
+    clock: Callable[[], float],
+) -> None:
+    assert await loaded_for(clock, waits_share=0.75) is None
+
+
+@pytest.mark.virtual_time
+async def test_a_load_that_comes_no_further_is_given_up(clock: Callable[[], float]) -> None:
+    assert await loaded_for(clock) == pytest.approx(LOAD_SILENCE_S, abs=2 * LOOK_S)
+
+
+def test_the_kernel_tells_how_much_memory_a_process_filled() -> None:
+    peak_mb = peak_memory_mb(os.getpid())
+    assert peak_mb > 5 or not os.path.exists("/proc/self/status")
+    assert peak_memory_mb(2**31 - 1) == 0
