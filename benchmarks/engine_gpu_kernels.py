@@ -56,7 +56,14 @@ def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
                     partial(_gemm, quant, m, n_out, n_in),
                 )
     for kv_format in KV_FORMATS:
-        for batch, n_rows, context in ((1, 1, 4096), (8, 1, 4096), (32, 1, 4096), (1, 8, 16384)):
+        for batch, n_rows, context in (
+            (1, 1, 1024),
+            (1, 1, 4096),
+            (8, 1, 4096),
+            (32, 1, 4096),
+            (1, 8, 16384),
+            (1, 16, 4096),
+        ):
             yield (
                 f"decode attention, kv {kv_format}, {batch} x {n_rows} over {context}",
                 partial(_attention, kv_format, batch, n_rows, context),
@@ -207,7 +214,7 @@ def _attention(kv_format: str, batch: int, n_rows: int, context: int) -> Case:
     out = _poisoned(batch * n_rows, HEADS * HEAD_DIM, dtype=torch.bfloat16)
     n_bytes = attention.attention_bytes(batch * context, len(queries), queries, blocks, scales)
     kernels: tuple[Callable[..., None], ...]
-    if n_rows > attention.MAX_DECODE_ROWS:
+    if not attention.is_split(n_rows, HEADS, KV_HEADS):
         kernels = attention.prefill_attention, attention.prefill_attention_reference
         arguments = [queries, blocks, scales, rows, n_rows, 0, out]
     else:

@@ -19,10 +19,11 @@ from .kv_write import kv_format_of
 from .launch import LEAST_ROWS, n_processors, next_power_of_2
 from .softmax_tiles import LOG2_E, load_queries, walk_tiles
 
-SPLIT_TOKENS = 256  # at 8 KV heads and 4k tokens 128 programs per sequence: one per processor
+SPLIT_TOKENS = 128  # at 8 KV heads and 4k tokens 256 programs per sequence: two per processor
 MAX_DECODE_ROWS = 8  # of one sequence: a token and seven drafted ones
+MAX_SPLIT_TILE = 64  # query rows (of all heads of a group) of a sequence
 PROGRAMS_PER_PROCESSOR = 4
-MERGED_SPLITS = 16
+MERGED_SPLITS = 32
 PREFILL_ROWS = 128  # query rows (of all heads of a group) in one tile: two warp groups of 64
 
 
@@ -62,6 +63,15 @@ class Partials:
             torch.empty(rows, n_heads, n_splits, head_dim, device=device),
             torch.empty(rows, n_heads, n_splits, 2, device=device),
         )
+
+
+def is_split(max_rows: int, n_heads: int, n_kv: int) -> bool:
+    """Whether so few rows of a sequence are better served by splitting the KV they see.
+
+    The few tiles of a short prompt would leave most processors idle; but a row pays for each split
+    with a partial sum, and a tile of more than `MAX_SPLIT_TILE` rows runs out of registers.
+    """
+    return max_rows <= MAX_DECODE_ROWS or max_rows * n_heads // n_kv <= MAX_SPLIT_TILE
 
 
 @triton.jit
@@ -190,8 +200,10 @@ def decode_attention(
 ) -> None:
     """Attention of a few rows per sequence over its KV; the rows' own KV is already in the pool.
 
+    For as many as `is_split` says.
+
     queries: [rows, n_heads, head_dim]. blocks, scales: one layer of the pool (see `kv_write`).
-    max_rows: upper bound of `rows.counts`, <= MAX_DECODE_ROWS; the same for every step of a graph.
+    max_rows: upper bound of `rows.counts`; the same for every step of a graph.
     window: how many last positions a row sees, 0: all.
     out: [rows, n_heads * head_dim]; rows of no sequence keep what they hold.
     """
@@ -202,11 +214,14 @@ def decode_attention(
     wanted = PROGRAMS_PER_PROCESSOR * n_processors(queries.device) // (n_sequences * n_kv)
     n_programs = max(1, min(n_splits, wanted))
     n_rows = max(LEAST_ROWS, next_power_of_2(n_heads // n_kv * max_rows))
+    # Half of the stages are the block table's. Two tiles ahead take registers: for codes that are
+    # converted, more than a thread has, but at the fewest rows.
+    has_room = n_rows <= (32 if layout["FORMAT"] == "plain" else LEAST_ROWS)
     _decode[(n_sequences, n_kv, n_programs)](
         queries, blocks, _scales_or(scales, blocks), rows.starts, rows.counts, rows.firsts,
         rows.tables, partials.sums, partials.weights,
         ROWS=n_rows, TILE=64, SPLIT=SPLIT_TOKENS, N_SPLITS=n_splits, **layout,
-        num_warps=4, num_stages=3, enable_fp_fusion=True,
+        num_warps=4, num_stages=5 if has_room else 3, enable_fp_fusion=True,
     )  # fmt: skip
     _merge[(n_sequences * max_rows, n_heads)](
         partials.sums, partials.weights, rows.starts, rows.counts, rows.firsts, out,

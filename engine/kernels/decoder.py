@@ -25,7 +25,7 @@ from . import (
     silu_mul,
     verify,
 )
-from .attention import MAX_DECODE_ROWS, Partials, Rows
+from .attention import Partials, Rows
 
 INT4_GROUP = 128  # inputs that share a scale: fewer would cost a kernel a tenth of its bandwidth
 _MODULES = (attention, gemm_8bit, gemm_int4, kv_write, norm, sample, silu_mul, verify)
@@ -180,7 +180,7 @@ class KernelDecoder:
             scales,
         )  # fmt: skip
         out = self._mixed[: shape[0]]
-        if max_rows <= MAX_DECODE_ROWS:
+        if attention.is_split(max_rows, config.n_heads, config.n_kv_heads):
             self.call.decode_attention(
                 queries, blocks, scales, rows, max_rows, layer.window, self.partials, out
             )

@@ -29,6 +29,43 @@ FROM_FP8 = tl.constexpr("""
 """)
 
 
+# Four bytes to their low and high codes, less 8: the bits of a code below those of 128.0 (0x4300)
+# are the number 128 + code, and 136 (0xc308 with its sign) is taken off exactly.
+FROM_INT4 = tl.constexpr("""
+{
+    .reg .b32 pair0, pair1, one, less;
+    mov.b32 one, 0x3f803f80;
+    mov.b32 less, 0xc308c308;
+    prmt.b32 pair0, $4, 0, 0x4140;
+    prmt.b32 pair1, $4, 0, 0x4342;
+    lop3.b32 $0, pair0, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 $1, pair1, 0x000f000f, 0x43004300, 0xea;
+    shr.u32 pair0, pair0, 4;
+    shr.u32 pair1, pair1, 4;
+    lop3.b32 $2, pair0, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 $3, pair1, 0x000f000f, 0x43004300, 0xea;
+    fma.rn.bf16x2 $0, $0, one, less;
+    fma.rn.bf16x2 $1, $1, one, less;
+    fma.rn.bf16x2 $2, $2, one, less;
+    fma.rn.bf16x2 $3, $3, one, less;
+}
+""")
+
+
+@triton.jit
+def from_int4(codes):
+    """The low and the high code of each byte, less 8, as operands."""
+    if IS_COMPILED:
+        low, high = tl.inline_asm_elementwise(
+            FROM_INT4, "=&r,=&r,=&r,=&r,r", [codes], dtype=(tl.bfloat16, tl.bfloat16),
+            is_pure=True, pack=4,
+        )  # fmt: skip
+    else:
+        low = (codes & 15).to(OPERAND) - 8
+        high = (codes >> 4).to(OPERAND) - 8
+    return low, high
+
+
 @triton.jit
 def to_operand(codes):
     """The numbers as operands; exact for int8, fp8 (NaN excepted) and bf16."""

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from .launch import OPERAND
-from .operands import to_operand
+from .operands import from_int4, to_operand
 
 BLOCK_TOKENS = tl.constexpr(16)
 LOG2_E = 1.4426950408889634
@@ -42,13 +42,25 @@ def load_queries(
 def _halves(pointers, inside, HALF: tl.constexpr, FORMAT: tl.constexpr):
     """Both halves of a tile of keys or values as operands, without their scales."""
     if FORMAT == "int4":
-        codes = tl.load(pointers, mask=inside, other=0)
-        low = ((codes & 15).to(tl.int8) - 8).to(OPERAND)
-        high = ((codes >> 4).to(tl.int8) - 8).to(OPERAND)
+        low, high = from_int4(tl.load(pointers, mask=inside, other=0))
     else:
         low = to_operand(tl.load(pointers, mask=inside, other=0.0))
         high = to_operand(tl.load(pointers + HALF, mask=inside, other=0.0))
     return low, high
+
+
+@triton.jit
+def _load_scales(scales_ptr, vector, exists):
+    """The scales of some vectors, fp32. A bf16 comes in the word it shares with its neighbour's:
+    nothing below four bytes can be loaded ahead of its use, and every tile would wait."""
+    if scales_ptr.dtype.element_ty == tl.bfloat16:
+        words_ptr = scales_ptr.to(tl.pointer_type(tl.int32), bitcast=True)
+        words = tl.load(words_ptr + (vector >> 1), mask=exists, other=0)
+        is_high = (vector & 1).to(tl.int32)
+        scales = ((words >> (16 * is_high)) << 16).to(tl.float32, bitcast=True)
+    else:
+        scales = tl.load(scales_ptr + vector, mask=exists, other=0.0).to(tl.float32)
+    return scales
 
 
 @triton.jit
@@ -80,8 +92,7 @@ def walk_tiles(
         scores = tl.dot(low, key_low)
         scores = tl.dot(high, key_high, scores) * SCALE
         if FORMAT != "plain":
-            key_scale = tl.load(scales_ptr + vector, mask=exists, other=0.0).to(tl.float32)
-            scores *= key_scale[None, :]
+            scores *= _load_scales(scales_ptr, vector, exists)[None, :]
         seen = token[None, :] <= positions[:, None]
         if WINDOW > 0:
             seen &= token[None, :] > positions[:, None] - WINDOW
@@ -93,8 +104,7 @@ def walk_tiles(
         decay = tl.exp2(best - offset)
         total = total * decay + tl.sum(weights, 1)
         if FORMAT != "plain":
-            value_scale = tl.load(scales_ptr + vector + N_KV, mask=exists, other=0.0)
-            weights *= value_scale.to(tl.float32)[None, :]
+            weights *= _load_scales(scales_ptr, vector + N_KV, exists)[None, :]
         value = blocks_ptr + ((vector + N_KV) * code_size)[:, None] + d[None, :]
         value_low, value_high = _halves(value, exists[:, None] & (d < HALF)[None, :], HALF, FORMAT)
         weights = weights.to(OPERAND)

@@ -27,7 +27,7 @@ def _pool(kv_format: str, n_kv: int, dim: int):
     codes = torch.zeros(*shape, dim // per_code, device=DEVICE).to(dtype)
     if kv_format == "plain":
         return codes.fill_(torch.nan), torch.empty(*shape[:3], 0, dtype=DTYPE, device=DEVICE)
-    return codes, torch.full(shape, torch.nan, dtype=DTYPE, device=DEVICE)
+    return codes, torch.full(shape, torch.nan, dtype=torch.bfloat16, device=DEVICE)
 
 
 def _fill(blocks, scales, counts, firsts, n_heads, dim) -> Rows:
@@ -85,6 +85,11 @@ def test_attention_reads_every_kv_format(kind, kv_format, monkeypatch) -> None:
 @pytest.mark.parametrize("heads, dim", [((1, 1), 64), ((4, 1), 96), ((6, 2), 128), ((8, 1), 64)])
 def test_heads_share_keys_in_any_ratio(heads, dim, monkeypatch) -> None:
     _check("decode", "plain", heads, dim, [1], [31], 0, monkeypatch)
+
+
+def test_a_short_prompt_is_split_too(monkeypatch) -> None:
+    assert attention.is_split(16, 32, 8) and not attention.is_split(32, 32, 8)
+    _check("decode", "plain", (4, 2), 64, [16, 9], [70, 3], 0, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
