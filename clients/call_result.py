@@ -21,9 +21,9 @@ from clients.waterfall import Waterfall, waterfall_of
 from clients.waveform import FRAME_MS as LEVEL_MS
 from clients.waveform import first_audible, frame_levels_db
 
-# A server ducks by some 10 dB. Within this of the loudest sound so far a syllable stood at its full
-# loudness; between two of them lie up to 200 ms, so single figures may be too small by as much.
-FULL_WITHIN_DB = 6.0
+# A server ducks by some 10 dB: within this of the loudest sound so far nothing was ducked. Softer
+# sounds tell nothing, so a figure may be too small by the time between two syllables.
+FULL_WITHIN_DB = 9.0
 STILL_TALKING_S = 0.5  # a pause of the agent between two words; what ended before was no barge-in
 
 
