@@ -172,7 +172,9 @@ async def barge_in():
         await call.sink.until(lambda sink: sink.n_starts and sink.n_ends >= 2)
         await feeding
         assert call.sink.n_starts == 1
-        assert call.roles()[:3] == ["user", "assistant", "user"], call.context.messages
+        async with asyncio.timeout(LIMIT_S):  # its words may come after the sound has ended
+            while call.roles()[:3] != ["user", "assistant", "user"]:
+                await asyncio.sleep(0.1)
 
 
 async def manual_commit():
