@@ -173,7 +173,7 @@ async def barge_in():
         await feeding
         assert call.sink.n_starts == 1
         async with asyncio.timeout(LIMIT_S):  # its words may come after the sound has ended
-            while call.roles()[:3] != ["user", "assistant", "user"]:
+            while call.roles()[:3] != ["user", "assistant", "user"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
 
