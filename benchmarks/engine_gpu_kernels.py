@@ -15,7 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.kernels import attention, gemm_8bit, gemm_int4, kv_write, norm, sample, silu_mul, verify
+from engine.kernels import (
+    attention,
+    gemm_8bit,
+    gemm_int4,
+    kv_write,
+    norm,
+    probability,
+    sample,
+    silu_mul,
+    verify,
+)
 from engine.kernels.attention import Partials, Rows
 from engine.kernels.sample import Draws, SampleSpace
 from engine.kv_format import KV_FORMATS
@@ -79,6 +89,7 @@ def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         for filtered in (False, True):
             name = f"sample, {m} rows{', top-p' if filtered else ''}"
             yield name, partial(_sample, m, filtered)
+    yield "probability, 1 row", _probability
     yield "verify, 16 x 8", _verify
 
 
@@ -278,6 +289,16 @@ def _sample(m: int, filtered: bool) -> Case:
     arguments = [logits, draws, None, space, tokens]
     n_bytes = sample.sample_bytes(logits, None)
     return Case(sample.sample, sample.sample_reference, arguments, [tokens], n_bytes)
+
+
+def _probability() -> Case:
+    logits, rows = 3 * torch.randn(1, VOCAB, device="cuda"), torch.zeros(1, device="cuda").long()
+    masses, out = _poisoned(1, probability.n_chunks(VOCAB), 2), _poisoned(1).double()
+    n_bytes = probability.probability_bytes(logits, rows)
+    arguments = [logits, rows, 17, masses, out]
+    return Case(
+        probability.probability, probability.probability_reference, arguments, [out], n_bytes
+    )
 
 
 def _verify() -> Case:

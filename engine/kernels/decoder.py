@@ -21,6 +21,7 @@ from . import (
     gemm_int4,
     kv_write,
     norm,
+    probability,
     sample,
     silu_mul,
     verify,
@@ -28,7 +29,9 @@ from . import (
 from .attention import Partials, Rows
 
 INT4_GROUP = 128  # inputs that share a scale: fewer would cost a kernel a tenth of its bandwidth
-_MODULES = (attention, gemm_8bit, gemm_int4, kv_write, norm, sample, silu_mul, verify)
+_MODULES = (
+    attention, gemm_8bit, gemm_int4, kv_write, norm, probability, sample, silu_mul, verify,
+)  # fmt: skip
 _NAMES = (
     "decode_attention",
     "prefill_attention",
@@ -38,6 +41,7 @@ _NAMES = (
     "dequantize_int4",
     "kv_write",
     "add_norm",
+    "probability",
     "sample",
     "silu_mul",
     "verify",

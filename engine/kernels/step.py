@@ -19,6 +19,7 @@ from ..types import BLOCK_TOKENS, MAX_SALVAGED
 from .attention import MAX_DECODE_ROWS, Rows
 from .decoder import KernelDecoder
 from .ngram import guess
+from .probability import n_chunks
 from .sample import Draws
 
 MAX_WANTED = MAX_SALVAGED + 1  # rows of a prefill step that may need logits
@@ -130,7 +131,9 @@ class StepGraph:
             device,
             self.N_RESULTS,
         )
-        self.logits = torch.zeros(wanted, model.config.vocab_size, device=device)
+        vocab = model.config.vocab_size
+        self.logits = torch.zeros(wanted, vocab, device=device)
+        self._masses = torch.zeros(n, n_chunks(vocab), 2, device=device)
         self._chosen = torch.zeros(wanted, dtype=torch.int64, device=device)
         self._n_accepted = torch.zeros(n, dtype=torch.int32, device=device)
         self._next = torch.zeros(n, dtype=torch.int64, device=device)
@@ -245,6 +248,10 @@ class StepGraph:
 
     def _sample(self) -> None:
         field, shape = self.inputs.at, self.shape
+        if shape.n_rows == 1:  # a row each: the fields are what is asked for
+            draws = Draws(**{name: field(name) for name in Draws.__dataclass_fields__})
+            self._model.call.sample(self.logits, draws, None, self._space, self._chosen)
+            return
         if shape.is_decode:
             index = field("index")[:, None] + self._offsets - (field("n_known") - 1)[:, None]
         else:
@@ -256,22 +263,22 @@ class StepGraph:
 
         draws = Draws(
             temperature=per_row("temperature"),
-            top_k=per_row("top_k").int(),
+            top_k=per_row("top_k"),
             top_p=per_row("top_p"),
             min_p=per_row("min_p"),
             seed=per_row("seed"),
-            index=index.clamp_min(0).flatten().int(),
+            index=index.clamp_min(0).flatten(),
         )
         self._model.call.sample(self.logits, draws, None, self._space, self._chosen)
 
     def _note_probability(self, counts: Tensor) -> None:
         """Of the end of turn after each sequence's last row; of the first wanted row in prefill."""
+        rows = self._starts.long()
         if self.shape.is_decode:
-            rows = self.logits[(self._starts + counts - 1).clamp_min(0).long()].double()
-        else:
-            rows = self.logits[:1].double()
-        likelihood = rows[:, self._end_of_turn_id] - rows.logsumexp(-1)
-        self.results.at("probability").copy_(likelihood.exp())
+            rows = (rows + counts - 1).clamp_min(0)
+        self._model.call.probability(
+            self.logits, rows, self._end_of_turn_id, self._masses, self.results.at("probability")
+        )
 
     def _move_on(self) -> None:
         """Make the inputs those of the following step: what was drawn, and guesses behind it."""

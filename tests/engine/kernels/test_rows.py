@@ -5,6 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
+from engine.kernels import probability as chances  # noqa: E402
 from engine.kernels import sample as sampling  # noqa: E402
 from engine.kernels.attention import Rows  # noqa: E402
 from engine.kernels.norm import add_norm, add_norm_reference  # noqa: E402
@@ -80,6 +81,20 @@ def test_filters_cut_as_the_cpu_sampler_does(monkeypatch) -> None:
     logits = torch.randn(3, 140, device=DEVICE).mul_(4).round_()  # many ties, at every edge
     draws = _draws([(1.0, 5, 0.9, 0.0), (1.3, 0, 0.6, 0.0), (0.9, 0, 1.0, 0.2)])
     _check_sampling(logits, draws, None, monkeypatch)
+
+
+def test_one_tokens_probability_is_that_of_the_softmax(monkeypatch) -> None:
+    torch.manual_seed(4)
+    monkeypatch.setattr(chances, "CHUNK", 128)
+    logits = 6 * torch.randn(5, 300, device=DEVICE)
+    rows = torch.tensor([3, 0, 3], device=DEVICE)
+    masses = torch.full((3, chances.n_chunks(300), 2), torch.nan, device=DEVICE)
+    results = []
+    for measure in (chances.probability, chances.probability_reference):
+        out = torch.full((3,), torch.nan, dtype=torch.float64, device=DEVICE)
+        measure(logits, rows, 299, masses, out)
+        results.append(out)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-9)
 
 
 def test_guesses_stand_up_to_the_first_wrong_one() -> None:
