@@ -156,8 +156,12 @@ def _filter(
         ids_ptr += row * VOCAB
         keys_ptr += row * VOCAB
         weights_ptr += row * VOCAB
+        span = tl.full((), _SPAN, tl.float64)
+        if (top_k == 0) & (top_p < 1.0):
+            # Tokens rarer than this have less than 1 - top_p between them: none is in the nucleus.
+            span = tl.minimum(span, 1e-6 - tl.log((1.0 - top_p) * total / VOCAB))
         n_found = _gather(
-            logits_ptr, mask_ptr, chunk_best_ptr + row * N_CHUNKS, row, best, temperature,
+            logits_ptr, mask_ptr, chunk_best_ptr + row * N_CHUNKS, row, best, temperature, span,
             ids_ptr, keys_ptr, weights_ptr, VOCAB, CHUNK, N_CHUNKS, STEP, HAS_MASK,
         )  # fmt: skip
         tl.debug_barrier()  # the rest reads what other threads of this program have stored
@@ -177,20 +181,21 @@ def _filter(
 
 @triton.jit
 def _gather(
-    logits_ptr, mask_ptr, chunk_best_ptr, row, best, temperature, ids_ptr, keys_ptr, weights_ptr,
+    logits_ptr, mask_ptr, chunk_best_ptr, row, best, temperature, span,
+    ids_ptr, keys_ptr, weights_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, STEP: tl.constexpr,
     HAS_MASK: tl.constexpr,
 ):  # fmt: skip
-    """List the tokens near enough to the best to win with some noise, by id; returns how many."""
+    """List the tokens within `span` (in scores) of the best, by id; returns how many."""
     n_found = tl.full((), 0, tl.int32)
     for chunk in range(N_CHUNKS):
         gap = best.to(tl.float64) - tl.load(chunk_best_ptr + chunk).to(tl.float64)
-        if gap / temperature <= _SPAN:
+        if gap / temperature <= span:
             for base in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, VOCAB), STEP):
                 token = base + tl.arange(0, STEP)
                 logits = _load_logits(logits_ptr, mask_ptr, row, token, VOCAB, HAS_MASK)
                 score = (logits.to(tl.float64) - best.to(tl.float64)) / temperature
-                is_near = score >= -_SPAN
+                is_near = score >= -span
                 place = n_found + tl.cumsum(is_near.to(tl.int32), 0) - 1
                 tl.store(ids_ptr + place, token, mask=is_near)
                 tl.store(keys_ptr + place, _keys(logits), mask=is_near)
@@ -349,7 +354,7 @@ def sample(
     _filter[(rows,)](
         logits, allowed, draws.temperature, draws.top_k, draws.top_p, draws.min_p,
         space.chunk_best, space.chunk_sum, space.ids, space.keys, space.weights, space.floor,
-        CHUNKS_PAD=pad, STEP=min(CHUNK, 1024), **sizes, **options,
+        CHUNKS_PAD=pad, STEP=min(CHUNK, 4096), **sizes, **options | {"num_warps": 16},
     )  # fmt: skip
     _draw[(rows, n_chunks)](
         logits, allowed, draws.temperature, draws.seed, draws.index, space.floor,
