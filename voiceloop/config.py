@@ -44,7 +44,8 @@ class Ahead:
     synthesized and held. prefix_cache, speculative_decoding: the engine's. warm_requests: a remote
     language model is called when the caller begins. remote_drafts: drafts also where a remote
     language model writes (and bills) them.
-    budget_tokens, budget_speech_ms: what one session may throw away of drafts, each minute.
+    budget_tokens, budget_speech_ms: what one session may throw away each minute, of drafts and of
+    replies cut short, before it drafts no more.
     """
 
     prefill: bool = True

@@ -1,8 +1,8 @@
 """What a reply is made from, all of it, before anything of it is said.
 
-Owns the resolution of a response's (or a session's) settings into one immutable plan. Two equal
-plans give the same reply: that is how a reply drafted ahead of the endpoint is known to be the one
-that is asked for after it. Pure.
+Owns the resolution of a response's (or a session's) settings into one immutable plan. A reply that
+was drafted ahead of the endpoint can answer where its plan differs in nothing but the last words;
+whether it is the one that is said after it, the branch that drafted it tells. Pure.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ class TurnTimeline:
 def anticipation_facts(usage: Usage, wasted_audio_ms: float, draft: str) -> dict[str, Any]:
     """How much of a turn was done ahead of it; see `Usage` for the tokens.
 
-    draft: "released" as it was held, "salvaged" where words had changed, else "none".
+    draft: "released" as it was held, "salvaged" where it had to be verified first, else "none".
+    n_discarded_tokens, wasted_audio_ms: of drafts, and of a reply cut short what nobody heard.
     """
     return {
         "draft": draft,
