@@ -22,7 +22,7 @@ from .softmax_tiles import LOG2_E, load_queries, walk_tiles
 SPLIT_TOKENS = 128  # at 8 KV heads and 4k tokens 256 programs per sequence: two per processor
 MAX_DECODE_ROWS = 8  # of one sequence: a token and seven drafted ones
 MAX_SPLIT_TILE = 64  # query rows (of all heads of a group) of a sequence
-PROGRAMS_PER_PROCESSOR = 4
+PROGRAMS_PER_PROCESSOR = 3  # as many as fit side by side; of codes two fit, and take two turns
 MERGED_SPLITS = 32
 PREFILL_ROWS = 128  # query rows (of all heads of a group) in one tile: two warp groups of 64
 
@@ -211,7 +211,8 @@ def decode_attention(
     n_sequences, max_blocks = rows.tables.shape
     n_splits = partials.sums.shape[2]
     layout = _layout(queries, blocks, max_blocks, window)
-    wanted = PROGRAMS_PER_PROCESSOR * n_processors(queries.device) // (n_sequences * n_kv)
+    n_side_by_side = PROGRAMS_PER_PROCESSOR + (layout["FORMAT"] != "plain")
+    wanted = n_side_by_side * n_processors(queries.device) // (n_sequences * n_kv)
     n_programs = max(1, min(n_splits, wanted))
     n_rows = max(LEAST_ROWS, next_power_of_2(n_heads // n_kv * max_rows))
     # Half of the stages are the block table's. Two tiles ahead take registers: for codes that are
