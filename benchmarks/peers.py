@@ -53,6 +53,8 @@ GIVEN = {
 VARIANTS = tuple(name for name in GIVEN if name != "voiceloop-no-reader")
 DETECTION = {"voiceloop-eager": {"type": "semantic_vad", "eagerness": "high"}}
 JUDGED = "voiceloop-eager"  # one variant for all bars: no gap of one with the cut turns of another
+# Threads of a dot product that spin for one another cost the stub 100 ms of the runtimes' cores.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 BLOCK = 4  # plain turns of a call, and as many hesitating ones
 SLOW_MS = 1000.0
 
@@ -119,8 +121,8 @@ async def start_stubs(
     command = (sys.executable, "-m", "benchmarks.stub_services")
     options = ("--turns", str(path), "--delays-ms", delays_ms)
     log = log_folder / "peers-stubs.log"
-    server = await running.enter_async_context(running_server(options, command=command, log=log))
-    return server.port
+    stubs = running_server(options, command=command, log=log, environment=ONE_THREAD)
+    return (await running.enter_async_context(stubs)).port
 
 
 async def open_line(variant: str, server: ServerProcess) -> Line:
