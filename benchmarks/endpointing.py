@@ -61,7 +61,8 @@ LATENCIES_MS = (200, 300, 400, 600, 800, 1000, 1200)
 TIMERS_MS = range(60, 2001, 20)
 SWEPT_THRESHOLDS = np.arange(-3.0, 6.01, 0.25)
 SWEPT_LEAST_WAITS_MS = (60.0, 120.0, 180.0, 240.0, 300.0)
-SWEPT_BLIND_MORE_MS = (0.0, 80.0)
+SWEPT_UNSURE_MORE_MS = (0.0, 80.0)  # and until P(end) is known
+SURE = 1.0
 N_DRAWS = 200
 # Decoding is slow: of the turns that the embedded recognizer hears, one in so many is taken.
 EMBEDDED_EVERY = 4
@@ -87,18 +88,24 @@ class Hearing:
                 if turn.words is not None
             ]
         recognizer = EmbeddedRecognizer()
-        return [self._heard(turn, recognizer.hear(turn)) for turn in _thinned(turns)]
+        return [self._heard(turn, recognizer.hear(turn)) for turn in _thinned(turns, part)]
 
     def _heard(self, turn: CallerTurn, words: Any) -> HeardTurn:
         ask = None if self.ask_end is None else partial(self.ask_end.after, turn.history)
         return heard_turn(turn, words, ask)
 
 
-def _thinned(turns: Sequence[CallerTurn]) -> list[CallerTurn]:
+def _thinned(turns: Sequence[CallerTurn], part: Part) -> list[CallerTurn]:
+    """One in so many; to fit, all human turns without hesitation: there are few enough."""
     orders = [turn for turn in turns if "orders" in turn.slices]
     others = [turn for turn in turns if not turn.slices & ({"orders"} | COPIES)]
     # By the name: every nth would fall in step with the plain and hesitating copies of a clip.
-    chosen = [turn for turn in others if zlib.crc32(turn.name.encode()) % EMBEDDED_EVERY == 0]
+    chosen = [
+        turn
+        for turn in others
+        if zlib.crc32(turn.name.encode()) % EMBEDDED_EVERY == 0
+        or (part == "fit" and "human" in turn.slices and "hesitation" not in turn.slices)
+    ]
     return orders[::ORDERS_EVERY] + chosen
 
 
@@ -106,14 +113,15 @@ def _thinned(turns: Sequence[CallerTurn]) -> list[CallerTurn]:
 
 
 def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Policy]:
-    """Threshold x least wait x that without P(end), as the peers are given theirs."""
+    """Threshold x least wait x that while unsure, as the peers are given theirs."""
     turns = scored_turns(heard, weights)
     found = []
     for threshold in SWEPT_THRESHOLDS:
         for least_ms in SWEPT_LEAST_WAITS_MS:
-            for more_ms in SWEPT_BLIND_MORE_MS:
-                told = Setting(float(threshold), least_ms)
-                blind = Setting(float(threshold), least_ms + more_ms)
+            for more_ms in SWEPT_UNSURE_MORE_MS:
+                unsure_ms = least_ms + more_ms
+                told = Setting(float(threshold), least_ms, unsure_ms, SURE)
+                blind = Setting(float(threshold), unsure_ms)
                 outcomes = [turn.outcome(told, blind, LONGEST_MS) for turn in turns]
                 found.append((f"{threshold:.2f}, {least_ms:.0f} + {more_ms:.0f} ms", outcomes))
     return found

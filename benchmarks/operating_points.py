@@ -25,25 +25,26 @@ THRESHOLDS = tuple(round(float(x), 2) for x in np.arange(-1.0, 6.01, 0.1))
 class Budget:
     """What a setting may cost: shares of the fit's turns that are cut.
 
-    plain: of those without hesitation. hesitating: of the others; blind: of the others where P(end)
-    is not known. least_waits_ms: what may be chosen.
+    plain: of those without hesitation. hesitating: of the others. The waits are what may be
+    chosen: where the end is sure, and how much longer where it is not.
     """
 
     plain: float
     hesitating: float
-    blind: float
     least_waits_ms: Sequence[int]
+    unsure_more_ms: Sequence[int]
 
 
 # The commas of one breath ("everything, thank you, goodbye") pause for up to 230 ms, and the
 # detector lets go 80 ms late: in calls 3 of 48 turns were cut there at 280 ms and none at 320. An
 # eager agent takes that risk.
 BUDGETS: dict[Eagerness, Budget] = {
-    "high": Budget(0.03, 0.36, 0.36, range(160, 321, 20)),
-    "auto": Budget(0.02, 0.32, 0.30, range(320, 441, 20)),
-    "medium": Budget(0.01, 0.18, 0.18, range(320, 601, 40)),
-    "low": Budget(0.005, 0.08, 0.08, range(400, 801, 40)),
+    "high": Budget(0.04, 0.38, range(160, 301, 20), (0, 40, 80, 120)),
+    "auto": Budget(0.012, 0.36, (320,), (0, 40, 80)),
+    "medium": Budget(0.015, 0.20, range(330, 541, 30), (0, 80, 160)),
+    "low": Budget(0.01, 0.10, range(400, 701, 50), (0, 100, 200)),
 }
+SURE = (0.8, 1.0, 1.2)  # logits before any silence
 MOST_DRAFTS_IN_VAIN = 0.25
 DRAFT_WAITS_MS = range(1200, 299, -20)
 DRAFT_WITHIN_MS = 250.0  # later in a pause none is begun (`voiceloop.drafts`)
@@ -86,10 +87,11 @@ def chosen_setting(
     """The setting with the least median wait after plain turns that stays within the budget.
 
     blind: what serves until P(end) is known; None: the turns are without it, and the setting to be
-    chosen is that one. least: that of the next more eager, which it nowhere undercuts.
+    chosen is that one. least: that of the next more eager, which it nowhere undercuts. Hesitations
+    are longer than any least wait, so that their budget sets the threshold, and the other's the
+    waits.
     """
     budget, longest_ms = BUDGETS[eagerness], LONGEST_WAIT_MS[eagerness]
-    most_hesitations = budget.blind if blind is None else budget.hesitating
     plain = [turn for turn in turns if "hesitation" not in turn.heard.turn.slices]
     hesitating = [turn for turn in turns if "hesitation" in turn.heard.turn.slices]
 
@@ -99,21 +101,29 @@ def chosen_setting(
         cut = sum(o.cut for o in outcomes) / max(1, len(outcomes))
         return Cost(cut, (float(np.median(waits)), float(np.mean(waits))))
 
-    best: tuple[tuple[float, float], Setting] | None = None
-    thresholds = [threshold for threshold in THRESHOLDS if threshold >= least.threshold]
-    for least_ms in budget.least_waits_ms:
-        if least_ms < least.least_wait_ms:
-            continue
-        for threshold in thresholds:  # the lowest that will do is the fastest
-            setting = Setting(threshold, float(least_ms))
-            if judged(hesitating, setting).cut > most_hesitations:
-                continue
+    waits_ms = [
+        (least_ms, least_ms + more_ms)
+        for least_ms in map(float, budget.least_waits_ms)
+        for more_ms in budget.unsure_more_ms
+        if least_ms >= least.least_wait_ms and least_ms + more_ms >= least.unsure_wait_ms
+    ]
+    longest_waits = waits_ms[-1] if waits_ms else (least.least_wait_ms, least.unsure_wait_ms)
+    threshold = THRESHOLDS[-1]
+    for threshold in THRESHOLDS:
+        cut = judged(hesitating, Setting(threshold, *longest_waits, SURE[0])).cut
+        if threshold >= least.threshold and cut <= budget.hesitating:
+            break
+    affordable: list[tuple[tuple[float, float], Setting]] = []
+    for waits in waits_ms:
+        for sure in SURE:
+            setting = Setting(threshold, *waits, sure)
             cost = judged(plain, setting)
-            if cost.cut <= budget.plain:
-                if best is None or cost.latency_ms < best[0]:
-                    best = (cost.latency_ms, setting)
-                break
-    return best[1] if best else Setting(THRESHOLDS[-1], float(budget.least_waits_ms[-1]))
+            if sure >= least.sure and cost.cut <= budget.plain:
+                affordable.append((cost.latency_ms, setting))
+    if affordable:
+        return min(affordable, key=lambda pair: pair[0])[1]
+    # The budget is too small for any: the longest waits cost the least.
+    return Setting(threshold, *longest_waits, SURE[-1])
 
 
 def chosen_settings(

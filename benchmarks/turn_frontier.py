@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.endpointing_set import TRAIL_MS
+from benchmarks.heard_turn import WINDOW_MS
 from benchmarks.pause_evidence import HeardPause, HeardTurn
 from voiceloop.endpointing import LONGEST_WAIT_MS, Eagerness, Setting, WeightSets, end_score
 
-CHUNK_MS = 20.0  # of the client: a decision falls at the end of a chunk
 LONGEST_MS = LONGEST_WAIT_MS["auto"]
 
 
@@ -84,8 +84,7 @@ def moment_at(
     since_ms = scored.pause.since_ms
     for step in scored.steps:
         setting = told if step.is_told else blind
-        needed_ms = 1000.0 * (setting.threshold - step.score) / step.silence
-        needed_ms = min(max(needed_ms, setting.least_wait_ms), longest_ms)
+        needed_ms = min(setting.wait_ms(step.score, step.silence), longest_ms)
         at_ms = max(step.from_ms, since_ms + needed_ms)
         if at_ms < step.until_ms:
             return _in_pause(scored.pause, at_ms)
@@ -109,8 +108,8 @@ def staged_moment(
 
 
 def _in_pause(pause: HeardPause, at_ms: float) -> float | None:
-    at_ms = math.ceil(at_ms / CHUNK_MS) * CHUNK_MS
-    if pause.resumed_ms is not None and at_ms >= pause.resumed_ms:
+    """None where the detector has heard by then that speech goes on: a window after it does."""
+    if pause.resumed_ms is not None and at_ms >= pause.resumed_ms + WINDOW_MS:
         return None
     return at_ms
 

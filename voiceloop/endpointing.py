@@ -3,7 +3,7 @@
 Owns how long to wait after the caller falls silent. The wait comes from a calibrated hazard: the
 logit that the turn is over is a weighted sum of what is known about the pause
 (`voiceloop.evidence.terms`) and of the silence so far, and the turn ends where it reaches a
-threshold. Weights and, for each eagerness, the threshold and the least wait come from
+threshold. Weights and, for each eagerness, the threshold and the least waits come from
 `python -m benchmarks.endpointing --fit`, which writes `endpointing_weights.toml`; there are two
 sets, with P(end of turn) of the language model and without.
 Times are milliseconds on the audio clock (samples received / rate).
@@ -65,11 +65,21 @@ class Weights:
 class Setting:
     """Where a turn ends. threshold: its logit. least_wait_ms: silence below which none ever does,
 
-    since the commas of one breath last so long.
+    since the commas of one breath last so long; unsure_wait_ms: the same where the logit before
+    any silence is below `sure`.
     """
 
     threshold: float
     least_wait_ms: float = 0.0
+    unsure_wait_ms: float = 0.0
+    sure: float = 0.0
+
+    def wait_ms(self, score: float, silence: float) -> float:
+        """Silence to wait for at this logit, which rises by `silence` a second."""
+        floor_ms = self.least_wait_ms
+        if score < self.sure:
+            floor_ms = max(floor_ms, self.unsure_wait_ms)
+        return max(floor_ms, 1000.0 * (self.threshold - score) / silence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +91,8 @@ class Hazard:
 
     def wait_ms(self, evidence: Evidence, eagerness: Eagerness) -> float:
         """Silence to wait for: where the logit reaches the threshold."""
-        setting = self.settings[eagerness]
-        lacking = setting.threshold - end_score(evidence, self.weights)
-        return max(setting.least_wait_ms, 1000.0 * lacking / self.weights.silence)
+        score = end_score(evidence, self.weights)
+        return self.settings[eagerness].wait_ms(score, self.weights.silence)
 
 
 @dataclass(frozen=True, slots=True)

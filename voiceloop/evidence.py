@@ -42,8 +42,7 @@ Question = Literal["yes_no", "number", "open"]
 BRIEF_MS = 500.0
 TAIL_CENTER_DB = -10.0  # between voices that die away (-15) and held ones (-4)
 TAIL_CLAMP_DB = 10.0
-PITCH_CENTER = -1.5  # semitones: where the last syllable lies on the whole
-PITCH_CLAMP = 5.0  # beyond that it is an octave misheard as often as a voice that falls
+DEEPEST_FALL = 3.0  # semitones: beyond it the octave was misheard as often as the voice fell
 HABIT_CENTER_MS = 300.0  # a pause that says nothing of its caller
 HABIT_FLOOR_MS = 100.0
 P_END_CLAMP = 5.0  # logits: a very sure model is still one voice among several
@@ -73,7 +72,7 @@ def terms(evidence: Evidence) -> dict[str, float]:
     """The evidence as the names of `Weights` and values: 0 or 1 where no unit is named.
 
     p_end: its logit, clamped. fallen_voice: dB that the tail lies below -10 dB. fallen_pitch:
-    semitones that it lies below -1.5. words_so_far: ln(1 + their number). answers: a short answer
+    semitones that it lies below the turn. words_so_far: ln(1 + their number). answers: a short answer
     to a yes-no question. habit: ln of the caller's habitual pause against one of 300 ms. A term
     that is absent is 0.
     """
@@ -84,8 +83,8 @@ def terms(evidence: Evidence) -> dict[str, float]:
         below_db = TAIL_CENTER_DB - evidence.tail_level_db
         found["fallen_voice"] = min(max(below_db, -TAIL_CLAMP_DB), TAIL_CLAMP_DB)
     if evidence.tail_semitones is not None:
-        below = PITCH_CENTER - evidence.tail_semitones
-        found["fallen_pitch"] = min(max(below, -PITCH_CLAMP), PITCH_CLAMP)
+        # A rise says nothing: questions rise, and a voice that creaks is heard as one that does.
+        found["fallen_pitch"] = min(max(-evidence.tail_semitones, 0.0), DEEPEST_FALL)
     if evidence.habit_ms is not None:
         usual_ms = HABIT_CENTER_MS + HABIT_FLOOR_MS
         found["habit"] = math.log((evidence.habit_ms + HABIT_FLOOR_MS) / usual_ms)

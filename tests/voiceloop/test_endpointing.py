@@ -72,6 +72,13 @@ def test_a_turn_never_ends_below_the_least_wait() -> None:
     assert wait_ms(heard("a coffee please"), WeightSets(end, end)) == 240.0
 
 
+def test_an_unsure_end_has_a_longer_least_wait() -> None:
+    setting = Setting(threshold=1.0, least_wait_ms=200.0, unsure_wait_ms=400.0, sure=0.5)
+    assert [setting.wait_ms(score, silence=2.0) for score in (3.0, 0.5, 0.4, 0.0)] == [
+        200.0, 250.0, 400.0, 500.0,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("p_end", [None, 0.5])
 def test_less_eager_agents_wait_longer(p_end: float | None) -> None:
     ladder: tuple[Eagerness, ...] = ("high", "auto", "medium", "low")
