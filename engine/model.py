@@ -53,9 +53,6 @@ class Rope:
         self.cos = torch.cat((cos, cos), -1).to(device=device, dtype=dtype)[:, None]
         self.sin = torch.cat((-sin, sin), -1).to(device=device, dtype=dtype)[:, None]
 
-    def at(self, positions: "Tensor | slice") -> tuple[Tensor, Tensor]:
-        return self.cos[positions], self.sin[positions]
-
 
 def rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """In place; x: [rows, heads, head_dim] with halves as partners (the Hugging Face layout)."""
@@ -187,7 +184,7 @@ class Decoder:
 
         Returns the logits [wanted rows, vocab] in fp32 (fp64 for an fp64 model), None for none.
         """
-        cos, sin = self.rope.at(positions)
+        cos, sin = self.rope.cos[positions], self.rope.sin[positions]
         x = self.embedding[tokens].to(_residual_dtype(self.dtype))
         for index, layer in enumerate(self.layers):
             queries = self._project(layer, index, layer.input_norm(x), cos, sin, plan, pool)
