@@ -207,13 +207,30 @@ PHONON = Model(
     licence="Apache-2.0",
     languages="English",
     why="the smallest voice that streams by 80 ms frames, faster than real time on one core",
-    # No commit is known here to hold the files transformers reads.
+    # No commit is known here to hold the files transformers reads: this follows main, and `pull`
+    # says which commit that was.
     repo=Repo("gradium/phonon-31m-en", size_mb=170),
     parts={
         "codec_folder": Repo(
             "gradium/phonon-mimi", needed=("config.json", "*.safetensors"), size_mb=42
         )
     },
+)
+KOKORO = Model(
+    name="hexgrad/Kokoro-82M",
+    role="voice",
+    loader="kokoro",
+    licence="Apache-2.0",
+    languages="9",
+    why="the best sound for its size where a caller may wait a second for it: it speaks whole "
+    "clauses, through its own package (pip install 'voiceloop[kokoro]')",
+    repo=Repo(
+        "hexgrad/Kokoro-82M",
+        "f3ff3571791e39611d31c381e3a41a3af07b4987",
+        ("config.json", "kokoro-v1_0.pth", "voices/*.pt"),
+        ("config.json", "kokoro-v1_0.pth"),
+        size_mb=356,
+    ),
 )
 
 MODELS: tuple[Model, ...] = (
@@ -226,6 +243,7 @@ MODELS: tuple[Model, ...] = (
     QWEN3_SMALL,
     QWEN3_4B,
     PHONON,
+    KOKORO,
 )
 
 ENGINE_PACKAGES = {"torch": "2.11", "safetensors": "", "tokenizers": "", "jinja2": ""}

@@ -50,6 +50,7 @@ REQUIRED = {
 }
 OPTIONAL = {
     "matplotlib": ("the demo's pictures", "embedded"),
+    "kokoro": ("the voice hexgrad/Kokoro-82M", "kokoro"),
     "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
 }
 MIN_CORES = 2

@@ -78,7 +78,8 @@ def pull(
     orders = [_look_up(repo, hub, endpoint, deadline_s) for repo in absent]
     _check_disk(orders, hub)
     for order in orders:
-        say(f"{order.repo.id}: {order.n_bytes / MEGABYTE:.0f} MB from {endpoint}")
+        size = f"{order.n_bytes / MEGABYTE:.0f} MB"
+        say(f"{order.repo.id}: {size} from {endpoint}, commit {order.commit}")
         folder = _download(order, hub, endpoint)
         missing = find_repo(order.repo, hub).missing
         if missing:

@@ -112,7 +112,7 @@ def _check(folder: Path, voices: dict[str, Path], language: str) -> None:
     if find_spec("kokoro") is None:
         raise AudioError(
             "expected the package 'kokoro' for this voice, found none; "
-            "remedy: pip install kokoro 'misaki[en]'"
+            "remedy: pip install 'voiceloop[kokoro]'"
         )
     if language in ENGLISH and find_spec(SPACY_MODEL) is None:
         raise AudioError(

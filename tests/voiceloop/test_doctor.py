@@ -38,12 +38,15 @@ def test_a_complete_installation_has_no_problem() -> None:
 
 def test_a_missing_package_names_the_extra_that_brings_it() -> None:
     def version(name: str) -> str | None:
-        return None if name in ("msgspec", "sounddevice") else "1.0"
+        return None if name in ("msgspec", "kokoro", "sounddevice") else "1.0"
 
     (needed,) = problems(check_packages(version))
     assert (needed.subject, needed.remedy) == ("msgspec", "pip install 'voiceloop'")
     notes = [finding for finding in check_packages(version) if finding.level == "note"]
-    assert [note.subject for note in notes] == ["sounddevice"]
+    assert [(note.subject, note.remedy) for note in notes] == [
+        ("kokoro", "pip install 'voiceloop[kokoro]'"),
+        ("sounddevice", "pip install 'voiceloop[talk]'"),
+    ]
 
 
 def test_a_folder_that_shadows_a_room_is_found(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_only_the_needed_files_come_into_the_cache_and_are_found_there(
 ) -> None:
     said = fetch(hub, tmp_path)
     assert said[0].startswith("owner/name: 0 MB from http://127.0.0.1")
+    assert said[0].endswith(f", commit {COMMIT}")
     found = find_repo(REPO, tmp_path)
     assert found.folder is not None
     assert (found.is_whole, found.commit) == (True, COMMIT)

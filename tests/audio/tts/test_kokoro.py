@@ -99,7 +99,7 @@ def test_samples_are_the_packages_at_24_khz(folder):
 @pytest.mark.parametrize(
     ("absent", "sentence"),
     [
-        ("kokoro", "expected the package 'kokoro'.*remedy: pip install kokoro"),
+        ("kokoro", "expected the package 'kokoro'.*remedy: pip install .voiceloop.kokoro."),
         ("en_core_web_sm", "expected the spaCy model en_core_web_sm.*remedy"),
     ],
 )
