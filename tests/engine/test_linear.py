@@ -1,10 +1,12 @@
 """Every weight format against the same product in float64, for every number of rows."""
 
+import mmap
+
 import pytest
 import torch
 
 import engine.linear
-from engine.linear import make_linear
+from engine.linear import ScaledLinear, lay_together, make_linear
 from engine.packed import dense
 from engine.quant import quantize_fp8, quantize_int4, quantize_int8
 
@@ -60,3 +62,19 @@ def test_a_size_no_group_divides_stays_dense() -> None:
     weight, _, x = example(n_in=50)
     product = make_linear(weight, None, dtype=torch.float64, quant="int4", device="cpu")
     assert torch.allclose(product(x.double()), x.double() @ weight.double().T)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="no huge pages to ask for")
+def test_weights_laid_together_are_the_same_weights() -> None:
+    (weight, bias, x), (other, _, _) = example(), example(n_out=128)
+    products = [
+        make_linear(w, b, dtype=torch.bfloat16, quant=quant, device="cpu")
+        for w, b, quant in ((weight, bias, "int8"), (weight, None, None), (other, None, "int8"))
+    ]
+    before = [product(x[:1]) for product in products]
+    lay_together(products)
+    for product, expected in zip(products, before, strict=True):
+        assert torch.equal(product(x[:1]), expected)
+    first, _, last = products
+    assert isinstance(first, ScaledLinear) and isinstance(last, ScaledLinear)
+    assert last.weight.data_ptr() - first.weight.data_ptr() == weight.numel()
