@@ -221,9 +221,39 @@ def _small(shape: str, quant: str | None) -> dict[str, Any]:
     return decode(build(shape, quant=quant, kv_tokens=16384), 1, 1024)
 
 
+def breakdown() -> Iterator[Row]:
+    """Where a step's time goes: microseconds by kernel, of one reply at 8B."""
+    for quant, kv_format in (("int4", "int8"), (None, "plain")):
+        yield f"8b, {quant or 'bf16'}, kv {kv_format}", partial(_breakdown, quant, kv_format)
+
+
+def _breakdown(quant: str | None, kv_format: str) -> dict[str, Any]:
+    engine = build("8b", quant=quant, kv_format=kv_format, kv_tokens=16384)
+    branch = engine.branch("b")
+    resident(engine, branch, 4096)
+    branch.commit(TAIL, SamplingParams(max_tokens=N_TOKENS, ignore_eos=True))
+    for _ in range(8):
+        engine.step()
+    n_before = engine.metrics()["steps"]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(16):
+            engine.step()
+        torch.cuda.synchronize()
+    n_steps = engine.metrics()["steps"] - n_before
+    drain(engine)
+    kernels = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    return {
+        "us_per_step": {
+            event.key[:60]: [round(event.self_device_time_total / n_steps, 1), event.count]
+            for event in kernels[:24]
+        }
+    }
+
+
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "kernels": engine_gpu_kernels.rows,
     "sealed": lambda: engine_gpu_serving.sealed(build),
+    "breakdown": breakdown,
     "matrix": matrix,
     "small": small,
     "peers": lambda: engine_gpu_serving.peers(build, decode),
