@@ -147,6 +147,32 @@ def test_any_chunking_gives_the_same_transcript(say, sizes):
     assert transcript([*sizes, 640]) == transcript([len(samples)])
 
 
+def test_streams_together_say_what_each_says_alone_though_one_is_closed(recognizer, say):
+    sounds = {"a": say(ORDER), "b": say(ORDER)[4_000:], "c": say(ORDER)[::-1].copy()}
+
+    def transcripts(names, closed=""):
+        for name in names:
+            recognizer.open(name, RecognizerOptions())
+        for at in range(0, max(map(len, sounds.values())), 1_600):
+            if closed and at == 8_000:
+                recognizer.close(closed)
+            for name in names:
+                if name != closed or at < 8_000:
+                    recognizer.feed(name, sounds[name][at : at + 1_600])
+            recognizer.step()
+        names = [name for name in names if name != closed]
+        for name in names:
+            recognizer.finalize(name)
+        finals = {e.stream_id: e for e in drain(recognizer) if isinstance(e, Transcript)}
+        for name in names:
+            recognizer.close(name)
+        return finals
+
+    alone = transcripts("a") | transcripts("b")
+    assert transcripts("cab", closed="c") == alone
+    assert alone["a"].words
+
+
 def test_flush_answers_even_before_any_audio(recognizer):
     recognizer.open("s", RecognizerOptions())
     recognizer.flush("s")

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.moonshine import MoonshineDecoder, MoonshineRecognizer
@@ -91,6 +93,62 @@ def test_recognizer_gives_partials_and_a_transcript(tiny_moonshine_dir, noisy_sp
     events += recognizer.step()
     assert len(events) >= 3
     assert isinstance(events[-1], Transcript) and events[-1].words
+
+
+@settings(max_examples=2, deadline=None)
+@given(seed=st.integers(0, 99))
+def test_any_chunking_up_to_one_update_gives_the_same_events(
+    tiny_moonshine_dir, noisy_speech, seed
+):
+    samples = noisy_speech(1.0, seed)
+    cuts = np.cumsum(np.random.default_rng(seed).integers(500, 4_000, 64))
+
+    def play(ends):
+        recognizer = MoonshineRecognizer(
+            tiny_moonshine_dir, device="cpu", update_ms=250.0, clock=lambda: 0.0
+        )
+        recognizer.open("a", RecognizerOptions())
+        events, start = [], 0
+        for end in [*(int(end) for end in ends if end < len(samples)), len(samples)]:
+            recognizer.feed("a", samples[start:end])
+            events += recognizer.step()
+            start = end
+        recognizer.finalize("a")
+        return events + recognizer.step()
+
+    events = play(cuts)
+    assert events == play(range(4_000, len(samples), 4_000))
+    assert len(events) == 5 and events[-1].words
+
+
+@pytest.mark.parametrize("n_streams", [2, 8])
+def test_streams_together_say_what_each_says_alone_though_one_is_closed(
+    tiny_moonshine_dir, noisy_speech, n_streams
+):
+    sounds = [noisy_speech(1.0, i) for i in range(n_streams)]
+
+    def play(indices, closed=None):
+        recognizer = MoonshineRecognizer(tiny_moonshine_dir, device="cpu", clock=lambda: 0.0)
+        events = []
+        for i in indices:
+            recognizer.open(f"s{i}", RecognizerOptions())
+        for at in range(0, 16_000, 4_000):
+            if closed is not None and at == 8_000:
+                recognizer.close(f"s{closed}")
+            for i in indices:
+                if i != closed or at < 8_000:
+                    recognizer.feed(f"s{i}", sounds[i][at : at + 4_000])
+            events += recognizer.step()
+        for i in indices:
+            if i != closed:
+                recognizer.finalize(f"s{i}")
+        while recognizer.has_work():
+            events += recognizer.step()
+        return events
+
+    together = play(range(n_streams), closed=0)
+    for i in {1, n_streams - 1}:
+        assert [e for e in together if e.stream_id == f"s{i}"] == play([i])
 
 
 def test_a_stream_id_that_comes_again_hears_its_own_sound(tiny_moonshine_dir, noisy_speech):

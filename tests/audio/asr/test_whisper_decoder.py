@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from audio.asr import whisper_folder
 from audio.asr.local_agreement import HypothesisWord
@@ -47,14 +49,16 @@ def fallback(tiny_whisper_dir):
 def test_batched_windows_give_what_each_gives_alone(library, noisy_speech, fixture):
     decoder = fixture(library)
     requests = [
-        request(noisy_speech(3.0, 1)),
-        request(noisy_speech(5.0, 2), prefix=(word(300), word(301)), with_times=True),
-        request(noisy_speech(12.0, 3), prompt=(400, 401)),
-        request(noisy_speech(2.0, 4), language="de"),
-        request(noisy_speech(4.0, 5), prefix=(word(777),)),
+        request(noisy_speech(1.0, 1)),
+        request(noisy_speech(2.0, 2), prefix=(word(300), word(301)), with_times=True),
+        request(noisy_speech(9.0, 3), prompt=(400, 401)),
+        request(noisy_speech(1.5, 4), language="de"),
+        request(noisy_speech(1.2, 5), prefix=(word(777),)),
+        *(request(noisy_speech(0.1 * i, i)) for i in (6, 7, 8)),
     ]
     alone = [decoder.decode([one])[0] for one in requests]
     assert decoder.decode(requests) == alone
+    assert decoder.decode(requests[:2]) == alone[:2]
     assert len({result.tail for result in alone}) == len(alone), "the model must depend on input"
 
 
@@ -112,6 +116,30 @@ def test_final_of_the_real_architecture_keeps_what_was_stable(tiny_ct2_dir, nois
     assert isinstance(transcript, Transcript) and transcript.words
     committed = events[-2].stable_words
     assert tuple(word.text for word in transcript.words)[: len(committed)] == committed
+
+
+@settings(max_examples=2, deadline=None)
+@given(seed=st.integers(0, 99))
+def test_any_chunking_up_to_one_update_gives_the_same_events(tiny_ct2_dir, noisy_speech, seed):
+    samples = noisy_speech(3.0, seed)
+    cuts = np.cumsum(np.random.default_rng(seed).integers(1_000, 16_000, 48))
+
+    def play(ends):
+        recognizer = WhisperRecognizer(
+            tiny_ct2_dir, device="cpu", update_ms=1_000.0, n_threads=1, clock=lambda: 0.0
+        )
+        recognizer.open("a", RecognizerOptions())
+        events, start = [], 0
+        for end in [*(int(end) for end in ends if end < len(samples)), len(samples)]:
+            recognizer.feed("a", samples[start:end])
+            events += recognizer.step()
+            start = end
+        recognizer.finalize("a")
+        return events + recognizer.step()
+
+    events = play(cuts)
+    assert events == play(range(16_000, len(samples), 16_000))
+    assert len(events) == 4 and events[-1].words
 
 
 def test_int8_is_the_default_on_a_cpu(tiny_ct2_dir, noisy_speech):

@@ -90,6 +90,25 @@ def test_words_without_times_are_proportional(folder, monkeypatch):
     assert 0.0 == words[0].start_ms < words[1].start_ms < words[1].end_ms == pytest.approx(200.0)
 
 
+def test_cancelling_one_reply_leaves_the_other_identical(folder):
+    voice = kokoro_voice.KokoroVoice(folder, device="cpu")
+    alone = speak(voice, "Good morning to you. How are you?")
+    for stream_id in "ab":
+        voice.open(stream_id, VoiceOptions(speed=1.25))
+        voice.feed(stream_id, "Good morning to you. How are you?")
+        voice.finish(stream_id)
+    events = voice.step()
+    voice.close("b")
+    while voice.has_work():
+        events += voice.step()
+
+    def shown(events):
+        return [(e.samples.tolist(), e.words) for e in events if isinstance(e, Speech)]
+
+    assert shown([e for e in events if e.stream_id == "a"]) == shown(alone) != []
+    assert not any(isinstance(e, SpeechEnd) and e.stream_id == "b" for e in events)
+
+
 def test_samples_are_the_packages_at_24_khz(folder):
     events = speak(kokoro_voice.KokoroVoice(folder, device="cpu"), "Yes.")
     samples = np.concatenate([e.samples for e in events if isinstance(e, Speech)])
