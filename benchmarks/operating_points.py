@@ -37,9 +37,10 @@ class Budget:
 
 # The commas of one breath ("everything, thank you, goodbye") pause for up to 230 ms, and the
 # detector lets go 80 ms late: in calls 3 of 48 turns were cut there at 280 ms and none at 320. An
-# eager agent takes that risk.
+# eager agent takes that risk. Learners pause longer, and what they say is misheard: their ends and
+# holds are the unsure ones, a scripted call's ends are not.
 BUDGETS: dict[Eagerness, Budget] = {
-    "high": Budget(0.04, 0.38, range(160, 301, 20), (0, 40, 80, 120)),
+    "high": Budget(0.04, 0.38, (160, 180, 200), (0, 40, 80)),
     "auto": Budget(0.012, 0.36, (320,), (0, 40, 80)),
     "medium": Budget(0.015, 0.20, range(330, 541, 30), (0, 80, 160)),
     "low": Budget(0.01, 0.10, range(400, 701, 50), (0, 100, 200)),
@@ -48,15 +49,6 @@ SURE = (0.8, 1.0, 1.2)  # logits before any silence
 MOST_DRAFTS_IN_VAIN = 0.25
 DRAFT_WAITS_MS = range(1200, 299, -20)
 DRAFT_WITHIN_MS = 250.0  # later in a pause none is begun (`voiceloop.drafts`)
-
-
-def with_setting(sets: WeightSets, told: Setting, blind: Setting) -> WeightSets:
-    """The weights with the same settings for every eagerness."""
-    return WeightSets(
-        Hazard(sets.with_p_end.weights, dict.fromkeys(LONGEST_WAIT_MS, told)),
-        Hazard(sets.without_p_end.weights, dict.fromkeys(LONGEST_WAIT_MS, blind)),
-        sets.draft_needed_ms,
-    )
 
 
 @dataclass(frozen=True, slots=True)
