@@ -21,6 +21,7 @@ from . import (
     gemm_int4,
     kv_write,
     norm,
+    place_rows,
     probability,
     sample,
     silu_mul,
@@ -30,7 +31,8 @@ from .attention import Partials, Rows
 
 INT4_GROUP = 128  # inputs that share a scale: fewer would cost a kernel a tenth of its bandwidth
 _MODULES = (
-    attention, gemm_8bit, gemm_int4, kv_write, norm, probability, sample, silu_mul, verify,
+    attention, gemm_8bit, gemm_int4, kv_write, norm, place_rows, probability, sample, silu_mul,
+    verify,
 )  # fmt: skip
 _NAMES = (
     "decode_attention",
@@ -41,6 +43,7 @@ _NAMES = (
     "dequantize_int4",
     "kv_write",
     "add_norm",
+    "place_rows",
     "probability",
     "sample",
     "silu_mul",

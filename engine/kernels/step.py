@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..runner import Draw, Extension, Outcome
-from ..types import BLOCK_TOKENS, MAX_SALVAGED
+from ..types import MAX_SALVAGED
 from .attention import MAX_DECODE_ROWS, Rows
 from .decoder import KernelDecoder
 from .ngram import guess
@@ -78,7 +78,8 @@ class Buffer:
     """Named int64 fields in one piece of memory, on the device and (pinned) on the host."""
 
     def __init__(self, sizes: dict[str, int], device: str, n_copies: int = 1) -> None:
-        total = sum(sizes.values())
+        # Fields begin at multiples of 16 bytes: kernels are compiled once for aligned pointers.
+        total = sum(size + size % 2 for size in sizes.values())
         self.device = torch.zeros(total, dtype=torch.int64, device=device)
         pinned = device.startswith("cuda")
         self.host = [
@@ -88,7 +89,7 @@ class Buffer:
         start = 0
         for name, size in sizes.items():
             self._places[name] = slice(start, start + size)
-            start += size
+            start += size + size % 2
 
     def at(self, name: str) -> Tensor:
         """A field on the device; of doubles where the name says so."""
@@ -138,6 +139,11 @@ class StepGraph:
         self._n_accepted = torch.zeros(n, dtype=torch.int32, device=device)
         self._next = torch.zeros(n, dtype=torch.int64, device=device)
         self._starts = torch.arange(0, n * q, q, dtype=torch.int32, device=device)
+        firsts, row_counts = (torch.zeros(n, dtype=torch.int32, device=device) for _ in range(2))
+        self._rows = Rows(self._starts, row_counts, firsts, self.tables)
+        self._positions, self._slots = (
+            torch.zeros(n * q, dtype=torch.int32, device=device) for _ in range(2)
+        )
         self._offsets = torch.arange(q, device=device)
         self._wanted_offsets = torch.arange(wanted, device=device)
         self._host = self.inputs.host_fields(0)
@@ -218,21 +224,15 @@ class StepGraph:
     def program(self) -> None:
         """One step, from the inputs to the results and the inputs of the next."""
         field, q = self.inputs.at, self.shape.n_rows
-        firsts, counts, n_known = field("firsts"), field("counts"), field("n_known")
-        positions = firsts[:, None] + self._offsets
-        is_row = self._offsets < counts[:, None]
-        block = (positions // BLOCK_TOKENS).clamp_max(self.tables.shape[1] - 1)
-        slots = self.tables.gather(1, block) * BLOCK_TOKENS + positions % BLOCK_TOKENS
-        slots = torch.where(is_row, slots, -1).int().flatten()
-        tokens = field("tokens")
-        clamped = torch.where(is_row, positions, 0)
+        counts, n_known, tokens = field("counts"), field("n_known"), field("tokens")
+        rows, positions = self._rows, self._positions
+        self._model.call.place_rows(field("firsts"), counts, rows, positions, self._slots)
         if self._history is not None:
+            is_row = self._offsets < counts[:, None]
             place = torch.where(is_row, field("history")[:, None], 0)
-            self._history[place, clamped] = tokens.view(-1, q)
-        rows = Rows(self._starts, counts.int(), firsts.int(), self.tables)
+            self._history[place, positions.view(-1, q).long()] = tokens.view(-1, q)
         wanted = None if self.shape.is_decode else field("wanted")
-        positions = clamped.int().flatten()
-        self.logits.copy_(self._model.forward(tokens, positions, slots, rows, q, wanted))
+        self.logits.copy_(self._model.forward(tokens, positions, self._slots, rows, q, wanted))
         self._sample()
         self.results.at("inputs").copy_(tokens)
         self.results.at("counts").copy_(counts)

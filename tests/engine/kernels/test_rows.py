@@ -9,6 +9,7 @@ from engine.kernels import probability as chances  # noqa: E402
 from engine.kernels import sample as sampling  # noqa: E402
 from engine.kernels.attention import Rows  # noqa: E402
 from engine.kernels.norm import add_norm, add_norm_reference  # noqa: E402
+from engine.kernels.place_rows import place_rows, place_rows_reference  # noqa: E402
 from engine.kernels.sample import Draws, SampleSpace, sample, sample_reference  # noqa: E402
 from engine.kernels.silu_mul import silu_mul, silu_mul_reference  # noqa: E402
 from engine.kernels.verify import verify, verify_reference  # noqa: E402
@@ -95,6 +96,27 @@ def test_one_tokens_probability_is_that_of_the_softmax(monkeypatch) -> None:
         measure(logits, rows, 299, masses, out)
         results.append(out)
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_rows", [1, 5])
+def test_rows_find_their_slots_through_the_block_tables(n_rows: int) -> None:
+    tables = torch.tensor([[4, 2, 9], [7, 1, -5]], dtype=torch.int32, device=DEVICE)
+    firsts = torch.tensor([14, 30], device=DEVICE)
+    counts = torch.tensor([n_rows, min(n_rows, 2)], device=DEVICE)
+    results = []
+    for place in (place_rows, place_rows_reference):
+        parts = [torch.full((2,), -9, dtype=torch.int32, device=DEVICE) for _ in range(3)]
+        fed = [torch.full((2 * n_rows,), -9, dtype=torch.int32, device=DEVICE) for _ in range(2)]
+        place(firsts, counts, Rows(*parts, tables), *fed)
+        results.append([part.tolist() for part in [*parts[1:], *fed]])
+    assert results[0] == results[1]
+    row_counts, row_firsts, positions, slots = results[0]
+    assert (row_counts, row_firsts) == (counts.tolist(), [14, 30])
+    expected = [*range(14, 14 + n_rows), *range(30, 30 + n_rows)]
+    if n_rows > 1:  # the last three of the second sequence are padding
+        expected[-3:] = [0, 0, 0]
+        assert slots[:3] == [4 * 16 + 14, 4 * 16 + 15, 2 * 16] and slots[-3:] == [-1, -1, -1]
+    assert positions == expected
 
 
 def test_guesses_stand_up_to_the_first_wrong_one() -> None:
