@@ -319,12 +319,15 @@ class Playout:
         """Send until everything that was pushed before `finish` (or `stop`) has left."""
         while not self.pacer.is_drained:
             self._changed.clear()
-            while (chunk := self.pacer.next_chunk(self._clock())) is not None:
+            # One reading of the clock: a chunk that is not due at the first question and due at the
+            # second would be waited for without end.
+            now_s = self._clock()
+            while (chunk := self.pacer.next_chunk(now_s)) is not None:
                 self._emit(chunk)
             if self.pacer.is_drained:
                 return
             self._room.set()
-            wait_s = self.pacer.wait_s(self._clock())
+            wait_s = self.pacer.wait_s(now_s)
             try:
                 # Woken early by new audio, a resume or a stop.
                 async with asyncio.timeout(wait_s if wait_s > 0 else None):

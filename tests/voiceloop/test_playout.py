@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord
-from voiceloop.playout import DUCK_GAIN, Chunk, Pacer, Playout
+from voiceloop.playout import CHUNK_MS, DUCK_GAIN, Chunk, Pacer, Playout
 
 RATE_HZ = 8000
 FLAT = 1000  # a constant signal shows every gain
@@ -178,3 +178,22 @@ async def test_stopping_ends_the_run_at_once(clock: Callable[[], float]) -> None
         await running
     assert len(emitted) == count
     assert playout.heard_ms() == pytest.approx(500, abs=20)
+
+
+@pytest.mark.virtual_time
+async def test_a_chunk_that_falls_due_while_it_is_asked_for_is_not_waited_for_without_end(
+    clock: Callable[[], float],
+) -> None:
+    n_asked = 0
+
+    def creeping() -> float:  # a busy machine: time goes on between any two questions
+        nonlocal n_asked
+        n_asked += 1
+        return clock() + 0.0006 * CHUNK_MS * n_asked
+
+    playout = Playout(Pacer(RATE_HZ), lambda chunk: None, creeping)
+    await playout.push(flat(2000))
+    playout.finish()
+    async with asyncio.timeout(10):
+        await playout.run()
+    assert playout.pacer.sent_ms == 2000
