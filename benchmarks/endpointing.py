@@ -16,7 +16,7 @@ import argparse
 import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -68,6 +68,8 @@ N_DRAWS = 200
 EMBEDDED_EVERY = 4
 ORDERS_EVERY = 3
 
+STATEMENT = (("assistant", "Alright, that is done."),)
+
 Policy = tuple[str, list[Outcome]]  # one setting of it, and what became of every turn
 
 
@@ -91,8 +93,16 @@ class Hearing:
         return [self._heard(turn, recognizer.hear(turn)) for turn in _thinned(turns, part)]
 
     def _heard(self, turn: CallerTurn, words: Any) -> HeardTurn:
+        turn = _after_a_statement(turn)
         ask = None if self.ask_end is None else partial(self.ask_end.after, turn.history)
         return heard_turn(turn, words, ask)
+
+
+def _after_a_statement(turn: CallerTurn) -> CallerTurn:
+    """Half of the human turns answer no question: what the agent said last is not theirs anyway."""
+    if "human" not in turn.slices or zlib.crc32(f"after {turn.name}".encode()) % 2:
+        return turn
+    return replace(turn, history=STATEMENT)
 
 
 def _thinned(turns: Sequence[CallerTurn], part: Part) -> list[CallerTurn]:
