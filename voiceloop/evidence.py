@@ -73,8 +73,8 @@ def terms(evidence: Evidence) -> dict[str, float]:
 
     p_end: its logit, clamped. fallen_voice: dB that the tail lies below -10 dB. fallen_pitch:
     semitones that it lies below the turn. words_so_far: ln(1 + their number). answers: a short
-    answer to a yes-no question. habit: ln of the caller's habitual pause against one of 300 ms. A term
-    that is absent is 0.
+    answer to a yes-no question. habit: ln of the caller's habitual pause against one of 300 ms.
+    A term that is absent is 0.
     """
     found: dict[str, float] = {}
     if not evidence.words_are_full:
