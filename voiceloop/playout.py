@@ -225,6 +225,10 @@ class Pacer:
     def sent_ms(self) -> float:
         return 1000.0 * self._n_sent / self.rate_hz
 
+    def has_sent_beyond(self, at_ms: float) -> bool:
+        """In samples: two sums of milliseconds may differ in their last bit."""
+        return self._n_sent > round(at_ms * self.rate_hz / 1000.0)
+
     @property
     def buffered_ms(self) -> float:
         return 1000.0 * self._n_buffered / self.rate_hz

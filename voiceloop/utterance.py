@@ -106,7 +106,8 @@ class Utterance:
             self._revise(self._n_read)
         self.text.add(text[n_same:], self._clock())
         self._n_read += len(text) - n_same
-        self._raise_limit()
+        if self._leaves == "agreed":
+            self.let_go()  # past all that was held: what comes from here on is never taken back
         self._changed.set()
 
     def finish(self) -> None:
@@ -121,7 +122,7 @@ class Utterance:
         if self.playout.pacer.is_stopped:
             return
         n_kept, kept_ms = self._clauses_within(n_agreed)
-        if kept_ms < self.playout.pacer.sent_ms:  # only where all was let go on a promise
+        if self.playout.pacer.has_sent_beyond(kept_ms):  # only where let go on a promise
             raise BackendError("expected the reply that was promised, found another")
         self.text.cut(n_agreed)
         self.is_whole = False

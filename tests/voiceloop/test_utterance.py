@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import pytest
@@ -123,3 +124,28 @@ async def test_a_promised_text_that_is_another_after_it_was_sent_is_an_error(clo
             spoken.utterance.say("No, sorry.")
     (error,) = raised.value.exceptions
     assert isinstance(error, BackendError) and "promised" in str(error)
+
+
+async def test_new_text_after_a_salvaged_beginning_sounds_before_its_clause_is_whole(
+    clock: Clock,
+) -> None:
+    spoken = Spoken(clock)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.utterance.run())
+        spoken.utterance.say("Sure thing.")
+        await asyncio.sleep(1)
+        spoken.utterance.reread()
+        spoken.utterance.let_agreed_go()
+        spoken.utterance.say("No, we have one")  # the reply goes another way, and is not over
+        await asyncio.sleep(2)
+        assert spoken.words()[:3] == ["No,", "we", "have"]
+        spoken.utterance.finish()
+
+
+def test_a_clause_that_was_sent_to_its_end_is_not_sent_beyond_it() -> None:
+    for n_samples in range(1, 24_000, 11):
+        end_ms = 1000.0 * n_samples / RATE_HZ
+        for kept_ms in (end_ms, math.nextafter(end_ms, 0.0), end_ms / 3 + end_ms / 3 + end_ms / 3):
+            pacer = Pacer(RATE_HZ)
+            pacer._n_sent = n_samples
+            assert not pacer.has_sent_beyond(kept_ms)
