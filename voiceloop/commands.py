@@ -44,9 +44,13 @@ class CreateResponse:
 
 @dataclass(frozen=True, slots=True)
 class CancelResponse:
-    """Stop this response's work. Its handle is closed already (``response.done`` is queued)."""
+    """Stop this response's work. Its handle is closed already (``response.done`` is queued).
 
-    response_id: str
+    A response that a sound cut short counts as not active on the wire, yet its turn may wait to go
+    on: that is stopped too. response_id: None for whichever it is.
+    """
+
+    response_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

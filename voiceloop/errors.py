@@ -36,6 +36,16 @@ class InvalidRequest(VoiceLoopError):
     code = "invalid_value"
 
 
+class NotActive(InvalidRequest):
+    """No response is active. response_id: the one that was meant, None for whichever it is."""
+
+    code = "response_cancel_not_active"
+
+    def __init__(self, response_id: str | None) -> None:
+        super().__init__("Cancellation failed: no active response found")
+        self.response_id = response_id
+
+
 class FrameTooLarge(InvalidRequest):
     """One WebSocket frame was over the limit."""
 

@@ -322,11 +322,16 @@ class Floor:
         else:
             self._begin_turn(response)
 
-    def cancel_response(self, response_id: str) -> None:
-        if (turn := self.turn_of(response_id)) is not None:
+    def cancel_response(self, response_id: str | None) -> None:
+        """None: whichever was cut short and may go on."""
+        suspended = self._turns.suspended
+        if response_id is not None and (turn := self.turn_of(response_id)) is not None:
             self._turns.stop(turn, turn.utterance.item_heard_ms)
             if turn is self._turn:
                 self._interruption.reset()
+        elif suspended is not None and response_id in (None, suspended.response.id):
+            self._turns.drop_suspended()
+            self._settle()
 
     def truncate(self, item_id: str, audio_end_ms: float) -> None:
         """The client has stopped playing this item there."""

@@ -29,7 +29,7 @@ from voiceloop.commands import (
     TruncateItem,
 )
 from voiceloop.conversation import Conversation, Window
-from voiceloop.errors import FrameTooLarge, InvalidRequest, VoiceLoopError, expected
+from voiceloop.errors import FrameTooLarge, InvalidRequest, NotActive, VoiceLoopError, expected
 from voiceloop.input_buffer import InputBuffer, decode_audio
 from voiceloop.items import Item, Message, Part, audio_of, parse_item
 from voiceloop.outbox import Outbox
@@ -106,6 +106,9 @@ class Protocol:
             if isinstance(given, str) and len(given) <= MAX_EVENT_ID_CHARS:
                 event_id = given
             return self._handle(asked.parse_event(from_beta(raw) if self.is_beta else raw))
+        except NotActive as error:
+            self.error(error, event_id)
+            return [CancelResponse(error.response_id)]
         except InvalidRequest as error:
             self.error(error, event_id)
             return []
@@ -212,10 +215,7 @@ class Protocol:
         if response_id is not None and (handle is None or handle.id != response_id):
             handle = self._out_of_band.get(response_id)
         if handle is None:
-            raise InvalidRequest(
-                "Cancellation failed: no active response found",
-                code="response_cancel_not_active",
-            )
+            raise NotActive(response_id)
         handle.close("cancelled", "client_cancelled")
         return [CancelResponse(handle.id)]
 

@@ -69,6 +69,7 @@ class Turn:
         self.timeline = timeline
         self.answers: TurnInput | None = None  # the caller's turn this is the answer to
         self.outcome: Outcome | None = None
+        self.failure: VoiceLoopError | None = None
         self.wasted_audio_ms = 0.0
         self.released_s: float | None = None
         self.on_done: Callable[[Turn], None] | None = None
@@ -233,7 +234,9 @@ class Turn:
             self._close("cancelled")
             raise
         except (Exception, BaseExceptionGroup) as error:  # a bug costs a turn, not the call
-            self._fail(error_of(error))
+            self.failure = error_of(error)
+            self.utterance.stop()
+            self._close("failed", self.failure)
         finally:
             if live is not None and self._drafting is None:
                 live.close()
@@ -246,10 +249,6 @@ class Turn:
             self.wasted_audio_ms += self.utterance.wasted_ms
             self.timeline.mark("turn_end", self._services.clock())
             on_done(self)
-
-    def _fail(self, error: VoiceLoopError) -> None:
-        self.utterance.stop()
-        self._close("failed", error)
 
     def _close(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
         """End the response on the wire, unless whoever cancelled has done so."""

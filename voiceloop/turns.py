@@ -115,9 +115,16 @@ class Turns:
             turn.cancel()
 
     def take_up(self) -> None:
-        """What cut the suspended turn short was nobody: it goes on in another response."""
+        """What cut the suspended turn short was nobody: it goes on in another response.
+
+        One that failed meanwhile says so there: with its own response over, nobody has heard.
+        """
         turn, self.suspended = self.suspended, None
         assert turn is not None
+        if turn.failure is not None:
+            response = self._services.protocol.open_response(turn.response.request)
+            response.close("failed", error=turn.failure)
+            return
         self.current = turn
         turn.go_on(self._services.protocol.open_response(turn.response.request))
 
@@ -127,7 +134,7 @@ class Turns:
         self._beside = {id_: t for id_, t in self._beside.items() if t is not turn}
         if self.current is turn:
             self.current = None
-        if self.suspended is turn:
+        if self.suspended is turn and turn.failure is None:
             self.suspended = None
         outcome = turn.outcome or "failed"
         turn.timeline.facts["outcome"] = outcome

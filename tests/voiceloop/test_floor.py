@@ -409,6 +409,43 @@ async def test_a_reply_cut_by_noise_goes_on_at_the_next_sample_and_is_said_whole
     assert (facts["n_discarded_tokens"], facts["wasted_audio_ms"]) == (0, 0.0)
 
 
+@pytest.mark.parametrize("names_it", [True, False])
+async def test_a_reply_cut_by_noise_that_the_client_cancels_does_not_go_on(
+    clock: Clock, names_it: bool
+) -> None:
+    recognizer = FakeRecognizer()
+    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
+    backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        await caller.say(1200)  # a drill, a neighbour
+        (cut,) = caller.of("response.done")
+        meant = {"response_id": cut.event["response"]["id"]} if names_it else {}
+        caller.send("response.cancel", **meant)
+        await caller.wait_quietly(4000)
+    assert caller.statuses() == ["cancelled"]
+    assert nothing_open(backends)
+
+
+async def test_a_reply_that_fails_while_it_is_cut_short_says_so(clock: Clock) -> None:
+    recognizer = FakeRecognizer()
+    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
+    fault = Fault("commit", after=17)
+    model = FakeLanguageModel([LONG], ms_per_token=120, faults=[fault])
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        await caller.say(1200)  # a drill, a neighbour
+        assert caller.statuses() == ["cancelled"] and caller.session._floor._turns.suspended
+        await caller.wait_quietly(4000)
+    assert caller.statuses() == ["cancelled", "failed"]
+    assert nothing_open(backends)
+
+
 async def test_a_reply_taken_up_again_can_be_cut_short_once_more(clock: Clock) -> None:
     recognizer = FakeRecognizer(ms_per_word=100)
     recognizer.script = (  # type: ignore[method-assign]
