@@ -1,8 +1,9 @@
 """Human callers for calls over the wire: clips of the shared data, whole turns, honest truth.
 
 Owns which clips are played: those of the endpointing test's speakers, spread over all of them,
-each plain or with a hesitation of 300-1200 ms spliced in. The clip's end is the waveform's, unless
-a breath or an old recording's floor follows the last word (`benchmarks.endpointing_set`).
+each plain or with a hesitation of 300-1200 ms spliced in, and none that the waits were chosen on.
+The clip's end is the waveform's, unless a breath or an old recording's floor follows the last word
+(`benchmarks.endpointing_set`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ Kind = Literal["plain", "hesitation"]
 AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own silence
 BEFORE_WORD_MS = 150.0  # what sounds earlier than this before the first word is a breath or a click
 WAIT_MS = 600.0  # after the agent has finished, before the caller speaks
+# The first so many of each kind were played and looked at while the waits of each eagerness were
+# chosen (LOG.md, "what sets the waits"): a figure on them would flatter. The rest was part of the
+# whole set's figures only.
+CHOSEN_ON = 32
 LONGEST_MS = 9000.0  # a turn in a call is rarely longer, and every second is measured in real time
 
 
@@ -46,7 +51,11 @@ class HumanTurn:
 
 
 def human_turns(kind: Kind, n_turns: int) -> list[HumanTurn]:
-    """So many turns of the test's speakers, one of each before a second of any; always the same."""
+    """So many turns of the test's speakers, fairly spread over them; always the same.
+
+    All are ranked, one of each speaker before a second of any, and the first CHOSEN_ON are left
+    out. Fewer come where the set ends before (it has some 60 of a kind beyond them).
+    """
     wanted = [turn for turn in caller_turns(data_folder(), "test") if _fits(turn, kind)]
     random.Random(f"human turns {kind}").shuffle(wanted)
     rounds: dict[str, int] = {}
@@ -55,7 +64,7 @@ def human_turns(kind: Kind, n_turns: int) -> list[HumanTurn]:
         rounds[turn.speaker] = rounds.get(turn.speaker, 0) + 1
         ranked.append((rounds[turn.speaker], turn))
     ranked.sort(key=lambda pair: pair[0])
-    return [_cut_out(turn, kind) for _, turn in ranked[:n_turns]]
+    return [_cut_out(turn, kind) for _, turn in ranked[CHOSEN_ON:][:n_turns]]
 
 
 def _fits(turn: CallerTurn, kind: Kind) -> bool:
