@@ -40,7 +40,7 @@ class BargeInJudge:
     words: tuple[str, ...] = ()
     by_words: bool = False  # it took the floor by what was said
     _agent_words: tuple[str, ...] = ()
-    _hears_itself: bool = False
+    hears_itself: bool = False  # what it hears is the agent: only words may duck that
     _backchannel_words: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,8 +84,8 @@ class BargeInJudge:
         if self.state == "held" and speech_ms >= LONGEST_HELD_MS:
             self.state = "talking_over"
             return "go_on"
-        if self._hears_itself and not self._content():
-            return None  # the detector hears the agent: words alone may duck it
+        if self.hears_itself and not self._content():
+            return None
         if self.state == "ducked" and speech_ms >= self.options.hold_ms:
             self.state = "held"
             return "hold"
@@ -95,7 +95,7 @@ class BargeInJudge:
         return None
 
     def _give_back(self) -> Action | None:
-        self._hears_itself = self._hears_itself or self.is_echo()
+        self.hears_itself = self.hears_itself or self.is_echo()
         was = self.state
         self.reset()
         return "resume" if was != "idle" else None

@@ -51,6 +51,8 @@ class Interruption:
             voice=activity.voice,
         )
         if action is None:
+            if self._judge.state == "idle" and (activity.silence_ms or self._judge.hears_itself):
+                turn.playout.resume()  # nothing will come of it that is worth a short lead
             return None
         self._metrics.observe_barge_in(action, self._clock() - activity.onset_arrival_s)
         match action:

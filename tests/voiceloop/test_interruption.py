@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,10 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
 from voiceloop.agent import AgentConfig, BargeIn
+from voiceloop.ear import Activity
+from voiceloop.interruption import Interruption
+from voiceloop.playout import CAREFUL_LEAD_MS, LEAD_MS, Pacer, Playout
+from voiceloop.telemetry import Metrics
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -76,6 +82,32 @@ async def test_a_bug_in_a_turn_costs_the_turn_and_not_the_call(
         await caller.listen_until("response.done", count=2, limit_ms=20_000)
     assert caller.statuses() == ["failed", "completed"]
     assert "found a bug" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("speech_ms", "silence_ms", "echoes", "is_careful"),
+    [(64, 0, False, True), (64, 32, False, False), (640, 0, True, False)],
+)
+def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
+    speech_ms: float, silence_ms: float, echoes: bool, is_careful: bool
+) -> None:
+    interruption = Interruption(BargeIn(duck_ms=96), Metrics(), lambda: 0.0)
+    pacer = Pacer(8000)
+    turn: Any = SimpleNamespace(
+        playout=Playout(pacer, lambda chunk: None, lambda: 0.0),
+        utterance=SimpleNamespace(text=SimpleNamespace(said_lately="once upon a time")),
+        remaining_ms=None,
+    )
+    if echoes:  # on a speakerphone the agent hears itself
+        interruption.observe_words(("upon", "a", "time"))
+        interruption.judge(Activity(0.0, 400.0, 300.0, 0.0), turn)
+        interruption.reset()
+    interruption.suspect(turn, True)
+    assert interruption.judge(Activity(0.0, speech_ms, silence_ms, 0.0), turn) is None
+    pacer.push(np.zeros(8000, np.int16))
+    while pacer.next_chunk(0.0) is not None:
+        pass
+    assert pacer.sent_ms == (CAREFUL_LEAD_MS if is_careful else LEAD_MS)
 
 
 def heard_levels(caller: Caller, from_s: float) -> list[tuple[float, float]]:
