@@ -36,7 +36,7 @@ def facts_call(rng: random.Random, noise: RecognizerNoise) -> Call:
             (skills_info.price, 6),
             (skills_info.price_of_it, 5),
             (skills_info.is_there, 4),
-            (skills_info.menu, 4),
+            (skills_info.menu, 9),
             (skills_info.fact, 4 if call.place.facts else 0),
             (skills_info.identity, 2),
             (skills_info.ticket, 8 if call.place.films else 0),
