@@ -26,7 +26,10 @@ def bars_of(data: dict[str, Any], ready_s: float, resident_mb: float, chosen: st
     "fakes T" stands for scripted models and a timer of T ms: a hesitation is longer than the timer
     and must be cut, so cut-ins, words and memory say nothing there.
     """
-    bars = [Bar("unanswered turns", data["unanswered"], 0, "")]
+    bars = [
+        Bar("unanswered turns", data["unanswered"], 0, ""),
+        Bar("underruns", data["underruns"], 0, ""),
+    ]
     if chosen.startswith("fakes"):
         endpoint_ms = float(chosen.split()[1])
         name = "gap p50, runtime alone"
@@ -73,13 +76,16 @@ def _ahead(data: dict[str, Any]) -> list[Bar]:
 
 
 def _barge_in(data: dict[str, Any], chosen: str) -> list[Bar]:
+    def p95(name: str, key: str, limit_ms: int) -> Bar:
+        figure = data[key]
+        return Bar(f"barge-in p95, {name}", figure["p95"], limit_ms, n=figure["n"])
+
     wire_ms, audible_ms = BARGE_IN_MS[chosen]
-    ducked_ms = data["barge_in_ducked_ms"]["p95"]
-    ducked = [Bar("barge-in p95, ducked", ducked_ms, DUCKED_MS)] if chosen == ANTICIPATION else []
+    ducked = [p95("ducked", "barge_in_ducked_ms", DUCKED_MS)] if chosen == ANTICIPATION else []
     return [
         *ducked,
-        Bar("barge-in p95, silent on the wire", data["barge_in_wire_ms"]["p95"], wire_ms),
-        Bar("barge-in p95, audible at the client", data["barge_in_audible_ms"]["p95"], audible_ms),
+        p95("silent on the wire", "barge_in_wire_ms", wire_ms),
+        p95("audible at the client", "barge_in_audible_ms", audible_ms),
     ]
 
 

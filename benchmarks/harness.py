@@ -20,13 +20,17 @@ RESULTS = Path("out") / "benchmarks"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``value`` must be at most ``limit`` (or at least, where ``at_least``); None: not measured."""
+    """``value`` must be at most ``limit`` (or at least, where ``at_least``); None: not measured.
+
+    ``n``: how many measurements a percentile is of, where they are so few that it must be said.
+    """
 
     name: str
     value: float | None
     limit: float
     unit: str = "ms"
     at_least: bool = False
+    n: int | None = None
 
     @property
     def holds(self) -> bool:
@@ -64,8 +68,9 @@ def bar_table(bars: Sequence[Bar]) -> str:
         value = "-" if bar.value is None else f"{bar.value:.1f}"
         sign = ">=" if bar.at_least else "<="
         verdict = "ok" if bar.holds else "MISSED"
+        of = "" if bar.n is None else f" (n {bar.n})"
         lines.append(
-            f"{bar.name:<{width}}  {value:>9} {bar.unit:<3} {sign} {bar.limit:<7g} {verdict}"
+            f"{bar.name:<{width}}  {value:>9} {bar.unit:<3} {sign} {bar.limit:<7g} {verdict}{of}"
         )
     return "\n".join(lines)
 

@@ -2,10 +2,10 @@
 
 Plays the bundled call, in each of its voices by turns, into ``voiceloop serve`` on the loopback,
 one call at a time, in real time, room noise between utterances. With ``--human`` the callers are
-clips of the shared data instead; with ``--ablate`` the call is played into several servers, each
-with one mechanism of anticipation off, interleaved. With ``--fakes`` the models are scripted and
-instant and the endpoint is a plain timer, so that what remains is the runtime. ``--check`` fails
-where a bar is missed.
+clips of the shared data instead, none that the waits were chosen on; with ``--ablate`` the call is
+played into several servers, each with one mechanism of anticipation off, interleaved. With
+``--fakes`` the models are scripted and instant and the endpoint is a plain timer, so that what
+remains is the runtime. ``--check`` fails where a bar is missed.
 
 The gap runs from the caller's last sound sent (of the waveform) to the agent's first sample above
 -45 dBFS received; a cut-in, the agent starting before the caller has ended, is no small gap but a
@@ -29,7 +29,7 @@ from benchmarks.ablation import MECHANISMS, print_ablation
 from benchmarks.call_bars import ANTICIPATION, SETS, bars_of
 from benchmarks.call_plot import plot
 from benchmarks.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
-from benchmarks.human_turns import human_turns, utterance_of
+from benchmarks.human_turns import CHOSEN_ON, human_turns, utterance_of
 from clients.call_result import CallResult
 from clients.call_script import Utterance, load_call, load_utterances
 from clients.call_summary import summary_of, turn_json
@@ -145,18 +145,19 @@ async def play(
 def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
     data = summary_of(measured.calls)
     print(f"\n{variant}: {data['calls']} calls, {data['n_turns']} turns")
-    print(f"{'ms':<30}{'n':>5}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'most':>9}")
+    print(f"{'ms':<32}{'n':>5}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'most':>9}")
     for label, key in (
         ("of this turn's tokens resident", "turn_tokens_resident"),
         ("turns with a held clause", "clauses_held"),
         ("reply tokens discarded", "reply_tokens_wasted"),
     ):
         if data[key] is not None:
-            print(f"{label:<30}{100 * data[key]:>8.1f} %")
+            print(f"{label:<32}{100 * data[key]:>8.1f} %")
     rows = (
         ("gap", "gap_ms"),
         ("audible (40 ms buffer)", "audible_ms"),
-        ("barge-in, ducked", "barge_in_ducked_ms"),
+        ("barge-in, ducked, no buffer", "barge_in_ducked_ms"),
+        ("barge-in, ducked, 40 ms buffer", "barge_in_ducked_buffered_ms"),
         ("barge-in, on the wire", "barge_in_wire_ms"),
         ("barge-in, audible", "barge_in_audible_ms"),
         ("tokens left to prefill", "left_to_prefill"),
@@ -165,7 +166,7 @@ def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
         row = data[key]
         cells = [row[name] for name in ("p50", "p90", "p95", "p99", "most")]
         print(
-            f"{label:<30}{row['n']:>5}"
+            f"{label:<32}{row['n']:>5}"
             + "".join(f"{'-':>9}" if cell is None else f"{cell:>9.1f}" for cell in cells)
         )
     stages = ", ".join(f"{name} {ms:g}" for name, ms in data["stage_p50_ms"].items())
@@ -236,7 +237,12 @@ def report(
     data = results(
         f"turn_latency-{variant.replace(' ', '-')}",
         settings.seed,
-        {"turns": settings.n_turns, "endpoint_ms": settings.endpoint_ms, "human": settings.human},
+        {
+            "turns": settings.n_turns,
+            "endpoint_ms": settings.endpoint_ms,
+            "human": settings.human,
+            "clips_left_out": CHOSEN_ON if settings.human else 0,
+        },
         bars,
         ready_s=round(figures.ready_s, 2),
         resident_mb=round(figures.resident_mb, 1),

@@ -16,13 +16,15 @@ from typing import Any
 from clients.call_record import Arrived, CallRecord, Reply, Spoken
 from clients.call_script import missing_words
 from clients.connection import RATE_HZ
+from clients.playout import BUFFER_MS
 from clients.uplink import N_FRAME
 from clients.waterfall import Waterfall, waterfall_of
 from clients.waveform import FRAME_MS as LEVEL_MS
 from clients.waveform import first_audible, frame_levels_db
 
 # A server ducks by some 10 dB: within this of the loudest sound so far nothing was ducked. Softer
-# sounds tell nothing, so a figure may be too small by the time between two syllables.
+# sounds tell nothing: a figure may be too small by the time between two syllables, and where the
+# agent was not loud any more after the onset (a pause, a soft syllable) there is none.
 FULL_WITHIN_DB = 9.0
 STILL_TALKING_S = 0.5  # a pause of the agent between two words; what ended before was no barge-in
 
@@ -33,13 +35,16 @@ class BargeIn:
 
     ``heard_ms``: of the item, where the client had something to flush. ``ducked_ms``: until the
     last sound as loud as the agent had been before, in a client without a buffer that does not
-    flush; what follows is quieter, or nothing.
+    flush; what follows is quieter, or nothing. ``ducked_buffered_ms``: the same in a client with
+    a buffer of 40 ms. Both are None where no sound after the onset was that loud: when the agent
+    was ducked cannot be told then.
     """
 
     wire_ms: float
     audible_ms: float
     heard_ms: float | None
-    ducked_ms: float
+    ducked_ms: float | None
+    ducked_buffered_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ def call_result(record: CallRecord, voice: str) -> CallResult:
         turns,
         tuple(record.errors),
         _spurious_speech(record),
-        record.playout.n_underruns,
+        _underruns(record),
     )
 
 
@@ -219,32 +224,52 @@ def _barge_in(record: CallRecord, onset_at: float, next_at: float) -> BargeIn | 
         wire_ms=max(0.0, 1000.0 * (max(arrivals) - onset_at)),
         audible_ms=max(0.0, 1000.0 * (heard_until - onset_at)),
         heard_ms=flushes[0] if flushes else None,
-        ducked_ms=max(0.0, 1000.0 * (last_loud_at(interrupted.audio, onset_at) - onset_at)),
+        ducked_ms=ducked_ms(interrupted.audio, onset_at),
+        ducked_buffered_ms=ducked_ms(interrupted.audio, onset_at, BUFFER_MS),
     )
 
 
-def last_loud_at(pieces: Sequence[Arrived], onset_at: float) -> float:
-    """Until when a client without a buffer plays sound as loud as what came before the onset."""
+def ducked_ms(pieces: Sequence[Arrived], onset_at: float, buffer_ms: float = 0.0) -> float | None:
+    """From the onset until a client plays no more sound as loud as what it played before it.
+
+    None where it played nothing before the onset, or nothing that loud after it.
+    """
     levels: list[tuple[float, float]] = []  # when 10 ms have been played, and their dBFS
     play_at = 0.0
     for piece in pieces:
-        play_at = max(play_at, piece.at)
+        if piece.at > play_at:  # nothing is left to be played: the buffer fills anew
+            play_at = piece.at + buffer_ms / 1000.0
         for level_db in frame_levels_db(piece.samples, RATE_HZ):
             play_at += LEVEL_MS / 1000.0
             levels.append((play_at, float(level_db)))
-    full = max((db for at, db in levels if at < onset_at), default=0.0) - FULL_WITHIN_DB
-    return max((at for at, db in levels if db >= full), default=onset_at)
+    before = [db for at, db in levels if at < onset_at]
+    if not before:
+        return None
+    full_db = max(before) - FULL_WITHIN_DB
+    loud_ms = [1000.0 * (at - onset_at) for at, db in levels if at >= onset_at and db >= full_db]
+    return max(loud_ms, default=None)
+
+
+def _underruns(record: CallRecord) -> int:
+    """How often the loudspeaker ran dry in mid-reply; an agent held for its caller did not."""
+    spans = _speaking(record)
+    return sum(not any(begin <= at <= end for begin, end in spans) for at in record.playout.dry_at)
 
 
 def _spurious_speech(record: CallRecord) -> int:
     """How often the server reported speech while the caller was silent (and had been, 600 ms)."""
-    spans = [
+    spans = _speaking(record)
+    return sum(
+        not any(begin <= at <= end + 0.6 for begin, end in spans) for at in record.speech_started_at
+    )
+
+
+def _speaking(record: CallRecord) -> list[tuple[float, float]]:
+    """From when until when the caller spoke, turn by turn."""
+    return [
         (
             _sent_at(record, spoken, spoken.utterance.onset),
-            _sent_at(record, spoken, spoken.utterance.end - 1) + 0.6,
+            _sent_at(record, spoken, spoken.utterance.end - 1),
         )
         for spoken in record.spoken
     ]
-    return sum(
-        not any(begin <= at <= end for begin, end in spans) for at in record.speech_started_at
-    )

@@ -17,7 +17,6 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
     expecting = [turn for turn in turns if turn.expect]
     barge_ins = [turn.barge_in for turn in turns if turn.barge_in is not None]
     waterfalls = [turn.waterfall for turn in turns if turn.waterfall is not None]
-    gaps = [turn for turn in turns if turn.gap_ms is not None]
     return {
         "calls": len(calls),
         "n_turns": len(turns),
@@ -27,11 +26,10 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
         "hesitations_cut": sum(turn.hesitation_cut for turn in turns),
         "turns_with_expected_words": len(expecting),
         "turns_with_words_found": sum(not turn.missing for turn in expecting),
-        "gap_ms": asdict(Distribution.of([t.gap_ms for t in gaps if t.gap_ms is not None])),
-        "audible_ms": asdict(
-            Distribution.of([t.audible_ms for t in turns if t.audible_ms is not None])
-        ),
-        "barge_in_ducked_ms": asdict(Distribution.of([b.ducked_ms for b in barge_ins])),
+        "gap_ms": _known([turn.gap_ms for turn in turns]),
+        "audible_ms": _known([turn.audible_ms for turn in turns]),
+        "barge_in_ducked_ms": _known([b.ducked_ms for b in barge_ins]),
+        "barge_in_ducked_buffered_ms": _known([b.ducked_buffered_ms for b in barge_ins]),
         "barge_in_wire_ms": asdict(Distribution.of([b.wire_ms for b in barge_ins])),
         "barge_in_audible_ms": asdict(Distribution.of([b.audible_ms for b in barge_ins])),
         "waterfalls": len(waterfalls),
@@ -43,6 +41,11 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
         "underruns": sum(call.underruns for call in calls),
         "errors": [error for call in calls for error in call.errors],
     }
+
+
+def _known(values_ms: Sequence[float | None]) -> dict[str, Any]:
+    """Of those that could be told; ``n`` says how many these are."""
+    return asdict(Distribution.of([ms for ms in values_ms if ms is not None]))
 
 
 def _ahead(turns: Sequence[Ahead]) -> dict[str, Any]:

@@ -133,18 +133,19 @@ def print_figures(data: dict[str, Any]) -> None:
         f"{data['turns_with_words_found']} of {data['turns_with_expected_words']} "
         "with the expected words"
     )
-    print(f"{'ms':<22}{'n':>5}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'most':>9}")
+    print(f"{'ms':<26}{'n':>5}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'most':>9}")
     for key in (
         "gap_ms",
         "audible_ms",
         "barge_in_ducked_ms",
+        "barge_in_ducked_buffered_ms",
         "barge_in_wire_ms",
         "barge_in_audible_ms",
     ):
         row = data[key]
         cells = (row[name] for name in ("p50", "p90", "p95", "p99", "most"))
         print(
-            f"{key.removesuffix('_ms').replace('_', ' '):<22}{row['n']:>5}"
+            f"{key.removesuffix('_ms').replace('_', ' '):<26}{row['n']:>5}"
             + "".join("        –" if value is None else f"{value:>9.1f}" for value in cells)
         )
     good = data["goodput"]

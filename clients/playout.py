@@ -44,7 +44,7 @@ class Playout:
     def __init__(self, rate_hz: int, buffer_ms: float = BUFFER_MS) -> None:
         self.rate_hz = rate_hz
         self.buffer_s = buffer_ms / 1000.0
-        self.n_underruns = 0
+        self.dry_at: list[float] = []  # when it ran dry in the middle of an item
         self._pieces: list[Piece] = []
 
     def push(self, item_id: str, samples: Samples, arrived_at: float) -> None:
@@ -57,7 +57,7 @@ class Playout:
             if arrived_at <= previous_end:
                 starts_at = previous_end
             elif self._pieces[-1].item_id == item_id:
-                self.n_underruns += 1
+                self.dry_at.append(previous_end)
         self._pieces.append(Piece(item_id, samples, starts_at))
 
     def flush(self, at: float) -> Interrupted | None:

@@ -18,7 +18,7 @@ WATERFALL = waterfall_of(
 )
 TURN = TurnResult(
     "a", "", "", "latte", (("latte",),), (), 0.0, 1.0, 1.3, 2.0, 300.0, 340.0,
-    False, False, False, True, BargeIn(100.0, 140.0, 500.0, 60.0), WATERFALL,
+    False, False, False, True, BargeIn(100.0, 140.0, 500.0, 60.0, 100.0), WATERFALL,
     Ahead(10, 9, 3, 20, 2, True),
 )  # fmt: skip
 
@@ -62,8 +62,10 @@ def test_a_good_call_holds_every_bar() -> None:
         ({"hesitation_cut": True}, "hesitations cut"),
         ({"missing": ("latte",)}, "answers with the scripted words"),
         ({"gap_ms": 5000.0}, "gap p95"),
-        ({"barge_in": BargeIn(301.0, 310.0, 1.0, 60.0)}, "barge-in p95, silent on the wire"),
-        ({"barge_in": BargeIn(1.0, 321.0, 1.0, 60.0)}, "barge-in p95, audible at the client"),
+        ({"barge_in": BargeIn(301.0, 310.0, 1.0, 60.0, 100.0)},
+         "barge-in p95, silent on the wire"),
+        ({"barge_in": BargeIn(1.0, 321.0, 1.0, 60.0, 100.0)},
+         "barge-in p95, audible at the client"),
         ({"waterfall": None}, "turns without a waterfall"),
         ({"waterfall": replace(WATERFALL, sum_error_ms=-11.0)},  # type: ignore[type-var]
          "waterfall: sum against gap, worst"),
@@ -76,8 +78,24 @@ def test_each_failure_misses_its_bar(change: dict[str, object], missed: str) -> 
     assert not bars(*turns)[missed].holds
 
 
+def test_a_reply_with_a_hole_misses_its_bar() -> None:
+    data = summary_of([CallResult("slt", "", (TURN,), (), 0, 1)])
+    for chosen in (CALLS, ANTICIPATION, HUMAN, "fakes 250"):
+        held = {bar.name: bar.holds for bar in bars_of(data, 2.0, 500.0, chosen)}
+        assert not held["underruns"]
+
+
+def test_a_duck_that_could_not_be_told_is_no_figure() -> None:
+    told, untold = BargeIn(1.0, 2.0, 1.0, 100.0, 140.0), BargeIn(1.0, 2.0, 1.0, None, None)
+    turns = [replace(TURN, barge_in=barge_in) for barge_in in (told, untold)]
+    bar = bars(*turns, chosen=ANTICIPATION)["barge-in p95, ducked"]
+    assert (bar.value, bar.n) == (100.0, 1)
+    assert "(n 1)" in bar_table([bar])
+    assert not bars(turns[1], chosen=ANTICIPATION)["barge-in p95, ducked"].holds
+
+
 def test_a_late_duck_misses_its_bar() -> None:
-    late = replace(TURN, barge_in=BargeIn(1.0, 2.0, 1.0, 121.0))
+    late = replace(TURN, barge_in=BargeIn(1.0, 2.0, 1.0, 121.0, 161.0))
     assert not bars(late, chosen=ANTICIPATION)["barge-in p95, ducked"].holds
 
 

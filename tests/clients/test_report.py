@@ -41,7 +41,7 @@ TURN = TurnResult(
     hesitates=True,
     hesitation_cut=False,
     answered=True,
-    barge_in=BargeIn(150.0, 190.0, 900.0, 60.0),
+    barge_in=BargeIn(150.0, 190.0, 900.0, 60.0, 100.0),
     waterfall=WATERFALL,
 )
 CUT = replace(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from clients.call_record import Arrived
-from clients.call_result import CallResult, last_loud_at
+from clients.call_record import Arrived, CallRecord, Spoken
+from clients.call_result import CallResult, call_result, ducked_ms
 from clients.call_script import After, ScriptedTurn, Utterance, utterance_of
 from clients.connection import RATE_HZ
 from clients.errors import ConnectionFailed
@@ -164,8 +164,24 @@ def test_the_duck_is_read_from_what_is_played() -> None:
         Arrived(10.0 + 0.02 * index, (tone * gain).astype(np.int16))
         for index, gain in enumerate(gains)
     ]
-    assert last_loud_at(pieces, onset_at=10.1) == pytest.approx(10.16)
-    assert last_loud_at(pieces[:4], onset_at=10.1) == pytest.approx(10.08)
-    assert last_loud_at([], onset_at=10.1) == 10.1
+    assert ducked_ms(pieces, onset_at=10.1) == pytest.approx(60.0)
+    assert ducked_ms(pieces, onset_at=10.1, buffer_ms=40.0) == pytest.approx(100.0)
     early = [Arrived(min(piece.at, 10.06), piece.samples) for piece in pieces]  # what is sent ahead
-    assert last_loud_at(early, onset_at=10.1) == pytest.approx(10.16)
+    assert ducked_ms(early, onset_at=10.1) == pytest.approx(60.0)
+
+
+def test_where_the_agent_was_not_loud_after_the_onset_no_duck_can_be_told() -> None:
+    tone = np.full(480, 8000, np.int16)
+    loud = [Arrived(10.0 + 0.02 * index, tone) for index in range(4)]
+    soft = [Arrived(10.08 + 0.02 * index, tone // 10) for index in range(4)]
+    assert ducked_ms([*loud, *soft], onset_at=10.1) is None
+    assert ducked_ms(loud, onset_at=10.1) is None
+    assert ducked_ms(loud, onset_at=9.9) is None
+    assert ducked_ms([], onset_at=10.1) is None
+
+
+def test_a_reply_that_runs_dry_counts_unless_it_was_held_for_the_caller() -> None:
+    record = CallRecord(sent_at=[10.0 + 0.02 * index for index in range(100)])
+    record.spoken.append(Spoken(says(voice(1000)), position=RATE_HZ // 2))  # from 10.5 to 11.5 s
+    record.playout.dry_at = [10.4, 10.7, 11.7]
+    assert call_result(record, "test").underruns == 2
