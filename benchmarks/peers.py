@@ -1,12 +1,14 @@
 """VoiceLoop beside Pipecat and LiveKit Agents: ``python -m benchmarks.peers [--check]``.
 
 Every runtime is given the same stub services (`benchmarks.stub_services`, instant by default), the
-same human clips in real time over the loopback, plain and with hesitations of 300-1200 ms spliced
-in, and is measured by the same caller from the audio alone (`benchmarks.peer_call`). Blocks of
-turns are interleaved. The peers run locally and without an account, each in its own environment
-(`benchmarks.peer_envs` makes it on first use). What each was given stands in the table. A
-variant takes 13 s for a plain and a hesitating turn and 10 s for a barge-in: the default command,
-six variants, lasts 22 minutes after the peers' environments are made.
+same human clips (none that VoiceLoop's waits were chosen on) in real time over the loopback, plain
+and with hesitations of 300-1200 ms spliced in, and is measured by the same caller from the audio
+alone (`benchmarks.peer_call`). Blocks of turns are interleaved. The peers run locally and without
+an account, each in its own environment (`benchmarks.peer_envs` makes it on first use). What each
+was given stands in the table. Each variant of VoiceLoop is held against the same bars, all of them
+by its own figures, the defaults first. A variant takes 13 s for a plain and a hesitating turn and
+10 s for a barge-in: the default command, six variants, lasts 37 minutes after the peers'
+environments are made.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
-from benchmarks.human_turns import HumanTurn, human_turns
+from benchmarks.human_turns import CHOSEN_ON, HumanTurn, human_turns
 from benchmarks.peer_call import BareLine, Line, MeasuredTurn, PeerCall, RealtimeLine
 from benchmarks.peer_envs import PINS, python_of
 from benchmarks.peer_plot import plot
@@ -52,7 +54,6 @@ GIVEN = {
 }
 VARIANTS = tuple(name for name in GIVEN if name != "voiceloop-no-reader")
 DETECTION = {"voiceloop-eager": {"type": "semantic_vad", "eagerness": "high"}}
-JUDGED = "voiceloop-eager"  # one variant for all bars: no gap of one with the cut turns of another
 # Threads of a dot product that spin for one another cost the stub 100 ms of the runtimes' cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 BLOCK = 4  # plain turns of a call, and as many hesitating ones
@@ -192,16 +193,19 @@ def _share(n: int, of: int) -> float | None:
 def bars_of(figures: dict[str, dict[str, Any]], judged: str) -> list[Bar]:
     """One variant of VoiceLoop against the better peer of the same run, whatever its settings.
 
-    The better peer: of the fastest on plain turns; of those that cut the fewest.
+    The better peer: of the fastest on plain turns; of those that cut the fewest. All bars read one
+    variant, whose name they begin with: no gap of one with the cut turns of another.
     """
     own = figures[judged]
     peers = [row for name, row in figures.items() if not name.startswith("voiceloop")]
     plain = own["plain"]
+    wire, audible = own["barge_in_wire_ms"], own["barge_in_audible_ms"]
     bars = [
-        Bar("gap p50, instant stubs", plain["gap_ms"]["p50"], 250),
+        Bar("gap p50, instant stubs", plain["gap_ms"]["p50"], 250, n=plain["gap_ms"]["n"]),
         Bar("turns over 1 s", plain["over_1_s"], 0, "%"),
-        Bar("barge-in p95, silent on the wire", own["barge_in_wire_ms"]["p95"], 250),
-        Bar("barge-in p95, audible", own["barge_in_audible_ms"]["p95"], 280),
+        Bar("unanswered turns", plain["unanswered"] + own["hesitation"]["unanswered"], 0, ""),
+        Bar("barge-in p95, silent on the wire", wire["p95"], 250, n=wire["n"]),
+        Bar("barge-in p95, audible", audible["p95"], 280, n=audible["n"]),
     ]
     medians = [m for row in peers if (m := row["plain"]["gap_ms"]["p50"]) is not None]
     if medians:
@@ -212,13 +216,12 @@ def bars_of(figures: dict[str, dict[str, Any]], judged: str) -> list[Bar]:
         if cuts:
             name = f"turns cut, {kind}: the better peer"
             bars.append(Bar(name, own[kind]["cut"], min(cuts), "%"))
-    return bars
+    return [replace(bar, name=f"{judged}: {bar.name}") for bar in bars]
 
 
-def judged_of(variants: Sequence[str], asked: str | None) -> str | None:
-    """Whose figures the bars read; None where nothing of VoiceLoop's is measured."""
-    own = [name for name in (asked or JUDGED, "voiceloop", *variants) if name in variants]
-    return next((name for name in own if name.startswith("voiceloop")), None)
+def judged_of(variants: Sequence[str]) -> list[str]:
+    """Whose figures are held against the bars: each variant of VoiceLoop's, the defaults first."""
+    return sorted(name for name in variants if name.startswith("voiceloop"))
 
 
 def print_table(figures: dict[str, dict[str, Any]]) -> None:
@@ -263,7 +266,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="python -m benchmarks.peers", description=__doc__.splitlines()[0]
     )
-    arguments.add_argument("--turns", type=int, default=12, help="of each kind (default: 12)")
+    arguments.add_argument("--turns", type=int, default=24, help="of each kind (default: 24)")
     arguments.add_argument("--barge-ins", type=int, default=6, help="default: 6")
     arguments.add_argument(
         "--variant", action="append", choices=tuple(GIVEN), help="repeat; default: all but one"
@@ -272,11 +275,6 @@ def parser() -> argparse.ArgumentParser:
         "--delays-ms", default="0,0,0,0", help="of the stubs: STT, first token, token, TTS"
     )
     arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
-    arguments.add_argument(
-        "--judge",
-        choices=tuple(name for name in GIVEN if name.startswith("voiceloop")),
-        help=f"whose figures the bars read, all of them (default: {JUDGED}, if it is measured)",
-    )
     arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     return arguments
 
@@ -291,22 +289,23 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     figures = {name: figures_of(turns) for name, turns in measured.items()}
-    judged = judged_of(variants, chosen.judge)
-    bars = bars_of(figures, judged) if judged is not None else []
+    bars = [bar for judged in judged_of(variants) for bar in bars_of(figures, judged)]
     data = results(
         "peers",
         settings.seed,
-        {"turns": settings.n_turns, "delays_ms": settings.delays_ms},
+        {
+            "turns": settings.n_turns,
+            "barge_ins": settings.n_barge_ins,
+            "delays_ms": settings.delays_ms,
+            "clips_left_out": CHOSEN_ON,
+        },
         bars,
-        judged=judged,
         given={name: GIVEN[name] for name in variants},
         figures=figures,
         turns={name: [asdict(turn) for turn in turns] for name, turns in measured.items()},
     )
     print_table(figures)
     print_account(measured)
-    if bars:
-        print(f"the bars read {judged}:")
     print(bar_table(bars))
     path = write_results(data)
     plot(data, path.with_suffix(".png"))

@@ -64,7 +64,7 @@ def test_the_better_peer_sets_the_bar() -> None:
         "livekit-tuned": figures_of(turns(310.0)),
     }
     missed = {bar.name for bar in bars_of(figures, "voiceloop") if not bar.holds}
-    assert missed == {"gap p50, 0.7 of the better peer"}
+    assert missed == {"voiceloop: gap p50, 0.7 of the better peer"}
     figures["livekit-tuned"] = figures_of(turns(320.0))
     assert all(bar.holds for bar in bars_of(figures, "voiceloop"))
 
@@ -74,18 +74,27 @@ def test_a_cut_turn_has_no_gap_and_counts() -> None:
     assert own["plain"]["cut"] == 100.0 and own["plain"]["gap_ms"]["n"] == 0
     figures = {"voiceloop": own, "pipecat": figures_of(turns(1.0))}
     bars = {bar.name: bar for bar in bars_of(figures, "voiceloop")}
-    assert not bars["turns cut, plain: the better peer"].holds
+    assert not bars["voiceloop: turns cut, plain: the better peer"].holds
 
 
-def test_all_bars_read_one_variant() -> None:
+def test_a_turn_without_an_answer_misses_its_bar() -> None:
+    silent = [MeasuredTurn("a", "hesitation", None, False, False), *turns(200.0)]
+    bars = {bar.name: bar for bar in bars_of({"voiceloop": figures_of(silent)}, "voiceloop")}
+    assert bars["voiceloop: unanswered turns"].value == 1
+    assert not bars["voiceloop: unanswered turns"].holds
+
+
+def test_every_variant_is_held_against_the_same_bars() -> None:
     figures = {
         "voiceloop": figures_of(turns(340.0)),
         "voiceloop-eager": figures_of(turns(210.0, cut=False)),
         "pipecat": figures_of(turns(320.0)),
     }
-    assert judged_of(tuple(figures), None) == "voiceloop-eager"
-    assert judged_of(tuple(figures), "voiceloop") == "voiceloop"
-    assert judged_of(("voiceloop", "pipecat"), None) == "voiceloop"
-    assert judged_of(("pipecat",), None) is None
-    assert all(bar.holds for bar in bars_of(figures, "voiceloop-eager"))
-    assert not all(bar.holds for bar in bars_of(figures, "voiceloop"))
+    assert judged_of(tuple(reversed(figures))) == ["voiceloop", "voiceloop-eager"]
+    assert judged_of(("pipecat",)) == []
+    default, eager = (bars_of(figures, name) for name in judged_of(tuple(figures)))
+    assert all(bar.holds for bar in eager)
+    assert not all(bar.holds for bar in default)
+    assert [bar.name.removeprefix("voiceloop: ") for bar in default] == [
+        bar.name.removeprefix("voiceloop-eager: ") for bar in eager
+    ]
