@@ -228,10 +228,11 @@ class Branch:
         self._home.finished(reply, done)
 
     def preempt_draft(self) -> None:
-        """Make room for somebody more urgent."""
+        """Make room for somebody more urgent: a reply to the same turn is computed anew."""
         assert self.draft is not None
-        self.stop_draft("cancelled")
         self.draft.release()
+        n_tokens = len(self.draft.reply.tokens)
+        self._home.outbox.append(DraftDone(self.branch_id, self.draft.draft_id, "lost", n_tokens))
 
     def stop_draft(self, reason: str) -> None:
         """No further tokens for the draft; what it has stays, to be adopted or salvaged."""

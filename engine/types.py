@@ -280,7 +280,10 @@ class DraftCall:
 
 @dataclass(frozen=True, slots=True)
 class DraftDone:
-    """A speculated reply came to its end (or was given up: `finish_reason` "cancelled")."""
+    """A speculated reply came to its end (or was given up: `finish_reason` "cancelled").
+
+    "lost", also after another end: its KV was taken back, and it can be salvaged, not adopted.
+    """
 
     branch_id: str
     draft_id: str

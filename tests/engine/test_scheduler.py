@@ -115,3 +115,21 @@ def test_a_batch_reply_gives_its_memory_to_a_caller_and_ends_the_same(
     assert done == ["caller", "batch"]
     assert said(events) == expected
     engine.check_integrity()
+
+
+def test_a_draft_whose_memory_is_taken_for_a_caller_says_that_it_is_lost(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(kv_tokens=96)
+    branch = engine.branch("drafter")
+    branch.stage([5] * 20)
+    draft = branch.speculate([8], GREEDY)
+    events = drain(engine)
+    engine.branch("caller").commit([6] * 70, GREEDY)
+    events += drain(engine)
+    ends = [event.finish_reason for event in events if isinstance(event, DraftDone)]
+    assert ends == ["length", "lost"]
+    branch.commit([5] * 20 + [8], GREEDY, draft)
+    (done,) = [event for event in drain(engine) if isinstance(event, Done)]
+    assert (done.usage.adopted_tokens, done.usage.output_tokens) == (0, 6)
+    engine.check_integrity()

@@ -10,6 +10,7 @@ import pytest
 from voiceloop import event_stream, worker_client
 from voiceloop.backends import (
     ChatMessage,
+    DraftDone,
     GenerateParams,
     Partial,
     RecognizerOptions,
@@ -221,3 +222,16 @@ async def test_a_worker_that_breaks_the_protocol_is_cut_off(client: WorkerClient
     worker = Worker(client)
     worker.connection.data_received(b"\0\0\0\1\x00")
     assert worker.wire.closed
+
+
+@pytest.mark.parametrize(("lost", "is_promised"), [(1, True), (2, False)])
+async def test_a_reply_whose_draft_was_lost_is_promised_to_nobody(
+    client: WorkerClient, lost: int, is_promised: bool
+) -> None:
+    worker = Worker(client)
+    branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
+    branch.speculate(1, "hello", GenerateParams())
+    branch.speculate(2, "hi", GenerateParams())
+    worker.say(StreamEvent(branch.stream_id, DraftDone(2, "stop")))
+    worker.say(StreamEvent(branch.stream_id, DraftDone(lost, "lost")))
+    assert branch.commit((ChatMessage("user", "hi"),), GenerateParams()) == is_promised
