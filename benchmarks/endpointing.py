@@ -23,14 +23,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.caller_habit import in_calls
+from benchmarks.caller_habit import SAME, in_calls
 from benchmarks.data_folder import data_folder
 from benchmarks.end_probability import EndProbability
 from benchmarks.endpointing_set import COPIES, CallerTurn, caller_turns
 from benchmarks.harness import Bar, bar_table, results, write_results
 from benchmarks.hazard_fit import samples_of
 from benchmarks.heard_turn import EmbeddedRecognizer, pauses_of
-from benchmarks.operating_points import BUDGETS, as_toml, fit_both, scored_turns
+from benchmarks.operating_points import as_toml, costs, fit_both, scored_turns
 from benchmarks.pause_evidence import HeardTurn, heard_turn
 from benchmarks.reference_replay import replay
 from benchmarks.smart_turn import ASKED_AFTER_MS, INFERENCE_MS, SmartTurn
@@ -50,7 +50,7 @@ from benchmarks.turn_frontier import (
     timer_moment,
 )
 from clients.provenance import provenance
-from voiceloop.endpointing import FITTED, LONGEST_WAIT_MS, Eagerness, Setting, WeightSets
+from voiceloop.endpointing import FITTED, LONGEST_WAIT_MS, Eagerness, OperatingPoint, WeightSets
 
 Source = Literal["reference", "embedded"]
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +67,8 @@ N_DRAWS = 200
 # Decoding is slow: of the turns that the embedded recognizer hears, one in so many is taken.
 EMBEDDED_EVERY = 4
 ORDERS_EVERY = 3
+
+PASTS = (0.5, SAME, 0.8)  # turns before that hesitate as this one does: the set cannot tell
 
 STATEMENT = (("assistant", "Alright, that is done."),)
 
@@ -130,8 +132,8 @@ def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Pol
         for least_ms in SWEPT_LEAST_WAITS_MS:
             for more_ms in SWEPT_UNSURE_MORE_MS:
                 unsure_ms = least_ms + more_ms
-                told = Setting(float(threshold), least_ms, unsure_ms, SURE)
-                blind = Setting(float(threshold), unsure_ms)
+                told = OperatingPoint(float(threshold), least_ms, unsure_ms, SURE)
+                blind = OperatingPoint(float(threshold), unsure_ms)
                 outcomes = [turn.outcome(told, blind, LONGEST_MS) for turn in turns]
                 found.append((f"{threshold:.2f}, {least_ms:.0f} + {more_ms:.0f} ms", outcomes))
     return found
@@ -229,13 +231,21 @@ def measure(heard: Sequence[HeardTurn], weights: WeightSets, *, peer: bool) -> d
             "slices": slices,
         }
     measured["as shipped"] = {name: shipped(heard, weights, name) for name in LONGEST_WAIT_MS}
+    measured["as shipped, in calls"] = {
+        f"{name}, past alike in {same:.0%}": shipped(in_calls(heard, same), weights, name)
+        for name in LONGEST_WAIT_MS
+        for same in PASTS
+    }
     return measured
 
 
 def shipped(
     heard: Sequence[HeardTurn], weights: WeightSets, eagerness: Eagerness
 ) -> dict[str, Any]:
-    """What a caller gets at one eagerness: human and synthetic, plain and hesitating."""
+    """What a caller gets at one eagerness, human and synthetic, plain and hesitating.
+
+    Turns of the set as it is are the first of their call.
+    """
     found = {}
     for voice in ("human", "synthetic"):
         for kind in ("plain", "hesitation"):
@@ -294,7 +304,7 @@ def print_table(source: str, measured: dict[str, Any]) -> None:
             waits = [row["latency@5%"], row["latency@10%"]]
             cells += ["-" if ms is None else f"{ms:.0f}" for ms in waits]
             print(f"{label:<34}{row['n_turns']:>5}" + "".join(f"{cell:>8}" for cell in cells))
-    for eagerness, kinds in measured["as shipped"].items():
+    for eagerness, kinds in (measured["as shipped"] | measured["as shipped, in calls"]).items():
         for kind, row in kinds.items():
             waits = ", ".join(f"{q} {ms:.0f}" for q, ms in row["latency_ms"].items())
             cut = f"{100 * row['cut']:.1f} % of {row['n_turns']} cut"
@@ -314,19 +324,18 @@ def fit_weights(hearing: Hearing) -> str:
         told = [turn for source in sources for turn in in_calls(hearing.turns("fit", source))]
     checkpoint = "none" if hearing.ask_end is None else hearing.ask_end.checkpoint
     n_samples = len(samples_of(blind, with_p_end=False).over)
-    budgets = [
-        f"  {name}: {b.plain:.1%} of those without hesitation, {b.hesitating:.0%} of the others"
-        for name, b in BUDGETS.items()
-    ]
+    sets = fit_both(told, blind)
     comment = (
         "Written by `python -m benchmarks.endpointing --fit`; what each weight means stands in",
-        "voiceloop/endpointing.py. Not to be edited by hand.",
-        f"agent checkpoint: {checkpoint}; {len(blind)} turns, {n_samples} moments;",
-        "of the fit's turns each eagerness cuts at most",
-        *budgets,
+        "voiceloop/evidence.py (`terms`). Not to be edited by hand.",
+        f"agent checkpoint: {checkpoint}; {len(blind)} turns, {n_samples} moments.",
+        "Of the fit's own turns each eagerness cuts, with P(end):" if told else None,
+        *(costs(told, sets) if told else ()),
+        "without it:" if told else "Of the fit's own turns each eagerness cuts, without P(end):",
+        *costs(blind, sets),
         f"date: {provenance()['date']}",
     )
-    return as_toml(fit_both(told, blind), comment)
+    return as_toml(sets, [line for line in comment if line is not None])
 
 
 def parser() -> argparse.ArgumentParser:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.endpointing_set import TRAIL_MS
 from benchmarks.heard_turn import WINDOW_MS
 from benchmarks.pause_evidence import HeardPause, HeardTurn
-from voiceloop.endpointing import LONGEST_WAIT_MS, Eagerness, Setting, WeightSets, end_score
+from voiceloop.endpointing import LONGEST_WAIT_MS, Eagerness, OperatingPoint, WeightSets, end_score
 
 LONGEST_MS = LONGEST_WAIT_MS["auto"]
 
@@ -78,7 +78,7 @@ def scored(pause: HeardPause, sets: WeightSets) -> ScoredPause:
 
 
 def moment_at(
-    scored: ScoredPause, told: Setting, blind: Setting, longest_ms: float = LONGEST_MS
+    scored: ScoredPause, told: OperatingPoint, blind: OperatingPoint, longest_ms: float = LONGEST_MS
 ) -> float | None:
     """Our decision in this pause: the first step whose wait is over while it still holds."""
     since_ms = scored.pause.since_ms

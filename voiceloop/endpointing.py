@@ -28,6 +28,8 @@ LONGEST_WAIT_MS: dict[Eagerness, float] = {
     "high": 2000.0, "auto": 2000.0, "medium": 4000.0, "low": 8000.0,
 }  # fmt: skip
 HABIT_TURNS = 4  # of the caller, the latest
+# Of fewer words a turn has nowhere to pause: that it does not tells nothing of its caller.
+HABIT_WORDS = 3
 # Speech so soon after the last sound of a turn that was taken for finished: it had not been.
 GOES_ON_MS = 1000.0
 
@@ -62,11 +64,12 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """Where a turn ends. threshold: its logit. least_wait_ms: silence below which none ever does,
+class OperatingPoint:
+    """Where a turn ends.
 
-    since the commas of one breath last so long; unsure_wait_ms: the same where the logit before
-    any silence is below `sure`.
+    threshold: the logit that ends it. least_wait_ms: silence below which it never ends, since the
+    commas of one breath last so long. unsure_wait_ms: the same where the logit before any silence
+    is below `sure`.
     """
 
     threshold: float
@@ -87,7 +90,7 @@ class Hazard:
     """One set of weights, and where each eagerness ends a turn by it."""
 
     weights: Weights
-    settings: Mapping[Eagerness, Setting]
+    settings: Mapping[Eagerness, OperatingPoint]
 
     def wait_ms(self, evidence: Evidence, eagerness: Eagerness) -> float:
         """Silence to wait for: where the logit reaches the threshold."""
@@ -118,7 +121,9 @@ def read_weights(toml: str) -> WeightSets:
 
 
 def _hazard(table: dict[str, Any]) -> Hazard:
-    settings = {eagerness: Setting(**table["settings"][eagerness]) for eagerness in LONGEST_WAIT_MS}
+    settings = {
+        eagerness: OperatingPoint(**table["settings"][eagerness]) for eagerness in LONGEST_WAIT_MS
+    }
     return Hazard(Weights(**table["weights"]), settings)
 
 
@@ -160,7 +165,7 @@ Decision = Continue | End
 
 
 class Endpointing:
-    """One caller's turn detection, for a whole call; `reset` between turns.
+    """One caller's turn detection, for a whole call; `end_turn` or `reset` between turns.
 
     `observe_*` take what happened, `decide(now_ms)` says whether the turn is over at that point of
     the audio clock. No state keeps a turn open for ever: the longest wait always ends it.
@@ -180,12 +185,20 @@ class Endpointing:
     def configure(self, settings: TurnDetection) -> None:
         self._settings = settings
 
-    def reset(self) -> None:
-        """The turn is over, or was none; of what it told of its caller the habit stays."""
+    def end_turn(self) -> None:
+        """The caller's turn is over; of what it told of its caller the habit stays."""
         if self._words and self._silent_since_ms is not None:
-            self._pauses_ms.append(self._longest_pause_ms)
-            self._ended_ms = self._silent_since_ms
+            if self._went_on_ms:
+                self._pauses_ms[-1] = max(self._pauses_ms[-1], self._went_on_ms)
+            if len(self._words) >= HABIT_WORDS:
+                self._pauses_ms.append(self._longest_pause_ms)
+                self._ended_ms = self._silent_since_ms
+        self.reset()
+
+    def reset(self) -> None:
+        """What was heard was no turn: a sound over the agent, or noise. It says nothing."""
         self._longest_pause_ms = 0.0
+        self._went_on_ms = 0.0  # the pause since the turn before, where that one had not been over
         self._silent_since_ms = None
         self._in_speech = False
         self._words = ()
@@ -202,7 +215,7 @@ class Endpointing:
             paused_ms = at_ms - self._silent_since_ms
             self._longest_pause_ms = max(self._longest_pause_ms, paused_ms)
         elif self._ended_ms is not None and at_ms - self._ended_ms < GOES_ON_MS:
-            self._pauses_ms[-1] = max(self._pauses_ms[-1], at_ms - self._ended_ms)
+            self._went_on_ms = at_ms - self._ended_ms
         self._ended_ms = None
         if not self._in_speech:
             self._in_speech = True
@@ -255,7 +268,10 @@ class Endpointing:
         )
 
     def _habit_ms(self) -> float | None:
-        return sum(self._pauses_ms) / len(self._pauses_ms) if self._pauses_ms else None
+        if not self._pauses_ms:
+            return None
+        *earlier_ms, last_ms = self._pauses_ms
+        return (sum(earlier_ms) + max(last_ms, self._went_on_ms)) / len(self._pauses_ms)
 
     def needed_ms(self) -> float:
         """Silence that ends this turn on the present evidence."""

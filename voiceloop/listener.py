@@ -288,6 +288,7 @@ class Listener:
         timeline.mark("transcript_final", self._clock())
         segment = self._recognition.segment
         turn = stretch.turn_input(segment, timeline)
+        self._endpointing.end_turn()
         self.discard()
         self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis)
         self._ear.on_turn(turn)
@@ -295,6 +296,7 @@ class Listener:
     def _finalize(self, stretch: Stretch, timeline: TurnTimeline) -> int:
         segment = self._recognition.finalize()
         self._ended[segment] = stretch.turn_input(segment, timeline)
+        self._endpointing.end_turn()
         self._idle()
         return segment
 

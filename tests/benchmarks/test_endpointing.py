@@ -12,7 +12,7 @@ from benchmarks.endpointing_set import MS, CallerTurn, _spliced
 from benchmarks.forced_alignment import SpokenWord
 from benchmarks.hazard_fit import fit, samples_of
 from benchmarks.heard_turn import Pause
-from benchmarks.operating_points import as_toml, draft_needed_ms, fit_both
+from benchmarks.operating_points import as_toml, costs, draft_needed_ms, fit_both
 from benchmarks.pause_evidence import HeardPause, HeardTurn, Step
 from benchmarks.reference_replay import replay
 from benchmarks.turn_frontier import (
@@ -29,7 +29,7 @@ from benchmarks.turn_frontier import (
 from voiceloop.endpointing import (
     LONGEST_WAIT_MS,
     Hazard,
-    Setting,
+    OperatingPoint,
     Weights,
     WeightSets,
     read_weights,
@@ -64,7 +64,7 @@ def test_a_decision_before_the_detector_has_fallen_is_impossible() -> None:
 
 
 def weight_sets(weights: Weights, threshold: float) -> WeightSets:
-    hazard = Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, Setting(threshold)))
+    hazard = Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, OperatingPoint(threshold)))
     return WeightSets(hazard, hazard)
 
 
@@ -138,6 +138,14 @@ def test_less_eager_settings_are_fitted_to_wait_longer() -> None:
     assert waits_ms[0] < waits_ms[-1]
 
 
+def test_a_weights_file_says_which_budgets_are_missed() -> None:
+    never = weight_sets(Weights(bias=-9.0, silence=1.0), threshold=9.0)
+    at_once = weight_sets(Weights(bias=9.0, silence=1.0), threshold=0.0)
+    kept, missed = costs(fit_set(), never)[1], costs(fit_set(), at_once)[1]
+    assert kept.startswith("  auto: without hesitation 0.0% (budget 1.2%);")
+    assert missed.startswith("  auto: without hesitation 100.0% (budget 1.2%, MISSED);")
+
+
 def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
     def told(since_ms: float, resumed_ms: float | None, p_end: float) -> HeardPause:
         evidence = Evidence(("tea",), True, p_end)
@@ -157,3 +165,14 @@ def test_a_turn_in_a_call_knows_how_its_caller_pauses() -> None:
 
     assert None in habits() and len(set(habits())) > 5
     assert habits() == habits()
+
+
+def test_a_past_of_short_answers_tells_nothing_of_how_its_caller_pauses() -> None:
+    def habits(text: str) -> set[float | None]:
+        pauses = (a_pause(1000, 1300, "yes"), a_pause(1900, None, text))
+        others = [HeardTurn(a_turn(name=f"{i}"), pauses) for i in range(20)]
+        heard = [pause for turn in in_calls(others) for pause in turn.pauses]
+        return {step.evidence.habit_ms for pause in heard for step in pause.steps}
+
+    assert habits("yes please") == {None}
+    assert habits("yes please thanks") == {None, 300.0}
