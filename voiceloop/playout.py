@@ -24,11 +24,15 @@ Samples = NDArray[np.int16]
 FIRST_CHUNK_MS = 40  # the first sound of a reply leaves as soon as there is so much of it
 CHUNK_MS = 20  # one write thereafter: the smaller, the less is ahead of what is being played
 # Audio the client holds beyond what it plays. A caller who barges in hears it to its end, at full
-# loudness, unless the client flushes. Nothing is added to it from the first loud window on, some
-# 50 ms after the onset: so the duck is heard within 120 ms. 40 ms of it and a client's own 40 are
-# there for a network that hesitates; a worse one wants a longer `pacing_lead_ms`.
+# loudness, unless the client flushes. It is also all that a client which plays at once has against
+# a late delivery: between two chunks it falls to `LEAD_MS - CHUNK_MS`, so a loop or a network that
+# hesitates for longer than 40 to 60 ms is heard as a hole. That suits loopback and a LAN; over the
+# internet `pacing_lead_ms` wants 150 to 200, and the duck is heard so much later.
 LEAD_MS = 60.0
-CAREFUL_LEAD_MS = 20.0  # while a sound is judged: what was sent already is all that need be played
+# From the first loud window on, while a sound is judged: less to hear at full loudness before the
+# duck. At the length of one chunk a client would have run dry before the next is sent; at two it
+# has one to play, and holes come with deliveries that are some 20 ms late.
+CAREFUL_LEAD_MS = 40.0
 DUCK_GAIN = 0.3  # -10 dB: plainly quieter, still intelligible
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
 FADE_IN_MS = 5
@@ -93,7 +97,7 @@ class Pacer:
         self._words.extendleft(reversed(words))
 
     def beware(self) -> None:
-        """Somebody may be about to speak: let the client's buffer run down. Nobody hears it."""
+        """Somebody may be about to speak: let the client's buffer run down to a chunk."""
         self._careful = True
 
     def cut(self, at_ms: float) -> float:

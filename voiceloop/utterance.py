@@ -156,7 +156,10 @@ class Utterance:
         self._heard = n_before + len(heard), before_ms + heard_ms
 
     def go_on(self) -> None:
-        """The rest is said from the next sample on, as an item of its own."""
+        """What was not sent yet is said now, as an item of its own.
+
+        A client that flushed has thrown away what it held, at most the lead: that is not said again.
+        """
         assert self._heard is not None
         (n_heard, _), self._heard = self._heard, None
         sent_ms = self.playout.pacer.sent_ms

@@ -384,7 +384,7 @@ async def test_a_reply_asked_for_while_another_is_drafted_takes_the_draft_s_plac
 
 
 @pytest.mark.parametrize("ms_per_token", [0, 120])
-async def test_a_reply_cut_by_noise_goes_on_at_the_next_sample_and_is_said_whole(
+async def test_a_reply_cut_by_noise_goes_on_after_what_was_sent_and_is_said_whole(
     clock: Clock, ms_per_token: float
 ) -> None:
     recognizer = FakeRecognizer()

@@ -67,6 +67,20 @@ def test_ducking_lowers_the_level_and_resuming_restores_it() -> None:
     assert chunks[-1].samples[-1] == FLAT
 
 
+def test_a_client_that_plays_at_once_has_something_left_while_a_sound_is_judged() -> None:
+    pacer = Pacer(RATE_HZ)
+    pacer.push(flat(1000))
+    _, now_s = sent_until(pacer, 0.0, 0.1)
+    pacer.beware()
+    left_ms = []
+    while now_s < 0.5:
+        play_end_s = pacer.play_end_s
+        if pacer.next_chunk(now_s) is not None:
+            left_ms.append(1000 * (play_end_s - now_s))
+        now_s += 0.005
+    assert len(left_ms) >= 15 and 15 <= min(left_ms) <= max(left_ms) <= CHUNK_MS + 1e-6
+
+
 def test_hold_then_resume_loses_and_repeats_no_sample() -> None:
     pacer = Pacer(RATE_HZ, lead_ms=40)
     pacer.push(ramp(600))
