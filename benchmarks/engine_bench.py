@@ -7,8 +7,8 @@ On a CPU peers run in the same process (llama.cpp in its own, see `llama_cpp_pee
 weights, in interleaved rounds, each pinned to `--threads`. A row that cannot be measured here (a
 peer that is not installed, a model that is not trained yet) says so and counts as missed. Without
 `--part` all of them run, in about ten minutes on two idle cores; each is written down as it ends,
-and `--resume` leaves out those that stand there for the same commit, model and settings. `--gpu`
-runs the parts of `engine_gpu` instead, which do so themselves.
+and `--resume` leaves out those that stand there for the same commit, engine sources, model and
+settings. `--gpu` runs the parts of `engine_gpu` instead, which do so themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import engine_cpu, engine_exactness
+from benchmarks import engine_cpu, engine_exactness, engine_gpu
 from benchmarks.engine_models import SHAPES, embedded_model, write_random_model
 from benchmarks.engine_setting import Setting
 from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
@@ -110,8 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args(arguments)
     if options.gpu:
-        from benchmarks import engine_gpu
-
         return engine_gpu.main(options.part)
     unknown = set(options.part or ()) - set(PARTS)
     if unknown:
@@ -125,7 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "trained": model_dir is not None,
         "weights": model_digest(model_dir),
     }
-    of = {**settings, "seed": options.seed, "commit": provenance()["commit"]}
+    commit = provenance()["commit"]
+    # A commit does not tell apart two states of a tree that was edited between two runs.
+    of = {**settings, "seed": options.seed, "commit": commit, "sources": engine_gpu.sources()}
     progress = Progress(RESULTS / "engine_bench.json", of)
     try:
         due = [name for name in names if name not in progress.parts or not options.resume]

@@ -51,7 +51,7 @@ class Rows:
         self._path = path
         where = {
             **provenance(),
-            "sources": _sources(),
+            "sources": sources(),
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "bandwidth_gb_s": 0.0,
@@ -87,7 +87,7 @@ class Rows:
         return True
 
 
-def _sources() -> str:
+def sources() -> str:
     """A digest of the engine's files: a copy of the tree without its history has no commit."""
     folder = Path(__file__).parent.parent / "engine"
     digest = hashlib.sha256()
