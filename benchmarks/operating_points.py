@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.hazard_fit import fit, samples_of
 from benchmarks.pause_evidence import HeardTurn
 from benchmarks.turn_frontier import Outcome, ScoredPause, moment_at, outcome, scored
+from voiceloop.drafts import MAX_PAUSED_MS
 from voiceloop.endpointing import (
     LONGEST_WAIT_MS,
     Eagerness,
@@ -66,7 +67,6 @@ BUDGETS: dict[Eagerness, Budget] = {
 SURE = (0.8, 1.0, 1.2)  # logits before any silence
 MOST_DRAFTS_IN_VAIN = 0.25
 DRAFT_WAITS_MS = range(1200, 299, -20)
-DRAFT_WITHIN_MS = 250.0  # later in a pause none is begun (`voiceloop.drafts`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def draft_needed_ms(heard: Iterable[HeardTurn], sets: WeightSets) -> float:
     for turn in heard:
         for pause in turn.pauses:
             told = [step for step in pause.steps if step.evidence.p_end is not None]
-            if told and told[0].from_ms - pause.since_ms <= DRAFT_WITHIN_MS:
+            if told and told[0].from_ms - pause.since_ms <= MAX_PAUSED_MS:
                 is_over = told[0].from_ms >= turn.turn.end_ms
                 begun.append((wait_ms(told[0].evidence, sets), is_over))
     for longest_ms in DRAFT_WAITS_MS:
