@@ -158,7 +158,7 @@ class Utterance:
     def go_on(self) -> None:
         """What was not sent yet is said now, as an item of its own.
 
-        A client that flushed has thrown away what it held, at most the lead: that is not said again.
+        What a client threw away when it flushed, at most the lead, is not said twice.
         """
         assert self._heard is not None
         (n_heard, _), self._heard = self._heard, None
