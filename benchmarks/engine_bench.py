@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import engine_cpu, engine_exactness, engine_gpu
-from benchmarks.engine_models import SHAPES, embedded_model, write_random_model
+from benchmarks import engine_cpu, engine_exactness
+from benchmarks.engine_models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine_setting import Setting
 from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
 from clients.provenance import provenance
@@ -110,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args(arguments)
     if options.gpu:
+        from benchmarks import engine_gpu
+
         return engine_gpu.main(options.part)
     unknown = set(options.part or ()) - set(PARTS)
     if unknown:
@@ -125,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     commit = provenance()["commit"]
     # A commit does not tell apart two states of a tree that was edited between two runs.
-    of = {**settings, "seed": options.seed, "commit": commit, "sources": engine_gpu.sources()}
+    of = {**settings, "seed": options.seed, "commit": commit, "sources": sources()}
     progress = Progress(RESULTS / "engine_bench.json", of)
     try:
         due = [name for name in names if name not in progress.parts or not options.resume]

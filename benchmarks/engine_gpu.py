@@ -10,7 +10,6 @@ again. Weights are random, made on the device: they serve speed alone. No networ
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import statistics
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks import engine_gpu_kernels, engine_gpu_serving
-from benchmarks.engine_models import SHAPES, RandomCheckpoint, write_folder
+from benchmarks.engine_models import SHAPES, RandomCheckpoint, sources, write_folder
 from benchmarks.harness import RESULTS
 from clients.provenance import provenance
 from engine.branch import Branch
@@ -85,15 +84,6 @@ class Rows:
                 print(f"{part}: the device is lost to this process; run the part again")
                 return False
         return True
-
-
-def sources() -> str:
-    """A digest of the engine's files: a copy of the tree without its history has no commit."""
-    folder = Path(__file__).parent.parent / "engine"
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 # -- an engine of a given shape ------------------------------------------------------------------

@@ -5,6 +5,7 @@ Random weights serve speed alone; whatever depends on what a model says needs th
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,3 +140,12 @@ def _tensors(shape: Shape, seed: int) -> list[tuple[str, torch.Tensor]]:
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors.append((f"{prefix}{name}.weight", one.clone()))
     return tensors
+
+
+def sources() -> str:
+    """A digest of the engine's files: a copy of the tree without its history has no commit."""
+    folder = Path(__file__).parent.parent / "engine"
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import engine_bench, engine_gpu
+from benchmarks import engine_bench
 from benchmarks.harness import Bar
 
 
@@ -16,13 +16,13 @@ def test_a_resumed_run_measures_anew_what_other_sources_gave(
     measured: list[str] = []
 
     def part(setting: object) -> list[Bar]:
-        measured.append(engine_gpu.sources())
+        measured.append(engine_bench.sources())
         return [Bar("x", 1.0, 2.0)]
 
     monkeypatch.setattr(engine_bench, "PARTS", {"part": part})
     monkeypatch.setattr(engine_bench, "RESULTS", tmp_path)
     monkeypatch.setattr(engine_bench, "write_results", lambda data: tmp_path / "results.json")
     for sources in ("one", "one", "other"):
-        monkeypatch.setattr(engine_gpu, "sources", lambda sources=sources: sources)
+        monkeypatch.setattr(engine_bench, "sources", lambda sources=sources: sources)
         assert engine_bench.main(["--resume", "--check", "--model", str(tmp_path)]) == 0
     assert measured == ["one", "other"]
