@@ -23,7 +23,7 @@ from types import TracebackType
 import msgspec
 
 from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
-from voiceloop.silence import Silence, cpu_waits, peak_memory_mb
+from voiceloop.heartbeat import WorkerSilence, cpu_waits, peak_memory_mb
 from voiceloop.worker_client import (
     WorkerClient,
     WorkerConnection,
@@ -185,14 +185,14 @@ class WorkerProcess:
         """Return once it says Ready. What it says, and the memory it fills, is its progress."""
         assert self.process is not None
         pid, n_said = self.process.pid, 0
-        silence = Silence(WATCH_EVERY_S, self._clock(), 0, self._cpu_waits(pid))
+        silence = WorkerSilence(WATCH_EVERY_S, self._clock(), 0, lambda: self._cpu_waits(pid))
         while connection.ready is None:
             try:
                 async with asyncio.timeout(WATCH_EVERY_S):
                     await connection.changed.wait()
             except TimeoutError:
                 progress = n_said + self._peak_memory_mb(pid)
-                silence.observe(self._clock(), progress, self._cpu_waits(pid))
+                silence.observe(self._clock(), progress)
                 if silence.own_s < LOAD_SILENCE_S:
                     continue
                 raise WorkerLost(
@@ -215,8 +215,11 @@ class WorkerProcess:
         """Return once the process has ended, by itself or because it was silent too long."""
         connection, process = self.connection, self.process
         assert connection is not None and process is not None
-        silence = Silence(
-            WATCH_EVERY_S, self._clock(), connection.n_heartbeats, self._cpu_waits(process.pid)
+        silence = WorkerSilence(
+            WATCH_EVERY_S,
+            self._clock(),
+            connection.n_heartbeats,
+            lambda: self._cpu_waits(process.pid),
         )
         while not connection.lost.is_set() and silence.own_s < self.spec.hung_after_s:
             try:
@@ -224,8 +227,7 @@ class WorkerProcess:
                     await connection.lost.wait()
             except TimeoutError:
                 pass
-            waits_s = self._cpu_waits(process.pid)
-            silence.observe(self._clock(), connection.n_heartbeats, waits_s)
+            silence.observe(self._clock(), connection.n_heartbeats)
         if not connection.lost.is_set():
             name, silent_s = self.spec.name, silence.own_s
             log.error("worker %s was silent for %.1f s and is killed", name, silent_s)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from voiceloop.errors import WorkerLost
-from voiceloop.silence import Silence, cpu_waits, peak_memory_mb
+from voiceloop.heartbeat import WorkerSilence, cpu_waits, peak_memory_mb
 from voiceloop.supervisor import LOAD_SILENCE_S, WorkerProcess
 from voiceloop.worker_messages import WorkerSpec
 
@@ -21,12 +21,17 @@ HUNG_AFTER_S = 2.0
 def silent_for(
     seconds: float, waits_share: Mapping[int, float], *, looked_every_s: float = LOOK_S
 ) -> float:
-    """The worker's own silence after so long without a heartbeat, its threads waiting so much."""
-    silence = Silence(LOOK_S, 100.0, 7, dict.fromkeys(waits_share, 50.0))
-    for look in range(1, round(seconds / looked_every_s) + 1):
+    """The worker's own silence so long after it was missed, its threads waiting so much."""
+    passed_s = 0.0
+    silence = WorkerSilence(
+        LOOK_S,
+        100.0 - looked_every_s,
+        7,
+        lambda: {thread: 50.0 + share * passed_s for thread, share in waits_share.items()},
+    )
+    for look in range(round(seconds / looked_every_s) + 1):
         passed_s = look * looked_every_s
-        waits_s = {thread: 50.0 + share * passed_s for thread, share in waits_share.items()}
-        silence.observe(100.0 + passed_s, 7, waits_s)
+        silence.observe(100.0 + passed_s, 7)
     return silence.own_s
 
 
@@ -51,13 +56,31 @@ def test_a_gateway_that_was_held_up_has_not_listened() -> None:
 
 
 def test_a_heartbeat_ends_the_silence() -> None:
-    silence = Silence(LOOK_S, 0.0, 1, {1: 3.0})
-    silence.observe(1.5, 1, {1: 3.0})
-    assert silence.own_s > 0.0
-    silence.observe(1.75, 2, {1: 4.0})
-    assert silence.own_s == 0.0
-    silence.observe(2.0, 2, {1: 4.0})
+    silence = WorkerSilence(LOOK_S, 0.0, 1, dict)
+    silence.observe(1.5, 1)
+    silence.observe(1.75, 1)
     assert silence.own_s == pytest.approx(0.25)
+    silence.observe(2.0, 2)
+    assert silence.own_s == 0.0
+    silence.observe(2.25, 2)
+    silence.observe(2.5, 2)
+    assert silence.own_s == pytest.approx(0.25)
+
+
+def test_of_a_worker_that_beats_no_file_is_read() -> None:
+    n_read = 0
+
+    def waits() -> dict[int, float]:
+        nonlocal n_read
+        n_read += 1
+        return {}
+
+    silence = WorkerSilence(LOOK_S, 0.0, 0, waits)
+    for n_beats in range(1, 9):
+        silence.observe(LOOK_S * n_beats, n_beats)
+    assert n_read == 0
+    silence.observe(LOOK_S * 9, 8)
+    assert n_read == 1
 
 
 def test_the_kernel_tells_how_long_a_thread_waited() -> None:

@@ -9,47 +9,54 @@ machine and not of a hang, and to kill a worker for it would make the machine bu
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 
-class Silence:
-    """Since the last heartbeat of one worker; times in seconds.
+class WorkerSilence:
+    """Since the first look that found no new heartbeat of one worker; times in seconds.
 
     look_every_s: how often it is looked; a look that comes later was held up by the machine.
+    read_waits: what `cpu_waits` says of the worker. It reads a file a thread on the event loop, so
+    it is asked only once a heartbeat is late.
     """
 
     def __init__(
-        self, look_every_s: float, now_s: float, n_heartbeats: int, waits_s: Mapping[int, float]
+        self,
+        look_every_s: float,
+        now_s: float,
+        n_heartbeats: int,
+        read_waits: Callable[[], Mapping[int, float]],
     ) -> None:
         self._look_every_s = look_every_s
         self._looked_at_s = now_s
         self._n_heartbeats = n_heartbeats
-        self._heard(now_s, waits_s)
-
-    def _heard(self, now_s: float, waits_s: Mapping[int, float]) -> None:
-        self._heard_at_s = now_s
-        self._waits_then_s = waits_s
+        self._read_waits = read_waits
+        self._since: tuple[float, Mapping[int, float]] | None = None
         self._late_s = 0.0
         self.own_s = 0.0
 
-    def observe(self, now_s: float, n_heartbeats: int, waits_s: Mapping[int, float]) -> None:
-        """Look again; `own_s` is then the silence that nothing else accounts for.
-
-        waits_s: what `cpu_waits` says of the worker.
-        """
-        self._late_s += max(0.0, now_s - self._looked_at_s - self._look_every_s)
+    def observe(self, now_s: float, n_heartbeats: int) -> None:
+        """Look again; `own_s` is then the silence that nothing else accounts for."""
+        late_s = max(0.0, now_s - self._looked_at_s - self._look_every_s)
         self._looked_at_s = now_s
         if n_heartbeats != self._n_heartbeats:
             self._n_heartbeats = n_heartbeats
-            self._heard(now_s, waits_s)
-            return
-        # A step is as late as the thread that waited longest: the others wait for it.
-        waited_s = max(
-            (wait_s - self._waits_then_s.get(thread, 0.0) for thread, wait_s in waits_s.items()),
-            default=0.0,
-        )
-        # A gateway that is late and a worker that waits are one overload: not to be counted twice.
-        self.own_s = max(0.0, now_s - self._heard_at_s - max(waited_s, self._late_s))
+            self._since, self.own_s = None, 0.0
+        elif self._since is None:
+            self._since, self._late_s = (now_s, self._read_waits()), 0.0
+        else:
+            since_s, waits_then_s = self._since
+            self._late_s += late_s
+            # A step is as late as the thread that waited longest: the others wait for it.
+            waited_s = max(
+                (
+                    wait - waits_then_s.get(thread, 0.0)
+                    for thread, wait in self._read_waits().items()
+                ),
+                default=0.0,
+            )
+            # A gateway that is late and a worker that waits are one overload: not counted twice.
+            self.own_s = max(0.0, now_s - since_s - max(waited_s, self._late_s))
 
 
 def cpu_waits(pid: int) -> dict[int, float]:
