@@ -55,7 +55,7 @@ class Evidence:
     words: lower case, the fullest hypothesis so far. tail_level_db: of the last syllable, relative
     to the speaker's loud parts. tail_semitones: its pitch, relative to the turn's median. question:
     what the agent asked for last. habit_ms: the longest pause within a turn of this caller, a mean
-    over the last turns; None in the first.
+    over the last turns of more than two words; None where there was none.
     """
 
     words: tuple[str, ...] = ()

@@ -231,6 +231,18 @@ async def test_what_is_discarded_is_never_reported(clock: Clock) -> None:
     assert [turn.text for turn in bench.ear.turns] == ["one"]
 
 
+async def test_only_what_ended_as_a_turn_tells_how_its_caller_pauses(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer(["one two three", "one two three"])) as bench:
+        await bench.say(800)
+        await bench.be_quiet(200)
+        bench.listener.discard()
+        assert bench.listener._endpointing.evidence.habit_ms is None
+        await bench.be_quiet(1500)
+        await bench.say(800)
+        await bench.be_quiet(600)
+        assert bench.listener._endpointing.evidence.habit_ms == 0.0
+
+
 async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) -> None:
     recognizer = FakeRecognizer(["one two three"], faults=[Fault("flush")])
     async with listening(clock, recognizer) as bench:
