@@ -14,42 +14,36 @@ from torch import Tensor
 
 from ..packed import Int4Weight
 from .launch import IS_COMPILED, LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_splits, tile_outputs
+from .operands import LESS_8
 
 MAX_ROWS = 128  # from here on the product is bound by arithmetic, which cuBLAS does better
-MAX_HALF = 64  # 128 at 32 rows needs more registers than a thread has, and spills
+MAX_HALF = 64  # compiled for sm_90, 128 at 32 rows takes more registers than a thread has
 
-# Four bytes, and the scale and zero of each (bf16, in one word), to the weights of their low and
-# high codes as bf16. The bits of a code below those of 128.0 (0x4300) are the number 128 + code;
-# 136 (0xc308 with its sign) is taken off exactly, then one fused operation rounds once. Converting
-# integers one by one would take longer than reading them; scaling sums instead of weights would
-# need the sum of the inputs too, whose exchange between threads costs more than all of this.
-UNPACK = tl.constexpr("""
-{
-    .reg .b32 pair0, pair1, one, less, scale, zero;
-    mov.b32 one, 0x3f803f80;
-    mov.b32 less, 0xc308c308;
-    prmt.b32 pair0, $4, 0, 0x4140;
-    prmt.b32 pair1, $4, 0, 0x4342;
-    lop3.b32 $0, pair0, 0x000f000f, 0x43004300, 0xea;
-    lop3.b32 $1, pair1, 0x000f000f, 0x43004300, 0xea;
-    shr.u32 pair0, pair0, 4;
-    shr.u32 pair1, pair1, 4;
-    lop3.b32 $2, pair0, 0x000f000f, 0x43004300, 0xea;
-    lop3.b32 $3, pair1, 0x000f000f, 0x43004300, 0xea;
-    fma.rn.bf16x2 $0, $0, one, less;
-    fma.rn.bf16x2 $1, $1, one, less;
-    fma.rn.bf16x2 $2, $2, one, less;
-    fma.rn.bf16x2 $3, $3, one, less;
-    prmt.b32 scale, $5, 0, 0x1010;
-    prmt.b32 zero, $5, 0, 0x3232;
+# Four bytes ($4), and the word of scale and zero (bf16) of each one's low ($5 to $8) and high code
+# ($9 to $12), to their weights as bf16: the code less 8 is exact, one fused operation rounds once.
+# Where the four share an output their words are one register, and the compiler has the same
+# permutation once. Scaling sums instead of weights would need the sum of the inputs too, and an
+# exchange between threads for it.
+UNPACK = tl.constexpr(
+    "{"
+    + LESS_8
+    + """
+    .reg .b32 scale, zero;
+    prmt.b32 scale, $5, $6, 0x5410;
+    prmt.b32 zero, $5, $6, 0x7632;
     fma.rn.bf16x2 $0, $0, scale, zero;
+    prmt.b32 scale, $7, $8, 0x5410;
+    prmt.b32 zero, $7, $8, 0x7632;
     fma.rn.bf16x2 $1, $1, scale, zero;
-    prmt.b32 scale, $9, 0, 0x1010;
-    prmt.b32 zero, $9, 0, 0x3232;
+    prmt.b32 scale, $9, $10, 0x5410;
+    prmt.b32 zero, $9, $10, 0x7632;
     fma.rn.bf16x2 $2, $2, scale, zero;
+    prmt.b32 scale, $11, $12, 0x5410;
+    prmt.b32 zero, $11, $12, 0x7632;
     fma.rn.bf16x2 $3, $3, scale, zero;
 }
-""")
+"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +103,8 @@ def unpack_int4(weight: PackedInt4) -> Tensor:
     codes = torch.stack((weight.codes & 15, weight.codes >> 4), 1).flatten(0, 1).float() - 8
     codes = codes.transpose(0, 1).flatten(1)[:, : weight.n_in]
     scale, zero = weight.scales.T[..., None].contiguous().view(torch.bfloat16).float().unbind(-1)
-    per_input = (part.repeat_interleave(weight.group, 1) for part in (scale, zero))
-    return codes * next(per_input) + next(per_input)
+    scale, zero = (part.repeat_interleave(weight.group, 1) for part in (scale, zero))
+    return codes * scale + zero
 
 
 @triton.jit

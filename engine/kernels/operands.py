@@ -29,10 +29,10 @@ FROM_FP8 = tl.constexpr("""
 """)
 
 
-# Four bytes to their low and high codes, less 8: the bits of a code below those of 128.0 (0x4300)
-# are the number 128 + code, and 136 (0xc308 with its sign) is taken off exactly.
-FROM_INT4 = tl.constexpr("""
-{
+# Four bytes ($4) to their low ($0, $1) and high ($2, $3) codes, less 8: the bits of a code below
+# those of 128.0 (0x4300) are the number 128 + code, and 136 (0xc308 with its sign) is taken off
+# exactly. Two codes an instruction, where a conversion takes one, on the unit with fewest lanes.
+LESS_8 = """
     .reg .b32 pair0, pair1, one, less;
     mov.b32 one, 0x3f803f80;
     mov.b32 less, 0xc308c308;
@@ -48,8 +48,8 @@ FROM_INT4 = tl.constexpr("""
     fma.rn.bf16x2 $1, $1, one, less;
     fma.rn.bf16x2 $2, $2, one, less;
     fma.rn.bf16x2 $3, $3, one, less;
-}
-""")
+"""
+FROM_INT4 = tl.constexpr("{" + LESS_8 + "}")
 
 
 @triton.jit

@@ -77,16 +77,13 @@ def test_every_int4_becomes_its_code_less_8() -> None:
 
 
 def test_every_int4_becomes_its_scaled_weight() -> None:
-    def bits(scale: float, zero: float) -> int:
-        return _word(torch.tensor([scale, zero]))
-
-    low_scale, high_scale = (0.0371, -0.011), (1.5, 0.25)
+    """Each code by its own word, whichever outputs the four bytes belong to."""
+    scales = torch.linspace(0.0371, 1.5, 8).bfloat16()
+    zeros = torch.linspace(-0.011, 0.25, 8).bfloat16()
+    words = [_word(pair) for pair in torch.stack((scales, zeros), 1)]
     for first in range(0, 256, 4):
         codes = [first + (37 * i) % 4 for i in range(4)]
-        inputs = [int.from_bytes(bytes(codes), "little"), *[bits(*low_scale)] * 4]
-        found = _run(UNPACK.value, 4, [*inputs, *[bits(*high_scale)] * 4])
-        for half, (scale, zero) in enumerate((low_scale, high_scale)):
-            scale, zero = torch.tensor([scale, zero]).bfloat16().double().unbind()
-            code = torch.tensor([(byte >> 4 * half & 15) - 8 for byte in codes]).double()
-            expected = (code * scale + zero).bfloat16().double().tolist()
-            assert found[4 * half : 4 * half + 4] == expected
+        found = _run(UNPACK.value, 4, [int.from_bytes(bytes(codes), "little"), *words])
+        each = [(byte >> shift & 15) - 8 for shift in (0, 4) for byte in codes]
+        weights = torch.tensor(each).double() * scales.double() + zeros.double()
+        assert found == weights.bfloat16().double().tolist()
