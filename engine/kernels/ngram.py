@@ -17,8 +17,8 @@ SIZE = 3  # tokens that must have stood together before
 def guess(history: Tensor, slots: Tensor, n_tokens: Tensor, n_most: int) -> tuple[Tensor, Tensor]:
     """What followed the last time a conversation's last `SIZE` tokens stood together.
 
-    history: int64 [conversations, places]; slots, n_tokens: int64 [n]. Returns guesses [n, n_most]
-    and how many of each row are meant: int64 [n].
+    history: int32 [conversations, places]; slots, n_tokens: int64 [n]. Returns guesses [n, n_most]
+    (int32) and how many of each row are meant: int64 [n].
     """
     said = history[slots]
     places = torch.arange(SIZE, said.shape[1], device=said.device)
@@ -44,11 +44,11 @@ class DeviceHistory:
 
     def __init__(self, n_conversations: int, n_tokens: int, device: torch.device) -> None:
         shape = (1 + n_conversations, n_tokens)
-        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         # A row for each place, so that no upload waits for another: a conversation's last one was
         # over when the results of its last step were read.
         self._staging = torch.zeros(
-            shape, dtype=torch.int64, pin_memory=device.type == "cuda"
+            shape, dtype=torch.int32, pin_memory=device.type == "cuda"
         )  # fmt: skip
         self._host = self._staging.numpy()
         self._free = list(range(n_conversations, 0, -1))

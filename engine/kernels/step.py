@@ -230,7 +230,7 @@ class StepGraph:
         if self._history is not None:
             is_row = self._offsets < counts[:, None]
             place = torch.where(is_row, field("history")[:, None], 0)
-            self._history[place, positions.view(-1, q).long()] = tokens.view(-1, q)
+            self._history[place, positions.view(-1, q).long()] = tokens.view(-1, q).int()
         wanted = None if self.shape.is_decode else field("wanted")
         self.logits.copy_(self._model.forward(tokens, positions, self._slots, rows, q, wanted))
         self._sample()
@@ -294,7 +294,7 @@ class StepGraph:
             field("counts").copy_(is_live)
             return
         n_tokens = field("firsts") + 1
-        self._history[field("history"), field("firsts")] = tokens[:, 0]
+        self._history[field("history"), field("firsts")] = tokens[:, 0].int()
         guesses, n_guesses = guess(self._history, field("history"), n_tokens, q - 1)
         tokens[:, 1:] = guesses
         field("counts").copy_(is_live * (1 + n_guesses * field("guessing")))
