@@ -295,7 +295,8 @@ GPU = Preset(
     models={"engine": QWEN3_4B, "recognizer": NEMOTRON, "voice": PHONON},
     processes=APART,
     options={
-        # 49152 tokens of keys and values are 7.2 GB: a dozen callers of 4096 each.
+        # 49152 tokens of keys and values are 7.2 GB: a dozen callers of 4096 each. Partial sums of
+        # attention over contexts this long are 0.27 GB more, eight times that at 131072.
         "engine": {
             "device": "cuda",
             "kv_tokens": 49152,

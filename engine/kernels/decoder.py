@@ -29,7 +29,7 @@ from . import (
 )
 from .attention import Partials, Rows
 
-INT4_GROUP = 128  # inputs that share a scale: fewer would cost a kernel a tenth of its bandwidth
+INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
 _MODULES = (
     attention, gemm_8bit, gemm_int4, kv_write, norm, place_rows, probability, sample, silu_mul,
     verify,

@@ -23,8 +23,9 @@ MAX_TILE_ROWS = 32
 # A split shorter than this many steps spends its time on starting and on writing partial sums.
 LEAST_STEPS = 4
 MAX_SPLITS = 8
-# What a tile's first loads and its partial sums take, in steps; and of the bandwidth, what one tile
-# a processor can draw: 20 KiB under way, of the 28 that 4.8 TB/s take at 750 ns.
+# Assumed: what a tile's first loads and its partial sums take, in steps; and of the bandwidth, what
+# one tile a processor can draw. Five stages of 4 KiB are under way; an H200's 4.8 TB/s at a latency
+# of about 750 ns would take 28 KiB on each of 132 processors.
 TILE_STEPS = 2
 LONE_TILE_SHARE = 0.7
 # Assumed where there is no GPU to ask: an H200's, so that tests see the sizes that will run.
