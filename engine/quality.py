@@ -40,6 +40,7 @@ class Quality:
     top1_agreement: float  # with bf16, everywhere
     bf16_agreement: float  # of bf16 with fp32: the most anybody can agree with both
     decided_agreement: float  # with fp32, where its choice is beyond bf16's own error
+    decided_share: float  # of all places; 0: the text decides nothing, agreement then says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ def measure(
         top1_agreement=float(same[0].mean()),
         bf16_agreement=float(same[1].mean()),
         decided_agreement=float(same[2][decided].mean()) if decided.any() else 1.0,
+        decided_share=float(decided.double().mean()),
     )
 
 
@@ -144,7 +146,9 @@ def violations(quality: Quality, bound: Bound) -> list[str]:
         )
     if quality.kl_nats > bound.kl_nats:
         found.append(f"expected KL of at most {bound.kl_nats} nats, found {quality.kl_nats:.4f}")
-    if quality.decided_agreement < bound.decided_agreement:
+    if not quality.decided_share:
+        found.append("expected places where bf16 decides, found none: read a longer text")
+    elif quality.decided_agreement < bound.decided_agreement:
         found.append(
             f"expected the likeliest token to agree in {bound.decided_agreement:.1%} of decided "
             f"places, found {quality.decided_agreement:.1%}"
@@ -185,7 +189,7 @@ def main(arguments: Tokens[str] | None = None) -> int:
         f"{options.quant} on {quality.n_tokens} tokens: perplexity {quality.perplexity:.3f} "
         f"({quality.perplexity_change:+.2%}), KL {quality.kl_nats:.5f} nats, top-1 agreement "
         f"{quality.top1_agreement:.2%} with bf16 (bf16 with fp32: {quality.bf16_agreement:.2%}), "
-        f"{quality.decided_agreement:.2%} where decided"
+        f"{quality.decided_agreement:.2%} where decided ({quality.decided_share:.1%} of places)"
     )
     found = violations(quality, BOUNDS[options.quant])
     for sentence in found:

@@ -1,5 +1,6 @@
 """The quality gate: what it measures and what it refuses."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def test_what_is_over_its_bound_is_named() -> None:
         top1_agreement=0.9,
         bf16_agreement=0.99,
         decided_agreement=0.98,
+        decided_share=0.8,
     )
     sentences = violations(bad, BOUNDS["int8"])
     assert [sentence.split(",")[0] for sentence in sentences] == [
@@ -65,6 +67,8 @@ def test_what_is_over_its_bound_is_named() -> None:
         "expected KL of at most 0.002 nats",
         "expected the likeliest token to agree in 99.5% of decided places",
     ]
+    undecided = dataclasses.replace(bad, decided_agreement=1.0, decided_share=0.0)
+    assert "found none" in violations(undecided, BOUNDS["int8"])[-1]
 
 
 def test_the_command_refuses_and_tells_why(
