@@ -6,6 +6,7 @@ each pinned to the same number of threads.
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,11 +19,13 @@ from benchmarks.engine_setting import (
     Setting,
     drain,
     median,
+    ms_per_token,
     paired,
     reply_of,
 )
 from benchmarks.harness import Bar, interleaved
 from benchmarks.llama_cpp_peer import LlamaCpp
+from engine.branch import Branch
 from engine.engine import Engine
 from engine.types import Done, EngineConfig, SamplingParams
 
@@ -30,7 +33,10 @@ TAIL = 5  # tokens a commit adds to what is staged: end of turn and assistant he
 
 
 def token_time(setting: Setting) -> list[Bar]:
-    """ms per token at batch 1 beside `transformers.generate` (bf16, the same weights)."""
+    """ms per token at batch 1, int8, beside `transformers.generate` in bf16, the same weights.
+
+    Of both, what the tokens after the first took in the mean.
+    """
     from transformers import AutoModelForCausalLM
 
     peer = AutoModelForCausalLM.from_pretrained(setting.model_dir, dtype=torch.bfloat16).eval()
@@ -41,7 +47,7 @@ def token_time(setting: Setting) -> list[Bar]:
         if turn.variant == "engine":
             branch = engine.branch(f"b{turn.index}{turn.is_warm_up}", prompt)
             drain(engine)
-            found = median(reply_of(engine, branch, [17, 18]).timings.token_gaps_ms)
+            found = ms_per_token(reply_of(engine, branch, [17, 18]))
             branch.close()
         else:
             found = _generate_ms(peer, prompt)
@@ -50,7 +56,7 @@ def token_time(setting: Setting) -> list[Bar]:
     own, other = median(ms["engine"]), median(ms["transformers"])
     setting.tell(f"engine int8 {own:.2f} ms/token, transformers bf16 {other:.2f} ms/token")
     ratio = paired(ms["engine"], ms["transformers"])
-    return [Bar("ms/token over transformers generate", ratio, 1 / 3, "x")]
+    return [Bar("ms/token, int8, over transformers generate, bf16", ratio, 1 / 3, "x")]
 
 
 def _generate_ms(model: object, prompt: list[int]) -> float:
@@ -93,70 +99,77 @@ def after_commit(setting: Setting) -> list[Bar]:
 
 
 def batch(setting: Setting) -> list[Bar]:
-    """Aggregate tokens/s of eight replies at once over the fastest single one."""
-    engines = {quant: setting.engine(quant=quant) for quant in (None, "int8", "int4")}
-    single = {}
-    for quant, engine in engines.items():
-        branch = engine.branch("one", setting.words(200, 1))
+    """Aggregate tokens/s of eight replies at once over the fastest single one, in rounds."""
+    formats = {"bf16": None, "int8": "int8", "int4": "int4"}
+    engines = {name: setting.engine(quant=quant) for name, quant in formats.items()}
+    variants = [f"{name} x {n}" for name in formats for n in (1, 8)]
+    rates: dict[str, list[float]] = {variant: [] for variant in variants}
+    prompts = [setting.words(200, i) for i in range(8)]
+    params = SamplingParams(max_tokens=N_REPLY, ignore_eos=True)
+    for turn in interleaved(variants, setting.repeats, warm_up=1):
+        name, n_replies = turn.variant.split(" x ")
+        engine = engines[name]
+        branches = [
+            engine.branch(f"{turn.variant}-{turn.index}{turn.is_warm_up}-{i}", words)
+            for i, words in enumerate(prompts[: int(n_replies)])
+        ]
         drain(engine)
-        gaps_ms = reply_of(engine, branch, [17, 18]).timings.token_gaps_ms
-        single[quant] = 1e3 / median(gaps_ms)
-        branch.close()
-    rates = []
-    for quant, engine in engines.items():
-        branches = [engine.branch(f"b{i}", setting.words(200, i)) for i in range(8)]
-        drain(engine)
-        params = SamplingParams(max_tokens=N_REPLY, ignore_eos=True)
         for branch in branches:
             branch.commit([17, 18], params)
         done = [event for event in drain(engine) if isinstance(event, Done)]
         step_ms = median([gap for event in done for gap in event.timings.token_gaps_ms])
-        rates.append(8e3 / step_ms)
-        setting.tell(f"{quant or 'bf16'}: {single[quant]:.0f} tokens/s alone, {rates[-1]:.0f} at 8")
-    gain = max(rates) / max(single.values())
+        for branch in branches:
+            branch.close()
+        if not turn.is_warm_up:
+            rates[turn.variant].append(len(branches) * 1e3 / step_ms)
+    for variant in variants:
+        setting.tell(f"{variant}: {median(rates[variant]):.0f} tokens/s")
+    alone, together = (
+        max((rates[v] for v in variants if v.endswith(f" x {n}")), key=median) for n in (1, 8)
+    )
+    gain = paired(together, alone)
     return [Bar("batch 8 over the fastest batch 1, tokens/s", gain, 2.0, "x", at_least=True)]
 
 
 def sharing(setting: Setting) -> list[Bar]:
-    """TTFT of a second call with the same 1,000-token system prompt."""
-    saved = []
-    for i in range(setting.repeats):
-        engine, prompt = setting.engine(), setting.words(1000, i)
+    """TTFT of a second call with the same 1,000-token system prompt, on an engine that has run."""
+    engine, saved = setting.engine(), []
+    for i in range(-1, setting.repeats):  # the first prompt warms up
+        prompt = setting.words(1000, 100 + i)
         ttft = []
         for name in ("first", "second"):
-            branch = engine.branch(name)
+            branch = engine.branch(f"{name}{i}")
             ttft.append(reply_of(engine, branch, prompt + setting.words(24, 7), 2).timings.ttft_ms)
             branch.close()
-        saved.append(100 * (1 - ttft[1] / ttft[0]))
+        if i >= 0:
+            saved.append(100 * (1 - ttft[1] / ttft[0]))
     return [
         Bar("second call, same 1,000-token prompt: TTFT lower by", median(saved), 80, "%", True)
     ]
 
 
 def under_speculation(setting: Setting) -> list[Bar]:
-    """TTFT of a committed turn while eight branches draft, over TTFT with none drafting."""
+    """TTFT of a committed turn while eight branches draft, over TTFT with none drafting.
+
+    A commit may come at any moment of the drafts' step under way, and waits for the rest of it.
+    """
     engine, prompt = setting.engine(), setting.words(300, 1)
-    params = SamplingParams(max_tokens=200, ignore_eos=True)
+    chance = random.Random(setting.seed)
     ttft: dict[str, list[float]] = {"alone": [], "beside 8 drafts": []}
     for turn in interleaved(list(ttft), 8 * setting.repeats, warm_up=1):
-        drafting = []
+        drafts, waited_ms = list[Branch](), 0.0
         if turn.variant != "alone":
-            for i in range(8):
-                drafting.append(engine.branch(f"d{turn.index}{turn.is_warm_up}-{i}", prompt))
-                drafting[-1].stage(setting.words(10, i))
-            drain(engine)
-            for branch in drafting:
-                branch.speculate([17, 18], params)
-            for _ in range(4):
-                engine.step()
+            names = [f"d{turn.index}{turn.is_warm_up}-{i}" for i in range(8)]
+            drafts = [engine.branch(name, prompt) for name in names]
+            waited_ms = chance.random() * _start_drafting(setting, engine, drafts)
         branch = engine.branch(f"{turn.variant}{turn.index}{turn.is_warm_up}", prompt)
         branch.commit(setting.words(10, 99) + [17, 18], SamplingParams(max_tokens=1))
         done = None
         while done is None:
             done = next((event for event in engine.step() if isinstance(event, Done)), None)
         if not turn.is_warm_up:
-            ttft[turn.variant].append(done.timings.ttft_ms)
-        for other in [branch, *drafting]:
+            ttft[turn.variant].append(waited_ms + done.timings.ttft_ms)
+        for other in [branch, *drafts]:
             other.close()
     alone, beside = map(median, ttft.values())
     setting.tell(f"TTFT {alone:.2f} ms alone, {beside:.2f} ms beside 8 drafts")
@@ -164,9 +177,25 @@ def under_speculation(setting: Setting) -> list[Bar]:
     return [Bar("committed TTFT beside 8 drafts over none", ratio, 1.1, "x")]
 
 
+def _start_drafting(setting: Setting, engine: Engine, drafts: list[Branch]) -> float:
+    """Have the branches draft; ms that a step of theirs takes."""
+    for i, branch in enumerate(drafts):
+        branch.stage(setting.words(10, i))
+    drain(engine)
+    for branch in drafts:
+        branch.speculate([17, 18], SamplingParams(max_tokens=200, ignore_eos=True))
+    step_ms = []
+    for _ in range(6):
+        started = time.perf_counter()
+        engine.step()
+        step_ms.append((time.perf_counter() - started) * 1e3)
+    return median(step_ms[3:])
+
+
 def drafting(setting: Setting) -> list[Bar]:
     """Speculative decoding as it is served, reported; it must not cost more than it gains.
 
+    All of a variant's time over all of its tokens: replies in which a trial lost count in full.
     The embedded agent was not trained to speak from its first layers: early exit can only rest.
     """
     variants: dict[str, dict[str, object]] = {
@@ -178,7 +207,7 @@ def drafting(setting: Setting) -> list[Bar]:
     if setting.is_trained and draft_dir is not None:
         variants["draft model"] = {"draft_dir": draft_dir}
     engines = {name: setting.engine(**changes) for name, changes in variants.items()}
-    ms: dict[str, list[float]] = {name: [] for name in variants}
+    decode_ms, n_tokens = dict.fromkeys(variants, 0.0), dict.fromkeys(variants, 0)
     params = SamplingParams(max_tokens=2 * N_REPLY, ignore_eos=not setting.is_trained)
     for turn in interleaved(list(variants), 4 * setting.repeats, warm_up=1):
         engine = engines[turn.variant]
@@ -187,15 +216,15 @@ def drafting(setting: Setting) -> list[Bar]:
         done = next(event for event in drain(engine) if isinstance(event, Done))
         branch.close()
         if not turn.is_warm_up:
-            decode_ms = done.timings.total_ms - done.timings.ttft_ms
-            ms[turn.variant].append(decode_ms / max(1, done.usage.output_tokens - 1))
+            decode_ms[turn.variant] += done.timings.total_ms - done.timings.ttft_ms
+            n_tokens[turn.variant] += done.usage.output_tokens - 1  # after the first
+    ms = {name: decode_ms[name] / max(1, n_tokens[name]) for name in variants}
     for name, engine in engines.items():
         totals = engine.metrics()
         drafted, accepted = totals["drafted_tokens"], totals["accepted_tokens"]
-        setting.tell(
-            f"{name}: {median(ms[name]):.2f} ms/token, {accepted:.0f} of {drafted:.0f} drafted"
-        )
-    worst = max(paired(values, ms["off"]) for values in ms.values())
+        setting.tell(f"{name}: {ms[name]:.2f} ms/token, {accepted:.0f} of {drafted:.0f} drafted")
+    off_ms = ms.pop("off")
+    worst = max(ms.values()) / off_ms if off_ms else None
     return [Bar("ms/token with any drafter over none", worst, 1.1, "x")]
 
 
@@ -211,7 +240,7 @@ def llama_cpp(setting: Setting) -> list[Bar]:
             peer = LlamaCpp(model_dir, Path(folder), setting.threads)
         except FileNotFoundError as error:
             setting.tell(f"not measured: {error}")
-            return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", None, 2.3, "x")]
+            return [Bar("ms/token, int8, over llama.cpp q8_0, 28M, one thread", None, 2.3, "x")]
         config = EngineConfig(quant="int8", threads=setting.threads, kv_tokens=4096)
         engine = Engine.load(model_dir, config)
         for turn in interleaved(list(ms), 2 * setting.repeats, warm_up=1):
@@ -232,4 +261,4 @@ def llama_cpp(setting: Setting) -> list[Bar]:
     setting.tell(f"engine int8 {own:.2f} ms/token, llama.cpp q8_0 {other:.2f} ms/token")
     setting.tell(f"{n_same} of {N_REPLY} tokens alike (random weights have near ties)")
     ratio = paired(ms["engine"], ms["llama.cpp"])
-    return [Bar("ms/token over llama.cpp q8_0, 28M, one thread", ratio, 2.3, "x")]
+    return [Bar("ms/token, int8, over llama.cpp q8_0, 28M, one thread", ratio, 2.3, "x")]

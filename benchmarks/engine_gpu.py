@@ -139,7 +139,10 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def decode(engine: Engine, n_sequences: int, n_context: int) -> dict[str, Any]:
-    """ms per step with so many replies side by side, each over so much KV; TTFT after a commit."""
+    """ms per step with so many replies side by side, each over so much KV; TTFT after a commit.
+
+    Steps right after the prompts are left out, as they are of peers.
+    """
     params = SamplingParams(max_tokens=N_TOKENS, ignore_eos=True)
     gaps: list[float] = []
     for attempt in range(3):
@@ -149,7 +152,8 @@ def decode(engine: Engine, n_sequences: int, n_context: int) -> dict[str, Any]:
             branch.commit(TAIL, params)
         done = [event for event in drain(engine) if isinstance(event, Done)]
         if attempt:  # the first one warms up
-            gaps += [gap for event in done for gap in event.timings.token_gaps_ms[2:]]
+            for event in done:
+                gaps += event.timings.token_gaps_ms[engine_gpu_serving.N_UNSETTLED :]
         for branch in branches:
             branch.close()
     ttft = []

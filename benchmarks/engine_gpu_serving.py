@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.engine_models import SHAPES, embedded_model
+from benchmarks.engine_setting import ms_per_token
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.kernels.launch import allow_compilation, forbid_compilation
@@ -24,6 +25,7 @@ from engine.types import Done, EngineConfig, SamplingParams
 Row = tuple[str, Callable[[], dict[str, Any]]]
 Build = Callable[..., Engine]
 N_TOKENS = 128
+N_UNSETTLED = 2  # steps after a prompt, the first of which are launched behind a prefill
 N_CONVERSATIONS, CONVERSATION_SECONDS = 64, 60.0
 
 
@@ -36,11 +38,6 @@ def reply(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[li
     tokens = branch.sequence.tokens[len(prompt) :]
     branch.close()
     return tokens, done
-
-
-def _ms_per_token(done: Done) -> float:
-    spent_ms = done.timings.total_ms - done.timings.ttft_ms
-    return spent_ms / max(1, done.usage.output_tokens - 1)
 
 
 # -- nothing compiled, allocated or synchronized after ready -------------------------------------
@@ -97,7 +94,10 @@ def _be_busy(engine: Engine) -> None:
 
 
 def peers(build: Build, decode: Callable[[Engine, int, int], dict[str, Any]]) -> Iterator[Row]:
-    """transformers with a static cache and torch.compile, bf16, the same shapes and context."""
+    """transformers with a static cache and torch.compile, bf16, the same shapes and context.
+
+    Of both, the first `N_UNSETTLED` steps after a prompt are left out.
+    """
     for shape in ("1b", "8b"):
         yield f"{shape}, transformers", partial(_transformers, shape)
         yield f"{shape}, engine bf16", partial(_engine, build, decode, shape)
@@ -134,7 +134,8 @@ def _transformers(shape: str) -> dict[str, Any]:
             token = logits[:, -1:].argmax(-1).clone()
             int(token)
             took.append((time.perf_counter() - started) * 1e3)
-        return statistics.median(took), sorted(took)[-2]
+        settled = took[N_UNSETTLED:]
+        return statistics.median(settled), sorted(settled)[-2]
 
     run()  # compiles
     p50, p99 = run()
@@ -180,7 +181,7 @@ def speculation(build: Build) -> Iterator[Row]:
         done = [reply(engine, prompt, params)[1] for _ in range(3)][-1]
         usage = done.usage
         return {
-            "ms_per_token": round(_ms_per_token(done), 3),
+            "ms_per_token": round(ms_per_token(done), 3),
             "accepted": usage.accepted_tokens,
             "drafted": usage.drafted_tokens,
         }
@@ -215,7 +216,7 @@ def _embedded(changes: dict[str, Any]) -> dict[str, Any]:
     prompt = engine.text.encode_chat(messages, add_generation_prompt=True)
     done = [reply(engine, prompt, SamplingParams(max_tokens=60))[1] for _ in range(10)]
     return {
-        "ms_per_token": round(statistics.median(map(_ms_per_token, done)), 3),
+        "ms_per_token": round(statistics.median(map(ms_per_token, done)), 3),
         "accepted": done[-1].usage.accepted_tokens,
         "drafted": done[-1].usage.drafted_tokens,
     }

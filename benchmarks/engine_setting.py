@@ -77,6 +77,12 @@ def reply_of(engine: Engine, branch: Branch, tokens: list[int], n_reply: int = N
     return next(event for event in drain(engine) if isinstance(event, Done))
 
 
+def ms_per_token(done: Done) -> float:
+    """Of the tokens after the first: the mean, what the whole reply took to decode a token."""
+    decode_ms = done.timings.total_ms - done.timings.ttft_ms
+    return decode_ms / max(1, done.usage.output_tokens - 1)
+
+
 def paired(numerators: Sequence[float], denominators: Sequence[float]) -> float:
     """Median of the rounds' own ratios: what slows the machine for a while slows both."""
     return median([a / b for a, b in zip(numerators, denominators, strict=True)])
