@@ -6,8 +6,8 @@ CUDA 13, so its libraries are looked for before the first decode would crash on 
 
 import ctypes
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -131,7 +131,9 @@ def convert(folder: Path, cache_dir: str | Path | None) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(root)
-        partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=PARTIAL, dir=root))
+        # Not of `tempfile`, whose folders are the owner's alone: a cache may be shared.
+        partial = root / f"{target.name}.{secrets.token_hex(8)}{PARTIAL}"
+        partial.mkdir()
         try:
             TransformersConverter(str(folder), copy_files=kept).convert(
                 str(partial), quantization="float16", force=True

@@ -37,6 +37,7 @@ LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
 # Scripts that are spelled out by bytes fill the decoder's context before the window is long: from
 # here on it is cut, so that two seconds of such speech still fit behind the forced words.
 CROWDED_TOKENS = MAX_TOKENS - 48
+NEVER_CROWDED = RECOGNIZER_HZ  # a second holds 40 tokens at most, whatever the script
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +308,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             n_left, n_samples = cut.n_words, samples_in(cut.at_ms, RECOGNIZER_HZ)
         elif is_cut_short:
             # The times of text that breaks off are not to be cut by: decode less sound again.
-            segment.n_longest = max(n_window // 2, self._n_update)
+            segment.n_longest = max(n_window // 2, min(self._n_update, NEVER_CROWDED))
             return
         elif is_full:
             # No two hypotheses agreed on it: take all but the last word at its own word.
@@ -318,7 +319,8 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         else:
             return
         if is_full:
-            n_samples = max(n_samples, self._n_update)  # a full window must take something new
+            # A full window must take something new, but lose no word that is still to come.
+            n_samples = max(n_samples, SHORTEST_WINDOW)
         segment.left.extend(words[:n_left])
         agreement.leave_window(n_left)
         segment.cut(n_samples)

@@ -156,6 +156,8 @@ def test_hugging_face_folder_is_converted_once(tiny_whisper_dir, tmp_path):
     assert whisper_folder.is_ct2(first)
     assert whisper_folder.convert(tiny_whisper_dir, tmp_path) == first
     assert (first / "model.bin").stat().st_mtime_ns == stamp
+    (tmp_path / "plain").mkdir()
+    assert first.stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_an_interrupted_conversion_leaves_nothing_behind(tiny_whisper_dir, tmp_path, monkeypatch):

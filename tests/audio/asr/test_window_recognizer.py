@@ -288,6 +288,19 @@ def test_a_flush_of_more_words_than_a_context_answers_with_all_of_them(clock):
     assert [*flushed.stable_words, *flushed.unstable_words] == [SCRIPT[i % 17] for i in range(30)]
 
 
+@pytest.mark.parametrize("update_ms", [2_000.0, 10_000.0])
+def test_a_crowded_window_is_answered_however_rarely_it_is_decoded(update_ms, clock):
+    decoder = DenseDecoder()
+    recognizer = WindowRecognizer(decoder, clock=clock, update_ms=update_ms)
+    recognizer.open("a", RecognizerOptions())
+    recognizer.feed("a", said(40))
+    recognizer.finalize("a")
+    events = []
+    while recognizer.has_work() and len(decoder.batches) < 100:
+        events.extend(recognizer.step())
+    assert [w.text for w in events[-1].words] == [SCRIPT[i % 17] for i in range(40)]
+
+
 def test_streams_due_within_five_milliseconds_share_a_batch(recognizer, decoder, clock):
     for name in "abc":
         recognizer.open(name, RecognizerOptions())
