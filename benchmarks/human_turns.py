@@ -12,12 +12,14 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from benchmarks.data_folder import data_folder
 from benchmarks.endpointing_set import COPIES, HZ, LEAD_MS, MS, CallerTurn, caller_turns
 from clients.call_script import ScriptedTurn, Utterance
 from clients.connection import RATE_HZ
 from clients.recording import Recording, Samples
-from clients.waveform import speech_start
+from clients.waveform import AUDIBLE_DBFS, FRAME_MS, frame_levels_db, speech_start
 
 Kind = Literal["plain", "hesitation"]
 AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own silence
@@ -90,9 +92,16 @@ def _cut_out(turn: CallerTurn, kind: Kind) -> HumanTurn:
 
 
 def _onset_ms(samples: Samples, first_word_ms: float) -> float:
-    """Where the first word begins to sound: what a barge-in's delay runs from."""
+    """Where the first word begins to sound: what a barge-in's delay runs from.
+
+    Some recordings have a floor within 35 dB of their peak, which is no onset: what is softer than
+    -45 dBFS counts from where the word is aligned.
+    """
     quiet = int(max(0.0, first_word_ms - BEFORE_WORD_MS) * MS)
-    return (quiet + (speech_start(samples[quiet:], HZ) or 0)) / MS
+    sounds_ms = (quiet + (speech_start(samples[quiet:], HZ) or 0)) / MS
+    audible = np.flatnonzero(frame_levels_db(samples[quiet:], HZ) >= AUDIBLE_DBFS)
+    audible_ms = quiet / MS + FRAME_MS * float(audible[0]) if len(audible) else sounds_ms
+    return max(sounds_ms, min(audible_ms, first_word_ms))
 
 
 def utterance_of(turn: HumanTurn) -> Utterance:
