@@ -36,6 +36,7 @@ def read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:
         )
         tokens = _calibration_tokens(text, config.calibration_text, length)
         checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens))
+        del dense  # 4 bytes a weight, before the next decoder is built
     decoder = Decoder(
         checkpoint,
         model,

@@ -1,5 +1,6 @@
 """Every weight format against the same product in float64, for every number of rows."""
 
+import errno
 import mmap
 
 import pytest
@@ -64,8 +65,19 @@ def test_a_size_no_group_divides_stays_dense() -> None:
     assert torch.allclose(product(x.double()), x.double() @ weight.double().T)
 
 
+class SmallPages(mmap.mmap):
+    """As on a kernel built without huge pages."""
+
+    def madvise(self, *arguments: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="no huge pages to ask for")
-def test_weights_laid_together_are_the_same_weights() -> None:
+@pytest.mark.parametrize("pages", [mmap.mmap, SmallPages])
+def test_weights_laid_together_are_the_same_weights(
+    monkeypatch: pytest.MonkeyPatch, pages: type[mmap.mmap]
+) -> None:
+    monkeypatch.setattr(engine.linear.mmap, "mmap", pages)
     (weight, bias, x), (other, _, _) = example(), example(n_out=128)
     products = [
         make_linear(w, b, dtype=torch.bfloat16, quant=quant, device="cpu")
