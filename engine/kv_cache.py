@@ -36,9 +36,8 @@ class KvPool:
         self._codes = torch.zeros(
             (*shape, self.format.code_size), dtype=self.format.code_dtype, device=device
         )
-        self._scales = torch.zeros(shape, dtype=dtype, device=device)
-        if not self.format.is_scaled:
-            self._scales = self._scales[..., :0]
+        n_scales = n_kv_heads if self.format.is_scaled else 0
+        self._scales = torch.zeros(*shape[:-1], n_scales, dtype=dtype, device=device)
         # Views by layer: indexing them costs less than indexing the whole.
         self.blocks = list(self._codes.unbind(0))
         self.slots = [layer.flatten(0, 1) for layer in self.blocks]

@@ -43,56 +43,61 @@ class PlainKv:
         return codes
 
 
-class Fp8Kv:
-    """8-bit floats (e4m3), the largest entry of a vector at the format's largest number."""
+class ScaledKv:
+    """A code an entry and a scale a vector, its largest entry at the format's largest number."""
 
-    code_dtype, is_scaled = torch.float8_e4m3fn, True
-    LARGEST = 448.0
+    is_scaled = True
+    code_dtype: torch.dtype
+    LARGEST: float
 
     def __init__(self, head_dim: int, dtype: torch.dtype) -> None:
         self.code_size, self.dtype = head_dim, dtype
 
     def encode(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         scales = vectors.abs().amax(-1).clamp_min(SMALLEST) / self.LARGEST
-        return (vectors / scales[..., None]).float().to(self.code_dtype), scales
+        return self._to_codes(vectors / scales[..., None]), scales
+
+    def _to_codes(self, scaled: Tensor) -> Tensor:
+        return scaled.round_().clamp_(-self.LARGEST, self.LARGEST).to(self.code_dtype)
 
     def decode(self, codes: Tensor, scales: Tensor | None) -> Tensor:
         assert scales is not None
         return codes.to(self.dtype) * scales[..., None]
 
 
-class Int8Kv(Fp8Kv):
-    """Symmetric 8-bit integers; decoded like the floats."""
+class Fp8Kv(ScaledKv):
+    """8-bit floats (e4m3)."""
 
-    code_dtype = torch.int8
+    code_dtype, LARGEST = torch.float8_e4m3fn, 448.0
 
-    def encode(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        scales = vectors.abs().amax(-1).clamp_min(SMALLEST) / 127
-        codes = (vectors / scales[..., None]).round_().clamp_(-127, 127)
-        return codes.to(torch.int8), scales
+    def _to_codes(self, scaled: Tensor) -> Tensor:
+        return scaled.float().to(self.code_dtype)
 
 
-class Int4Kv:
+class Int8Kv(ScaledKv):
+    """Symmetric 8-bit integers."""
+
+    code_dtype, LARGEST = torch.int8, 127.0
+
+
+class Int4Kv(ScaledKv):
     """Symmetric 4-bit integers, two a byte: entry i low, entry i + head_dim / 2 high."""
 
-    code_dtype, is_scaled = torch.uint8, True
+    code_dtype, LARGEST = torch.uint8, 7.0
 
     def __init__(self, head_dim: int, dtype: torch.dtype) -> None:
-        self.code_size, self.dtype = head_dim // 2, dtype
+        super().__init__(head_dim, dtype)
+        self.code_size = head_dim // 2
 
-    def encode(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        scales = vectors.abs().amax(-1).clamp_min(SMALLEST) / 7
-        codes = (vectors / scales[..., None]).round_().clamp_(-7, 7).add_(8).to(torch.uint8)
-        low, high = codes.chunk(2, -1)
-        return low | (high << 4), scales
+    def _to_codes(self, scaled: Tensor) -> Tensor:
+        low, high = scaled.round_().clamp_(-7, 7).add_(8).to(torch.uint8).chunk(2, -1)
+        return low | (high << 4)
 
     def decode(self, codes: Tensor, scales: Tensor | None) -> Tensor:
-        assert scales is not None
-        both = torch.cat((codes & 15, codes >> 4), -1)
-        return (both.to(self.dtype) - 8) * scales[..., None]
+        return super().decode(torch.cat((codes & 15, codes >> 4), -1).to(self.dtype) - 8, scales)
 
 
-KV_FORMATS: dict[str, type[PlainKv | Fp8Kv | Int8Kv | Int4Kv]] = {
+KV_FORMATS: dict[str, type[PlainKv | ScaledKv]] = {
     "plain": PlainKv,
     "fp8": Fp8Kv,
     "int8": Int8Kv,

@@ -4,8 +4,6 @@ The two primitives of the engine live here: `extend` (reserve, run, advance) and
 at a position depends only on the tokens up to it (I1), so truncation is a smaller `n_resident`.
 """
 
-from collections.abc import Iterable
-
 from .kv_cache import KvPool
 from .prefix_tree import PrefixTree
 from .types import BLOCK_TOKENS, n_blocks_for
@@ -113,6 +111,3 @@ class Sequence:
         self.pool.release(self.table)
         self.table = []
         self.n_resident = 0
-
-    def held(self) -> Iterable[int]:
-        return self.table

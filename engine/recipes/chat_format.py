@@ -208,40 +208,27 @@ class ChatEncoder:
             self.ids[TOOL]: 0.0,
         }
 
-    def weights(self, tokens: Sequence[int], unlearned: set[int], has_system: bool) -> list[float]:
+    def weights(self, tokens: Sequence[int], unlearned: set[int]) -> list[float]:
         """Loss weights of an encoded conversation; `unlearned` are indices of messages."""
-        weights: list[float] = []
-        message, weight = (0 if has_system else -1), 0.0
-        started = False
-        speaker = -1
+        starts = [i for i, token in enumerate(tokens) if token in self._role_weight]
         seen: set[str] = set()  # in earlier messages
         heard: set[str] = set()  # in earlier messages of the caller
-        spoken: set[str] = set()  # in this one
-        first = 0  # token of this message
-        for token in [*tokens, None]:
-            role = None if token is None else self._role_weight.get(token)
-            if token is not None and role is None:
-                content = self._content[token]
-                spoken.add(content)
-                is_copied = speaker == self.ids[ASSISTANT] and content and content in seen
-                weights.append(weight * self.COPY_WEIGHT if is_copied else weight)
-                continue
+        weights = [0.0] * (starts[0] if starts else len(tokens))
+        ends = [*starts[1:], len(tokens)]
+        for message, (start, end) in enumerate(zip(starts, ends, strict=False)):
+            speaker, contents = tokens[start], [self._content[t] for t in tokens[start + 1 : end]]
+            weight = 0.0 if message in unlearned else self._role_weight[speaker]
+            copied = seen - {""} if speaker == self.ids[ASSISTANT] else set[str]()
+            spoken = set(contents)
             if speaker == self.ids[ASSISTANT]:
                 n_confirmed = len((spoken & heard) - {""})
-                factor = min(self.MAX_REPLY_WEIGHT, 1 + self.CONFIRMED_WORD_WEIGHT * n_confirmed)
-                weights[first:] = [factor * weight for weight in weights[first:]]
+                weight *= min(self.MAX_REPLY_WEIGHT, 1 + self.CONFIRMED_WORD_WEIGHT * n_confirmed)
             elif speaker == self.ids[USER]:
                 heard |= spoken
-            if token is None or role is None:
-                break
             seen |= spoken
-            spoken.clear()
-            speaker, first = token, len(weights)
-            message += 1 if started or not has_system else 0
-            started = True
             # Who speaks next is the runtime's to say, not the model's.
             weights.append(0.0)
-            weight = 0.0 if message in unlearned else role
+            weights += [weight * (self.COPY_WEIGHT if c in copied else 1.0) for c in contents]
         return weights
 
     def encode_batch(
@@ -253,9 +240,7 @@ class ChatEncoder:
         encoded = self.tokenizer.encode_batch(texts, add_special_tokens=False)
         out = []
         for (messages, tools, unlearned), encoding in zip(calls, encoded, strict=True):
-            has_system = bool(messages and messages[0]["role"] == "system")
-            if tools and not has_system:
-                unlearned = {index + 1 for index in unlearned}
-                has_system = True
-            out.append((encoding.ids, self.weights(encoding.ids, unlearned, has_system)))
+            if tools and not (messages and messages[0]["role"] == "system"):
+                unlearned = {index + 1 for index in unlearned}  # the tools are a message before
+            out.append((encoding.ids, self.weights(encoding.ids, unlearned)))
         return out
