@@ -95,7 +95,7 @@ def served(setting: Setting) -> list[Bar]:
         plain = setting.engine(quant=quant)
         drafted = setting.engine(quant=quant, **drafters)
         for _, length in drafted.speculation._drafters:
-            length.choose = lambda branch_id: 4  # type: ignore[method-assign]
+            length.choose = lambda *_: 4  # type: ignore[method-assign]
         for i in range(10 * setting.repeats):
             prompt = setting.question(plain, i)
             params = SamplingParams(

@@ -177,7 +177,7 @@ def speculation(build: Build) -> Iterator[Row]:
         if n_drafted:
             engine.speculation = Speculation([Oracle(tokens, acceptance)], n_drafted, engine.clock)
             for _, length in engine.speculation._drafters:
-                length.choose = lambda branch_id: n_drafted  # type: ignore[method-assign]
+                length.choose = lambda *_: n_drafted  # type: ignore[method-assign]
         done = [reply(engine, prompt, params)[1] for _ in range(3)][-1]
         usage = done.usage
         return {

@@ -68,8 +68,8 @@ def _kernel_device(name: str) -> Device:
         import triton  # noqa: F401
     except ImportError:
         raise ConfigError(f"device: expected triton installed for {name}, found it not") from None
-    from .graph_runner import GraphRunner
     from .kernels.decoder import KernelSet
+    from .kernels.graph_runner import GraphRunner
 
     kernels = KernelSet(is_reference=name == "reference")
 

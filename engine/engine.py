@@ -24,7 +24,7 @@ from .prefix_tree import PrefixTree
 from .reply import Reply
 from .runner import Extension, Outcome
 from .sampler import choose, penalize
-from .scheduler import Scheduler, Service, Task
+from .scheduler import Scheduler, Service, Task, is_batch
 from .sequence import Sequence
 from .speculative import Drafter, Speculation
 from .text import Text
@@ -242,30 +242,34 @@ class Engine:
                 branch.finish("error", str(error))
 
     def _draft(self) -> None:
-        """Let a drafter guess for replies in decode; where steps are not shared, for a lone one."""
+        """Let a drafter guess at replies somebody waits for; where steps are apart, a lone one."""
         decoding = [
             branch
             for branch in self._branches.values()
-            if branch.admitted and branch.reply is not None and branch.reply.tokens
+            if branch.admitted and branch.reply and branch.reply.tokens and not is_batch(branch)
         ]
         if len(decoding) > 1 and not self.config.share_steps:
             return
         for branch in decoding:
             reply = branch.reply
             assert reply is not None
-            reply.proposals = self.speculation.propose(branch.branch_id, branch.sequence, reply)
+            reply.proposals = self.speculation.propose(
+                branch.branch_id, branch.sequence, reply, len(decoding)
+            )
 
     def _measure(self, tasks: list[Task], elapsed_ms: float) -> None:
         """Learn from a step what rows and guesses cost."""
         n_rows = sum(task.extension.n_rows for task in tasks)
         self.scheduler.observe(n_rows, elapsed_ms)
         self._totals.update(steps=1, rows=n_rows)
-        for task in tasks:
-            if task.service is Service.DECODE:
-                n_drafted, alone = len(task.extension.proposals), len(tasks) == 1
-                self.speculation.verified(
-                    task.branch.branch_id, n_drafted, task.n_accepted, elapsed_ms if alone else None
-                )
+        decoded = [
+            (task.branch.branch_id, len(task.extension.proposals), task.n_accepted)
+            for task in tasks
+            if task.service is Service.DECODE
+        ]
+        if decoded:
+            had_company = len(decoded) < len(tasks)
+            self.speculation.verified(decoded, None if had_company else elapsed_ms)
 
     def _advance(self, task: Task, outcome: Outcome) -> None:
         branch, extension = task.branch, task.extension

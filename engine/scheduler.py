@@ -16,7 +16,7 @@ from .prefix_tree import PrefixTree
 from .reply import Reply
 from .runner import Extension
 from .sequence import Sequence
-from .types import EngineConfig, OutOfMemory
+from .types import MAX_HOST_ROWS, EngineConfig, OutOfMemory
 
 SMALLEST_CHUNK = 64  # tokens; up to here the fixed cost of a step dominates
 
@@ -112,6 +112,7 @@ class Scheduler:
             tasks += self._speculative(branches)
         if not tasks or sharing:
             tasks += self._committed([b for b in running if is_batch(b)], branches)
+        _fit_drafts(tasks)
         return tasks
 
     def _committed(self, running: list[Branch], branches: list[Branch]) -> list[Task]:
@@ -227,6 +228,20 @@ class Scheduler:
                     branch.sequence.release()
                     return True
         return False
+
+
+def _fit_drafts(tasks: list[Task]) -> None:
+    """Where the host chooses tokens, drop guesses beyond the rows it has room for in a step."""
+    chosen = [
+        task.extension
+        for task in tasks
+        if task.reply is not None and task.reply.draw is None and task.extension.n_logits
+    ]
+    n_left = MAX_HOST_ROWS - len(chosen)
+    for extension in chosen:
+        extension.proposals = extension.proposals[: max(0, n_left)]
+        extension.n_logits = 1 + len(extension.proposals)
+        n_left -= len(extension.proposals)
 
 
 def _extension(sequence: Sequence, reply: Reply, budget: int) -> Extension:

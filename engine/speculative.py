@@ -5,6 +5,7 @@ a guess only where it is what was sampled. So the reply is the same with any dra
 """
 
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
 from typing import Protocol
 
 from torch import Tensor
@@ -139,74 +140,95 @@ class ModelDrafter:
 class DraftLength:
     """How many tokens to draft, and whether to: what measured costs and acceptance make cheapest.
 
-    Costs are the drafter's; acceptance is each request's own, and starts at the mean of all. The
-    time that drafting took beyond plain steps for the same tokens is kept as a debt. At the price
-    of `LIMIT` steps drafting rests, then tries again; a rest doubles as long as trials lose.
+    Costs are the drafter's, by the number of replies that share a step; acceptance is each
+    request's own, and starts at the mean of all. The time that drafting took beyond plain steps for
+    the same tokens is kept as a debt. At the price of `LIMIT` steps drafting rests, then tries
+    again; a rest is never below `REPAID` times the debt, and doubles as long as trials lose. So
+    over many replies less than a tenth is lost; the first trial can be a large part of a short one.
     """
 
     LIMIT = 2.0  # plain steps a trial may lose
-    REST = 64  # plain steps after the first trial that lost: with their overshoot, under a tenth
-    LONGEST_REST = 4096
+    REST = 64  # plain steps after the first trial that lost
+    LONGEST_REST = 4096  # unless a single trial costs more
+    REPAID = 16  # plain steps of rest for each one lost
     N_MEASURED = 4  # plain steps before the first trial, for there is nothing to compare with
     MEMORY = 0.9  # weight of the past in the running means
     OUTLIER = 3.0  # times the mean: a step that took longer was held up by something else
 
-    def __init__(self, n_most: int) -> None:
-        self.n_most = n_most
+    def __init__(self, lengths: Iterable[int]) -> None:
+        """lengths: how many tokens may be drafted, apart from none."""
+        self._lengths = tuple(lengths)
         self.acceptance = 0.7  # of all requests; optimistic: the first drafts tell
         self._acceptance_of: dict[str, float] = {}  # by branch
-        self._step_ms: dict[int, float] = {}  # by number of drafted tokens
+        self._step_ms: dict[tuple[int, int], float] = {}  # by replies, and tokens drafted for each
         self._draft_ms = 0.0  # per drafted token
         self._debt_ms = 0.0
         self._rest, self._n_resting = self.REST, self.N_MEASURED
 
-    def choose(self, branch_id: str) -> int:
-        if self._n_resting > 0 or not self.n_most:
+    def choose(self, branch_id: str, n_replies: int) -> int:
+        """How many tokens to draft for one of `n_replies` that share the coming step."""
+        plain_ms = self._step_ms.get((n_replies, 0))
+        if self._n_resting > 0 or plain_ms is None or not self._lengths:
             return 0
         acceptance = self._acceptance_of.get(branch_id, self.acceptance)
-        return min(range(1, self.n_most + 1), key=lambda n: self._ms_per_token(n, acceptance))
 
-    def _ms_per_token(self, n_drafted: int, acceptance: float) -> float:
-        plain_ms = self._step_ms.get(0, 1.0)
+        def ms_per_token(n_drafted: int) -> float:
+            step_ms = self._expected_ms(n_replies, n_drafted, plain_ms)
+            n_tokens = sum(acceptance**i for i in range(n_drafted + 1))
+            return (step_ms + n_replies * n_drafted * self._draft_ms) / n_tokens
+
+        return min(self._lengths, key=ms_per_token)
+
+    def _expected_ms(self, n_replies: int, n_drafted: int, plain_ms: float) -> float:
         # A few more rows cost a tenth of a step each until measured.
-        step_ms = self._step_ms.get(n_drafted, plain_ms * (1 + 0.1 * n_drafted))
-        n_tokens = sum(acceptance**i for i in range(n_drafted + 1))
-        return (step_ms + n_drafted * self._draft_ms) / n_tokens
+        return self._step_ms.get((n_replies, n_drafted), plain_ms * (1 + 0.1 * n_drafted))
 
-    def drafted(self, n_drafted: int, elapsed_ms: float) -> None:
-        """Learn what drafting costs, reading a prompt included."""
+    def drafted(self, n_replies: int, n_drafted: int, elapsed_ms: float) -> None:
+        """Learn what drafting for one of `n_replies` costs, reading a prompt included."""
         self._debt_ms += elapsed_ms
         if n_drafted:
             self._draft_ms = self._mean(self._draft_ms, elapsed_ms / n_drafted)
+        else:  # there will be nothing to verify
+            self._settle(self._step_ms.get((n_replies, 0)))
 
-    def verified(
-        self, branch_id: str, n_drafted: int, n_accepted: int, elapsed_ms: float | None
-    ) -> None:
-        """Learn how many guesses stood, and what a step of its own costs (None: it had company)."""
-        if elapsed_ms is not None:
-            known = self._step_ms.get(n_drafted, elapsed_ms)
-            elapsed_ms = min(elapsed_ms, self.OUTLIER * known)
-            self._step_ms[n_drafted] = self._mean(known, elapsed_ms)
+    def verified(self, branch_id: str, n_drafted: int, n_accepted: int) -> None:
+        """Learn how many guesses at one reply stood."""
         n_tried = min(n_accepted + 1, n_drafted)  # guesses after the first wrong one tell nothing
         for i in range(n_tried):
             stood = float(i < n_accepted)
             own = self._acceptance_of.get(branch_id, self.acceptance)
             self._acceptance_of[branch_id] = self._mean(own, stood)
             self.acceptance = self._mean(self.acceptance, stood)
+
+    def stepped(
+        self, n_replies: int, n_drafted: int, n_accepted: float, elapsed_ms: float | None
+    ) -> None:
+        """Book a step: so many guesses at each of its replies, so many accepted on average.
+
+        elapsed_ms: None where the step had company; then it cost what such steps did before.
+        """
+        if elapsed_ms is not None:
+            known = self._step_ms.get((n_replies, n_drafted), elapsed_ms)
+            elapsed_ms = min(elapsed_ms, self.OUTLIER * known)
+            self._step_ms[n_replies, n_drafted] = self._mean(known, elapsed_ms)
+        plain_ms = self._step_ms.get((n_replies, 0))
+        if plain_ms is None:
+            return
         if n_drafted:
-            self._settle(n_accepted, elapsed_ms)
+            step_ms = elapsed_ms or self._expected_ms(n_replies, n_drafted, plain_ms)
+            self._debt_ms += step_ms - (1 + n_accepted) * plain_ms
+            self._settle(plain_ms)
         else:
             self._n_resting -= 1
 
-    def _settle(self, n_accepted: int, elapsed_ms: float | None) -> None:
-        """Book a verified draft; beyond the limit, rest."""
-        plain_ms = self._step_ms.get(0, 1.0)
-        extra_ms = 0.0 if elapsed_ms is None else elapsed_ms - plain_ms
-        self._debt_ms += extra_ms - n_accepted * plain_ms
+    def _settle(self, plain_ms: float | None) -> None:
+        """Beyond the limit, rest."""
+        if plain_ms is None:
+            return
         limit_ms = self.LIMIT * plain_ms
         if self._debt_ms > limit_ms:
-            self._debt_ms, self._n_resting = 0.0, self._rest
-            self._rest = min(2 * self._rest, self.LONGEST_REST)
+            self._n_resting = max(self._rest, int(self.REPAID * self._debt_ms / plain_ms))
+            self._debt_ms, self._rest = 0.0, min(2 * self._rest, self.LONGEST_REST)
         elif self._debt_ms < -limit_ms:  # past gains are no licence to lose for long
             self._debt_ms, self._rest = -limit_ms, self.REST
 
@@ -223,36 +245,42 @@ class Speculation:
     def __init__(
         self, drafters: Iterable[Drafter], n_most: int, clock: Callable[[], float]
     ) -> None:
-        self._drafters = [(drafter, DraftLength(n_most)) for drafter in drafters]
+        lengths = range(1, n_most + 1)
+        self._drafters = [(drafter, DraftLength(lengths)) for drafter in drafters]
         self._clock = clock
         self._used: dict[str, DraftLength] = {}  # by branch: whose guesses a step verifies
 
-    def propose(self, branch_id: str, target: Sequence, reply: Reply) -> list[int]:
-        """Guesses for the next step of a reply that is being decoded, from the first with any."""
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_replies: int) -> list[int]:
+        """Guesses at one of `n_replies` that the next step decodes, from the first with any."""
         n_left = reply.params.max_tokens - len(reply.tokens) - 1
         self._used.pop(branch_id, None)
         for drafter, length in self._drafters:
-            n_most = min(length.choose(branch_id), n_left)
+            n_most = min(length.choose(branch_id, n_replies), n_left)
             if n_most <= 0:
                 continue
             started = self._clock()
             guesses = drafter.propose(branch_id, target, reply, n_most)[:n_most]
-            length.drafted(len(guesses), (self._clock() - started) * 1e3)
+            length.drafted(n_replies, len(guesses), (self._clock() - started) * 1e3)
             if guesses:
                 self._used[branch_id] = length
                 return guesses
         return []
 
-    def verified(
-        self, branch_id: str, n_drafted: int, n_accepted: int, elapsed_ms: float | None
-    ) -> None:
-        """What became of the guesses; elapsed_ms: of a step that served nothing else."""
-        used = self._used.pop(branch_id, None)
-        if used is not None:
-            used.verified(branch_id, n_drafted, n_accepted, elapsed_ms)
-        elif elapsed_ms is not None:
-            for _, length in self._drafters:
-                length.verified(branch_id, 0, 0, elapsed_ms)
+    def verified(self, decoded: Items[tuple[str, int, int]], elapsed_ms: float | None) -> None:
+        """What became of a step's guesses: of each reply it decoded its branch, guesses, and hits.
+
+        elapsed_ms: of a step that served nothing else.
+        """
+        used = [self._used.pop(branch_id, None) for branch_id, _, _ in decoded]
+        for _, length in self._drafters:
+            n_drafted = n_accepted = 0
+            for (branch_id, n_guesses, n_hits), whose in zip(decoded, used, strict=True):
+                if whose is length:
+                    length.verified(branch_id, n_guesses, n_hits)
+                    n_drafted, n_accepted = max(n_drafted, n_guesses), n_accepted + n_hits
+            is_own = all(whose in (None, length) for whose in used)
+            n = len(decoded)
+            length.stepped(n, n_drafted, n_accepted / n, elapsed_ms if is_own else None)
 
     def forget(self, branch_id: str) -> None:
         self._used.pop(branch_id, None)

@@ -11,6 +11,7 @@ BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a tur
 
 
 MAX_SALVAGED = 63  # drafted tokens verified in the step that computes a changed prompt
+MAX_HOST_ROWS = 128  # of a step, drafts included, where the host chooses tokens from the logits
 
 
 def n_blocks_for(n_tokens: int) -> int:
@@ -169,7 +170,8 @@ class SamplingParams:
     """How one reply is drawn.
 
     temperature 0 is greedy. seed None takes the engine's own seed; the same seed, prompt and
-    parameters give the same text whatever runs beside it or drafts for it.
+    parameters give the same text whatever runs beside it or drafts for it, up to near ties: in
+    bf16 the number of rows in a step changes the order of summation.
     top_k 0, top_p 1 and min_p 0 switch the filters off.
     stop: strings that end the reply and are not part of it.
     json_schema: the reply must be a JSON text valid under this schema (given as JSON text).

@@ -224,11 +224,72 @@ def test_no_step_is_launched_ahead_of_one_the_host_drafts_for(
     engine = make_reference()
     engine.speculation = Speculation([Stubborn()], 2, engine.clock)
     for _, length in engine.speculation._drafters:
-        length.choose = lambda branch_id: 2  # type: ignore[method-assign]
+        length.choose = lambda *_: 2  # type: ignore[method-assign]
     replies(engine, [([5, 6, 7], SamplingParams(max_tokens=24, ignore_eos=True))])
     # The prompt's step was launched ahead of too, and the last may have had no room for guesses.
     runner: Any = engine.runner
     assert runner.n_launches <= engine.metrics()["steps"] + 2
+
+
+def test_only_decoding_tells_what_guesses_are_worth(make_reference: MakeReference) -> None:
+    """Not staged words, not a prompt's last few tokens, and no time in which nobody asked."""
+    engine = make_reference(ngram_draft=True)
+    runner: Any = engine.runner
+    booked: list[tuple[int, int, float, bool]] = []
+
+    def stepped(n_replies: int, n_drafted: int, n_accepted: float, ms: float | None) -> None:
+        booked.append((n_replies, n_drafted, n_accepted, ms is not None))
+
+    runner.length.stepped = stepped
+    runner.length.choose = lambda branch_id, n_replies: 0
+    branch = engine.branch("b")
+    for n_words in (1, 2, 5):
+        branch.stage([7, 8, 9, 10, 11][:n_words])
+        drain(engine)
+    assert booked == [] and runner.length.acceptance == 0.7
+    branch.commit([7, 8, 9, 12, 13], SamplingParams(max_tokens=5, ignore_eos=True))
+    drain(engine)
+    # The step that followed the prompt's by itself kept its shape; then the chosen one, timed from
+    # its second step on.
+    assert [(n, drafted, timed) for n, drafted, _, timed in booked] == [
+        (1, 3, False), (1, 0, False), (1, 0, True), (1, 0, True),
+    ]  # fmt: skip
+
+
+def test_a_step_of_many_replies_is_booked_once(make_reference: MakeReference) -> None:
+    engine = make_reference(ngram_draft=True)
+    runner: Any = engine.runner
+    booked: list[tuple[int, int]] = []
+    runner.length.stepped = lambda n, drafted, hits, ms: booked.append((n, drafted))
+    runner.length.choose = lambda branch_id, n_replies: 3
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    for i in range(3):
+        engine.branch(f"b{i}").commit([5, 6, 7 + i], params)
+    drain(engine)
+    assert booked == [(4, 3)]
+
+
+def test_drafts_beyond_what_the_host_can_choose_from_are_dropped(
+    make_reference: MakeReference,
+) -> None:
+    """Five callers with a penalty, whose 30-token drafts are salvaged in one step: 155 rows."""
+    params = SamplingParams(max_tokens=31, ignore_eos=True, presence_penalty=0.5)
+    said = {}
+    for device in ("cpu", "reference"):
+        engine = make_reference(device, kv_tokens=4096)
+        branches = [engine.branch(f"b{i}") for i in range(5)]
+        for branch in branches:
+            branch.stage([5, 6, 7])
+        drain(engine)
+        drafts = [branch.speculate([9], params) for branch in branches]
+        drain(engine)
+        for branch, draft in zip(branches, drafts, strict=True):
+            branch.commit([5, 6, 8, 9], params, draft)
+        done = drain(engine)
+        assert len(done) == 5
+        assert 0 < sum(one.usage.drafted_tokens for one in done.values()) <= 128 - 5
+        said[device] = [branch.sequence.tokens for branch in branches]
+    assert said["cpu"] == said["reference"]
 
 
 @pytest.mark.parametrize("quant", ["int8", "fp8", "int4"])

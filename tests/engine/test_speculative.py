@@ -64,7 +64,7 @@ def draft_always(engine: Engine, n_most: int, drafters: Iterable[Drafter] = ()) 
     drafters = drafters or [drafter for drafter, _ in engine.speculation._drafters]
     engine.speculation = Speculation(drafters, n_most, engine.clock)
     for _, length in engine.speculation._drafters:
-        length.choose = lambda branch_id: n_most  # type: ignore[method-assign]
+        length.choose = lambda *_: n_most  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module")
@@ -204,19 +204,20 @@ def settle(length: DraftLength, step_ms: float, per_row_ms: float, accepted: flo
     """Let a draft length learn from steps of these costs; returns its later choices."""
     chance, choices = random.Random(3), []
     for _ in range(600):
-        k = length.choose("b")
+        k = length.choose("b", 1)
         n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
-        length.drafted(k, 0.1 * k)
-        length.verified("b", k, n_accepted, step_ms + per_row_ms * k)
+        length.drafted(1, k, 0.1 * k)
+        length.verified("b", k, n_accepted)
+        length.stepped(1, k, n_accepted, step_ms + per_row_ms * k)
         choices.append(k)
     return choices[100:]
 
 
 def test_drafting_stops_where_it_loses_and_grows_where_it_pays() -> None:
-    losing = settle(DraftLength(4), step_ms=2.0, per_row_ms=2.0, accepted=0.2)
+    losing = settle(DraftLength(range(1, 5)), step_ms=2.0, per_row_ms=2.0, accepted=0.2)
     assert losing.count(0) > 0.9 * len(losing)
     assert any(losing), "expected a trial now and then"
-    paying = settle(DraftLength(4), step_ms=2.0, per_row_ms=0.1, accepted=0.95)
+    paying = settle(DraftLength(range(1, 5)), step_ms=2.0, per_row_ms=0.1, accepted=0.95)
     assert paying.count(4) > 0.9 * len(paying)
 
 
@@ -224,15 +225,78 @@ def test_drafting_stops_where_it_loses_and_grows_where_it_pays() -> None:
 @pytest.mark.parametrize("draft_ms", [0.2, 1.0, 3.0])
 def test_no_drafter_costs_more_than_a_tenth(accepted: float, draft_ms: float) -> None:
     """Against plain steps of 2 ms for as many tokens, whatever a draft costs or how it errs."""
-    length, chance, n_tokens, spent_ms = DraftLength(4), random.Random(5), 0, 0.0
+    length, chance, n_tokens, spent_ms = DraftLength(range(1, 5)), random.Random(5), 0, 0.0
     while n_tokens < 2000:
-        k = length.choose("b")
+        k = length.choose("b", 1)
         n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
-        length.drafted(k, draft_ms * k)
-        length.verified("b", k, n_accepted, 2.0 + 0.5 * k)
+        length.drafted(1, k, draft_ms * k)
+        length.verified("b", k, n_accepted)
+        length.stepped(1, k, n_accepted, 2.0 + 0.5 * k)
         n_tokens += n_accepted + 1
         spent_ms += 2.0 + (0.5 + draft_ms) * k
     assert spent_ms <= 1.1 * 2.0 * n_tokens
+
+
+@pytest.mark.parametrize("read_ms", [0.1, 1.0, 8.0, 100.0])
+def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_tenth(read_ms: float) -> None:
+    """Replies too short for it ever to catch up: it never guesses, so nothing is ever verified."""
+    length, spent_ms = DraftLength(range(1, 5)), 0.0
+    for _ in range(2000):
+        if length.choose("b", 1):
+            length.drafted(1, 0, read_ms)
+            spent_ms += read_ms
+        length.stepped(1, 0, 0, 2.0)
+        spent_ms += 2.0
+    assert spent_ms <= 1.1 * 2.0 * 2000
+
+
+@pytest.mark.parametrize("has_company", [False, True])
+def test_in_a_batch_what_a_step_costs_and_gains_counts_once(has_company: bool) -> None:
+    """8 replies: a drafted step takes three plain ones and gives each reply 1.5 tokens."""
+    length, n_replies, n_drafted_steps = DraftLength([4]), 8, 0
+    for step in range(1000):
+        k = length.choose("b0", n_replies)
+        n_drafted_steps += k > 0
+        hits = [(step + i) % 2 if k else 0 for i in range(n_replies)]
+        for i, n_accepted in enumerate(hits):
+            length.verified(f"b{i}", k, n_accepted)
+        is_timed = not has_company or step < 20
+        elapsed_ms = 2.0 if not k else 6.0
+        length.stepped(n_replies, k, sum(hits) / n_replies, elapsed_ms if is_timed else None)
+    assert 0 < n_drafted_steps < 20
+
+
+def test_a_batch_is_drafted_for_once_its_own_plain_step_was_measured() -> None:
+    length = DraftLength([4])
+    for _ in range(10):
+        length.stepped(1, 0, 0, 2.0)
+    assert length.choose("b", 1) == 4
+    assert length.choose("b", 2) == 0
+    length.stepped(2, 0, 0, 2.2)
+    assert length.choose("b", 2) == 4
+
+
+def test_nobody_drafts_for_a_reply_that_nobody_waits_for(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    params = SamplingParams(max_tokens=9, ignore_eos=True, is_batch=True)
+    _, tokens, _ = answer(engine, [5, 6, 7], params, "plain")
+    draft_always(engine, 3, [Oracle(tokens, [])])
+    _, _, done = answer(engine, [5, 6, 7], params, "drafted")
+    assert done.usage.drafted_tokens == 0
+
+
+def test_a_step_is_booked_once_for_all_its_replies(make_engine: MakeEngine) -> None:
+    engine = make_engine(share_steps=True)
+    params = SamplingParams(max_tokens=9, ignore_eos=True)
+    _, tokens, _ = answer(engine, [5, 6, 7], params)
+    draft_always(engine, 2, [Oracle(tokens, [])])
+    [(_, length)] = engine.speculation._drafters
+    booked: list[tuple[int, int, float]] = []
+    length.stepped = lambda n, drafted, hits, ms: booked.append((n, drafted, hits))  # type: ignore[method-assign, assign]
+    asked = [([5, 6, 7], params, None)] * 2
+    assert [reply for reply, _ in converse(engine, asked)] == [tokens, tokens]
+    # After the first token of each 3 a step; of the last step's two guesses both are kept.
+    assert booked == [(2, 2, 2.0), (2, 2, 2.0), (2, 1, 1.0)]
 
 
 def test_a_draft_model_of_another_tokenizer_is_refused(

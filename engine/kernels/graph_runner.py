@@ -16,23 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .kernels.decoder import KernelDecoder, KernelSet
-from .kernels.launch import allow_compilation
-from .kernels.ngram import DeviceHistory
-from .kernels.sample import SampleSpace
-from .kernels.step import CudaGraphs, StepGraph, StepShape
-from .kv_cache import KvPool
-from .model import Decoder
-from .runner import Draw, Extension, Outcome
-from .speculative import DraftLength
-from .types import (
+from ..kv_cache import KvPool
+from ..model import Decoder
+from ..runner import Draw, Extension, Outcome
+from ..speculative import DraftLength
+from ..types import (
     BLOCK_TOKENS,
+    MAX_HOST_ROWS,
     MAX_SALVAGED,
     EngineConfig,
     EngineError,
     SamplingParams,
     n_blocks_for,
 )
+from .decoder import KernelDecoder, KernelSet
+from .launch import allow_compilation
+from .ngram import DeviceHistory
+from .sample import SampleSpace
+from .step import CudaGraphs, StepGraph, StepShape
 
 DECODE_ROWS = (1, 4, 8)  # a token and what is drafted behind it
 PREFILL_ROWS = (16, 32, 64, 128, 256)
@@ -85,15 +86,15 @@ class GraphRunner:
         model = KernelDecoder(
             decoder, pool, kernels, n_rows=shapes[0].n_total, n_split=MAX_ROWS, n_tokens=n_tokens
         )
-        self.length = DraftLength(self._decode_rows[-1] - 1)
+        self.length = DraftLength([q - 1 for q in self._decode_rows if q > 1])
         self._newest: dict[StepShape, int] = {}  # copy of the results used last
         self._writing: dict[tuple[StepShape, int], Launch] = {}
         self._history = (
             DeviceHistory(2 * config.max_branches, n_tokens, device) if n_drafted else None
         )
-        self._host_logits = torch.zeros(
-            MAX_ROWS, decoder.config.vocab_size, pin_memory=self._is_cuda
-        )
+        # A reply and a draft of every branch need a row each at least.
+        n_host = max(MAX_HOST_ROWS, 2 * config.max_branches)
+        self._host_logits = torch.zeros(n_host, decoder.config.vocab_size, pin_memory=self._is_cuda)
         self._n_host_logits = 0
         allow_compilation()  # each shape's program runs before it is captured, and compiles all
         space = SampleSpace.allocate(MAX_ROWS, decoder.config.vocab_size, device)
@@ -115,7 +116,7 @@ class GraphRunner:
                 )
                 self._replays[shape] = capture(self._graphs[shape].program)
         self._ahead: tuple[Launch, Launch] | None = None  # the step read last, and the one after it
-        self._read_at = 0.0  # when a decode step was read, if the last step was one
+        self._read_at = 0.0  # when a decode step was read, if the last step was that alone
         self.n_launches = self.n_ahead_used = self._n_allocated = 0
         self.seal()
 
@@ -164,7 +165,7 @@ class GraphRunner:
         for launch in launches:
             for extension, outcome in zip(launch.extensions, self._read(launch), strict=True):
                 outcomes[id(extension)] = outcome
-        self._learn(launches)
+        self._learn(launches, ahead, extensions)
         return [outcomes[id(extension)] for extension in extensions]
 
     def run(self, extensions: Items[Extension]) -> Tensor | None:
@@ -241,7 +242,7 @@ class GraphRunner:
         """Cut a step into shapes; plain decode comes last, for the step ahead follows it."""
         plain, few = list[Extension](), list[Extension]()
         for extension in extensions:
-            if extension.n_rows == extension.n_logits == 1 and extension.draw is not None:
+            if _is_plain(extension):
                 plain.append(extension)
             elif extension.n_rows <= DECODE_ROWS[-1]:
                 few.append(extension)
@@ -251,7 +252,9 @@ class GraphRunner:
         if few:
             yield from self._batches(few, max(e.n_rows for e in few))
         if plain:
-            yield from self._batches(plain, 1 + self.length.choose("all"))
+            n = next((n for n in BATCHES if n >= len(plain)), BATCHES[-1])
+            n_rows = 1 + self.length.choose("all", n)
+            yield from self._batches(plain, min(n_rows, MAX_ROWS // n))
 
     def _batches(
         self, extensions: list[Extension], n_rows: int
@@ -277,6 +280,8 @@ class GraphRunner:
             [list(e.sequence.table) for e in extensions],
             [e.n_known for e in extensions],
         )
+        if not all(map(_is_plain, extensions)):  # its rows are a prompt's, not the length chosen
+            launch.n_replays = STEPS_PER_CHOICE - 1
         self._replay(launch)
         return launch
 
@@ -330,16 +335,34 @@ class GraphRunner:
         launch.outcomes = outcomes
         return outcomes
 
-    def _learn(self, launches: list[Launch]) -> None:
-        """What a decode step costs and how many guesses stood, where it was the only one."""
-        now, before = perf_counter(), self._read_at
-        alone = len(launches) == 1 and launches[0].graph.shape.is_decode
-        self._read_at = now if alone else 0.0
-        if not (alone and before and self.length.n_most):
-            return
-        launch = launches[0]
-        n_drafted = launch.graph.shape.n_rows - 1
-        for row, extension in enumerate(launch.extensions):
-            n_accepted = launch.ends[row][0] - extension.sequence.n_resident - launch.n_known[row]
-            elapsed_ms = (now - before) * 1e3 if row == 0 else None
-            self.length.verified("all", n_drafted, n_accepted, elapsed_ms)
+    def _learn(
+        self, launches: list[Launch], ahead: Launch | None, served: Items[Extension]
+    ) -> None:
+        """Book what decoding cost and how many guesses stood.
+
+        Staged words and a prompt's last few tokens guess nothing. Only where the device went on by
+        itself is the time between two readings what the step cost.
+        """
+        now, before, self._read_at = perf_counter(), self._read_at, 0.0
+        ids = {id(extension) for extension in served}
+        for launch in launches:
+            # A row of the step ahead whose reply has ended is nobody's.
+            rows = [i for i, e in enumerate(launch.extensions) if id(e) in ids]
+            if not all(_is_plain(launch.extensions[i]) for i in rows):
+                continue
+            shape, outcomes, n_accepted = launch.graph.shape, self._read(launch), 0
+            for i in rows:
+                n_kept = len(outcomes[i].chosen or ()) - 1
+                self.length.verified("all", shape.n_rows - 1, n_kept)
+                n_accepted += n_kept
+            is_timed = launch is ahead and len(launches) == 1 and before > 0
+            elapsed_ms = (now - before) * 1e3 if is_timed else None
+            self._read_at = now if len(launches) == 1 else 0.0
+            self.length.stepped(
+                shape.n_sequences, shape.n_rows - 1, n_accepted / len(rows), elapsed_ms
+            )
+
+
+def _is_plain(extension: Extension) -> bool:
+    """Whether a reply is decoded that the device draws, and may guess at."""
+    return extension.n_rows == extension.n_logits == 1 and extension.draw is not None
