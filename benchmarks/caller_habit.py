@@ -3,9 +3,9 @@
 The set has no calls: it has single turns. Owns the stand-in. Half of the turns are first in their
 call; each of the others follows one to four turns of the same speaker, or of other callers where
 the set has no more of that one. Turns of one or two words are no past, as in calls: they have
-nowhere to pause. Natural pauses are the speaker's own, so what they tell is true.
-Whether a caller who has hesitated hesitates again the set cannot tell, since its hesitations are
-spliced in: `SAME` is an assumption, and the weight of `habit` follows from it.
+nowhere to pause. Natural pauses are the speaker's own, so what they tell is true. Whether a caller
+who has hesitated hesitates again the set cannot tell, since its hesitations are spliced in: they
+are dealt so that a past of them tells nothing, and the weight of `habit` is that of natural pauses.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.pause_evidence import HeardPause, HeardTurn
-from voiceloop.endpointing import HABIT_TURNS, HABIT_WORDS
+from voiceloop.endpointing import HABIT_TURNS, HABIT_WORDS, habit_ms
 
 FIRST = 0.5  # turns that are first in their call
-SAME = 0.65  # an earlier turn hesitates as this one does, or does not as this one does not
+SAME = 0.5  # an earlier turn hesitates as this one does: as often as not, so that it tells nothing
 
 
 def longest_pause_ms(heard: HeardTurn) -> float:
@@ -45,7 +45,7 @@ def _with_past(turn: HeardTurn, others: Sequence[HeardTurn], same: float) -> Hea
         return turn
     n_past = chance.randint(1, HABIT_TURNS)
     past = [_earlier(turn, others, same, chance) for _ in range(n_past)]
-    return with_habit(turn, sum(longest_pause_ms(one) for one in past) / len(past))
+    return with_habit(turn, habit_ms([longest_pause_ms(one) for one in past]))
 
 
 def _earlier(

@@ -68,7 +68,7 @@ N_DRAWS = 200
 EMBEDDED_EVERY = 4
 ORDERS_EVERY = 3
 
-PASTS = (0.5, SAME, 0.8)  # turns before that hesitate as this one does: the set cannot tell
+PASTS = (SAME, 0.65, 0.8)  # turns before that hesitate as this one does: the set cannot tell
 
 STATEMENT = (("assistant", "Alright, that is done."),)
 

@@ -65,7 +65,7 @@ BUDGETS: dict[Eagerness, Budget] = {
     "low": Budget(0.01, 0.10, range(400, 701, 50), (0, 100, 200)),
 }
 SURE = (0.8, 1.0, 1.2)  # logits before any silence
-MOST_DRAFTS_IN_VAIN = 0.25
+MOST_DRAFTS_IN_VAIN = 0.2
 DRAFT_WAITS_MS = range(1200, 299, -20)
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import tomllib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
 
-from voiceloop.evidence import Evidence, Question, normalize, question_in, terms
+from voiceloop.evidence import HABIT_CENTER_MS, Evidence, Question, normalize, question_in, terms
 from voiceloop.settings import SemanticVad, ServerVad, TurnDetection
 
 Eagerness = Literal["high", "auto", "medium", "low"]
@@ -28,6 +28,9 @@ LONGEST_WAIT_MS: dict[Eagerness, float] = {
     "high": 2000.0, "auto": 2000.0, "medium": 4000.0, "low": 8000.0,
 }  # fmt: skip
 HABIT_TURNS = 4  # of the caller, the latest
+# Turns of nobody in particular that each caller's are averaged with: one turn without a pause is
+# little reason to cut the next at its first.
+HABIT_PRIOR_TURNS = 2
 # Of fewer words a turn has nowhere to pause: that it does not tells nothing of its caller.
 HABIT_WORDS = 3
 # Speech so soon after the last sound of a turn that was taken for finished: it had not been.
@@ -141,6 +144,12 @@ def wait_ms(
     """Silence to wait for on this evidence, at most the eagerness's longest."""
     needed_ms = (sets or FITTED).of(evidence).wait_ms(evidence, eagerness)
     return min(needed_ms, LONGEST_WAIT_MS[eagerness])
+
+
+def habit_ms(pauses_ms: Sequence[float]) -> float:
+    """What the longest pauses of a caller's last turns come to, not trusted while they are few."""
+    prior_ms = HABIT_PRIOR_TURNS * HABIT_CENTER_MS
+    return (sum(pauses_ms) + prior_ms) / (len(pauses_ms) + HABIT_PRIOR_TURNS)
 
 
 FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_text("utf-8"))
@@ -271,7 +280,7 @@ class Endpointing:
         if not self._pauses_ms:
             return None
         *earlier_ms, last_ms = self._pauses_ms
-        return (sum(earlier_ms) + max(last_ms, self._went_on_ms)) / len(self._pauses_ms)
+        return habit_ms((*earlier_ms, max(last_ms, self._went_on_ms)))
 
     def needed_ms(self) -> float:
         """Silence that ends this turn on the present evidence."""

@@ -240,7 +240,7 @@ async def test_only_what_ended_as_a_turn_tells_how_its_caller_pauses(clock: Cloc
         await bench.be_quiet(1500)
         await bench.say(800)
         await bench.be_quiet(600)
-        assert bench.listener._endpointing.evidence.habit_ms == 0.0
+        assert bench.listener._endpointing.evidence.habit_ms == 200.0
 
 
 async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) -> None:
