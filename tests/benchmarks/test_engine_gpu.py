@@ -1,12 +1,16 @@
 """The GPU benchmark's parts where there is no GPU: tiny shapes, kernels by their references."""
 
 import json
+import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read by the first who imports triton, for all
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
 from benchmarks import engine_gpu, engine_gpu_serving  # noqa: E402
