@@ -150,6 +150,7 @@ def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
         ("of this turn's tokens resident", "turn_tokens_resident"),
         ("turns with a held clause", "clauses_held"),
         ("reply tokens discarded", "reply_tokens_wasted"),
+        ("unheard after a barge-in", "reply_tokens_unheard"),
     ):
         if data[key] is not None:
             print(f"{label:<32}{100 * data[key]:>8.1f} %")

@@ -53,6 +53,7 @@ class Ahead:
 
     ``turn_tokens``: of what the caller said; ``resident``: those in the cache when the turn ended;
     ``left``: prompt tokens that were not. ``discarded``: reply tokens drafted and not used.
+    ``unheard``: those of a reply that the caller interrupted which were not heard any more.
     """
 
     turn_tokens: int
@@ -60,6 +61,7 @@ class Ahead:
     left: int
     reply_tokens: int
     discarded: int
+    unheard: int
     clause_was_held: bool
 
 
@@ -184,6 +186,7 @@ def _ahead(timeline: Mapping[str, Any] | None) -> Ahead | None:
         left=facts["n_left_to_prefill"],
         reply_tokens=facts["n_reply_tokens"],
         discarded=facts["n_discarded_tokens"],
+        unheard=facts["n_unheard_tokens"],
         clause_was_held=facts["draft"] in ("released", "salvaged") and held_ms > 0.0,
     )
 

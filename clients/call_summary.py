@@ -51,13 +51,14 @@ def _known(values_ms: Sequence[float | None]) -> dict[str, Any]:
 def _ahead(turns: Sequence[Ahead]) -> dict[str, Any]:
     """What was done before the turns were over; shares of 1, None where no server told."""
     n_turn_tokens = sum(turn.turn_tokens for turn in turns)
-    generated = sum(turn.reply_tokens + turn.discarded for turn in turns)
+    generated = sum(turn.reply_tokens + turn.discarded + turn.unheard for turn in turns)
     return {
         "turns_told": len(turns),
         "turn_tokens_resident": _share(sum(turn.resident for turn in turns), n_turn_tokens),
         "left_to_prefill": asdict(Distribution.of([float(turn.left) for turn in turns])),
         "clauses_held": _share(sum(turn.clause_was_held for turn in turns), len(turns)),
         "reply_tokens_wasted": _share(sum(turn.discarded for turn in turns), generated),
+        "reply_tokens_unheard": _share(sum(turn.unheard for turn in turns), generated),
     }
 
 

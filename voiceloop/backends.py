@@ -209,12 +209,14 @@ class Usage(msgspec.Struct, frozen=True):
 
     Of the prompt, n_turn_tokens are the caller's last turn, and n_turn_resident of these were in
     the cache when the reply was asked for. n_discarded_tokens: drafted in this turn, and not used.
+    n_unheard_tokens: of a reply that the caller interrupted, what was not heard any more.
     """
 
     n_prompt_tokens: int = 0
     n_cached_tokens: int = 0
     n_reply_tokens: int = 0
     n_discarded_tokens: int = 0
+    n_unheard_tokens: int = 0
     n_turn_tokens: int = 0
     n_turn_resident: int = 0
     queue_ms: float = 0.0

@@ -30,9 +30,10 @@ CHUNK_MS = 20  # one write thereafter: the smaller, the less is ahead of what is
 # internet `pacing_lead_ms` wants 150 to 200, and the duck is heard so much later.
 LEAD_MS = 60.0
 # From the first loud window on, while a sound is judged: less to hear at full loudness before the
-# duck. At the length of one chunk a client would have run dry before the next is sent; at two it
-# has one to play, and holes come with deliveries that are some 20 ms late.
-CAREFUL_LEAD_MS = 40.0
+# duck, in smaller writes. A client that plays at once has one of them to play while the next is on
+# its way, so holes come with deliveries that are over 10 ms late, for as long as it is judged.
+CAREFUL_LEAD_MS = 20.0
+CAREFUL_CHUNK_MS = 10
 DUCK_GAIN = 0.3  # -10 dB: plainly quieter, still intelligible
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
 FADE_IN_MS = 5
@@ -97,7 +98,7 @@ class Pacer:
         self._words.extendleft(reversed(words))
 
     def beware(self) -> None:
-        """Somebody may be about to speak: let the client's buffer run down to a chunk."""
+        """Somebody may be about to speak: let the client's buffer run down."""
         self._careful = True
 
     def cut(self, at_ms: float) -> float:
@@ -176,7 +177,9 @@ class Pacer:
 
     @property
     def _chunk_ms(self) -> int:
-        return CHUNK_MS if self._n_sent or self._careful else FIRST_CHUNK_MS
+        if self._careful:
+            return CAREFUL_CHUNK_MS
+        return CHUNK_MS if self._n_sent else FIRST_CHUNK_MS
 
     def _take(self, count: int) -> Samples:
         parts: list[Samples] = []

@@ -66,17 +66,20 @@ class Rounds:
     def usage(self, unheard: float = 0.0) -> Usage:
         """The tokens of all rounds; the times of the first, which the caller waited for.
 
-        unheard: the share of the last round's reply that was cut short before anybody heard it;
-        so many of its tokens were made in vain.
+        unheard: the share of the last round's reply that was cut short before anybody heard it.
+        All of it: the caller had not finished, and it was made too early. Part of it: the caller
+        interrupted, and it would have been made without any haste.
         """
         used = [each.usage for each in self._rounds]
         n_unheard = round(unheard * used[-1].n_reply_tokens)
+        n_too_early = n_unheard if unheard == 1.0 else 0
         return replace(
             used[0],
             n_prompt_tokens=sum(usage.n_prompt_tokens for usage in used),
             n_cached_tokens=sum(usage.n_cached_tokens for usage in used),
             n_reply_tokens=sum(usage.n_reply_tokens for usage in used) - n_unheard,
-            n_discarded_tokens=sum(usage.n_discarded_tokens for usage in used) + n_unheard,
+            n_discarded_tokens=sum(usage.n_discarded_tokens for usage in used) + n_too_early,
+            n_unheard_tokens=n_unheard - n_too_early,
             n_turn_tokens=sum(usage.n_turn_tokens for usage in used),
             n_turn_resident=sum(usage.n_turn_resident for usage in used),
         )

@@ -89,7 +89,8 @@ def anticipation_facts(usage: Usage, wasted_audio_ms: float, draft: str) -> dict
     """How much of a turn was done ahead of it; see `Usage` for the tokens.
 
     draft: "released" as it was held, "salvaged" where it had to be verified first, else "none".
-    n_discarded_tokens, wasted_audio_ms: of drafts, and of a reply cut short what nobody heard.
+    n_discarded_tokens: of drafts, and of a reply taken back before any of it was heard.
+    wasted_audio_ms: also what was not heard any more of a reply that the caller interrupted.
     """
     return {
         "draft": draft,
@@ -98,6 +99,7 @@ def anticipation_facts(usage: Usage, wasted_audio_ms: float, draft: str) -> dict
         "n_left_to_prefill": max(0, usage.n_prompt_tokens - usage.n_cached_tokens),
         "n_reply_tokens": usage.n_reply_tokens,
         "n_discarded_tokens": usage.n_discarded_tokens,
+        "n_unheard_tokens": usage.n_unheard_tokens,
         "wasted_audio_ms": round(wasted_audio_ms, 1),
     }
 
@@ -176,9 +178,10 @@ class Metrics:
     def observe_work(self, usage: Usage, wasted_audio_ms: float) -> None:
         """What a turn cost, and how much of it nobody heard."""
         self.wasted_audio_ms.inc(wasted_audio_ms)
-        n_generated = usage.n_reply_tokens + usage.n_discarded_tokens
-        self.tokens.labels(fate="generated").inc(n_generated)
+        n_unused = usage.n_discarded_tokens + usage.n_unheard_tokens
+        self.tokens.labels(fate="generated").inc(usage.n_reply_tokens + n_unused)
         self.tokens.labels(fate="discarded").inc(usage.n_discarded_tokens)
+        self.tokens.labels(fate="unheard").inc(usage.n_unheard_tokens)
 
     def observe_barge_in(self, action: str, delay_s: float) -> None:
         self.barge_ins.labels(action=action).inc()

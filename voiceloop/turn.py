@@ -207,7 +207,7 @@ class Turn:
 
     @property
     def usage(self) -> Usage:
-        """Of all rounds so far; of a reply cut short what nobody heard is discarded."""
+        """Of all rounds so far; of a reply cut short what nobody heard is told apart."""
         return self._rounds.usage(self.utterance.unheard)
 
     @property

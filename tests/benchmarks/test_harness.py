@@ -19,7 +19,7 @@ WATERFALL = waterfall_of(
 TURN = TurnResult(
     "a", "", "", "latte", (("latte",),), (), 0.0, 1.0, 1.3, 2.0, 300.0, 340.0,
     False, False, False, True, BargeIn(100.0, 140.0, 500.0, 60.0, 100.0), WATERFALL,
-    Ahead(10, 9, 3, 20, 2, True),
+    Ahead(10, 9, 3, 20, 2, 0, True),
 )  # fmt: skip
 
 
@@ -102,10 +102,10 @@ def test_a_late_duck_misses_its_bar() -> None:
 @pytest.mark.parametrize(
     ("ahead", "missed"),
     [
-        (Ahead(10, 7, 3, 20, 2, True), "tokens of this turn resident"),
-        (Ahead(10, 9, 17, 20, 2, True), "tokens left to prefill, p90"),
-        (Ahead(10, 9, 3, 20, 2, False), "held clause ready at release"),
-        (Ahead(10, 9, 3, 20, 12, True), "reply tokens discarded"),
+        (Ahead(10, 7, 3, 20, 2, 0, True), "tokens of this turn resident"),
+        (Ahead(10, 9, 17, 20, 2, 0, True), "tokens left to prefill, p90"),
+        (Ahead(10, 9, 3, 20, 2, 0, False), "held clause ready at release"),
+        (Ahead(10, 9, 3, 20, 12, 0, True), "reply tokens discarded"),
         (None, "tokens of this turn resident"),
     ],
 )

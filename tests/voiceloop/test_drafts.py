@@ -31,7 +31,7 @@ def slow_models(
     return instant_backends(
         recognizer=FakeRecognizer(transcripts, ms_per_word=200),
         language_model=model
-        or FakeLanguageModel(["It is noon."], ttft_ms=100, p_end_of_turn=lambda text: 0.4),
+        or FakeLanguageModel(["It is noon."], ttft_ms=100, p_end_of_turn=lambda text: 0.9),
         voice=FakeVoice(first_audio_ms=100),
     )
 
@@ -91,7 +91,7 @@ async def test_a_draft_that_fails_is_made_again_in_the_open(clock: Clock) -> Non
 
 async def test_a_drafted_call_is_not_announced_before_the_turn_is_over(clock: Clock) -> None:
     model = FakeLanguageModel(
-        [Reply("", (ToolCall("c1", "order", "{}"),))], p_end_of_turn=lambda text: 0.2
+        [Reply("", (ToolCall("c1", "order", "{}"),))], p_end_of_turn=lambda text: 0.9
     )
     async with Caller(clock, slow_models(model)) as caller:
         tool = {"type": "function", "name": "order", "parameters": {}}
@@ -118,7 +118,7 @@ async def test_a_setting_changed_meanwhile_makes_the_draft_void(clock: Clock) ->
     def answer(messages: tuple[ChatMessage, ...]) -> str:
         return "New." if "brief" in messages[0].content else "Old."
 
-    model = FakeLanguageModel(answer, p_end_of_turn=lambda text: 0.2)
+    model = FakeLanguageModel(answer, p_end_of_turn=lambda text: 0.9)
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(800)
         await caller.wait_quietly(200)
@@ -181,7 +181,7 @@ async def test_a_session_that_wasted_its_budget_drafts_no_more(clock: Clock) -> 
     model = FakeLanguageModel(
         lambda m: " ".join(f"{m[-1].content} {i}." for i in range(2)), p_end_of_turn=lambda t: 0.9
     )
-    backends = slow_models(model, ("one two three four five six seven",))
+    backends = slow_models(model, ("a latte please and a muffin please",))
     config = Config(anticipation=Ahead(budget_tokens=1))
     async with Caller(clock, backends, config=config) as caller:
         for turn in range(3):

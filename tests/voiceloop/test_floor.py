@@ -471,7 +471,7 @@ async def test_a_reply_taken_up_again_can_be_cut_short_once_more(clock: Clock) -
     heard_ms = caller.audio_ms() - 60 * len("Fine.")
     assert abs(heard_ms - 60 * len(heard.replace(" ", ""))) < 60 * 8  # to a word
     assert facts["n_reply_tokens"] == pytest.approx(n_heard, abs=3)
-    assert facts["n_reply_tokens"] + facts["n_discarded_tokens"] == n_words
+    assert facts["n_reply_tokens"] + facts["n_unheard_tokens"] == n_words
     assert facts["wasted_audio_ms"] > 60 * (len(LONG.replace(" ", "")) - len(heard)) * 0.9
 
 

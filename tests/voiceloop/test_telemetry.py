@@ -72,7 +72,7 @@ async def test_the_loop_lag_is_measured(clock: Callable[[], float]) -> None:
 
 
 def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
-    usage = Usage(40, 36, 12, 5, n_turn_tokens=9, n_turn_resident=8)
+    usage = Usage(40, 36, 12, 5, 3, n_turn_tokens=9, n_turn_resident=8)
     assert anticipation_facts(usage, 31.26, "salvaged") == {
         "draft": "salvaged",
         "n_turn_tokens": 9,
@@ -80,5 +80,6 @@ def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
         "n_left_to_prefill": 4,
         "n_reply_tokens": 12,
         "n_discarded_tokens": 5,
+        "n_unheard_tokens": 3,
         "wasted_audio_ms": 31.3,
     }
