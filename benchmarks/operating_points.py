@@ -54,13 +54,13 @@ class Budget:
 
 # Set from live calls, not fitted: the commas of one breath ("everything, thank you, goodbye") pause
 # for up to 230 ms, and the detector lets go 80 ms late. Of 48 turns of the bundled call 3 were cut
-# there at 280 ms and none at 320.
-AUTO_LEAST_WAIT_MS = 320
+# there at 280 ms, of 96 still 2 at 320. Where the end is not sure it waits 400 ms at least.
+AUTO_LEAST_WAIT_MS = 335
 # An eager agent takes that risk. Learners pause longer, and what they say is misheard: their ends
 # and holds are the unsure ones, a scripted call's ends are not.
 BUDGETS: dict[Eagerness, Budget] = {
     "high": Budget(0.04, 0.38, (160, 180, 200), (0, 40, 80)),
-    "auto": Budget(0.012, 0.36, (AUTO_LEAST_WAIT_MS,), (0, 40, 80)),
+    "auto": Budget(0.012, 0.36, (AUTO_LEAST_WAIT_MS,), (65, 105, 145)),
     "medium": Budget(0.015, 0.20, range(330, 541, 30), (0, 80, 160)),
     "low": Budget(0.01, 0.10, range(400, 701, 50), (0, 100, 200)),
 }

@@ -34,7 +34,8 @@ LEAD_MS = 60.0
 # its way, so holes come with deliveries that are over 10 ms late, for as long as it is judged.
 CAREFUL_LEAD_MS = 20.0
 CAREFUL_CHUNK_MS = 10
-DUCK_GAIN = 0.3  # -10 dB: plainly quieter, still intelligible
+DUCK_GAIN = 0.25  # -12 dB: plainly quieter, still intelligible
+GAIN_RAMP_MS = 5  # to and from it: no click, and done within one write
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
 FADE_IN_MS = 5
 MAX_BUFFERED_MS = 20_000.0  # the voice waits beyond this
@@ -195,10 +196,12 @@ class Pacer:
         return np.concatenate(parts) if parts else np.zeros(0, np.int16)
 
     def _shape(self, samples: Samples) -> Samples:
-        """Apply the gain, moving to its target within this chunk."""
+        """Apply the gain, moving to its target at the beginning of this chunk."""
         if self._gain == self._target_gain == 1.0 and not self._fade_in:
             return samples
-        gain = np.linspace(self._gain, self._target_gain, len(samples), dtype=np.float32)
+        n_ramp = min(len(samples), self.rate_hz * GAIN_RAMP_MS // 1000)
+        gain = np.full(len(samples), self._target_gain, np.float32)
+        gain[:n_ramp] = np.linspace(self._gain, self._target_gain, n_ramp, dtype=np.float32)
         self._gain = self._target_gain
         if self._fade_in:
             n = min(len(samples), self.rate_hz * FADE_IN_MS // 1000)
