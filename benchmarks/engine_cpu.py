@@ -7,6 +7,9 @@ each pinned to the same number of threads.
 from __future__ import annotations
 
 import random
+import select
+import socket
+import threading
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -151,30 +154,53 @@ def sharing(setting: Setting) -> list[Bar]:
 def under_speculation(setting: Setting) -> list[Bar]:
     """TTFT of a committed turn while eight branches draft, over TTFT with none drafting.
 
-    A commit may come at any moment of the drafts' step under way, and waits for the rest of it.
+    A commit is a byte on a socket, sent at any moment of a step of the drafts. As in the worker,
+    that step polls the socket, and the time counts from the moment of sending.
     """
     engine, prompt = setting.engine(), setting.words(300, 1)
     chance = random.Random(setting.seed)
     ttft: dict[str, list[float]] = {"alone": [], "beside 8 drafts": []}
     for turn in interleaved(list(ttft), 8 * setting.repeats, warm_up=1):
-        drafts, waited_ms = list[Branch](), 0.0
+        branch = engine.branch(f"{turn.variant}{turn.index}{turn.is_warm_up}", prompt)
+        drain(engine)
+        drafts, step_ms = list[Branch](), 1.0
         if turn.variant != "alone":
             names = [f"d{turn.index}{turn.is_warm_up}-{i}" for i in range(8)]
             drafts = [engine.branch(name, prompt) for name in names]
-            waited_ms = chance.random() * _start_drafting(setting, engine, drafts)
-        branch = engine.branch(f"{turn.variant}{turn.index}{turn.is_warm_up}", prompt)
+            step_ms = _start_drafting(setting, engine, drafts)
+        sent = _step_until_sent(engine, chance.uniform(1, 2) * step_ms / 1e3)
         branch.commit(setting.words(10, 99) + [17, 18], SamplingParams(max_tokens=1))
-        done = None
-        while done is None:
-            done = next((event for event in engine.step() if isinstance(event, Done)), None)
+        while not any(isinstance(event, Done) for event in engine.step()):
+            pass
         if not turn.is_warm_up:
-            ttft[turn.variant].append(waited_ms + done.timings.ttft_ms)
+            ttft[turn.variant].append((time.perf_counter() - sent) * 1e3)
         for other in [branch, *drafts]:
             other.close()
+    setting.tell(f"{engine.metrics()['abandoned_steps']:.0f} steps of drafts given up")
     alone, beside = map(median, ttft.values())
     setting.tell(f"TTFT {alone:.2f} ms alone, {beside:.2f} ms beside 8 drafts")
     ratio = paired(ttft["beside 8 drafts"], ttft["alone"])
     return [Bar("committed TTFT beside 8 drafts over none", ratio, 1.1, "x")]
+
+
+def _step_until_sent(engine: Engine, after_s: float) -> float:
+    """Step until something sent after so many seconds has arrived; when it was sent."""
+    ours, theirs = socket.socketpair()
+    poll = select.poll()
+    poll.register(ours, select.POLLIN)
+    sent = 0.0
+
+    def send() -> None:
+        nonlocal sent
+        sent = time.perf_counter()
+        theirs.send(b"c")
+
+    with ours, theirs:
+        timer = threading.Timer(after_s, send)
+        timer.start()
+        while not poll.poll(0 if engine.has_work() else None):
+            engine.step(lambda: bool(poll.poll(0)))
+        return sent
 
 
 def _start_drafting(setting: Setting, engine: Engine, drafts: list[Branch]) -> float:

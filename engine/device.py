@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .kv_cache import KvPool
 from .linear import MakeLinear, make_linear
-from .model import Decoder
+from .model import Decoder, Interrupted
 from .runner import Extension, Outcome, Runner
 from .types import ConfigError, EngineConfig
 
@@ -25,7 +25,9 @@ class StepRunner(Protocol):
 
     decoder: Decoder
 
-    def step(self, extensions: list[Extension]) -> list[Outcome]: ...
+    def step(
+        self, extensions: list[Extension], interrupted: Interrupted | None = None
+    ) -> list[Outcome]: ...
     def run(self, extensions: list[Extension]) -> Tensor | None: ...
 
 

@@ -19,7 +19,7 @@ from .assembly import context_length, make_drafters, read_model
 from .branch import Branch
 from .device import open_device
 from .grammar import GrammarCompiler
-from .model import Decoder
+from .model import Abandoned, Decoder, Interrupted
 from .prefix_tree import PrefixTree
 from .reply import Reply
 from .runner import Extension, Outcome
@@ -73,6 +73,7 @@ class Engine:
         self._branches: dict[str, Branch] = {}
         self._n_ordered = 0
         self._stalled = False  # staged words wait for memory; nothing to do until a call comes
+        self._gave_way = False  # the step before was given up
         self._totals: Counter[str] = Counter()
 
     @classmethod
@@ -129,21 +130,19 @@ class Engine:
             for branch in self._branches.values()
         )
 
-    def step(self) -> list[Event]:
-        """Advance what is due, most urgent class first, and return what came of it."""
+    def step(self, interrupted: Interrupted | None = None) -> list[Event]:
+        """Advance what is due, most urgent class first, and return what came of it.
+
+        interrupted: whether a commit waits to be passed on; asked again and again while a step
+        runs that serves no committed reply, and such a step is given up for it. What was asked of
+        it stays asked, and the step after it is not given up.
+        """
         self._expire()
         self._draft()
         tasks = self.scheduler.compose(self._branches.values())
         self._stalled = not tasks
         if tasks:
-            started = self.clock()
-            for task in tasks:
-                if task.reply is not None:
-                    task.reply.begin_step(started, task.extension.n_logits)
-            outcomes = self.runner.step([task.extension for task in tasks])
-            for task, outcome in zip(tasks, outcomes, strict=True):
-                self._advance(task, outcome)
-            self._measure(tasks, (self.clock() - started) * 1e3)
+            self._run(tasks, interrupted)
         events, self.outbox = self.outbox, []
         return events
 
@@ -256,6 +255,26 @@ class Engine:
             reply.proposals = self.speculation.propose(
                 branch.branch_id, branch.sequence, reply, len(decoding)
             )
+
+    def _run(self, tasks: list[Task], interrupted: Interrupted | None) -> None:
+        """Compute a step and deliver it, or give it up without a trace but reserved blocks."""
+        started = self.clock()
+        for task in tasks:
+            if task.reply is not None:
+                task.reply.begin_step(started, task.extension.n_logits)
+        is_awaited = any(task.service in (Service.DECODE, Service.PREFILL) for task in tasks)
+        if is_awaited or self._gave_way:
+            interrupted = None
+        self._gave_way = False
+        try:
+            outcomes = self.runner.step([task.extension for task in tasks], interrupted)
+        except Abandoned:
+            self._gave_way = True
+            self._totals["abandoned_steps"] += 1
+            return
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            self._advance(task, outcome)
+        self._measure(tasks, (self.clock() - started) * 1e3)
 
     def _measure(self, tasks: list[Task], elapsed_ms: float) -> None:
         """Learn from a step what rows and guesses cost."""

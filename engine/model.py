@@ -5,6 +5,7 @@ only; each is a field of the config. The pass works on the rows of many sequence
 """
 
 import math
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 
@@ -19,6 +20,13 @@ from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
 from .packed import join, read_weight
 
 MAX_AHEAD = 32  # positions past the context that a step computed ahead of its turn may touch
+
+# Whether somebody more urgent waits for the step under way.
+Interrupted = Callable[[], bool]
+
+
+class Abandoned(Exception):
+    """A step was given up between two layers; nothing it wrote lies within a resident sequence."""
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
@@ -74,6 +82,11 @@ class Norm:
         length = torch.linalg.vector_norm(x, 2, -1, True, dtype=self.weight.dtype)
         scale = torch.addcmul(self.eps, length, length, value=self.inverse_size).rsqrt_()
         return (x * scale).mul_(self.weight).to(self.dtype)
+
+
+def _give_way(interrupted: Interrupted | None) -> None:
+    if interrupted is not None and interrupted():
+        raise Abandoned
 
 
 def _residual_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -178,21 +191,25 @@ class Decoder:
 
     def forward(
         self, tokens: Tensor, positions: "Tensor | slice", plan: Plan, pool: KvPool,
-        wanted: "Tensor | slice | None",
+        wanted: "Tensor | slice | None", interrupted: Interrupted | None = None,
     ) -> Tensor | None:  # fmt: skip
         """Extend the sequences of `plan` by `tokens` [rows] at `positions` [rows].
 
         Returns the logits [wanted rows, vocab] in fp32 (fp64 for an fp64 model), None for none.
+        interrupted: asked twice a layer and before the head. Raises: Abandoned where it says so.
         """
         cos, sin = self.rope.cos[positions], self.rope.sin[positions]
         x = self.embedding[tokens].to(_residual_dtype(self.dtype))
         for index, layer in enumerate(self.layers):
+            _give_way(interrupted)
             queries = self._project(layer, index, layer.input_norm(x), cos, sin, plan, pool)
             x += layer.output(attend(pool, index, plan, queries, layer.window))
+            _give_way(interrupted)
             gate, up = layer.gate_up(layer.post_norm(x)).chunk(2, -1)
             x += layer.down(silu(gate).mul_(up))
         if wanted is None:
             return None
+        _give_way(interrupted)
         x = self.norm(x[wanted])
         logits = self.head(x)
         return logits if logits.dtype == torch.float64 else logits.float()

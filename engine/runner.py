@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .attention import compact, plan_step
 from .kv_cache import KvPool
-from .model import Decoder
+from .model import Decoder, Interrupted
 from .sequence import Sequence
 from .types import SamplingParams
 
@@ -68,9 +68,14 @@ class Runner:
     def __init__(self, decoder: Decoder, pool: KvPool) -> None:
         self.decoder, self.pool = decoder, pool
 
-    def step(self, extensions: Items[Extension]) -> list[Outcome]:
-        """Run the extensions; an outcome each."""
-        logits, outcomes, row = self.run(extensions), list[Outcome](), 0
+    def step(
+        self, extensions: Items[Extension], interrupted: Interrupted | None = None
+    ) -> list[Outcome]:
+        """Run the extensions; an outcome each.
+
+        Raises: Abandoned where `interrupted` says so. Nothing has changed then.
+        """
+        logits, outcomes, row = self.run(extensions, interrupted), list[Outcome](), 0
         for extension in extensions:
             rows = slice(row, row + extension.n_logits)
             has_logits = logits is not None and extension.n_logits > 0
@@ -81,10 +86,12 @@ class Runner:
         return outcomes
 
     @torch.inference_mode()
-    def run(self, extensions: Items[Extension]) -> Tensor | None:
+    def run(
+        self, extensions: Items[Extension], interrupted: Interrupted | None = None
+    ) -> Tensor | None:
         """Compute the KV of all rows; returns the wanted logits [sum of n_logits, vocab] in order.
 
-        The blocks must be reserved before. The caller advances `n_resident`.
+        The blocks must be reserved before. The caller advances `n_resident`. Raises: Abandoned.
         """
         tokens: list[int] = []
         positions: list[int] = []
@@ -114,4 +121,5 @@ class Runner:
             plan,
             self.pool,
             compact(wanted, device) if wanted else None,
+            interrupted,
         )  # fmt: skip

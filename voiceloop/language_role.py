@@ -9,7 +9,7 @@ opens another engine branch, which shares the blocks of the first through the pr
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -326,14 +326,16 @@ class LanguageRole:
     def has_work(self) -> bool:
         return self._model.has_work() or any(s.has_work for s in self._streams.values())
 
-    def step(self) -> Sequence[StreamEvent | StreamFailed]:
+    def step(
+        self, interrupted: Callable[[], bool] | None = None
+    ) -> Sequence[StreamEvent | StreamFailed]:
         messages: list[StreamEvent | StreamFailed] = []
         for stream in self._streams.values():
             try:
                 stream.advance()
             except (RequestError, TemplateError) as error:
                 messages.append(StreamFailed(stream.stream_id, str(error), retryable=False))
-        for event in self._model.step():
+        for event in self._model.step(interrupted):
             stream_id = event.branch_id.rpartition("#")[0]
             owner = self._streams.get(stream_id)
             message = owner.event(event) if owner is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -100,7 +100,9 @@ class RecognizerRole:
     def has_work(self) -> bool:
         return self._model.has_work()
 
-    def step(self) -> Sequence[StreamEvent | StreamFailed]:
+    def step(
+        self, interrupted: Callable[[], bool] | None = None
+    ) -> Sequence[StreamEvent | StreamFailed]:
         return [self._message(event) for event in self._model.step()]
 
     def _message(self, event: audio_stream.Event) -> StreamEvent | StreamFailed:

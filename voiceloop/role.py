@@ -49,8 +49,13 @@ class Role(Protocol):
 
     def has_work(self) -> bool: ...
 
-    def step(self) -> Sequence[StreamEvent | StreamFailed]:
-        """Advance what is due by a bounded amount. What it raises ends the process."""
+    def step(
+        self, interrupted: Callable[[], bool] | None = None
+    ) -> Sequence[StreamEvent | StreamFailed]:
+        """Advance what is due by a bounded amount. What it raises ends the process.
+
+        interrupted: whether a commit has arrived since; work nobody waits for may give way to it.
+        """
 
 
 def load_role(spec: RoleSpec) -> Role:

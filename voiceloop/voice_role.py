@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -77,7 +77,9 @@ class VoiceRole:
     def has_work(self) -> bool:
         return self._model.has_work()
 
-    def step(self) -> Sequence[StreamEvent | StreamFailed]:
+    def step(
+        self, interrupted: Callable[[], bool] | None = None
+    ) -> Sequence[StreamEvent | StreamFailed]:
         return [_message(event) for event in self._model.step()]
 
 

@@ -2,9 +2,10 @@
 
 It sleeps on its socket when nothing is due, passes each message to the role that owns the stream,
 steps every role that has work, writes the events at once, and emits the heartbeat from this very
-loop, so that a model that hangs is a heartbeat that stops. An error of one stream fails that
-stream; anything else ends the process and the supervisor starts another. The worker ends when the
-gateway's end of the socket closes or its parent dies.
+loop, so that a model that hangs is a heartbeat that stops. In the middle of a step a role may ask
+whether a commit has arrived, and give up for it what nobody waits for. An error of one stream fails
+that stream; anything else ends the process and the supervisor starts another. The worker ends when
+the gateway's end of the socket closes or its parent dies.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from time import monotonic
 
@@ -26,6 +28,7 @@ from voiceloop.role import Role, RoleError, StreamError, load_role
 from voiceloop.worker_messages import (
     OPENING_ROLE,
     Close,
+    Commit,
     FrameReader,
     FromWorker,
     Heartbeat,
@@ -63,6 +66,7 @@ class Worker:
         self._spec = spec
         self._clock = clock
         self._frames = FrameReader()
+        self._inbox = deque[ToWorker]()  # arrived, not yet passed on; read anew before every step
         self._roles: dict[RoleName, Role] = {}
         self._streams: dict[str, Role] = {}
         self._n_steps = 0
@@ -111,13 +115,16 @@ class Worker:
             wait_s = 0.0 if has_work else max(0.0, self._next_heartbeat - self._clock())
             if self._poll.poll(1000 * wait_s) and not self._read():
                 return
+            while self._inbox:
+                self._receive(self._inbox.popleft())
+                self._beat(has_work=True)  # forty streams opened at once are work, not a hang
             for role in self._roles.values():
                 if role.has_work():
                     self._step(role)
 
     def _step(self, role: Role) -> None:
         started = self._clock()
-        events = role.step()
+        events = role.step(self._commit_waits)
         now = self._clock()
         self._n_steps += 1
         self._busy_s += now - started
@@ -139,10 +146,14 @@ class Worker:
             data = self._connection.recv(READ_BYTES)
         except ConnectionError:
             return False
-        for body in self._frames.feed(data):
-            self._receive(decode_to_worker(body))
-            self._beat(has_work=True)  # forty streams opened at once are work, not a hang
+        self._inbox += (decode_to_worker(body) for body in self._frames.feed(data))
         return bool(data)
+
+    def _commit_waits(self) -> bool:
+        """Whether a reply is asked for that was not when the step began."""
+        if self._poll.poll(0):
+            self._read()  # a closed end is seen again before the next step
+        return any(isinstance(m, Commit) and not m.params.is_batch for m in self._inbox)
 
     def _receive(self, message: ToWorker) -> None:
         if isinstance(message, Close):

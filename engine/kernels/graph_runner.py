@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..kv_cache import KvPool
-from ..model import Decoder
+from ..model import Decoder, Interrupted
 from ..runner import Draw, Extension, Outcome
 from ..speculative import DraftLength
 from ..types import (
@@ -148,8 +148,13 @@ class GraphRunner:
     # -- the interface of every runner -----------------------------------------------------------
 
     @torch.inference_mode()
-    def step(self, extensions: Items[Extension]) -> list[Outcome]:
-        """Run the extensions; an outcome each."""
+    def step(
+        self, extensions: Items[Extension], interrupted: Interrupted | None = None
+    ) -> list[Outcome]:
+        """Run the extensions; an outcome each.
+
+        A graph once launched runs to its end: whoever interrupts waits for it.
+        """
         adopted, ahead = self._adopt(extensions)
         self._n_host_logits = 0
         rest = [e for i, e in enumerate(extensions) if i not in adopted]

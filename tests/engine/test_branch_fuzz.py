@@ -113,12 +113,18 @@ class World:
         self.engine.notation = None  # random tokens would spell malformed calls
         self.lives: dict[int, Life] = {}
         self.n_branches = 0
+        self.patience = 0  # until the engine is told that a commit waits, 0: never
+
+    def interrupted(self) -> bool:
+        self.patience -= 1
+        return self.patience == 0
 
     def operate(self, kind: str, slot: int, a: int, b: int) -> None:
         life = self.lives.get(slot)
         if kind == "step":
             for _ in range(1 + a % 4):
-                self.observe(self.engine.step())
+                self.patience = b % 6  # a step of two layers asks five times
+                self.observe(self.engine.step(self.interrupted))
         elif kind == "evict":
             self.engine.tree.evict(1 + a % 4)
         elif life is None:

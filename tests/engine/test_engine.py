@@ -258,6 +258,54 @@ def test_a_commit_overtakes_drafts_and_staging(make_engine: MakeEngine) -> None:
     assert only(engine.step(), DraftDelta) == []
 
 
+def test_a_step_for_nobody_who_waits_gives_way_to_a_commit_and_is_made_up_for(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "I would like to book a table")
+    branch = engine.branch("b", turn.history)
+    branch.stage(turn.open)
+    drain(engine)
+    branch.speculate(turn.tail, SEEDED)
+    engine.step()
+    n_polls_of_a_step = 5  # two in each of two layers, and one before the head
+    for patience in range(n_polls_of_a_step):
+        polls = iter([False] * patience + [True])
+        engine.step(lambda polls=polls: next(polls))
+        assert engine.metrics()["abandoned_steps"] == patience + 1
+        engine.check_integrity()
+        engine.step()
+    drain(engine)
+    branch.commit(turn.closed, SEEDED, draft="b/draft-1")
+    assert reply_of(drain(engine)) == turn.cold(make_engine, SEEDED)
+
+
+def test_staged_words_give_way_too_and_a_committed_reply_never(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    branch = engine.branch("b")
+    branch.stage([5, 6, 7])
+    assert engine.step(lambda: True) == []
+    branch.commit([5, 6, 7, 8], GREEDY)
+    events: list[Event] = []
+    while not only(events, Done):
+        events += engine.step(lambda: True)
+    assert engine.metrics()["steps"] == GREEDY.max_tokens
+    assert engine.metrics()["abandoned_steps"] == 1
+
+
+def test_of_two_steps_in_a_row_one_goes_through_however_often_it_is_interrupted(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    branch = engine.branch("b")
+    branch.stage([5, 6, 7])
+    branch.speculate([8], GREEDY)
+    events: list[Event] = []
+    for _ in range(2 * (1 + GREEDY.max_tokens)):
+        events += engine.step(lambda: True)
+    assert only(events, Staged) and only(events, DraftDone)
+
+
 def test_cancel_ends_the_reply_and_leaves_the_branch_usable(make_engine: MakeEngine) -> None:
     engine = make_engine()
     turn = Turn(engine, "good morning")

@@ -7,7 +7,7 @@ tenth of a second.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from voiceloop.backends import (
     Generated,
@@ -105,7 +105,9 @@ class EchoRole:
     def has_work(self) -> bool:
         return bool(self._due)
 
-    def step(self) -> Sequence[StreamEvent | StreamFailed]:
+    def step(
+        self, interrupted: Callable[[], bool] | None = None
+    ) -> Sequence[StreamEvent | StreamFailed]:
         self._n_steps += 1
         if self._n_steps == self._raise_at_step:
             raise RuntimeError(f"step {self._n_steps} was told to fail")

@@ -5,7 +5,7 @@ Its tokens are letters: a turn reads "<u:hello>", the assistant's header "<a:".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -134,7 +134,7 @@ class RecordingEngine:
     def has_work(self) -> bool:
         return bool(self.due)
 
-    def step(self) -> list[engine_types.Event]:
+    def step(self, interrupted: Callable[[], bool] | None = None) -> list[engine_types.Event]:
         due, self.due = self.due, []
         return due
 

@@ -15,11 +15,22 @@ from types import ModuleType
 
 import pytest
 
-from voiceloop.backends import RecognizerOptions, Speech, Transcript, VoiceOptions
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    RecognizerOptions,
+    Speech,
+    Staged,
+    TextDelta,
+    Transcript,
+    VoiceOptions,
+)
 from voiceloop.role import RoleError, load_role
 from voiceloop.worker import Worker, limit_threads, resident_mb
 from voiceloop.worker_messages import (
     Close,
+    Commit,
     FeedAudio,
     FeedText,
     Finalize,
@@ -31,6 +42,7 @@ from voiceloop.worker_messages import (
     OpenVoice,
     Ready,
     RoleSpec,
+    Stage,
     StreamEvent,
     StreamFailed,
     ToWorker,
@@ -172,6 +184,38 @@ def test_the_heart_beats_from_the_step_loop(gateway: Gateway) -> None:
     while gateway.n_heartbeats < 2:
         gateway.send(FeedText("a", "x"))
         gateway.next()
+
+
+def test_a_step_is_told_of_a_commit_and_that_is_passed_on_before_the_next(
+    scripted_roles: ModuleType,
+) -> None:
+    tail = (ChatMessage("user", "hello"),)
+    arriving: list[ToWorker] = [
+        Stage("a", 2, "he"),
+        Commit("a", tail, GenerateParams(is_batch=True)),
+        Commit("a", tail, GenerateParams()),
+    ]
+    told: list[bool] = []
+
+    class Asking(scripted_roles.EchoRole):  # type: ignore[misc, name-defined]
+        """Has something arrive in the middle of its step, and asks what that was."""
+
+        def step(self, interrupted: Callable[[], bool] | None = None) -> object:
+            while arriving:
+                gateway.send(arriving.pop(0))
+                told.append(interrupted is not None and interrupted())
+            return super().step(interrupted)
+
+    scripted_roles.asking = Asking
+    gateway = Gateway(role("engine", "asking"))
+    after_ready(gateway)
+    gateway.send(OpenBranch("a", ()), Stage("a", 1, "h"))
+    answers = [gateway.next() for _ in range(4)]
+    gateway.close()
+    assert told == [False, False, True]
+    assert [type(a.event) for a in answers if isinstance(a, StreamEvent)] == [
+        Staged, Staged, TextDelta, Generated,
+    ]  # fmt: skip
 
 
 def test_options_that_a_role_does_not_know_are_named() -> None:
