@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,13 +25,15 @@ from audio.vad import Vad
 from benchmarks.data_folder import data_folder
 from benchmarks.endpointing_set import HZ, MS
 from benchmarks.harness import Bar, bar_table, results, write_results
-from benchmarks.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
+from benchmarks.heard_turn import RECOGNIZER_LAG_MS, WINDOW, WINDOW_MS, Listening
 from benchmarks.synthetic_callers import PITCH_HZ, ScriptedTurn, speak
 from clients.percentiles import percentile
 from clients.recording import Samples, read_flac, to_int16
 from clients.waveform import FULL_SCALE, room_noise, speech_start
 from voiceloop.agent import BargeIn, embedded_agent
 from voiceloop.barge_in import BargeInJudge
+from voiceloop.listener import ONSET_WINDOWS, PRE_ROLL_MS
+from voiceloop.prosody import LoudnessTrack
 
 Kind = Literal["backchannel", "noise", "interruption"]
 BACKCHANNELS = ("mm hmm.", "uh huh.", "yeah.", "right.", "okay.", "I see.", "yeah, right.")
@@ -41,7 +44,7 @@ INTERRUPTIONS = (
 LEAD_MS, TRAIL_MS = 600.0, 1500.0
 SOUND_DBFS = -25.0
 BURSTS_MS = (120.0, 300.0, 700.0, 3000.0)
-ROOT = Path(__file__).resolve().parents[1]
+PRE_ROLL_WINDOWS = int(PRE_ROLL_MS / WINDOW_MS) + ONSET_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,13 @@ def door(seed: int) -> Samples:
     return to_int16(60000 * low * np.exp(-t / 0.08))
 
 
+def led_in_of(pre_roll: Iterable[Samples]) -> float:
+    """As `voiceloop.listener` reads it at an onset: sound before the detector's, in ms."""
+    loudness = LoudnessTrack()
+    loudness.feed(np.concatenate(tuple(pre_roll)))
+    return max(0.0, loudness.sound_ms() - ONSET_WINDOWS * WINDOW_MS)
+
+
 def _in_room(name: str, kind: Kind, samples: Samples) -> Sound:
     loud = float(np.sqrt(np.mean(np.square(samples.astype(np.float64))))) or 1.0
     level = samples * (FULL_SCALE * 10.0 ** (SOUND_DBFS / 20.0) / loud)
@@ -131,6 +141,8 @@ class Floor:
         self._n_streams += 1
         stream = f"{self._n_streams}"
         self._recognizer.open(stream, RecognizerOptions())
+        pre_roll: deque[Samples] = deque(maxlen=PRE_ROLL_WINDOWS)
+        led_in_ms = 0.0
         onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
         words: list[tuple[float, tuple[str, ...]]] = []
         held_ms = stopped_ms = None
@@ -139,7 +151,9 @@ class Floor:
             now_ms = (start + WINDOW) / MS
             window = sound.samples[start : start + WINDOW]
             probability = vad.feed(window)[0].probability
-            listening.window(now_ms, probability)
+            pre_roll.append(window)
+            if listening.window(now_ms, probability) == "onset":
+                led_in_ms = led_in_of(pre_roll)
             self._recognizer.feed(stream, window)
             words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]
             if listening.onset_ms is None:
@@ -150,7 +164,9 @@ class Floor:
             speech_ms = listening.last_sound_ms - listening.onset_ms
             silence_ms = now_ms - listening.last_sound_ms if listening.paused else 0.0
             voice = float(np.mean(probabilities)) if probabilities else 1.0
-            action = judge.judge(speech_ms, silence_ms, reply_ends_soon=False, voice=voice)
+            action = judge.judge(
+                speech_ms, silence_ms, reply_ends_soon=False, voice=voice, led_in_ms=led_in_ms
+            )
             if action in ("hold", "stop") and held_ms is None:
                 held_ms = now_ms - onset_ms
             if action == "stop":

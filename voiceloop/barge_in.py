@@ -66,13 +66,16 @@ class BargeInJudge:
         *,
         reply_ends_soon: bool,
         voice: float = 1.0,
+        led_in_ms: float = 0.0,
     ) -> Action | None:
         """What to do now, or None.
 
         speech_ms: speech of this stretch so far; silence_ms: since its last sound (0 while it
         lasts). reply_ends_soon: the agent has nearly finished, so a "yeah" is an answer to it.
-        voice: mean probability of speech over the stretch. "resume" gives the floor back when the
-        sound is over, "go_on" takes it while the sound lasts.
+        voice: mean probability of speech over the stretch. led_in_ms: sound just before it that no
+        detector calls a voice; the caller has been heard for so much longer, so the hold comes so
+        much sooner. "resume" gives the floor back when the sound is over, "go_on" takes it while
+        the sound lasts.
         """
         if self.state == "stopped" or not self.options.enabled:
             return None
@@ -86,10 +89,12 @@ class BargeInJudge:
             return "go_on"
         if self.hears_itself and not self._content():
             return None
-        if self.state == "ducked" and speech_ms >= self.options.hold_ms:
-            self.state = "held"
-            return "hold"
-        if self.state == "idle" and silence_ms == 0 and speech_ms >= self.options.duck_ms:
+        is_begun = silence_ms == 0 and speech_ms >= self.options.duck_ms
+        if self.state == "ducked" or (self.state == "idle" and is_begun):
+            if led_in_ms + speech_ms >= self.options.hold_ms:
+                self.state = "held"
+                return "hold"
+        if self.state == "idle" and is_begun:
             self.state = "ducked"
             return "duck"
         return None

@@ -19,6 +19,7 @@ class Activity:
 
     speech_ms: first to last sound so far; silence_ms: since the last sound, 0 while it lasts.
     onset_arrival_s: when the onset's sample came in. voice: mean probability of speech.
+    led_in_ms: sound that led into it before the voice detector took it for speech ("st" in "stop").
     """
 
     onset_ms: float
@@ -26,6 +27,7 @@ class Activity:
     silence_ms: float
     onset_arrival_s: float
     voice: float = 1.0
+    led_in_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class Interruption:
             activity.silence_ms,
             reply_ends_soon=_ends_soon(turn),
             voice=activity.voice,
+            led_in_ms=activity.led_in_ms,
         )
         if action is None:
             if self._judge.state == "idle" and (activity.silence_ms or self._judge.hears_itself):

@@ -200,6 +200,8 @@ class Listener:
         self._endpointing.reset()
         self._endpointing.observe_speech(onset_ms)
         self._take_pre_roll()
+        sound_ms = self._prosody.loudness.sound_ms()
+        stretch.led_in_ms = max(0.0, sound_ms - (self.now_ms - onset_ms))
         self._ear.on_speech_onset(stretch.activity(end_ms))
 
     def _pause(self, stretch: Stretch) -> None:

@@ -21,6 +21,9 @@ TAIL_FRAMES = 8  # 80 ms before the last sound: about one syllable's rhyme
 VOICE_DB = 22.0  # below the loud parts by less than this: a vowel or nasal, not its echo
 SOUND_DB = 32.0  # by less than this: any speech sound; a soft final "s" or "t" lies at -25 to -30
 MIN_FRAMES = 20
+RISE_DB = 10.0  # above the room by more than this: a sound, a voiceless consonant too
+# Quiet that may lie within a sound: the closure of a stop lasts 50 to 100 ms. Longer is a pause.
+CLOSURE_FRAMES = 10
 
 
 class LoudnessTrack:
@@ -64,6 +67,21 @@ class LoudnessTrack:
         loud = float(np.percentile(levels, 90))
         sounding = np.flatnonzero(levels > loud - SOUND_DB)
         return 10.0 * (len(levels) - 1 - int(sounding[-1]))
+
+    def sound_ms(self) -> float:
+        """How long the sound at the end has lasted, to 10 ms; 0 where it has no beginning here.
+
+        A beginning has the room before it, for longer than a closure; in noise there is none.
+        """
+        if len(self._levels) < MIN_FRAMES:
+            return 0.0
+        levels = np.array(self._levels)
+        room = float(np.percentile(levels, 10))
+        sounding = np.flatnonzero(levels > room + RISE_DB)
+        begins = sounding[np.diff(sounding, prepend=-1) > CLOSURE_FRAMES]
+        if not len(begins) or len(levels) - 1 - sounding[-1] > CLOSURE_FRAMES:
+            return 0.0
+        return 10.0 * (len(levels) - int(begins[-1]))
 
 
 class Prosody:

@@ -19,6 +19,7 @@ class Stretch:
     onset_ms: float
     onset_arrival_s: float
     last_sound_ms: float
+    led_in_ms: float = 0.0
     paused: bool = False
     first_low_s: float = 0.0
     flushed: bool = False  # the hypothesis covers all that was said before this pause
@@ -32,7 +33,9 @@ class Stretch:
         speech_ms = self.last_sound_ms - self.onset_ms
         # Mean probability of the windows that were sound.
         voice = self.sum_of_probabilities / self.n_windows if self.n_windows else 1.0
-        return Activity(self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice)
+        return Activity(
+            self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice, self.led_in_ms
+        )
 
     def turn_input(self, segment: int, timeline: TurnTimeline) -> TurnInput:
         return TurnInput(segment, self.hypothesis, self.onset_ms, self.last_sound_ms, timeline)

@@ -26,6 +26,31 @@ def test_speech_that_goes_on_ducks_holds_and_stops() -> None:
     assert judge.judge(1008, 0, reply_ends_soon=False) == "stop"
 
 
+@pytest.mark.parametrize(
+    ("led_in_ms", "expected"),
+    [
+        (0.0, [(64, "duck"), (128, "hold")]),
+        (40.0, [(64, "duck"), (96, "hold")]),
+        (70.0, [(64, "hold")]),
+    ],
+)
+def test_sound_that_led_into_the_voice_hastens_the_hold_and_nothing_else(
+    led_in_ms: float, expected: list[tuple[int, str]]
+) -> None:
+    judge = BargeInJudge(BargeIn())
+    found = []
+    for ms in range(32, 1056, 32):
+        action = judge.judge(ms, 0, reply_ends_soon=False, led_in_ms=led_in_ms)
+        if action is not None:
+            found.append((ms, action))
+    assert found == [*expected, (1024, "stop")]
+
+
+def test_a_sound_that_is_over_is_not_held_for_what_led_into_it() -> None:
+    judge = BargeInJudge(BargeIn())
+    assert judge.judge(64, 32, reply_ends_soon=False, led_in_ms=200.0) is None
+
+
 def test_a_word_stops_at_once() -> None:
     judge = BargeInJudge(BargeIn())
     judge_speech(judge, 96)
@@ -72,13 +97,16 @@ def test_switched_off_it_never_acts() -> None:
             st.integers(0, 2000), st.integers(0, 400), st.sampled_from(["", "yeah", "no", "uh"])
         ),
         max_size=30,
-    )
+    ),
+    st.integers(0, 300),
 )
-def test_every_state_is_left_by_speech_or_by_silence(steps: list[tuple[int, int, str]]) -> None:
+def test_every_state_is_left_by_speech_or_by_silence(
+    steps: list[tuple[int, int, str]], led_in_ms: int
+) -> None:
     judge = BargeInJudge(BargeIn())
     for speech_ms, silence_ms, words in steps:
         judge.observe_words(tuple(words.split()))
-        judge.judge(speech_ms, silence_ms, reply_ends_soon=False)
+        judge.judge(speech_ms, silence_ms, reply_ends_soon=False, led_in_ms=led_in_ms)
     before = judge.state
     if before == "stopped":
         return

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from audio.codec import encode
-from tests.fakes import EnergyVad, FakeRecognizer, FakeRecognizerStream, Fault, quiet, utterance
+from tests.fakes import (
+    EnergyVad,
+    FakeRecognizer,
+    FakeRecognizerStream,
+    Fault,
+    quiet,
+    tone,
+    utterance,
+)
 from voiceloop.backends import ChatMessage, Partial, RecognizerOptions
 from voiceloop.ear import Activity, TurnInput
 from voiceloop.errors import BackendError
@@ -141,6 +149,19 @@ async def test_the_recognizer_hears_the_sound_before_the_onset(clock: Clock) -> 
         (stream,) = bench.recognizer.open_streams
         assert isinstance(stream, FakeRecognizerStream)
         assert 400 + 280 <= stream.fed_bytes / 32 <= 400 + 400
+
+
+async def test_a_soft_sound_before_the_onset_is_told_apart_from_the_voice(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(1000)
+        await bench.play(tone(120, bench.format.rate, amplitude=120))  # below the detector
+        await bench.say(400)
+        await bench.be_quiet(600)
+        await bench.say(400)
+    first, second = bench.ear.onsets
+    assert first.led_in_ms == pytest.approx(120, abs=40)  # windows and chunks
+    assert second.led_in_ms <= 40
+    assert first.speech_ms == second.speech_ms == 64.0
 
 
 async def test_a_click_is_no_onset(clock: Clock) -> None:

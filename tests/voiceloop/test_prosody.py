@@ -50,3 +50,21 @@ def test_the_last_sound_is_found_to_ten_milliseconds() -> None:
 def test_noise_as_loud_as_the_voice_hides_its_end() -> None:
     noise = np.random.default_rng(1).normal(0, 3000, HZ // 2).astype(np.int16)
     assert track(tone(800, HZ), noise).quiet_ms() == 0.0
+
+
+@pytest.mark.parametrize(("closure_ms", "sound_ms"), [(0, 300), (60, 360), (150, 200)])
+def test_a_sound_reaches_back_over_closures_and_not_over_pauses(
+    closure_ms: int, sound_ms: int
+) -> None:
+    consonant, vowel = tone(100, HZ, amplitude=150), tone(200, HZ)
+    found = track(quiet(200, HZ), consonant, quiet(closure_ms, HZ, seed=1), vowel).sound_ms()
+    assert found == pytest.approx(sound_ms, abs=10)
+
+
+def test_a_sound_without_a_beginning_has_no_length() -> None:
+    noise = np.random.default_rng(1).normal(0, 300, HZ // 3).astype(np.int16)
+    assert track(noise, tone(60, HZ, amplitude=400)).sound_ms() == 0.0
+    assert track(quiet(50, HZ), tone(300, HZ)).sound_ms() == 0.0  # too little room to tell
+    assert track(quiet(200, HZ), tone(100, HZ), quiet(200, HZ)).sound_ms() == 0.0  # it is over
+    assert track(tone(100, HZ)).sound_ms() == 0.0
+    assert LoudnessTrack().sound_ms() == 0.0
