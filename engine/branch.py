@@ -113,7 +113,8 @@ class Branch:
         """Draft a reply to what is staged, when nothing else is due -> `DraftDelta`, `DraftDone`.
 
         tail_tokens: end of turn and assistant header. Returns the draft's id for `commit`.
-        A changed `stage` stops the draft but keeps it for salvage; a new `speculate` replaces it.
+        A changed `stage` stops the draft but keeps it for salvage; a new `speculate` replaces it,
+        and what stands of it too is kept, as with `commit`.
         Raises: PromptTooLong, InvalidRequest.
         """
         self._require_idle()
@@ -122,21 +123,21 @@ class Branch:
         self._require_known(tail_tokens)
         n_prompt = len(self.sequence.tokens) + len(tail_tokens)
         self._require_context(n_prompt)
+        reply = self._home.new_reply(n_prompt, params)
+        reply.proposals = _said_in(self.draft, reply)
         self._drop_draft()
         self._n_drafts += 1
-        self.draft = Draft(
-            f"{self.branch_id}/draft-{self._n_drafts}",
-            list(tail_tokens),
-            self._home.new_reply(n_prompt, params),
-        )
-        return self.draft.draft_id
+        draft_id = f"{self.branch_id}/draft-{self._n_drafts}"
+        self.draft = Draft(draft_id, list(tail_tokens), reply)
+        return draft_id
 
     def commit(self, tokens: Tokens[int], params: SamplingParams, draft: str | None = None) -> None:
         """Answer the finished turn, first in line -> `TextDelta`..., `ToolCall`..., `Done`.
 
         tokens: the whole turn with its end and the assistant header (or tool results).
-        draft: id from `speculate`. Drafted to the same words it is adopted as it is; else it is
-        verified against the new prompt in one pass, and what stands is kept.
+        draft: id from `speculate`. Drafted to the same words it is adopted as it is, even where
+        its KV had to make room and is computed again; else it is verified against the new prompt
+        in one pass, and what stands is kept.
         After `Done` the turn and the reply are history: the branch can stage and commit again.
         Raises: PromptTooLong, OutOfMemory, InvalidRequest.
         """
@@ -150,9 +151,7 @@ class Branch:
         self.order = self._home.order()
         if usable is not None and self._adopt(usable, reply, target):
             return
-        if usable is not None:
-            n_most = min(reply.params.max_tokens - 1, MAX_SALVAGED)
-            reply.proposals = usable.reply.tokens[:n_most]
+        reply.proposals = _said_in(usable, reply)
         self._drop_draft()
         self.reply = reply
         self._aim(target)
@@ -160,10 +159,13 @@ class Branch:
         self.n_discarded = 0
 
     def salvaged(self, n_tokens: int) -> None:
-        """So many tokens of a discarded draft stood after all."""
-        assert self.reply is not None
-        self.reply.count(discarded_tokens=-n_tokens)
-        self._home.speculated(self.session, n_tokens, -n_tokens)
+        """So many tokens of a dropped draft stood after all: in the reply, or in the next draft."""
+        if self.reply is not None:
+            self.reply.count(discarded_tokens=-n_tokens)
+            self._home.speculated(self.session, n_tokens, -n_tokens)
+        else:
+            self.n_discarded -= n_tokens
+            self._home.speculated(self.session, 0, -n_tokens)
 
     def cancel(self) -> None:
         """End the reply under way with `Done("cancelled")`; the branch stays usable."""
@@ -228,11 +230,10 @@ class Branch:
         self._home.finished(reply, done)
 
     def preempt_draft(self) -> None:
-        """Make room for somebody more urgent: a reply to the same turn is computed anew."""
+        """Make room for somebody more urgent. Its tokens stay: who heard them may count on them."""
         assert self.draft is not None
+        self.stop_draft("lost")
         self.draft.release()
-        n_tokens = len(self.draft.reply.tokens)
-        self._home.outbox.append(DraftDone(self.branch_id, self.draft.draft_id, "lost", n_tokens))
 
     def stop_draft(self, reason: str) -> None:
         """No further tokens for the draft; what it has stays, to be adopted or salvaged."""
@@ -286,7 +287,6 @@ class Branch:
         drafted = draft.reply
         if (
             draft.sequence is None
-            or not draft.sequence.table
             or draft.prompt != target
             or drafted.params != reply.params
             or not drafted.tokens
@@ -296,7 +296,7 @@ class Branch:
         self.sequence.release()
         self.sequence, self.draft, self.reply = draft.sequence, None, drafted
         self._home.speculated(self.session, len(drafted.tokens), 0)
-        drafted.adopt(reply.clock, self.n_discarded)
+        drafted.adopt(reply.clock, self.sequence.n_resident, self.n_discarded)
         self.n_discarded = 0
         self.emit(drafted.pieces)
         if drafted.finish_reason is not None:
@@ -311,3 +311,10 @@ class Branch:
             self.stop_draft("cancelled")
             self.draft.release()
             self.draft = None
+
+
+def _said_in(draft: Draft | None, reply: Reply) -> list[int]:
+    """What a draft said, for a reply to another prompt to verify in its first pass."""
+    if draft is None:
+        return []
+    return draft.reply.tokens[: min(reply.params.max_tokens - 1, MAX_SALVAGED)]

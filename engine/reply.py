@@ -110,10 +110,10 @@ class Reply:
         n_new, self._n_reported = len(self.tokens) - self._n_reported, len(self.tokens)
         return n_new
 
-    def adopt(self, clock: ReplyClock, n_discarded: int) -> None:
+    def adopt(self, clock: ReplyClock, n_resident: int, n_discarded: int) -> None:
         """From a draft become the committed reply asked for at `clock.asked`.
 
-        n_discarded: tokens of other drafts for this turn.
+        n_resident: tokens whose KV is there; n_discarded: tokens of other drafts for this turn.
         """
         self.clock, self._n_reported = clock, 0
         clock.scheduled = clock.asked
@@ -121,7 +121,7 @@ class Reply:
         n_tokens = len(self.tokens)
         self.usage = Usage(
             prompt_tokens=self.n_prompt,
-            cached_tokens=self.n_prompt,
+            cached_tokens=min(self.n_prompt, n_resident),
             output_tokens=n_tokens,
             adopted_tokens=n_tokens,
             discarded_tokens=n_discarded,

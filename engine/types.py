@@ -284,7 +284,7 @@ class DraftCall:
 class DraftDone:
     """A speculated reply came to its end (or was given up: `finish_reason` "cancelled").
 
-    "lost", also after another end: its KV was taken back, and it can be salvaged, not adopted.
+    "lost": given up because somebody more urgent needed its room.
     """
 
     branch_id: str

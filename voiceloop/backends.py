@@ -181,8 +181,8 @@ class DraftCall(msgspec.Struct, frozen=True, tag="draft_call"):
 class DraftDone(msgspec.Struct, frozen=True, tag="draft_done"):
     """The draft is as long as it gets.
 
-    It is whole (``stop``, ``length``), stopped (``cancelled``), or ``lost``: a reply to the same
-    turn will be made anew, and may say something else.
+    It is whole (``stop``, ``length``), stopped (``cancelled``), or ``lost``: given up for want of
+    room, or to be made anew. Whether the reply will begin with it, ``commit`` tells.
     """
 
     draft: int
@@ -244,7 +244,7 @@ class Branch(Protocol):
         """Draft the reply to this user turn, when nothing else is due: DraftDelta ... DraftDone.
 
         A later number replaces the draft before it. A ``commit`` of the same turn takes it over
-        and sends its text anew, unless it was lost; one of another turn keeps what still stands.
+        and sends its text anew; one of another turn keeps what still stands.
         """
 
     def stop_draft(self) -> None:

@@ -20,7 +20,6 @@ from typing import TypeVar, cast
 
 from voiceloop.backends import (
     ChatMessage,
-    DraftDone,
     GenerateParams,
     LanguageEvent,
     RecognizerEvent,
@@ -231,11 +230,13 @@ class WorkerRecognizerStream(WorkerStream[RecognizerEvent]):
 
 
 class WorkerBranch(WorkerStream[LanguageEvent]):
-    """The engine's draft of a turn is the reply to it, unless it was lost."""
+    """The engine's draft of a turn is the reply to it, whatever happens on the way to `commit`:
+
+    what was said of a draft stays said, also where its KV had to make room meanwhile.
+    """
 
     def __init__(self, connection: WorkerConnection, stream_id: str) -> None:
         super().__init__(connection, stream_id)
-        self._draft = 0
         self._drafted: tuple[tuple[ChatMessage, ...], GenerateParams] | None = None
 
     def stage(self, stage_id: int, user_text: str) -> None:
@@ -243,13 +244,7 @@ class WorkerBranch(WorkerStream[LanguageEvent]):
 
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
         self.send(Speculate(self.stream_id, draft, user_text, params))
-        self._draft, self._drafted = draft, ((ChatMessage("user", user_text),), params)
-
-    def deliver(self, event: LanguageEvent) -> None:
-        if isinstance(event, DraftDone) and event.finish_reason == "lost":
-            if event.draft == self._draft:
-                self._drafted = None  # made anew it may part from this one at a near tie
-        super().deliver(event)
+        self._drafted = (ChatMessage("user", user_text),), params
 
     def stop_draft(self) -> None:
         self.send(StopDraft(self.stream_id))

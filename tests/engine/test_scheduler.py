@@ -117,19 +117,45 @@ def test_a_batch_reply_gives_its_memory_to_a_caller_and_ends_the_same(
     engine.check_integrity()
 
 
-def test_a_draft_whose_memory_is_taken_for_a_caller_says_that_it_is_lost(
-    make_engine: MakeEngine,
+@pytest.mark.parametrize(("n_steps", "end"), [(3, "lost"), (20, "length")])
+def test_a_draft_whose_memory_is_taken_for_a_caller_is_still_what_the_reply_begins_with(
+    make_engine: MakeEngine, n_steps: int, end: str
 ) -> None:
     engine = make_engine(kv_tokens=96)
     branch = engine.branch("drafter")
     branch.stage([5] * 20)
     draft = branch.speculate([8], GREEDY)
-    events = drain(engine)
+    events = [event for _ in range(n_steps) for event in engine.step()]
+    assert branch.draft is not None
+    n_drafted = len(branch.draft.reply.tokens)
+    branch.draft.reply.tokens[0] = unlikely = branch.draft.reply.tokens[0] ^ 1
     engine.branch("caller").commit([6] * 70, GREEDY)
     events += drain(engine)
-    ends = [event.finish_reason for event in events if isinstance(event, DraftDone)]
-    assert ends == ["length", "lost"]
+    assert [e.finish_reason for e in events if isinstance(e, DraftDone)] == [end]
+    assert branch.draft.sequence is not None and not branch.draft.sequence.table
+    branch.draft.sequence.tokens[21] = unlikely  # computed anew it would be another
     branch.commit([5] * 20 + [8], GREEDY, draft)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
-    assert (done.usage.adopted_tokens, done.usage.output_tokens) == (0, 6)
+    assert branch.sequence.tokens[21] == unlikely
+    assert (done.usage.adopted_tokens, done.usage.output_tokens) == (n_drafted, 6)
     engine.check_integrity()
+
+
+def test_a_draft_keeps_what_the_draft_before_it_said_the_same_way(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    branch = engine.branch("drafter")
+    branch.stage([5] * 20)
+    branch.speculate([8], GREEDY)
+    drain(engine)
+    assert branch.draft is not None
+    first = list(branch.draft.reply.tokens)
+    draft = branch.speculate([8], GREEDY)
+    n_steps = 0
+    while engine.has_work():
+        engine.step()
+        n_steps += 1
+    assert branch.draft.reply.tokens == first and n_steps == 1  # verified, not written again
+    assert branch.n_discarded == 1  # the last was not proposed: a pass samples one more itself
+    branch.commit([5] * 20 + [8], GREEDY, draft)
+    (done,) = [event for event in drain(engine) if isinstance(event, Done)]
+    assert (done.usage.adopted_tokens, done.usage.discarded_tokens) == (len(first), 1)

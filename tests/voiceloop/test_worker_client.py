@@ -224,14 +224,13 @@ async def test_a_worker_that_breaks_the_protocol_is_cut_off(client: WorkerClient
     assert worker.wire.closed
 
 
-@pytest.mark.parametrize(("lost", "is_promised"), [(1, True), (2, False)])
-async def test_a_reply_whose_draft_was_lost_is_promised_to_nobody(
-    client: WorkerClient, lost: int, is_promised: bool
+@pytest.mark.parametrize(("said", "is_promised"), [("hi", True), ("hello", False)])
+async def test_a_reply_is_promised_where_its_turn_was_drafted_last(
+    client: WorkerClient, said: str, is_promised: bool
 ) -> None:
     worker = Worker(client)
     branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
     branch.speculate(1, "hello", GenerateParams())
     branch.speculate(2, "hi", GenerateParams())
-    worker.say(StreamEvent(branch.stream_id, DraftDone(2, "stop")))
-    worker.say(StreamEvent(branch.stream_id, DraftDone(lost, "lost")))
-    assert branch.commit((ChatMessage("user", "hi"),), GenerateParams()) == is_promised
+    worker.say(StreamEvent(branch.stream_id, DraftDone(2, "lost")))  # its text stays, in the worker
+    assert branch.commit((ChatMessage("user", said),), GenerateParams()) == is_promised
