@@ -303,7 +303,8 @@ def _probability() -> Case:
     logits, rows = 3 * torch.randn(1, VOCAB, device="cuda"), torch.zeros(1, device="cuda").long()
     masses, out = _poisoned(1, probability.n_chunks(VOCAB), 2), _poisoned(1).double()
     n_bytes = probability.probability_bytes(logits, rows)
-    arguments = [logits, rows, 17, masses, out]
+    tokens = torch.tensor([17, 18, 19], device="cuda")
+    arguments = [logits, rows, tokens, masses, out]
     return Case(
         probability.probability, probability.probability_reference, arguments, [out], n_bytes
     )

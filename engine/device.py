@@ -31,8 +31,8 @@ class StepRunner(Protocol):
     def run(self, extensions: list[Extension]) -> Tensor | None: ...
 
 
-# decoder, its pool, the engine's config, the token whose probability staged words ask for
-MakeRunner = Callable[[Decoder, KvPool, EngineConfig, int], StepRunner]
+# decoder, its pool, the engine's config, the tokens that end a turn (none: no words are staged)
+MakeRunner = Callable[[Decoder, KvPool, EngineConfig, tuple[int, ...]], StepRunner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Device:
 
 
 def _cpu_runner(
-    decoder: Decoder, pool: KvPool, config: EngineConfig, end_of_turn_id: int
+    decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]
 ) -> StepRunner:
-    return Runner(decoder, pool)
+    return Runner(decoder, pool, end_ids)
 
 
 def open_device(name: str, dtype: str) -> Device:
@@ -76,9 +76,9 @@ def _kernel_device(name: str) -> Device:
     kernels = KernelSet(is_reference=name == "reference")
 
     def make_runner(
-        decoder: Decoder, pool: KvPool, config: EngineConfig, end_of_turn_id: int
+        decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]
     ) -> StepRunner:
-        return GraphRunner(decoder, pool, config, end_of_turn_id, kernels)
+        return GraphRunner(decoder, pool, config, end_ids, kernels)
 
     torch_name = name if name.startswith("cuda") else "cpu"
     return Device(torch_name, kernels.make_linear, make_runner, drafts_ngrams=True)

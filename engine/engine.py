@@ -18,6 +18,7 @@ from .allowance import Allowances
 from .assembly import context_length, make_drafters, read_model
 from .branch import Branch
 from .device import open_device
+from .end_of_turn import end_ids
 from .grammar import GrammarCompiler
 from .model import Abandoned, Decoder, Interrupted
 from .prefix_tree import PrefixTree
@@ -63,7 +64,7 @@ class Engine:
         n_blocks = config.kv_tokens // BLOCK_TOKENS
         self.pool = decoder.make_pool(n_blocks, config.kv_format, config.poison)
         self.tree = PrefixTree(self.pool, is_sharing=config.prefix_cache)
-        self.runner = device.make_runner(decoder, self.pool, config, text.end_of_turn_id)
+        self.runner = device.make_runner(decoder, self.pool, config, end_ids(text))
         self.allowances = Allowances(config.speculation_waste_tokens)
         self.scheduler = Scheduler(self.pool, self.tree, config, self.allowances)
         self._grammars = GrammarCompiler(text, model.vocab_size)
@@ -324,11 +325,9 @@ class Engine:
             branch.history_published = True
         if not extension.n_logits:
             return
-        end_of_turn, probability = self.text.end_of_turn_id, outcome.probability
-        if outcome.logits is not None and end_of_turn >= 0:
-            probability = float(outcome.logits[0].softmax(-1)[end_of_turn])
         n_prefilled, branch.n_prefilled, branch.staged_due = branch.n_prefilled, 0, False
-        self.outbox.append(Staged(branch.branch_id, sequence.n_resident, n_prefilled, probability))
+        n_resident, p_end = sequence.n_resident, outcome.probability
+        self.outbox.append(Staged(branch.branch_id, n_resident, n_prefilled, p_end))
 
     def _verify(self, reply: Reply, prompt: list[int], outcome: Outcome) -> list[int]:
         """Sample at every row while the choice before it agreed with what was proposed."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from .attention import Plan, attend
+from .end_of_turn import read_head
 from .kv_cache import KvPool
 from .linear import Linear, MakeLinear, lay_together, make_linear
 from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
@@ -164,6 +165,7 @@ class Decoder:
             Layer(checkpoint, config, i, quant, self.dtype, device, make_linear)
             for i in range(config.n_layers)
         ]
+        self.end_head = read_head(checkpoint.model_dir, config.hidden_size, device)
         lay_together([p for layer in self.layers for p in layer.products()] + [self.head])
         n_positions = context_length + MAX_AHEAD
         self.rope = Rope(config.rope, config.head_dim, n_positions, self.dtype, device)
@@ -195,8 +197,8 @@ class Decoder:
     ) -> Tensor | None:  # fmt: skip
         """Extend the sequences of `plan` by `tokens` [rows] at `positions` [rows].
 
-        Returns the logits [wanted rows, vocab] in fp32 (fp64 for an fp64 model), None for none.
-        interrupted: asked twice a layer and before the head. Raises: Abandoned where it says so.
+        Returns the states [wanted rows, hidden] after the final norm, None for none: see `logits`.
+        interrupted: asked twice a layer and at the end. Raises: Abandoned where it says so.
         """
         cos, sin = self.rope.cos[positions], self.rope.sin[positions]
         x = self.embedding[tokens].to(_residual_dtype(self.dtype))
@@ -210,8 +212,11 @@ class Decoder:
         if wanted is None:
             return None
         _give_way(interrupted)
-        x = self.norm(x[wanted])
-        logits = self.head(x)
+        return self.norm(x[wanted])
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Of states [rows, hidden]: [rows, vocab], fp32 (fp64 for an fp64 model)."""
+        logits = self.head(states)
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def _project(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .attention import compact, plan_step
+from .end_of_turn import probability
 from .kv_cache import KvPool
 from .model import Decoder, Interrupted
 from .sequence import Sequence
@@ -30,7 +31,7 @@ class Outcome:
 
     logits: [n_logits, vocab], None inside a prompt. chosen: what a runner drew at those rows, up to
     the first that differs from `proposals` (its own guesses, where it drafted itself).
-    probability: of the end of turn after the last row, for staged words on a runner that draws.
+    probability: of the end of the caller's turn after the last row, for staged words.
     """
 
     logits: Tensor | None = None
@@ -46,7 +47,7 @@ class Extension:
     n_logits: how many of its last rows need logits: 0 inside a prompt, else 1 + proposals.
     draw: the reply's, where its tokens depend on logits and noise alone; index: of the first token
         to be drawn. A runner may then draw them itself.
-    is_staged: only the probability of the end of turn is wanted of the logits.
+    is_staged: only the probability of the end of turn is wanted, of one row.
     """
 
     sequence: Sequence
@@ -65,9 +66,11 @@ class Extension:
 class Runner:
     """A decoder and the KV pool it works on."""
 
-    def __init__(self, decoder: Decoder, pool: KvPool) -> None:
-        self.decoder, self.pool = decoder, pool
+    def __init__(self, decoder: Decoder, pool: KvPool, end_ids: tuple[int, ...] = ()) -> None:
+        """end_ids: tokens that end the caller's turn or sentence; none where none is staged."""
+        self.decoder, self.pool, self._end_ids = decoder, pool, end_ids
 
+    @torch.inference_mode()
     def step(
         self, extensions: Items[Extension], interrupted: Interrupted | None = None
     ) -> list[Outcome]:
@@ -75,21 +78,35 @@ class Runner:
 
         Raises: Abandoned where `interrupted` says so. Nothing has changed then.
         """
-        logits, outcomes, row = self.run(extensions, interrupted), list[Outcome](), 0
+        states, outcomes, row = self.states(extensions, interrupted), list[Outcome](), 0
+        logits = None if states is None else self.decoder.logits(states)
         for extension in extensions:
-            rows = slice(row, row + extension.n_logits)
-            has_logits = logits is not None and extension.n_logits > 0
-            outcomes.append(
-                Outcome(logits[rows] if has_logits else None, proposals=extension.proposals)
-            )
+            outcome = Outcome(proposals=extension.proposals)
+            if states is not None and logits is not None and extension.n_logits:
+                rows = slice(row, row + extension.n_logits)
+                outcome.logits = logits[rows]
+                if extension.is_staged and self._end_ids:
+                    outcome.probability = probability(
+                        states[rows], logits[rows], self._end_ids, self.decoder.end_head
+                    )
+            outcomes.append(outcome)
             row += extension.n_logits
         return outcomes
 
     @torch.inference_mode()
-    def run(
+    def run(self, extensions: Items[Extension]) -> Tensor | None:
+        """Compute the KV of all rows; returns the wanted logits [sum of n_logits, vocab] in order.
+
+        The blocks must be reserved before. The caller advances `n_resident`.
+        """
+        states = self.states(extensions)
+        return None if states is None else self.decoder.logits(states)
+
+    @torch.inference_mode()
+    def states(
         self, extensions: Items[Extension], interrupted: Interrupted | None = None
     ) -> Tensor | None:
-        """Compute the KV of all rows; returns the wanted logits [sum of n_logits, vocab] in order.
+        """As `run`, but the states [sum of n_logits, hidden] that the logits are read from.
 
         The blocks must be reserved before. The caller advances `n_resident`. Raises: Abandoned.
         """

@@ -17,7 +17,6 @@ from .reply import Reply
 from .runner import Extension
 from .sampler import choose, penalize
 from .sequence import Sequence
-from .text import NO_TOKEN
 from .types import BLOCK_TOKENS, EngineConfig, OutOfMemory
 
 CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no step waits for it
@@ -92,7 +91,7 @@ class ModelDrafter:
     ) -> None:
         self.pool = decoder.make_pool(config.kv_tokens // BLOCK_TOKENS)
         self.tree = PrefixTree(self.pool)
-        self.runner = make_runner(decoder, self.pool, config, NO_TOKEN)
+        self.runner = make_runner(decoder, self.pool, config, ())
         self.context_length = min(context_length, decoder.config.context_length)
         self._sequences: dict[str, Sequence] = {}
 
@@ -137,6 +136,20 @@ class ModelDrafter:
             sequence.release()
 
 
+class RunningMean:
+    """Of all values while they are few, then of about the last `MEMORY`."""
+
+    MEMORY = 10
+
+    def __init__(self, value: float = 0.0) -> None:
+        """value: what it is taken for until something is measured."""
+        self.value, self._n = value, 0
+
+    def add(self, value: float) -> None:
+        self._n = min(self._n + 1, self.MEMORY)
+        self.value += (value - self.value) / self._n
+
+
 class DraftLength:
     """How many tokens to draft, and whether to: what measured costs and acceptance make cheapest.
 
@@ -145,14 +158,17 @@ class DraftLength:
     the same tokens is kept as a debt. At the price of `LIMIT` steps drafting rests, then tries
     again; a rest is never below `REPAID` times the debt, and doubles as long as trials lose. So
     over many replies less than a tenth is lost; the first trial can be a large part of a short one.
+    A drafter at work stands back for one step in `PLAIN_EVERY`: what a plain step costs changes
+    with the machine's load and the context, and a drafter judged by an old cost may lose for ever.
     """
 
     LIMIT = 2.0  # plain steps a trial may lose
-    REST = 64  # plain steps after the first trial that lost
+    REST = 128  # plain steps after the first trial that lost
     LONGEST_REST = 4096  # unless a single trial costs more
-    REPAID = 16  # plain steps of rest for each one lost
-    N_MEASURED = 4  # plain steps before the first trial, for there is nothing to compare with
-    MEMORY = 0.9  # weight of the past in the running means
+    REPAID = 32  # plain steps of rest for each one lost
+    N_MEASURED = 8  # plain steps before the first trial, for there is nothing to compare with
+    PLAIN_EVERY = 16
+    MEMORY = 0.9  # weight of the past in a request's acceptance
     OUTLIER = 3.0  # times the mean: a step that took longer was held up by something else
 
     def __init__(self, lengths: Iterable[int]) -> None:

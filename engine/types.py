@@ -251,7 +251,8 @@ class Staged:
     """The newest staged turn is resident.
 
     n_prefilled: tokens computed for it since the staging before (the rest was already there).
-    p_end_of_turn: probability that the caller's turn ends after the last staged token.
+    p_end_of_turn: probability that the caller's turn ends after the last staged token; see
+        `end_of_turn` for how it is read.
     """
 
     branch_id: str

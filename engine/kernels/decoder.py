@@ -149,8 +149,8 @@ class KernelDecoder:
     def forward(
         self, tokens: Tensor, positions: Tensor, slots: Tensor, rows: Rows, max_rows: int,
         wanted: Tensor | None,
-    ) -> Tensor:  # fmt: skip
-        """Logits fp32 [wanted or all rows, vocab] of tokens int64 [rows].
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Of tokens int64 [rows]: states [wanted or all rows, hidden] and logits fp32 [.., vocab].
 
         positions, slots: int32 [rows], see `kv_write`; max_rows: most rows of one sequence.
         """
@@ -170,8 +170,9 @@ class KernelDecoder:
             call.silu_mul(gate_up, inner)
             delta = layer.down(inner)
         call.add_norm(x, delta, decoder.norm.weight, config.norm_eps, h)
-        logits: Tensor = decoder.head(h if wanted is None else h[wanted])
-        return logits.float().sum(0) if len(logits) > 1 else logits[0].float()
+        states = h if wanted is None else h[wanted]
+        logits: Tensor = decoder.head(states)
+        return states, logits.float().sum(0) if len(logits) > 1 else logits[0].float()
 
     def _attend(
         self, layer: Any, index: int, qkv: Tensor, positions: Tensor, slots: Tensor, rows: Rows,

@@ -71,7 +71,7 @@ class GraphRunner:
     """Replays a decoder's step graphs on one KV pool; see `runner.Runner` for the interface."""
 
     def __init__(
-        self, decoder: Decoder, pool: KvPool, config: EngineConfig, end_of_turn_id: int,
+        self, decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...],
         kernels: KernelSet,
     ) -> None:  # fmt: skip
         self.decoder, self.pool = decoder, pool
@@ -111,7 +111,7 @@ class GraphRunner:
                     space=space,
                     history=self._history.tokens if self._history is not None else None,
                     max_blocks=n_blocks_for(n_tokens) + 1,
-                    end_of_turn_id=end_of_turn_id,
+                    end_ids=end_ids,
                     device=decoder.device,
                 )
                 self._replays[shape] = capture(self._graphs[shape].program)

@@ -1,4 +1,4 @@
-"""Owns the probability of one given token after some rows: that of the end of the caller's turn.
+"""Owns the probability of any of some tokens after some rows: those that end the caller's turn.
 
 It is asked for in every step, of few rows, so it must cost next to nothing: one pass over those
 rows' logits by many programs, then one small merge.
@@ -31,8 +31,9 @@ def _masses(
 
 @triton.jit
 def _probability(
-    logits_ptr, rows_ptr, masses_ptr, out_ptr,
-    TOKEN: tl.constexpr, VOCAB: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
+    logits_ptr, rows_ptr, tokens_ptr, masses_ptr, out_ptr,
+    N_TOKENS: tl.constexpr, TOKENS_PAD: tl.constexpr, VOCAB: tl.constexpr,
+    N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0)
     row = tl.load(rows_ptr + at).to(tl.int64)
@@ -43,7 +44,11 @@ def _probability(
     sums = tl.load(source + 1, mask=inside, other=0.0)
     best = tl.max(bests, 0)
     total = tl.sum(sums * tl.exp(bests - best), 0)
-    weight = tl.exp(tl.load(logits_ptr + row * VOCAB + TOKEN) - best)
+    at_token = tl.arange(0, TOKENS_PAD)
+    given = at_token < N_TOKENS
+    token = tl.load(tokens_ptr + at_token, mask=given, other=0)
+    logits = tl.load(logits_ptr + row * VOCAB + token, mask=given, other=float("-inf"))
+    weight = tl.sum(tl.exp(logits - best), 0)
     tl.store(out_ptr + at, (weight / total).to(tl.float64))
 
 
@@ -51,10 +56,10 @@ def n_chunks(vocab: int) -> int:
     return triton.cdiv(vocab, CHUNK)
 
 
-def probability(logits: Tensor, rows: Tensor, token: int, masses: Tensor, out: Tensor) -> None:
-    """out[i] = softmax(logits[rows[i]])[token].
+def probability(logits: Tensor, rows: Tensor, tokens: Tensor, masses: Tensor, out: Tensor) -> None:
+    """out[i] = sum of softmax(logits[rows[i]])[tokens].
 
-    logits: fp32 [any, vocab], finite. rows: int64 [n]. out: fp64 [n].
+    logits: fp32 [any, vocab], finite. rows: int64 [n]. tokens: int64 [k], k > 0. out: fp64 [n].
     masses: fp32 [n, n_chunks(vocab), 2], workspace.
     """
     n, vocab = len(rows), logits.shape[1]
@@ -64,15 +69,16 @@ def probability(logits: Tensor, rows: Tensor, token: int, masses: Tensor, out: T
         logits, rows, masses, CHUNK=CHUNK, **sizes, num_warps=8, enable_fp_fusion=True
     )
     _probability[(n,)](
-        logits, rows, masses, out, TOKEN=token, CHUNKS_PAD=next_power_of_2(chunks), **sizes,
+        logits, rows, tokens, masses, out, N_TOKENS=len(tokens),
+        TOKENS_PAD=next_power_of_2(len(tokens)), CHUNKS_PAD=next_power_of_2(chunks), **sizes,
         num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
 
 
 def probability_reference(
-    logits: Tensor, rows: Tensor, token: int, masses: Tensor, out: Tensor
+    logits: Tensor, rows: Tensor, tokens: Tensor, masses: Tensor, out: Tensor
 ) -> None:
-    out.copy_(logits[rows].softmax(-1)[:, token])
+    out.copy_(logits[rows].softmax(-1)[:, tokens].sum(-1))
 
 
 def probability_bytes(logits: Tensor, rows: Tensor) -> int:

@@ -114,11 +114,12 @@ class StepGraph:
 
     def __init__(
         self, shape: StepShape, model: KernelDecoder, *, space: Any, history: Tensor | None,
-        max_blocks: int, end_of_turn_id: int, device: str,
+        max_blocks: int, end_ids: tuple[int, ...], device: str,
     ) -> None:  # fmt: skip
         n, q, wanted = shape.n_sequences, shape.n_rows, shape.n_wanted
         self.shape, self._model, self._history = shape, model, history
-        self._end_of_turn_id = end_of_turn_id
+        self._end_head = model.decoder.end_head
+        self._end_ids = torch.tensor(end_ids, dtype=torch.int64, device=device)
         self.inputs = Buffer(
             {"tokens": n * q, "wanted": wanted, **dict.fromkeys(_WORDS, n)}
             | dict.fromkeys(_FLOATS, n),
@@ -232,13 +233,14 @@ class StepGraph:
             place = torch.where(is_row, field("history")[:, None], 0)
             self._history[place, positions.view(-1, q).long()] = tokens.view(-1, q).int()
         wanted = None if self.shape.is_decode else field("wanted")
-        self.logits.copy_(self._model.forward(tokens, positions, self._slots, rows, q, wanted))
+        states, logits = self._model.forward(tokens, positions, self._slots, rows, q, wanted)
+        self.logits.copy_(logits)
         self._sample()
         self.results.at("inputs").copy_(tokens)
         self.results.at("counts").copy_(counts)
         self.results.at("chosen").copy_(self._chosen)
-        if self._end_of_turn_id >= 0:
-            self._note_probability(counts)
+        if len(self._end_ids):
+            self._note_probability(counts, states)
         if self.shape.is_decode:
             self._model.call.verify(
                 tokens, self._chosen, rows, n_known.int(), self._n_accepted, self._next
@@ -271,14 +273,16 @@ class StepGraph:
         )
         self._model.call.sample(self.logits, draws, None, self._space, self._chosen)
 
-    def _note_probability(self, counts: Tensor) -> None:
+    def _note_probability(self, counts: Tensor, states: Tensor) -> None:
         """Of the end of turn after each sequence's last row; of the first wanted row in prefill."""
         rows = self._starts.long()
         if self.shape.is_decode:
             rows = (rows + counts - 1).clamp_min(0)
-        self._model.call.probability(
-            self.logits, rows, self._end_of_turn_id, self._masses, self.results.at("probability")
-        )
+        found = self.results.at("probability")
+        if self._end_head is not None:
+            found.copy_(self._end_head(states[rows]))
+            return
+        self._model.call.probability(self.logits, rows, self._end_ids, self._masses, found)
 
     def _move_on(self) -> None:
         """Make the inputs those of the following step: what was drawn, and guesses behind it."""

@@ -40,7 +40,7 @@ def load_agent(folder: Path) -> tuple[AgentModel, ChatEncoder]:
     )
     model = AgentModel(config)
     weights: dict[str, Tensor] = {}
-    for shard in sorted(folder.glob("*.safetensors")):
+    for shard in sorted(folder.glob("model*.safetensors")):
         weights |= load_file(shard)
     model.load_state_dict(weights)
     # The RoPE frequencies stay in float32: they are no parameters.

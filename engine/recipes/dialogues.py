@@ -145,9 +145,14 @@ def as_messages(
     rng: random.Random,
     noise: RecognizerNoise,
     max_words: int = 300,
+    style: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Frame a dialogue as a call; half of them with caller turns as a recognizer writes them."""
-    style = rng.choices(("written", "recognized", "noisy"), weights=(45, 30, 25))[0]
+    """Frame a dialogue as a call; half of them with caller turns as a recognizer writes them.
+
+    style: "written", "recognized" or "noisy", of all caller turns; None: drawn.
+    """
+    if style is None:
+        style = rng.choices(("written", "recognized", "noisy"), weights=(45, 30, 25))[0]
     messages: list[dict[str, Any]] = []
     if rng.random() < 0.9 or dialogue.context:
         messages.append({"role": "system", "content": prompt_for(dialogue, rng)})

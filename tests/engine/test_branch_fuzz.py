@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from engine.branch import Branch
+from engine.end_of_turn import end_ids
 from engine.engine import Engine
 from engine.sampler import choose, penalize
 from engine.types import Done, EngineConfig, Event, SamplingParams, Staged, TextDelta
@@ -111,6 +112,7 @@ class World:
         config = EngineConfig(dtype="fp64", kv_tokens=192, poison=True, **changes)
         self.engine, self.oracle = Engine.load(folder, config), oracle
         self.engine.notation = None  # random tokens would spell malformed calls
+        self.end_ids = end_ids(self.engine.text)
         self.lives: dict[int, Life] = {}
         self.n_branches = 0
         self.patience = 0  # until the engine is told that a commit waits, 0: never
@@ -166,7 +168,7 @@ class World:
             match event:
                 case Staged():
                     logits = self.oracle.logits(tuple(life.branch.sequence.tokens))
-                    expected = float(logits.softmax(-1)[self.engine.text.end_of_turn_id])
+                    expected = float(logits.softmax(-1)[list(self.end_ids)].sum())
                     assert event.p_end_of_turn == pytest.approx(expected, rel=1e-6)
                 case TextDelta(text=text):
                     life.heard += text

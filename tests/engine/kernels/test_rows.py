@@ -84,16 +84,17 @@ def test_filters_cut_as_the_cpu_sampler_does(monkeypatch) -> None:
     _check_sampling(logits, draws, None, monkeypatch)
 
 
-def test_one_tokens_probability_is_that_of_the_softmax(monkeypatch) -> None:
+def test_some_tokens_probability_is_that_of_the_softmax(monkeypatch) -> None:
     torch.manual_seed(4)
     monkeypatch.setattr(chances, "CHUNK", 128)
     logits = 6 * torch.randn(5, 300, device=DEVICE)
     rows = torch.tensor([3, 0, 3], device=DEVICE)
+    tokens = torch.tensor([299, 4, 128], device=DEVICE)
     masses = torch.full((3, chances.n_chunks(300), 2), torch.nan, device=DEVICE)
     results = []
     for measure in (chances.probability, chances.probability_reference):
         out = torch.full((3,), torch.nan, dtype=torch.float64, device=DEVICE)
-        measure(logits, rows, 299, masses, out)
+        measure(logits, rows, tokens, masses, out)
         results.append(out)
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-9)
 

@@ -1,0 +1,204 @@
+"""Trains an end-of-turn head: `python -m engine.recipes.train_end_of_turn --model DIR`.
+
+Reads the hidden state at every word end of caller turns with the engine itself, so that it works
+for every checkpoint the engine reads, quantized as it will be served; a small network learns from
+it whether the word was the last of its turn. Writes DIR/end_of_turn.safetensors. Only the train
+split is learned from; the valid split chooses when to stop and gives the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ..end_of_turn import HEAD_FILE
+from ..engine import Engine
+from ..runner import Extension, Runner
+from ..sequence import Sequence
+from ..types import EngineConfig, EngineError
+from .corpus import Corpus
+from .dialogues import data_directory
+from .measures import area_under_curve
+from .misheard import Misheard
+from .word_ends import STYLES, WordEnds, conversations
+
+MAX_TOKENS = 512  # of a conversation; later turns of a long one are like those before
+BATCH_TOKENS = 2048
+BATCH_PLACES = 256
+N_EPOCHS = 8
+LEARNING_RATE = 1e-3
+WEIGHT_DECAY = 1e-2
+DROPOUT = 0.4
+VALID_SHARE = 0.06
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Word ends: states fp16 [n, hidden], is_last fp32 [n], styles [n]: index into STYLES."""
+
+    states: Tensor
+    is_last: Tensor
+    styles: Tensor
+
+
+class Head(nn.Module):
+    """As `engine.end_of_turn.EndHead`, on states of zero mean and unit variance."""
+
+    def __init__(self, mean: Tensor, deviation: Tensor, n_inner: int) -> None:
+        super().__init__()
+        self.mean, self.deviation = mean, deviation
+        self.inner, self.outer = nn.Linear(len(mean), n_inner), nn.Linear(n_inner, 1)
+        self.drop = nn.Dropout(DROPOUT)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits [n] of states [n, hidden]."""
+        x = self.drop((states.float() - self.mean) / self.deviation)
+        return self.outer(self.drop(nn.functional.gelu(self.inner(x))))[:, 0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What the engine reads: mean and variance are folded into the first layer."""
+        weight = self.inner.weight.detach() / self.deviation
+        return {
+            "inner.weight": weight,
+            "inner.bias": self.inner.bias.detach() - weight @ self.mean,
+            "outer.weight": self.outer.weight.detach(),
+            "outer.bias": self.outer.bias.detach(),
+        }
+
+
+class Reader:
+    """Reads states from the engine, several conversations a pass."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        assert isinstance(engine.runner, Runner)  # the CPU's
+        self._runner = engine.runner
+
+    def places(self, drawn: Iterator[WordEnds], n_places: int) -> Places:
+        """About `n_places` word ends of the conversations drawn."""
+        states, is_last, styles = list[Tensor](), list[bool](), list[int]()
+        names = list(STYLES)
+        while len(is_last) < n_places:
+            batch, n_tokens = list[WordEnds](), 0
+            while n_tokens < BATCH_TOKENS:
+                batch.append(next(drawn))
+                n_tokens += len(batch[-1].tokens)
+            states.append(self._states(batch))
+            for found in batch:
+                is_last += found.is_last
+                styles += [names.index(found.style)] * len(found.places)
+            show(f"{len(is_last)} of {n_places} word ends read")
+        return Places(torch.cat(states), torch.tensor(is_last).float(), torch.tensor(styles))
+
+    def _states(self, batch: list[WordEnds]) -> Tensor:
+        extensions = []
+        for found in batch:
+            sequence = Sequence(self._engine.pool, self._engine.tree)
+            sequence.tokens = list(found.tokens)
+            sequence.reserve(len(found.tokens))
+            extensions.append(Extension(sequence, len(found.tokens), n_logits=len(found.tokens)))
+        rows = self._runner.states(extensions)
+        assert rows is not None
+        wanted, first = list[int](), 0
+        for found, extension in zip(batch, extensions, strict=True):
+            wanted += [first + place for place in found.places]
+            first += len(found.tokens)
+            extension.sequence.release()
+        return rows[wanted].half()
+
+
+def train(learned: Places, held_out: Places, n_inner: int, seed: int) -> Head:
+    """The head of the epoch with the least loss on the places held out."""
+    torch.manual_seed(seed)
+    known = learned.states.float()
+    head = Head(known.mean(0), known.std(0) + 1e-6, n_inner)
+    optimizer = torch.optim.AdamW(head.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    n_steps = N_EPOCHS * -(-len(known) // BATCH_PLACES)
+    fall = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / n_steps)
+    best, least = head, float("inf")
+    for epoch in range(N_EPOCHS):
+        head.train()
+        for places in torch.randperm(len(known)).split(BATCH_PLACES):
+            loss = binary_cross_entropy_with_logits(head(known[places]), learned.is_last[places])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            fall.step()
+        head.eval()
+        with torch.no_grad():
+            found = head(held_out.states)
+        held_loss = float(binary_cross_entropy_with_logits(found, held_out.is_last))
+        show(f"epoch {epoch + 1} of {N_EPOCHS}: loss {held_loss:.4f} on the valid split")
+        if held_loss < least:
+            best, least = deepcopy(head), held_loss
+    return best
+
+
+@torch.no_grad()
+def figures(head: Head, held_out: Places) -> Iterator[tuple[str, float, int]]:
+    """Of each style, and of all: its name, the area under the curve, the number of word ends."""
+    found = head(held_out.states)
+    everywhere = torch.ones(len(found), dtype=torch.bool)
+    kinds = [(name, held_out.styles == i) for i, name in enumerate(STYLES)]
+    for name, members in [*kinds, ("all", everywhere)]:
+        is_last = held_out.is_last[members].bool()
+        scores = found[members]
+        area = area_under_curve(scores[is_last].tolist(), scores[~is_last].tolist())
+        yield name, area, int(members.sum())
+
+
+def show(line: str) -> None:
+    """Progress, where somebody looks."""
+    if sys.stderr.isatty():
+        print(f"\r{line:<70}", end="", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a checkpoint's end-of-turn head.")
+    parser.add_argument("--model", type=Path, required=True, help="the checkpoint's folder")
+    parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
+    parser.add_argument(
+        "--heard", type=Path, help="real misrecognitions (audio.recipes.hear_turns)"
+    )
+    parser.add_argument("--quant", default="int8", help="of the weights, as served; or none")
+    parser.add_argument("--places", type=int, default=250_000, help="word ends to learn from")
+    parser.add_argument("--inner", type=int, default=256, help="neurons between the two layers")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    quant = None if given.quant == "none" else given.quant
+    config = EngineConfig(
+        quant=quant, threads=given.threads, kv_tokens=BATCH_TOKENS + 2 * MAX_TOKENS
+    )
+    try:
+        folder = data_directory(given.data)
+        misheard = Misheard.read(given.heard) if given.heard else None
+        engine = Engine.load(given.model, config)
+    except (EngineError, OSError) as error:
+        sys.exit(f"train_end_of_turn: {error}")
+    reader, read = Reader(engine), list[Places]()
+    for split, share in (("train", 1.0), ("valid", VALID_SHARE)):
+        corpus, rng = Corpus(folder, split, misheard), random.Random(f"{split}/{given.seed}")
+        drawn = conversations(corpus, engine.text, rng, MAX_TOKENS)
+        read.append(reader.places(drawn, int(share * given.places)))
+    learned, held_out = read
+    head = train(learned, held_out, given.inner, given.seed)
+    save_file(head.tensors(), given.model / HEAD_FILE)
+    (given.model / HEAD_FILE).chmod(0o644)  # safetensors writes files only their owner can read
+    show("")
+    for style, area, n_places in figures(head, held_out):
+        print(f"{style:<12} AUC {area:.3f}  ({n_places} word ends of the valid split)")
+
+
+if __name__ == "__main__":
+    main()
