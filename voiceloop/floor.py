@@ -335,6 +335,7 @@ class Floor:
 
     def truncate(self, item_id: str, audio_end_ms: float) -> None:
         """The client has stopped playing this item there."""
+        self._turns.heard_only(item_id, audio_end_ms)
         turn = self._turn
         if turn is not None and turn.response.item_id == item_id:
             turn.playout.hold()

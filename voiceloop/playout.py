@@ -39,6 +39,9 @@ GAIN_RAMP_MS = 5  # to and from it: no click, and done within one write
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
 FADE_IN_MS = 5
 MAX_BUFFERED_MS = 20_000.0  # the voice waits beyond this
+# Of what was sent so much is kept, to be sent again to a client that threw it away unheard: more
+# than any client buffers. 96 KB at 24 kHz.
+KEPT_MS = 2000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,9 @@ class Chunk:
 class Pacer:
     """What leaves when. Positions count samples of the reply at `rate_hz`.
 
-    Invariants: every sample leaves at most once and in order, and none beyond the limit; after
-    `stop` and its fade none does; `heard_ms` never exceeds what was sent and never decreases.
+    Invariants: every sample leaves once and in order, again only after a `step_back`, and none
+    beyond the limit; after `stop` and its fade none does; `heard_ms` never exceeds what was sent,
+    and nothing but a `step_back` decreases it.
     """
 
     def __init__(self, rate_hz: int, lead_ms: float = LEAD_MS, not_before_s: float = 0.0) -> None:
@@ -63,6 +67,7 @@ class Pacer:
         self._lead_ms = lead_ms
         self._pieces: deque[Samples] = deque()
         self._n_buffered = 0
+        self._kept: deque[Samples] = deque()  # the last that were sent, at full loudness
         self._n_sent = 0
         self._n_limit: int | None = None
         self._words: deque[SpokenWord] = deque()
@@ -97,6 +102,21 @@ class Pacer:
     def recall(self, words: tuple[SpokenWord, ...]) -> None:
         """These words go with the next chunk once more: their sound began in what was sent."""
         self._words.extendleft(reversed(words))
+
+    def step_back(self, to_ms: float, now_s: float) -> None:
+        """The client has thrown away what it had of the reply from there on: that is sent again.
+
+        As far as it is kept.
+        """
+        kept = np.concatenate(self._kept) if self._kept else np.zeros(0, np.int16)
+        n_back = min(self._n_sent - round(to_ms * self.rate_hz / 1000.0), len(kept))
+        if n_back <= 0 or self._stopped:
+            return
+        self._kept = deque([kept[: len(kept) - n_back]])
+        self._pieces.appendleft(kept[len(kept) - n_back :])
+        self._n_buffered += n_back
+        self._n_sent -= n_back
+        self._play_end_s = min(self._play_end_s, now_s)
 
     def beware(self) -> None:
         """Somebody may be about to speak: let the client's buffer run down."""
@@ -158,7 +178,7 @@ class Pacer:
             return None
         if self.wait_s(now_s) > 0:
             return None
-        samples = self._take(min(chunk_samples, n_may))
+        samples = self._draw(min(chunk_samples, n_may))
         return self._sent(self._shape(samples), now_s)
 
     def wait_s(self, now_s: float) -> float:
@@ -181,6 +201,16 @@ class Pacer:
         if self._careful:
             return CAREFUL_CHUNK_MS
         return CHUNK_MS if self._n_sent else FIRST_CHUNK_MS
+
+    def _draw(self, count: int) -> Samples:
+        """The next samples to send."""
+        samples = self._take(count)
+        self._kept.append(samples)
+        n_most = int(KEPT_MS * self.rate_hz / 1000.0)
+        n_kept = sum(len(piece) for piece in self._kept)
+        while n_kept - len(self._kept[0]) >= n_most:
+            n_kept -= len(self._kept.popleft())
+        return samples
 
     def _take(self, count: int) -> Samples:
         parts: list[Samples] = []
@@ -214,7 +244,7 @@ class Pacer:
         count = min(self.rate_hz * FADE_OUT_MS // 1000, self._n_sendable)
         if not count:
             return None
-        samples = self._take(count)
+        samples = self._draw(count)
         curve = self._gain * (0.5 + 0.5 * np.cos(np.pi * np.arange(count) / count))
         faded = np.rint(samples * curve).astype(np.int16)
         return replace(self._sent(faded, self._play_end_s), is_fade=True)
@@ -315,6 +345,9 @@ class Playout:
     def resume(self) -> None:
         self.pacer.resume()
         self._changed.set()
+
+    def step_back(self, to_ms: float) -> None:
+        self.pacer.step_back(to_ms, self._clock())
 
     def stop(self) -> None:
         """Silence, for good. What was sent stays counted."""

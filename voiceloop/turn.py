@@ -10,7 +10,7 @@ everything (sound, text, calls) until `release` gives it the response to answer.
 the committed reply, that differs takes back only the clauses it changes.
 
 A spoken turn that a sound cut short can be suspended until it is known whether the sound was said
-to it, and then goes on after what was sent, in another response.
+to it, and then goes on after what was heard, in another response.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Turn:
         self.utterance.cut_short(heard, heard_ms)
 
     def go_on(self, response: ResponseHandle) -> None:
-        """Nobody meant to cut it short: on after what was sent, in this response."""
+        """Nobody meant to cut it short: on after what was heard, in this response."""
         self._answer_in(response)
         self._released.set()
         self.utterance.go_on()

@@ -108,6 +108,12 @@ class Turns:
         else:
             self.current, self.suspended = None, turn
 
+    def heard_only(self, item_id: str, heard_ms: float) -> None:
+        """The client says how much it played of the item: of a turn cut short it knows better."""
+        turn = self.suspended
+        if turn is not None and turn.response.item_id == item_id:
+            turn.cut_short(self._services.protocol.conversation.cut(item_id, heard_ms), heard_ms)
+
     def drop_suspended(self) -> None:
         """It was cut short by somebody who spoke to it."""
         turn, self.suspended = self.suspended, None

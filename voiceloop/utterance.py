@@ -156,14 +156,16 @@ class Utterance:
         self._heard = n_before + len(heard), before_ms + heard_ms
 
     def go_on(self) -> None:
-        """What was not sent yet is said now, as an item of its own.
+        """What was not heard yet is said now, as an item of its own.
 
-        What a client threw away when it flushed, at most the lead, is not said twice.
+        What a client that flushes threw away is sent once more: from the sample it has told of, or
+        else from where one that plays at once was.
         """
         assert self._heard is not None
-        (n_heard, _), self._heard = self._heard, None
+        (n_heard, heard_ms), self._heard = self._heard, None
         sent_ms = self.playout.pacer.sent_ms
-        self._item_from = self.text.take_back(n_heard), sent_ms
+        self.playout.step_back(heard_ms)
+        self._item_from = self.text.take_back(n_heard), self.playout.pacer.sent_ms
         begun = (w for w in self._words if w.text_end > n_heard and w.start_ms < sent_ms)
         self.playout.pacer.recall(tuple(begun))
         self.playout.resume()

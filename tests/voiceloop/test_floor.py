@@ -384,7 +384,7 @@ async def test_a_reply_asked_for_while_another_is_drafted_takes_the_draft_s_plac
 
 
 @pytest.mark.parametrize("ms_per_token", [0, 120])
-async def test_a_reply_cut_by_noise_goes_on_after_what_was_sent_and_is_said_whole(
+async def test_a_reply_cut_by_noise_goes_on_after_what_was_heard_and_is_said_whole(
     clock: Clock, ms_per_token: float
 ) -> None:
     recognizer = FakeRecognizer()
@@ -407,6 +407,35 @@ async def test_a_reply_cut_by_noise_goes_on_after_what_was_sent_and_is_said_whol
     n_tokens = [usage["output_token_details"]["text_tokens"] for usage in usages]
     assert sum(n_tokens) == len(LONG.split())
     assert (facts["n_discarded_tokens"], facts["wasted_audio_ms"]) == (0, 0.0)
+
+
+async def test_a_client_that_flushed_at_a_noise_is_told_again_what_it_had_not_played(
+    clock: Clock,
+) -> None:
+    recognizer = FakeRecognizer()
+    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
+    backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
+    async with Caller(clock, backends, chunk_ms=40) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        await caller.say(1200)  # a drill, a neighbour
+        sent_ms = caller.audio_ms()
+        (cut,) = caller.of("response.done")
+        item_id = cut.event["response"]["output"][0]["id"]
+        played_ms = int(sent_ms) - 250  # it buffers much
+        caller.send(
+            "conversation.item.truncate",
+            item_id=item_id,
+            content_index=0,
+            audio_end_ms=played_ms,
+        )
+        await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
+        messages = caller.session.protocol.conversation.messages()
+    assert caller.statuses() == ["cancelled", "completed"]
+    whole_ms = 60 * len(LONG.replace(" ", ""))
+    assert caller.audio_ms() == pytest.approx(whole_ms + sent_ms - played_ms, abs=1)
+    assert messages[-1] == ChatMessage("assistant", LONG)
 
 
 @pytest.mark.parametrize("names_it", [True, False])

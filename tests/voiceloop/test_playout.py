@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord
-from voiceloop.playout import CAREFUL_CHUNK_MS, CHUNK_MS, DUCK_GAIN, Chunk, Pacer, Playout
+from voiceloop.playout import (
+    CAREFUL_CHUNK_MS,
+    CHUNK_MS,
+    DUCK_GAIN,
+    KEPT_MS,
+    Chunk,
+    Pacer,
+    Playout,
+)
 
 RATE_HZ = 8000
 FLAT = 1000  # a constant signal shows every gain
@@ -139,6 +147,35 @@ def test_nothing_leaves_beyond_the_limit_whether_held_faded_or_resumed() -> None
     assert pacer.sent_ms == 400.0 and pacer.is_drained
 
 
+def test_a_client_that_threw_away_what_it_had_is_sent_that_again_to_the_sample() -> None:
+    pacer = Pacer(RATE_HZ, lead_ms=60)
+    whole = ramp(600)
+    pacer.push(whole)
+    pacer.finish()
+    _, now_s = sent_until(pacer, 0.0, 0.2)
+    pacer.duck()
+    pacer.hold()
+    sent_ms = pacer.sent_ms
+    pacer.step_back(150.0, now_s)  # it had played so much
+    assert pacer.sent_ms == pacer.heard_ms(now_s) == 150.0 < sent_ms
+    assert pacer.remaining_ms(now_s) == 450.0
+    pacer.resume()
+    again = np.concatenate([chunk.samples for chunk in sent_until(pacer, now_s, now_s + 1.0)[0]])
+    assert np.array_equal(again[40:], whole[1240:])  # at full loudness, but for the fade-in
+    assert pacer.is_drained
+
+
+def test_more_is_not_sent_again_than_is_kept_or_was_sent() -> None:
+    pacer = Pacer(RATE_HZ)
+    pacer.push(ramp(3000))
+    _, now_s = sent_until(pacer, 0.0, 2.9)
+    sent_ms = pacer.sent_ms
+    pacer.step_back(sent_ms + 50.0, now_s)
+    assert pacer.sent_ms == sent_ms
+    pacer.step_back(0.0, now_s)
+    assert KEPT_MS <= sent_ms - pacer.sent_ms <= KEPT_MS + CHUNK_MS
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("push duck hold resume wait".split()),
                           st.integers(1, 120)), max_size=40))  # fmt: skip
@@ -163,6 +200,48 @@ def test_heard_never_exceeds_sent_nor_goes_back(acts: list[tuple[str, int]]) -> 
         assert heard_ms - 1e-9 <= pacer.heard_ms(now_s) <= pacer.sent_ms + 1e-9
         heard_ms = pacer.heard_ms(now_s)
     assert pacer.sent_ms <= 1000 * total / RATE_HZ
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("push duck hold resume wait back".split()),
+                          st.integers(1, 120)), max_size=40))  # fmt: skip
+def test_whatever_was_thrown_away_each_sample_is_heard_once_and_in_order(
+    acts: list[tuple[str, int]],
+) -> None:
+    """A client that throws away all it has not played, and says so, hears every sample once."""
+    pacer = Pacer(RATE_HZ)
+    now_s, n_pushed = 5.0, 0
+    for act, n in acts:
+        match act:
+            case "push":
+                pushed = np.arange(n_pushed, n_pushed + n * 8).astype(np.int16)
+                pacer.push(pushed)
+                n_pushed += len(pushed)
+            case "duck":
+                pacer.duck()
+            case "hold":
+                pacer.hold()
+            case "resume":
+                pacer.resume()
+            case "back":
+                heard_ms = pacer.heard_ms(now_s)
+                pacer.hold()
+                pacer.step_back(heard_ms, now_s)
+                assert pacer.sent_ms == pytest.approx(heard_ms, abs=1000 / RATE_HZ)
+            case "wait":
+                now_s += n / 1000
+        position = round(pacer.sent_ms * 8)
+        while (chunk := pacer.next_chunk(now_s)) is not None:
+            assert round(pacer.sent_ms * 8) == position + len(chunk.samples)
+            position += len(chunk.samples)
+        assert position + round(pacer.buffered_ms * 8) == n_pushed  # nothing is lost or doubled
+    position = round(pacer.sent_ms * 8)
+    pacer.resume()
+    pacer.finish()
+    chunks, _ = sent_until(pacer, now_s, now_s + n_pushed / RATE_HZ + 0.2)
+    rest = np.concatenate([chunk.samples for chunk in chunks] or [np.zeros(0, np.int16)])
+    n_fade = 40 + 40  # to full loudness and in
+    assert np.array_equal(rest[n_fade:], np.arange(position, n_pushed).astype(np.int16)[n_fade:])
 
 
 @pytest.mark.virtual_time
