@@ -49,14 +49,16 @@ class Round:
 
 
 def interleaved(variants: Sequence[str], repeats: int, warm_up: int = 0) -> Iterator[Round]:
-    """All rounds: warm-ups first, each round one measurement of every variant, order alternating.
+    """All rounds: warm-ups first, each round one measurement of every variant.
+
+    Each round begins with the next variant, so that of three or more none ever follows itself.
 
     >>> [r.variant for r in interleaved(["a", "b"], repeats=2)]
     ['a', 'b', 'b', 'a']
     """
     for index in range(warm_up + repeats):
-        order = variants if index % 2 == 0 else list(reversed(variants))
-        for variant in order:
+        first = index % len(variants)
+        for variant in [*variants[first:], *variants[:first]]:
             yield Round(max(0, index - warm_up), variant, index < warm_up)
 
 
