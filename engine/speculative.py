@@ -137,16 +137,13 @@ class ModelDrafter:
 
 
 class RunningMean:
-    """Of all values while they are few, then of about the last `MEMORY`."""
+    """Of all values while they are few, then of about the last ten."""
 
-    MEMORY = 10
-
-    def __init__(self, value: float = 0.0) -> None:
-        """value: what it is taken for until something is measured."""
-        self.value, self._n = value, 0
+    def __init__(self) -> None:
+        self.value, self._n = 0.0, 0
 
     def add(self, value: float) -> None:
-        self._n = min(self._n + 1, self.MEMORY)
+        self._n = min(self._n + 1, 10)
         self.value += (value - self.value) / self._n
 
 
@@ -176,36 +173,44 @@ class DraftLength:
         self._lengths = tuple(lengths)
         self.acceptance = 0.7  # of all requests; optimistic: the first drafts tell
         self._acceptance_of: dict[str, float] = {}  # by branch
-        self._step_ms: dict[tuple[int, int], float] = {}  # by replies, and tokens drafted for each
-        self._draft_ms = 0.0  # per drafted token
+        self._step_ms: dict[tuple[int, int], RunningMean] = {}  # by replies, and tokens for each
+        self._draft_ms = RunningMean()  # per drafted token
         self._debt_ms = 0.0
         self._rest, self._n_resting = self.REST, self.N_MEASURED
+        self._n_working = 0  # steps since the last plain one
 
     def choose(self, branch_id: str, n_replies: int) -> int:
         """How many tokens to draft for one of `n_replies` that share the coming step."""
-        plain_ms = self._step_ms.get((n_replies, 0))
+        plain_ms = self._plain_ms(n_replies)
         if self._n_resting > 0 or plain_ms is None or not self._lengths:
+            return 0
+        if self._n_working >= self.PLAIN_EVERY:
             return 0
         acceptance = self._acceptance_of.get(branch_id, self.acceptance)
 
         def ms_per_token(n_drafted: int) -> float:
             step_ms = self._expected_ms(n_replies, n_drafted, plain_ms)
             n_tokens = sum(acceptance**i for i in range(n_drafted + 1))
-            return (step_ms + n_replies * n_drafted * self._draft_ms) / n_tokens
+            return (step_ms + n_replies * n_drafted * self._draft_ms.value) / n_tokens
 
         return min(self._lengths, key=ms_per_token)
 
     def _expected_ms(self, n_replies: int, n_drafted: int, plain_ms: float) -> float:
+        measured = self._step_ms.get((n_replies, n_drafted))
         # A few more rows cost a tenth of a step each until measured.
-        return self._step_ms.get((n_replies, n_drafted), plain_ms * (1 + 0.1 * n_drafted))
+        return measured.value if measured else plain_ms * (1 + 0.1 * n_drafted)
+
+    def _plain_ms(self, n_replies: int) -> float | None:
+        measured = self._step_ms.get((n_replies, 0))
+        return measured.value if measured else None
 
     def drafted(self, n_replies: int, n_drafted: int, elapsed_ms: float) -> None:
         """Learn what drafting for one of `n_replies` costs, reading a prompt included."""
         self._debt_ms += elapsed_ms
         if n_drafted:
-            self._draft_ms = self._mean(self._draft_ms, elapsed_ms / n_drafted)
+            self._draft_ms.add(elapsed_ms / n_drafted)
         else:  # there will be nothing to verify
-            self._settle(self._step_ms.get((n_replies, 0)))
+            self._settle(self._plain_ms(n_replies))
 
     def verified(self, branch_id: str, n_drafted: int, n_accepted: int) -> None:
         """Learn how many guesses at one reply stood."""
@@ -224,10 +229,11 @@ class DraftLength:
         elapsed_ms: None where the step had company; then it cost what such steps did before.
         """
         if elapsed_ms is not None:
-            known = self._step_ms.get((n_replies, n_drafted), elapsed_ms)
-            elapsed_ms = min(elapsed_ms, self.OUTLIER * known)
-            self._step_ms[n_replies, n_drafted] = self._mean(known, elapsed_ms)
-        plain_ms = self._step_ms.get((n_replies, 0))
+            known = self._step_ms.setdefault((n_replies, n_drafted), RunningMean())
+            elapsed_ms = min(elapsed_ms, self.OUTLIER * (known.value or elapsed_ms))
+            known.add(elapsed_ms)
+        self._n_working = self._n_working + 1 if n_drafted else 0
+        plain_ms = self._plain_ms(n_replies)
         if plain_ms is None:
             return
         if n_drafted:

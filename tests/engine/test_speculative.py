@@ -250,6 +250,17 @@ def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_tenth(read_ms: f
     assert spent_ms <= 1.1 * 2.0 * 2000
 
 
+def test_a_drafter_that_looked_good_beside_slow_first_steps_is_found_out() -> None:
+    """While the machine warms up a plain step takes 6 ms, then 2; a drafted one always takes 4."""
+    length, n_drafted_steps = DraftLength([1]), 0
+    for step in range(1000):
+        k = length.choose("b", 1)
+        length.verified("b", k, k * (step % 2))
+        length.stepped(1, k, k * (step % 2), 4.0 if k else 6.0 if step < 20 else 2.0)
+        n_drafted_steps += k
+    assert 0 < n_drafted_steps < 400
+
+
 @pytest.mark.parametrize("has_company", [False, True])
 def test_in_a_batch_what_a_step_costs_and_gains_counts_once(has_company: bool) -> None:
     """8 replies: a drafted step takes three plain ones and gives each reply 1.5 tokens."""
