@@ -60,6 +60,7 @@ class Interruption:
             case "duck":
                 turn.playout.duck()
             case "hold":
+                turn.playout.duck()  # where it was not ducked before, the fade is as quick
                 turn.playout.hold()
             case "resume" | "go_on":
                 turn.playout.resume()

@@ -244,8 +244,8 @@ class Pacer:
         count = min(self.rate_hz * FADE_OUT_MS // 1000, self._n_sendable)
         if not count:
             return None
-        samples = self._draw(count)
-        curve = self._gain * (0.5 + 0.5 * np.cos(np.pi * np.arange(count) / count))
+        samples = self._shape(self._draw(count))  # a duck that is due makes it steeper
+        curve = 0.5 + 0.5 * np.cos(np.pi * np.arange(count) / count)
         faded = np.rint(samples * curve).astype(np.int16)
         return replace(self._sent(faded, self._play_end_s), is_fade=True)
 

@@ -107,6 +107,23 @@ def test_hold_then_resume_loses_and_repeats_no_sample() -> None:
     assert np.array_equal(tail[40:], ramp(600)[n_before + 40 :])
 
 
+@pytest.mark.parametrize("ducks_before", [True, False])
+def test_a_hold_without_a_duck_before_is_as_quiet_as_soon(ducks_before: bool) -> None:
+    pacer = Pacer(RATE_HZ, lead_ms=40)
+    pacer.push(flat(600))
+    _, now_s = sent_until(pacer, 0.0, 0.2)
+    pacer.duck()
+    if ducks_before:
+        now_s = pacer.play_end_s
+        assert pacer.next_chunk(now_s) is not None
+    fade = pacer.hold()
+    assert fade is not None and len(fade.samples) == 120
+    assert np.abs(fade.samples[40:]).max() <= FLAT * DUCK_GAIN  # within the ramp of a duck
+    pacer.resume()
+    chunks, _ = sent_until(pacer, now_s, now_s + 0.2)
+    assert chunks[-1].samples[-1] == FLAT
+
+
 def test_after_a_stop_comes_one_fade_and_then_nothing_ever() -> None:
     pacer = Pacer(RATE_HZ)
     pacer.push(flat(1000))
