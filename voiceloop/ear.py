@@ -67,8 +67,11 @@ class Ear(Protocol):
     def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
         """The open turn's hypothesis; `full`: it covers all that was said before this pause."""
 
-    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
-        """The turn is over; its final words follow in `on_turn` or `on_turn_failed`."""
+    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> bool:
+        """The turn is over; its final words follow in `on_turn` or `on_turn_failed`.
+
+        False: it was no turn but a sound over the agent, and nobody's.
+        """
 
     def on_turn(self, turn: TurnInput) -> None: ...
 

@@ -132,10 +132,10 @@ class Floor:
         if self._caller_open and paused_ms is not None and answers and self._turn is None:
             self._turns.drafts.consider(words, p_end, paused_ms, self.listener.needed_ms)
 
-    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
+    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> bool:
         if not self._caller_open:
             if self._agent_has_floor() and not self._takes_floor_late(hypothesis):
-                return  # its words, if any, are nobody's: `on_turn` finds nothing awaited
+                return False  # its words, if any, are nobody's: `on_turn` finds nothing awaited
             assert self._activity is not None
             if not self._caller_open:
                 self._caller_begins(self._activity)
@@ -149,6 +149,7 @@ class Floor:
         respond = respond and self._settings.type == "realtime"
         self._awaited[segment] = Awaited(item_id, respond)
         self._services.on_output()
+        return True
 
     def _takes_floor_late(self, hypothesis: tuple[str, ...]) -> bool:
         """The turn ended before the judge was sure: words decide, else the agent goes on."""

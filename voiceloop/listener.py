@@ -282,25 +282,27 @@ class Listener:
         timeline.mark("endpoint_decision", self._clock())
         timeline.facts["endpoint"] = facts
         if not (stretch.flushed and stretch.hypothesis):
-            segment = self._finalize(stretch, timeline)
-            self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis)
+            self._conclude(self._finalize(stretch, timeline), stretch)
             return
         # The answer to the flush holds all that was said: the final pass has nothing to add, and
         # waiting for it costs 15-40 ms.
         timeline.mark("transcript_final", self._clock())
         segment = self._recognition.segment
         turn = stretch.turn_input(segment, timeline)
-        self._endpointing.end_turn()
-        self.discard()
-        self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis)
+        self._recognition.discard()
+        self._conclude(segment, stretch)
         self._ear.on_turn(turn)
 
     def _finalize(self, stretch: Stretch, timeline: TurnTimeline) -> int:
         segment = self._recognition.finalize()
         self._ended[segment] = stretch.turn_input(segment, timeline)
-        self._endpointing.end_turn()
-        self._idle()
         return segment
+
+    def _conclude(self, segment: int, stretch: Stretch) -> None:
+        """Only a turn of the caller tells how the caller pauses; the ear knows whose it was."""
+        if self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis):
+            self._endpointing.end_turn()
+        self._idle()
 
     def _idle(self) -> None:
         self._stretch = None
@@ -318,6 +320,8 @@ class Listener:
         timeline.mark("speech_end", self._arrival_s(stretch.last_sound_ms))
         timeline.mark("endpoint_decision", self._clock())
         timeline.facts["endpoint"] = {"reason": "commit"}
+        self._endpointing.end_turn()
+        self._idle()
         return self._finalize(stretch, timeline)
 
     def ask_for_words(self) -> None:

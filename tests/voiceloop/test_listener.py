@@ -39,6 +39,7 @@ class RecordingEar:
         self.turns: list[TurnInput] = []
         self.failures: list[BackendError] = []
         self.words: list[tuple[str, ...]] = []
+        self.takes_turns = True
 
     def on_sound(self, is_sound: bool) -> None: ...
 
@@ -51,8 +52,9 @@ class RecordingEar:
     def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
         self.words.append(stable + unstable)
 
-    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> None:
+    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> bool:
         self.ending.append(end_ms)
+        return self.takes_turns
 
     def on_turn(self, turn: TurnInput) -> None:
         self.turns.append(turn)
@@ -262,6 +264,19 @@ async def test_only_what_ended_as_a_turn_tells_how_its_caller_pauses(clock: Cloc
         await bench.say(800)
         await bench.be_quiet(600)
         assert bench.listener._endpointing.evidence.habit_ms == 200.0
+
+
+async def test_a_sound_over_the_agent_tells_nothing_of_how_its_caller_pauses(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer(["one two three", "one two three"])) as bench:
+        bench.ear.takes_turns = False  # the agent goes on: its words are nobody's
+        await bench.say(800)
+        await bench.be_quiet(600)
+        assert len(bench.ear.ending) == 1 and not bench.listener.in_speech
+        assert bench.listener._endpointing.evidence.habit_ms is None
+        bench.ear.takes_turns = True
+        await bench.say(800)
+        await bench.be_quiet(600)
+        assert bench.listener._endpointing.evidence.habit_ms is not None
 
 
 async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) -> None:
