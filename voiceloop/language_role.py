@@ -44,8 +44,9 @@ from voiceloop.worker_messages import (
 
 WARM_UP_BRANCH = "warm_up"
 WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
-# The first clause that is no mere "Sure,", and as much of the next as shows a voice that it ended.
-A_CLAUSE_AND_MORE = re.compile(r"^.{8,}?[.,;:?!]\s.{6}", re.DOTALL)
+# The first clause that is no mere "Sure,", and as much of the next as shows a voice that it ended;
+# or, where a sentence goes on without a mark, more than four seconds of speech.
+ENOUGH_TO_HOLD = re.compile(r"^.{8,}?[.,;:?!]\s.{6}|^.{64}.*?\s", re.DOTALL)
 WARM_UP_HISTORY = (ChatMessage("system", "You are a helpful assistant."),)
 
 
@@ -142,7 +143,7 @@ class ChatBranch:
                 return StreamEvent(self.stream_id, staged)
             case engine_types.DraftDelta(draft_id=draft_id, text=text) if draft_id == self._draft:
                 self._draft_text += text
-                if A_CLAUSE_AND_MORE.search(self._draft_text):
+                if ENOUGH_TO_HOLD.search(self._draft_text):
                     self.stop_draft()  # enough to hold; the rest costs little once it is wanted
                 return StreamEvent(self.stream_id, DraftDelta(self._draft_number, text))
             case engine_types.DraftCall(draft_id=draft_id) if draft_id == self._draft:

@@ -319,10 +319,18 @@ def test_nothing_comes_from_a_closed_stream(model: RecordingEngine, role: Langua
     assert model.calls[-1] == ("1 close", "")
 
 
-def test_a_draft_stops_behind_its_first_clause(role: LanguageRole, model: RecordingEngine) -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        ["Sure, one ", "latte coming. ", "Anything else?"],
+        ["Plants turn the light of the sun ", "and the water of the soil and ", "the air into "],
+    ],
+)
+def test_a_draft_stops_behind_its_first_clause_or_where_it_has_none_after_four_seconds(
+    role: LanguageRole, model: RecordingEngine, made: list[str]
+) -> None:
     role.receive(OpenBranch("s", ()))
     role.receive(Speculate("s", 4, "hello", PARAMS))
-    made = ["Sure, one ", "latte coming. ", "Anything else?"]
     model.due += [engine_types.DraftDelta("s#1", "draft_1", text, 3) for text in made[:2]]
     told = [event.event for event in role.step() if isinstance(event, StreamEvent)]
     assert told[-2:] == [DraftDelta(4, text) for text in made[:2]]
