@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,7 +33,7 @@ from clients.waveform import FULL_SCALE, room_noise, speech_start
 from voiceloop.agent import BargeIn, embedded_agent
 from voiceloop.barge_in import BargeInJudge
 from voiceloop.listener import ONSET_WINDOWS, PRE_ROLL_MS
-from voiceloop.prosody import LoudnessTrack
+from voiceloop.prosody import sound_ms_of
 
 Kind = Literal["backchannel", "noise", "interruption"]
 BACKCHANNELS = ("mm hmm.", "uh huh.", "yeah.", "right.", "okay.", "I see.", "yeah, right.")
@@ -61,6 +61,7 @@ class Verdict:
     """stopped_ms: from the waveform's onset to the stop; None where the agent goes on."""
 
     sound: Sound
+    ducked_ms: float | None  # the next write is quieter
     held_ms: float | None  # the wire falls silent
     stopped_ms: float | None
     words: tuple[str, ...]
@@ -112,13 +113,6 @@ def door(seed: int) -> Samples:
     return to_int16(60000 * low * np.exp(-t / 0.08))
 
 
-def led_in_of(pre_roll: Iterable[Samples]) -> float:
-    """As `voiceloop.listener` reads it at an onset: sound before the detector's, in ms."""
-    loudness = LoudnessTrack()
-    loudness.feed(np.concatenate(tuple(pre_roll)))
-    return max(0.0, loudness.sound_ms() - ONSET_WINDOWS * WINDOW_MS)
-
-
 def _in_room(name: str, kind: Kind, samples: Samples) -> Sound:
     loud = float(np.sqrt(np.mean(np.square(samples.astype(np.float64))))) or 1.0
     level = samples * (FULL_SCALE * 10.0 ** (SOUND_DBFS / 20.0) / loud)
@@ -145,15 +139,19 @@ class Floor:
         led_in_ms = 0.0
         onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
         words: list[tuple[float, tuple[str, ...]]] = []
-        held_ms = stopped_ms = None
+        ducked_ms = held_ms = stopped_ms = None
         probabilities: list[float] = []
         for start in range(0, len(sound.samples) - WINDOW + 1, WINDOW):
             now_ms = (start + WINDOW) / MS
             window = sound.samples[start : start + WINDOW]
             probability = vad.feed(window)[0].probability
             pre_roll.append(window)
-            if listening.window(now_ms, probability) == "onset":
-                led_in_ms = led_in_of(pre_roll)
+            is_onset = listening.window(now_ms, probability) == "onset"
+            if is_onset:
+                led_in_ms = max(0.0, sound_ms_of(pre_roll) - ONSET_WINDOWS * WINDOW_MS)
+            is_first_loud = listening.onset_ms is None and listening.n_loud > 0
+            if is_first_loud and sound_ms_of(pre_roll) >= self._options.duck_ms:
+                ducked_ms = now_ms - onset_ms if ducked_ms is None else ducked_ms
             self._recognizer.feed(stream, window)
             words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]
             if listening.onset_ms is None:
@@ -167,6 +165,8 @@ class Floor:
             action = judge.judge(
                 speech_ms, silence_ms, reply_ends_soon=False, voice=voice, led_in_ms=led_in_ms
             )
+            if action is not None and ducked_ms is None:
+                ducked_ms = now_ms - onset_ms
             if action in ("hold", "stop") and held_ms is None:
                 held_ms = now_ms - onset_ms
             if action == "stop":
@@ -177,7 +177,7 @@ class Floor:
             if action == "resume":
                 listening, probabilities, words = Listening(), [], []
         self._recognizer.close(stream)
-        return Verdict(sound, held_ms, stopped_ms, words[-1][1] if words else ())
+        return Verdict(sound, ducked_ms, held_ms, stopped_ms, words[-1][1] if words else ())
 
     def _words(self) -> Iterator[tuple[str, ...]]:
         while self._recognizer.has_work():
@@ -200,11 +200,17 @@ def main() -> int:
         of_it = [verdict for verdict in verdicts if verdict.sound.kind == kind]
         stopped = [verdict for verdict in of_it if verdict.stopped_ms is not None]
         shares[kind] = 100.0 * len(stopped) / len(of_it)
-        print(f"{kind}: {len(stopped)} of {len(of_it)} stop the agent")
+        n_ducked = sum(verdict.ducked_ms is not None for verdict in of_it)
+        n_held = sum(verdict.held_ms is not None for verdict in of_it)
+        print(
+            f"{kind}: {n_ducked} of {len(of_it)} duck the agent, {n_held} hold it, "
+            f"{len(stopped)} stop it"
+        )
         for verdict in of_it:
             if (verdict.stopped_ms is None) == (kind == "interruption"):
                 print(f"  {verdict.sound.name}: heard {' '.join(verdict.words)!r}")
     interruptions = [v for v in verdicts if v.sound.kind == "interruption"]
+    ducked_ms = [v.ducked_ms for v in interruptions if v.ducked_ms is not None]
     held_ms = [v.held_ms for v in interruptions if v.held_ms is not None]
     stopped_ms = [v.stopped_ms for v in interruptions if v.stopped_ms is not None]
     quiet = [v for v in verdicts if v.sound.kind != "interruption"]
@@ -217,7 +223,11 @@ def main() -> int:
     print(bar_table(bars))
     times = {
         name: {f"p{p}": percentile(values, p) for p in (50, 95)}
-        for name, values in (("onset_to_hold_ms", held_ms), ("onset_to_stop_ms", stopped_ms))
+        for name, values in (
+            ("onset_to_duck_ms", ducked_ms),
+            ("onset_to_hold_ms", held_ms),
+            ("onset_to_stop_ms", stopped_ms),
+        )
     }
     print(times)
     path = write_results(results("backchannels", 0, {}, bars, shares=shares, times=times))

@@ -56,8 +56,11 @@ class Awaited:
 class Ear(Protocol):
     """Who acts on what was heard (the session). No callback may block."""
 
-    def on_sound(self, is_sound: bool) -> None:
-        """A first loud window, of which speech may come; False: it did not."""
+    def on_sound(self, lasting_ms: float | None) -> None:
+        """A first loud window, of which speech may come; None: it did not.
+
+        lasting_ms: so long the sound has lasted already, by its loudness; 0 where that cannot tell.
+        """
 
     def on_speech_onset(self, activity: Activity) -> None: ...
 

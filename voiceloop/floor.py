@@ -84,9 +84,9 @@ class Floor:
 
     # --- the caller (Ear) ---
 
-    def on_sound(self, is_sound: bool) -> None:
+    def on_sound(self, lasting_ms: float | None) -> None:
         if self._turn is not None and self._agent_has_floor():
-            self._interruption.suspect(self._turn, is_sound)
+            self._interruption.suspect(self._turn, lasting_ms)
 
     def on_speech_onset(self, activity: Activity) -> None:
         self._interruption.reset()

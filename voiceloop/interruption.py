@@ -1,7 +1,7 @@
 """A sound heard over the agent: judged, and acted on where it is not yet a turn of the caller.
 
-Owns the judge and what its verdicts do to the agent's playout: beware at the first loud window,
-duck, hold, go on. Stopping the agent for good is the floor's to do.
+Owns the judge and what its verdicts do to the agent's playout: beware or duck at the first loud
+window, duck, hold, go on. Stopping the agent for good is the floor's to do.
 """
 
 from __future__ import annotations
@@ -29,14 +29,21 @@ class Interruption:
         """Whose sound it was is settled, or it is over."""
         self._judge.reset()
 
-    def suspect(self, turn: Turn, is_sound: bool) -> None:
-        """One loud window, too short to judge: send no further ahead than must be."""
-        if not self._judge.options.enabled:
+    def suspect(self, turn: Turn, lasting_ms: float | None) -> None:
+        """One loud window, too short to judge: send no further ahead than must be.
+
+        Where its sound has lasted long enough by itself, it is heard by now that it is noticed.
+        """
+        options = self._judge.options
+        if not options.enabled:
             return
-        if is_sound:
+        if lasting_ms is None:
+            if self._judge.state == "idle":
+                turn.playout.resume()
+        elif lasting_ms >= options.duck_ms and not self._judge.hears_itself:
+            turn.playout.duck()
+        else:
             turn.playout.beware()
-        elif self._judge.state == "idle":
-            turn.playout.resume()
 
     def observe_words(self, words: tuple[str, ...]) -> None:
         self._judge.observe_words(words)

@@ -20,7 +20,7 @@ from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptio
 from voiceloop.ear import Ear, TurnInput
 from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
-from voiceloop.prosody import Prosody
+from voiceloop.prosody import Prosody, sound_ms_of
 from voiceloop.recognition import Recognition
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 from voiceloop.stretch import Stretch
@@ -185,12 +185,13 @@ class Listener:
     def _await_onset(self, end_ms: float, probability: float) -> None:
         if probability >= self._threshold:
             self._n_onset_windows += 1
-            self._ear.on_sound(True)
+            if self._n_onset_windows >= ONSET_WINDOWS:
+                self._begin(end_ms)
+            else:
+                self._ear.on_sound(sound_ms_of(self._pre_roll))
         elif self._n_onset_windows:
             self._n_onset_windows = 0
-            self._ear.on_sound(False)
-        if self._n_onset_windows >= ONSET_WINDOWS:
-            self._begin(end_ms)
+            self._ear.on_sound(None)
 
     def _begin(self, end_ms: float) -> None:
         self._n_onset_windows = 0

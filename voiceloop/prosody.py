@@ -9,6 +9,7 @@ Pure; samples are mono int16 at 16 kHz.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,14 @@ class LoudnessTrack:
         if not len(begins) or len(levels) - 1 - sounding[-1] > CLOSURE_FRAMES:
             return 0.0
         return 10.0 * (len(levels) - int(begins[-1]))
+
+
+def sound_ms_of(pieces: Iterable[NDArray[np.int16]]) -> float:
+    """`LoudnessTrack.sound_ms` of these pieces of audio, one after the other."""
+    track = LoudnessTrack()
+    for piece in pieces:
+        track.feed(piece)
+    return track.sound_ms()
 
 
 class Prosody:

@@ -15,7 +15,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_ba
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.ear import Activity
 from voiceloop.interruption import Interruption
-from voiceloop.playout import CAREFUL_LEAD_MS, LEAD_MS, Pacer, Playout
+from voiceloop.playout import CAREFUL_LEAD_MS, DUCK_GAIN, LEAD_MS, Pacer, Playout
 from voiceloop.telemetry import Metrics
 
 pytestmark = pytest.mark.virtual_time
@@ -102,12 +102,37 @@ def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
         interruption.observe_words(("upon", "a", "time"))
         interruption.judge(Activity(0.0, 400.0, 300.0, 0.0), turn)
         interruption.reset()
-    interruption.suspect(turn, True)
+    interruption.suspect(turn, 40.0)
     assert interruption.judge(Activity(0.0, speech_ms, silence_ms, 0.0), turn) is None
     pacer.push(np.zeros(8000, np.int16))
     while pacer.next_chunk(0.0) is not None:
         pass
     assert pacer.sent_ms == (CAREFUL_LEAD_MS if is_careful else LEAD_MS)
+
+
+@pytest.mark.parametrize(
+    ("lasting_ms", "hears_itself", "is_ducked"),
+    [(64.0, False, True), (40.0, False, False), (300.0, True, False)],
+)
+def test_a_sound_that_has_lasted_long_enough_ducks_at_its_first_loud_window(
+    lasting_ms: float, hears_itself: bool, is_ducked: bool
+) -> None:
+    interruption = Interruption(BargeIn(), Metrics(), lambda: 0.0)
+    interruption._judge.hears_itself = hears_itself
+    pacer = Pacer(8000)
+    turn: Any = SimpleNamespace(playout=Playout(pacer, lambda chunk: None, lambda: 0.0))
+    pacer.push(np.full(8000, 1000, np.int16))
+
+    def level_at(now_s: float) -> int:
+        chunks = []
+        while (chunk := pacer.next_chunk(now_s)) is not None:
+            chunks.append(chunk)
+        return int(chunks[-1].samples[-1])
+
+    interruption.suspect(turn, lasting_ms)
+    assert level_at(0.0) == (round(1000 * DUCK_GAIN) if is_ducked else 1000)
+    interruption.suspect(turn, None)  # no speech came of it
+    assert level_at(0.3) == 1000
 
 
 def heard_levels(caller: Caller, from_s: float) -> list[tuple[float, float]]:

@@ -40,8 +40,10 @@ class RecordingEar:
         self.failures: list[BackendError] = []
         self.words: list[tuple[str, ...]] = []
         self.takes_turns = True
+        self.sounds: list[float | None] = []
 
-    def on_sound(self, is_sound: bool) -> None: ...
+    def on_sound(self, lasting_ms: float | None) -> None:
+        self.sounds.append(lasting_ms)
 
     def on_speech_onset(self, activity: Activity) -> None:
         self.onsets.append(activity)
@@ -164,6 +166,16 @@ async def test_a_soft_sound_before_the_onset_is_told_apart_from_the_voice(clock:
     assert first.led_in_ms == pytest.approx(120, abs=40)  # windows and chunks
     assert second.led_in_ms <= 40
     assert first.speech_ms == second.speech_ms == 64.0
+    first_ms, second_ms = bench.ear.sounds
+    assert first_ms == pytest.approx(120 + 32, abs=30) and second_ms == pytest.approx(32, abs=30)
+
+
+async def test_a_sound_right_after_one_that_was_given_back_has_no_beginning(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(500)
+        bench.ear.on_activity = lambda activity: bench.listener.discard()  # type: ignore[method-assign]
+        await bench.play(tone(640, bench.format.rate), chunk_ms=320)
+    assert len(bench.ear.onsets) > 2 and 0.0 in bench.ear.sounds
 
 
 async def test_a_click_is_no_onset(clock: Clock) -> None:
