@@ -57,11 +57,12 @@ class BargeIn:
 
     After ``duck_ms`` of the caller's voice the agent gets quieter, after ``hold_ms`` it falls
     silent: to the ear the caller has the floor from there on, and only whether the agent takes it
-    back is open. It yields for good after ``least_words`` words (within at least ``words_ms`` of
-    speech) that are no ``backchannels``, at one of the ``stop_words``, or after ``stop_ms`` of what
-    is plainly a voice. A shorter sound gives the floor back; one that is neither words nor plainly
-    a voice is talked over after two seconds. With ``stop_ms`` at 250 the caller would hear nothing
-    sooner, but nearly every "yeah" would end the reply.
+    back is open. Both count the sound that leads into the voice ("st" in "stop"). It yields for
+    good after ``least_words`` words (within at least ``words_ms`` of speech) that are no
+    ``backchannels``, at one of the ``stop_words``, or after ``stop_ms`` of what is plainly a voice.
+    A shorter sound gives the floor back; one that is neither words nor plainly a voice is talked
+    over after two seconds. With ``stop_ms`` at 250 the caller would hear nothing sooner, but nearly
+    every "yeah" would end the reply.
     A recognizer that mishears "mm-hm" as a word wants more words.
     ``echo_guard``: words the agent has just spoken do not count.
     """
