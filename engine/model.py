@@ -20,6 +20,7 @@ from .linear import Linear, MakeLinear, lay_together, make_linear
 from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
 from .packed import join, read_weight
 
+N_REFINED = 8  # tokens of a row whose logits are computed again where bf16 has rounded them
 MAX_AHEAD = 32  # positions past the context that a step computed ahead of its turn may touch
 
 # Whether somebody more urgent waits for the step under way.
@@ -160,7 +161,7 @@ class Decoder:
         head_quant = None if quant is None else "int8"
         self.head = make_linear(head, None, dtype=self.dtype, quant=head_quant, device=device)
         norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
-        self.norm = Norm(norm.to(device), config.norm_eps, self.dtype)
+        self.norm = Norm(norm.to(device), config.norm_eps, _residual_dtype(self.dtype))
         self.layers = [
             Layer(checkpoint, config, i, quant, self.dtype, device, make_linear)
             for i in range(config.n_layers)
@@ -215,9 +216,20 @@ class Decoder:
         return self.norm(x[wanted])
 
     def logits(self, states: Tensor) -> Tensor:
-        """Of states [rows, hidden]: [rows, vocab], fp32 (fp64 for an fp64 model)."""
-        logits = self.head(states)
-        return logits if logits.dtype == torch.float64 else logits.float()
+        """Of states [rows, hidden]: [rows, vocab], fp32 (fp64 for an fp64 model).
+
+        bf16 has 8 bits: at 16 its numbers lie 0.125 apart, and likely tokens tie. Where the head is
+        the embedding, whose rows are at hand, the likeliest are computed again in fp32.
+        """
+        logits = self.head(states.to(self.dtype))
+        if logits.dtype != torch.bfloat16:
+            return logits
+        logits = logits.float()
+        if self.config.tied_head:
+            likely = logits.topk(N_REFINED).indices
+            rows = self.embedding[likely].float()
+            logits.scatter_(1, likely, torch.linalg.vecdot(rows, states[:, None]))
+        return logits
 
     def _project(
         self, layer: Layer, index: int, x: Tensor, cos: Tensor, sin: Tensor, plan: Plan,

@@ -1,5 +1,6 @@
 """Every model family against transformers, in fp32, on tiny random checkpoints."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from engine.kv_cache import KvPool
 from engine.loader import Checkpoint, read_config
-from engine.model import Decoder
+from engine.model import N_REFINED, Decoder
 from engine.prefix_tree import PrefixTree
 from engine.runner import Extension, Runner
 from engine.sequence import Sequence
@@ -121,3 +122,17 @@ def test_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None
         first, second = bench.extend((long, 1), (short, 1))
         assert relative_error(first[0], expected[30 + step]) <= 1e-4
         assert relative_error(second[0], expected[19 + step]) <= 1e-4
+
+
+def test_the_likeliest_tokens_are_not_tied_by_bf16(write_checkpoint: Callable[..., Path]) -> None:
+    folder = write_checkpoint(tie_word_embeddings=True)
+    decoder = Decoder(
+        Checkpoint(folder), read_config(folder), dtype="bf16", quant="int8", device="cpu",
+        context_length=32,
+    )  # fmt: skip
+    states = 20 * torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
+    truth = states @ decoder.embedding.float().T
+    error = (decoder.logits(states) - truth).abs()
+    likely = decoder.logits(states).topk(N_REFINED).indices
+    assert error.gather(1, likely).max() < 1e-3
+    assert error.max() > 0.1
