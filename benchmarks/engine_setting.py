@@ -57,7 +57,7 @@ class Setting:
         said = CALLERS[index % len(CALLERS)]
         messages = [
             {"role": "system", "content": "You answer the phone of a small business. Be brief."},
-            {"role": "user", "content": CALLERS[(index * 5 + 1) % len(CALLERS)]},
+            {"role": "user", "content": CALLERS[(index * 5 + 1 + index // 8) % len(CALLERS)]},
             {"role": "assistant", "content": "One moment, please. Is there anything else?"},
             {"role": "user", "content": said},
         ]
