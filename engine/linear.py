@@ -181,5 +181,5 @@ def lay_together(products: Iterable[Linear]) -> None:
         weight = codes[place : place + product.weight.numel()].view(product.weight.shape)
         product.weight = weight.copy_(product.weight)
         place += weight.numel()
-    with suppress(AttributeError):  # glibc keeps what is freed, for hundreds of MB of old codes
-        ctypes.CDLL(None).malloc_trim(0)
+        with suppress(AttributeError):  # glibc keeps the old codes: all of them, held twice
+            ctypes.CDLL(None).malloc_trim(0)
