@@ -155,8 +155,8 @@ class DraftLength:
     the same tokens is kept as a debt. At the price of `LIMIT` steps drafting rests, then tries
     again; a rest is never below `REPAID` times the debt, and doubles as long as trials lose. So
     over many replies less than a tenth is lost; the first trial can be a large part of a short one.
-    A drafter at work stands back for one step in `PLAIN_EVERY`: what a plain step costs changes
-    with the machine's load and the context, and a drafter judged by an old cost may lose for ever.
+    A drafter at work stands back for a step now and then: what a plain one costs changes with the
+    machine's load and the context, and a drafter judged by an old cost may lose for ever.
     """
 
     LIMIT = 2.0  # plain steps a trial may lose
@@ -164,13 +164,15 @@ class DraftLength:
     LONGEST_REST = 4096  # unless a single trial costs more
     REPAID = 32  # plain steps of rest for each one lost
     N_MEASURED = 8  # plain steps before the first trial, for there is nothing to compare with
-    PLAIN_EVERY = 16
     MEMORY = 0.9  # weight of the past in a request's acceptance
     OUTLIER = 3.0  # times the mean: a step that took longer was held up by something else
 
-    def __init__(self, lengths: Iterable[int]) -> None:
-        """lengths: how many tokens may be drafted, apart from none."""
-        self._lengths = tuple(lengths)
+    def __init__(self, lengths: Iterable[int], plain_every: int = 16) -> None:
+        """lengths: how many tokens may be drafted, apart from none.
+
+        plain_every: drafted steps after which one is plain.
+        """
+        self._lengths, self._plain_every = tuple(lengths), plain_every
         self.acceptance = 0.7  # of all requests; optimistic: the first drafts tell
         self._acceptance_of: dict[str, float] = {}  # by branch
         self._step_ms: dict[tuple[int, int], RunningMean] = {}  # by replies, and tokens for each
@@ -184,7 +186,7 @@ class DraftLength:
         plain_ms = self._plain_ms(n_replies)
         if self._n_resting > 0 or plain_ms is None or not self._lengths:
             return 0
-        if self._n_working >= self.PLAIN_EVERY:
+        if self._n_working >= self._plain_every:
             return 0
         acceptance = self._acceptance_of.get(branch_id, self.acceptance)
 

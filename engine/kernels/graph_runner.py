@@ -86,7 +86,9 @@ class GraphRunner:
         model = KernelDecoder(
             decoder, pool, kernels, n_rows=shapes[0].n_total, n_split=MAX_ROWS, n_tokens=n_tokens
         )
-        self.length = DraftLength([q - 1 for q in self._decode_rows if q > 1])
+        # What is chosen holds for a run of steps, a plain one to compare with too.
+        lengths = [q - 1 for q in self._decode_rows if q > 1]
+        self.length = DraftLength(lengths, plain_every=16 * STEPS_PER_CHOICE)
         self._newest: dict[StepShape, int] = {}  # copy of the results used last
         self._writing: dict[tuple[StepShape, int], Launch] = {}
         self._history = (
