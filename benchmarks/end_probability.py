@@ -1,6 +1,7 @@
 """P(end of turn) after the words of a pause, from the embedded agent's engine.
 
-Owns the questions put to one checkpoint; its answers are kept on disk by the checkpoint's digest.
+Owns the questions put to one checkpoint; its answers are kept on disk by the checkpoint's digest,
+that of its end-of-turn head included.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from engine.engine import Engine
 from engine.types import EngineConfig, Staged
 
 INSTRUCTIONS = "You are a friendly voice assistant. Answer in short sentences."
+READ_BY = "head, or marks"  # `engine.end_of_turn`: to be reworded where it reads something else
 ENGINE_LAG_MS = 20.0  # staging a pause's last words, the hop included: measured 10-20 ms in calls
 
 Messages = tuple[tuple[str, str], ...]
@@ -32,7 +34,7 @@ class EndProbability:
 
     def after(self, history: Messages, words: tuple[str, ...]) -> float:
         """P(end) when the caller has said these words, after these messages (role, text)."""
-        key = digest(self.checkpoint, INSTRUCTIONS, repr(history), " ".join(words))
+        key = digest(self.checkpoint, READ_BY, INSTRUCTIONS, repr(history), " ".join(words))
         return float(cached("p_end", key, lambda: self._ask(history, words)))
 
     def _ask(self, history: Messages, words: tuple[str, ...]) -> float:

@@ -30,7 +30,7 @@ from benchmarks.endpointing_set import COPIES, CallerTurn, caller_turns
 from benchmarks.harness import Bar, bar_table, results, write_results
 from benchmarks.hazard_fit import samples_of
 from benchmarks.heard_turn import EmbeddedRecognizer, pauses_of
-from benchmarks.operating_points import as_toml, costs, fit_both, scored_turns
+from benchmarks.operating_points import SURE, UNSURE, as_toml, costs, fit_both, scored_turns
 from benchmarks.pause_evidence import HeardTurn, heard_turn
 from benchmarks.reference_replay import replay
 from benchmarks.smart_turn import ASKED_AFTER_MS, INFERENCE_MS, SmartTurn
@@ -61,8 +61,7 @@ LATENCIES_MS = (200, 300, 400, 600, 800, 1000, 1200)
 TIMERS_MS = range(60, 2001, 20)
 SWEPT_THRESHOLDS = np.arange(-3.0, 6.01, 0.25)
 SWEPT_LEAST_WAITS_MS = (60.0, 120.0, 180.0, 240.0, 300.0)
-SWEPT_UNSURE_MORE_MS = (0.0, 80.0)  # and until P(end) is known
-SURE = 1.0
+SWEPT_UNSURE_MORE_MS = (0.0, 120.0)  # and until P(end) is known
 N_DRAWS = 200
 # Decoding is slow: of the turns that the embedded recognizer hears, one in so many is taken.
 EMBEDDED_EVERY = 4
@@ -132,7 +131,7 @@ def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Pol
         for least_ms in SWEPT_LEAST_WAITS_MS:
             for more_ms in SWEPT_UNSURE_MORE_MS:
                 unsure_ms = least_ms + more_ms
-                told = OperatingPoint(float(threshold), least_ms, unsure_ms, SURE)
+                told = OperatingPoint(float(threshold), least_ms, unsure_ms, SURE, UNSURE)
                 blind = OperatingPoint(float(threshold), unsure_ms)
                 outcomes = [turn.outcome(told, blind, LONGEST_MS) for turn in turns]
                 found.append((f"{threshold:.2f}, {least_ms:.0f} + {more_ms:.0f} ms", outcomes))
@@ -329,9 +328,9 @@ def fit_weights(hearing: Hearing) -> str:
         "voiceloop/evidence.py (`terms`). Not to be edited by hand.",
         f"agent checkpoint: {checkpoint}; {len(blind)} turns, {n_samples} moments.",
         "Of the fit's own turns each eagerness cuts, with P(end):" if told else None,
-        *(costs(told, sets) if told else ()),
+        *(costs(told, sets, is_told=True) if told else ()),
         "without it:" if told else "Of the fit's own turns each eagerness cuts, without P(end):",
-        *costs(blind, sets),
+        *costs(blind, sets, is_told=False),
         f"date: {provenance()['date']}",
     )
     return as_toml(sets, [line for line in comment if line is not None])

@@ -70,8 +70,6 @@ def end_ids(text: Text) -> tuple[int, ...]:
 
 def probability(
     states: Tensor, logits: Tensor, ids: tuple[int, ...], head: EndHead | None
-) -> float:
-    """P(end of turn) at one row: states [1, hidden], logits [1, vocab]."""
-    if head is not None:
-        return float(head(states))
-    return float(logits.softmax(-1)[:, list(ids)].sum())
+) -> Tensor:
+    """P(end of turn) [rows] after rows of these states [rows, hidden] and logits [rows, vocab]."""
+    return logits.softmax(-1)[:, list(ids)].sum(-1) if head is None else head(states)

@@ -86,8 +86,9 @@ class Runner:
                 rows = slice(row, row + extension.n_logits)
                 outcome.logits = logits[rows]
                 if extension.is_staged and self._end_ids:
-                    outcome.probability = probability(
-                        states[rows], logits[rows], self._end_ids, self.decoder.end_head
+                    head = self.decoder.end_head
+                    outcome.probability = float(
+                        probability(states[rows], logits[rows], self._end_ids, head)
                     )
             outcomes.append(outcome)
             row += extension.n_logits

@@ -71,21 +71,25 @@ class OperatingPoint:
     """Where a turn ends.
 
     threshold: the logit that ends it. least_wait_ms: silence below which it never ends, since the
-    commas of one breath last so long. unsure_wait_ms: the same where the logit before any silence
-    is below `sure`.
+    commas of one breath last so long; it holds where the logit before any silence is at least
+    `sure`. unsure_wait_ms: the same where it is `unsure` or less; in between, in between.
     """
 
     threshold: float
     least_wait_ms: float = 0.0
     unsure_wait_ms: float = 0.0
     sure: float = 0.0
+    unsure: float = 0.0
 
     def wait_ms(self, score: float, silence: float) -> float:
         """Silence to wait for at this logit, which rises by `silence` a second."""
-        floor_ms = self.least_wait_ms
-        if score < self.sure:
-            floor_ms = max(floor_ms, self.unsure_wait_ms)
-        return max(floor_ms, 1000.0 * (self.threshold - score) / silence)
+        return max(self._floor_ms(score), 1000.0 * (self.threshold - score) / silence)
+
+    def _floor_ms(self, score: float) -> float:
+        if score >= self.sure:
+            return self.least_wait_ms
+        doubt = min(1.0, (self.sure - score) / max(self.sure - self.unsure, 1e-9))
+        return self.least_wait_ms + doubt * max(0.0, self.unsure_wait_ms - self.least_wait_ms)
 
 
 @dataclass(frozen=True, slots=True)

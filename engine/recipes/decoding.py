@@ -101,9 +101,14 @@ def _generate_batch(
 
 
 @torch.inference_mode()
-def log_probabilities(model: AgentModel, tokens: Sequence[int]) -> Tensor:
-    """Log-probabilities [tokens, vocabulary] after each token, float32."""
+def states_and_logits(model: AgentModel, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Final states [tokens, hidden] and logits [tokens, vocabulary] after each token, float32."""
     n_tokens = len(tokens)
     mask = torch.ones(1, 1, n_tokens, n_tokens, dtype=torch.bool).tril()
     hidden = model(torch.tensor([tokens]), torch.arange(n_tokens)[None], mask)
-    return model.logits(hidden)[0].float().log_softmax(-1)
+    return hidden[0].float(), model.logits(hidden)[0].float()
+
+
+def log_probabilities(model: AgentModel, tokens: Sequence[int]) -> Tensor:
+    """Log-probabilities [tokens, vocabulary] after each token, float32."""
+    return states_and_logits(model, tokens)[1].log_softmax(-1)

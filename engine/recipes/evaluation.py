@@ -10,9 +10,12 @@ import random
 import re
 import tomllib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..end_of_turn import end_ids, probability, read_head
+from ..text import Text
 from . import measures
 from .call import Call
 from .calls import generate_call
@@ -61,6 +64,8 @@ class Evaluation:
 
     def __init__(self, folder: Path, data: Path | None, n_calls: int, seed: int) -> None:
         self.model, self.encoder = load_agent(folder)
+        head = read_head(folder, self.model.config.hidden_size, "cpu")
+        self.p_end = partial(probability, ids=end_ids(Text(folder)), head=head)
         self.directory = data_directory(data)
         self.corpus = Corpus(self.directory)
         self.test = Corpus(self.directory, "test")

@@ -11,7 +11,7 @@ from . import measures
 from .agent_model import AgentModel
 from .chat_format import ASSISTANT, USER, render_chat
 from .corpus import Corpus
-from .decoding import log_probabilities
+from .decoding import log_probabilities, states_and_logits
 from .dialogues import SOURCES, Dialogue, as_messages
 from .evaluation import Evaluation, Figure
 from .trigram import Trigram
@@ -62,7 +62,7 @@ def _end_probabilities(
     rendered = render_chat(messages, tools)
     encoding = evaluation.encoder.tokenizer.encode(rendered, add_special_tokens=False)
     tokens = encoding.ids[: evaluation.model.config.max_positions]
-    end = log_probabilities(evaluation.model, tokens)[:, evaluation.encoder.end].tolist()
+    end = evaluation.p_end(*states_and_logits(evaluation.model, tokens)).tolist()
     user, marks = evaluation.encoder.ids[USER], set(evaluation.encoder.ids.values())
     for start in (at for at, token in enumerate(tokens) if token == user):
         stop = next(

@@ -141,7 +141,7 @@ def test_less_eager_settings_are_fitted_to_wait_longer() -> None:
 def test_a_weights_file_says_which_budgets_are_missed() -> None:
     never = weight_sets(Weights(bias=-9.0, silence=1.0), threshold=9.0)
     at_once = weight_sets(Weights(bias=9.0, silence=1.0), threshold=0.0)
-    kept, missed = costs(fit_set(), never)[1], costs(fit_set(), at_once)[1]
+    kept, missed = (costs(fit_set(), sets, is_told=True)[1] for sets in (never, at_once))
     assert kept.startswith("  auto: without hesitation 0.0% (budget 1.2%);")
     assert missed.startswith("  auto: without hesitation 100.0% (budget 1.2%, MISSED);")
 

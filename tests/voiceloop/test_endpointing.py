@@ -73,10 +73,13 @@ def test_a_turn_never_ends_below_the_least_wait() -> None:
 
 
 def test_an_unsure_end_has_a_longer_least_wait() -> None:
-    setting = OperatingPoint(threshold=1.0, least_wait_ms=200.0, unsure_wait_ms=400.0, sure=0.5)
-    assert [setting.wait_ms(score, silence=2.0) for score in (3.0, 0.5, 0.4, 0.0)] == [
-        200.0, 250.0, 400.0, 500.0,
+    setting = OperatingPoint(1.0, least_wait_ms=200.0, unsure_wait_ms=400.0, sure=3.0, unsure=2.0)
+    scores = (4.0, 3.0, 2.5, 2.0, 1.0, 0.0)
+    assert [setting.wait_ms(score, silence=2.0) for score in scores] == [
+        200.0, 200.0, 300.0, 400.0, 400.0, 500.0,
     ]  # fmt: skip
+    step = OperatingPoint(1.0, least_wait_ms=200.0, unsure_wait_ms=400.0, sure=2.0, unsure=2.0)
+    assert [step.wait_ms(score, silence=2.0) for score in (2.0, 1.99)] == [200.0, 400.0]
 
 
 @pytest.mark.parametrize("p_end", [None, 0.5])
