@@ -341,8 +341,8 @@ class Engine:
                 sampled.append(self._choose(reply, prompt, sampled, outcome.logits[i]))
             if sampled[-1] in reply.stop_ids or sampled[-1:] != proposals[i : i + 1]:
                 break
-        n_accepted = len(sampled) - 1
-        reply.count(drafted_tokens=len(proposals), accepted_tokens=n_accepted)
+        if proposals:
+            reply.count(drafted_tokens=len(proposals), accepted_tokens=len(sampled) - 1)
         reply.proposals = []
         return sampled
 
