@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +31,8 @@ from clients.recording import Samples, read_flac, to_int16
 from clients.waveform import FULL_SCALE, room_noise, speech_start
 from voiceloop.agent import BargeIn, embedded_agent
 from voiceloop.barge_in import BargeInJudge
-from voiceloop.listener import ONSET_WINDOWS, PRE_ROLL_MS
-from voiceloop.prosody import sound_ms_of
+from voiceloop.listener import ONSET_WINDOWS
+from voiceloop.prosody import ONSET_FRAMES, LoudnessTrack
 
 Kind = Literal["backchannel", "noise", "interruption"]
 BACKCHANNELS = ("mm hmm.", "uh huh.", "yeah.", "right.", "okay.", "I see.", "yeah, right.")
@@ -44,7 +43,6 @@ INTERRUPTIONS = (
 LEAD_MS, TRAIL_MS = 600.0, 1500.0
 SOUND_DBFS = -25.0
 BURSTS_MS = (120.0, 300.0, 700.0, 3000.0)
-PRE_ROLL_WINDOWS = int(PRE_ROLL_MS / WINDOW_MS) + ONSET_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +133,7 @@ class Floor:
         self._n_streams += 1
         stream = f"{self._n_streams}"
         self._recognizer.open(stream, RecognizerOptions())
-        pre_roll: deque[Samples] = deque(maxlen=PRE_ROLL_WINDOWS)
-        led_in_ms = 0.0
+        loudness, led_in_ms = LoudnessTrack(ONSET_FRAMES), 0.0
         onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
         words: list[tuple[float, tuple[str, ...]]] = []
         ducked_ms = held_ms = stopped_ms = None
@@ -145,12 +142,11 @@ class Floor:
             now_ms = (start + WINDOW) / MS
             window = sound.samples[start : start + WINDOW]
             probability = vad.feed(window)[0].probability
-            pre_roll.append(window)
-            is_onset = listening.window(now_ms, probability) == "onset"
-            if is_onset:
-                led_in_ms = max(0.0, sound_ms_of(pre_roll) - ONSET_WINDOWS * WINDOW_MS)
+            loudness.feed(window)
+            if listening.window(now_ms, probability) == "onset":
+                led_in_ms = max(0.0, loudness.sound_ms() - ONSET_WINDOWS * WINDOW_MS)
             is_first_loud = listening.onset_ms is None and listening.n_loud > 0
-            if is_first_loud and sound_ms_of(pre_roll) >= self._options.duck_ms:
+            if is_first_loud and loudness.sound_ms() >= self._options.duck_ms:
                 ducked_ms = now_ms - onset_ms if ducked_ms is None else ducked_ms
             self._recognizer.feed(stream, window)
             words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]

@@ -20,7 +20,7 @@ from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptio
 from voiceloop.ear import Ear, TurnInput
 from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
-from voiceloop.prosody import Prosody, sound_ms_of
+from voiceloop.prosody import ONSET_FRAMES, LoudnessTrack, Prosody
 from voiceloop.recognition import Recognition
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 from voiceloop.stretch import Stretch
@@ -68,6 +68,7 @@ class Listener:
         self._recognition = Recognition(recognizer, stream_id, options, self)
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
         self._prosody = Prosody()
+        self._loudness = LoudnessTrack(ONSET_FRAMES)  # of all sound, to find where one began
         self._position = 0
         self._arrivals = Arrivals()
         self._decision_due: asyncio.TimerHandle | None = None
@@ -136,6 +137,7 @@ class Listener:
         if not self._listens:
             self._recognition.feed(samples.tobytes())
             return
+        self._loudness.feed(samples)
         if self._stretch is None:
             self._keep(samples)
         else:
@@ -188,7 +190,7 @@ class Listener:
             if self._n_onset_windows >= ONSET_WINDOWS:
                 self._begin(end_ms)
             else:
-                self._ear.on_sound(sound_ms_of(self._pre_roll))
+                self._ear.on_sound(self._loudness.sound_ms())
         elif self._n_onset_windows:
             self._n_onset_windows = 0
             self._ear.on_sound(None)
@@ -201,7 +203,7 @@ class Listener:
         self._endpointing.reset()
         self._endpointing.observe_speech(onset_ms)
         self._take_pre_roll()
-        sound_ms = self._prosody.loudness.sound_ms()
+        sound_ms = self._loudness.sound_ms()
         stretch.led_in_ms = max(0.0, sound_ms - (self.now_ms - onset_ms))
         self._ear.on_speech_onset(stretch.activity(end_ms))
 

@@ -9,7 +9,6 @@ Pure; samples are mono int16 at 16 kHz.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +24,16 @@ MIN_FRAMES = 20
 RISE_DB = 10.0  # above the room by more than this: a sound, a voiceless consonant too
 # Quiet that may lie within a sound: the closure of a stop lasts 50 to 100 ms. Longer is a pause.
 CLOSURE_FRAMES = 10
+# Where a sound's beginning is looked for: 300 ms before the detector's onset, its two windows, and
+# of the room before that more than a closure.
+ONSET_FRAMES = 48
 
 
 class LoudnessTrack:
     """Levels of the last seconds, a value per 10 ms."""
 
-    def __init__(self) -> None:
-        self._levels: deque[float] = deque(maxlen=TRACK_FRAMES)
+    def __init__(self, n_frames: int = TRACK_FRAMES) -> None:
+        self._levels: deque[float] = deque(maxlen=n_frames)
         self._rest: NDArray[np.int16] = np.zeros(0, np.int16)
 
     def feed(self, samples: NDArray[np.int16]) -> None:
@@ -83,14 +85,6 @@ class LoudnessTrack:
         if not len(begins) or len(levels) - 1 - sounding[-1] > CLOSURE_FRAMES:
             return 0.0
         return 10.0 * (len(levels) - int(begins[-1]))
-
-
-def sound_ms_of(pieces: Iterable[NDArray[np.int16]]) -> float:
-    """`LoudnessTrack.sound_ms` of these pieces of audio, one after the other."""
-    track = LoudnessTrack()
-    for piece in pieces:
-        track.feed(piece)
-    return track.sound_ms()
 
 
 class Prosody:
