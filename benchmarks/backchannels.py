@@ -41,6 +41,9 @@ INTERRUPTIONS = (
     "Stop, please.", "How much is that?", "Excuse me, I have a question.",
 )  # fmt: skip
 LEAD_MS, TRAIL_MS = 600.0, 1500.0
+# Where within the detector's windows of 32 ms a caller begins is chance: interruptions, of which
+# the time counts, begin at each of these places.
+ALIGNED_MS = (0.0, 8.0, 16.0, 24.0)
 SOUND_DBFS = -25.0
 BURSTS_MS = (120.0, 300.0, 700.0, 3000.0)
 
@@ -67,11 +70,16 @@ class Verdict:
 
 def sounds(data: Path) -> Iterator[Sound]:
     """All sounds, always the same."""
-    for kind, texts in (("backchannel", BACKCHANNELS), ("interruption", INTERRUPTIONS)):
+    said: dict[Kind, tuple[str, ...]] = {
+        "backchannel": BACKCHANNELS, "interruption": INTERRUPTIONS,
+    }  # fmt: skip
+    for kind, texts in said.items():
         for voice, pitch_hz in PITCH_HZ.items():
             for text in texts:
                 turn = ScriptedTurn(text, voice, voice, pitch_hz, 1.0, text, (), "short")
-                yield _in_room(f"{voice}: {text}", kind, speak(turn))  # type: ignore[arg-type]
+                spoken = speak(turn)
+                for later_ms in ALIGNED_MS if kind == "interruption" else ALIGNED_MS[:1]:
+                    yield _in_room(f"{voice}: {text}", kind, spoken, later_ms)
     rng = np.random.default_rng(1)
     for path in sorted((data / "speech" / "noise").glob("*.flac")):
         noise = read_flac(path).samples
@@ -111,10 +119,10 @@ def door(seed: int) -> Samples:
     return to_int16(60000 * low * np.exp(-t / 0.08))
 
 
-def _in_room(name: str, kind: Kind, samples: Samples) -> Sound:
+def _in_room(name: str, kind: Kind, samples: Samples, later_ms: float = 0.0) -> Sound:
     loud = float(np.sqrt(np.mean(np.square(samples.astype(np.float64))))) or 1.0
     level = samples * (FULL_SCALE * 10.0 ** (SOUND_DBFS / 20.0) / loud)
-    n_lead, n_trail = int(LEAD_MS * MS), int(TRAIL_MS * MS)
+    n_lead, n_trail = int((LEAD_MS + later_ms) * MS), int(TRAIL_MS * MS)
     whole: NDArray[np.float64] = room_noise(n_lead + len(samples) + n_trail, HZ, 1).astype(float)
     whole[n_lead : n_lead + len(samples)] += level
     return Sound(name, kind, to_int16(whole))
