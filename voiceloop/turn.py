@@ -338,7 +338,7 @@ class Turn:
                 self._tools.call_ahead(event)
             case DraftDone(finish_reason=reason):
                 if reason not in ("cancelled", "lost"):
-                    self.utterance.finish()
+                    self.utterance.finish(is_draft=True)
 
     async def _write(self, text: str) -> None:
         """The next text of the reply: what was drafted the same way is there already."""

@@ -46,7 +46,8 @@ class Utterance:
         self.playout = Playout(pacer, emit, clock)
         self.playout.send_until(0.0)
         self.text = SpokenText()
-        self.is_whole = False  # no more text comes
+        self.is_whole = False  # no more text comes, of this version
+        self._is_settled = asyncio.Event()  # nor of another
         self.wasted_ms = 0.0  # of audio that was made and not heard
         self._voice, self._options = voice, options
         self._new_stream_id = new_stream_id
@@ -110,12 +111,17 @@ class Utterance:
             self.let_go()  # past all that was held: what comes from here on is never taken back
         self._changed.set()
 
-    def finish(self) -> None:
-        """No more text. Raises: BackendError as `say`."""
+    def finish(self, *, is_draft: bool = False) -> None:
+        """No more text. Raises: BackendError as `say`.
+
+        is_draft: of this version; another may say more, even of one that said nothing.
+        """
         if self._n_read < len(self.text.whole):
             self._revise(self._n_read)
         self.is_whole = True
         self._changed.set()
+        if not is_draft:
+            self._is_settled.set()
 
     def _revise(self, n_agreed: int) -> None:
         """Only the first `n_agreed` characters stand; what follows is said next."""
@@ -232,6 +238,8 @@ class Utterance:
             raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
         finally:
             await stream.close()
+        await self._is_settled.wait()
+        self.playout.finish()
 
     async def _feed(self, stream: VoiceStream, n_fed: int, stall: asyncio.Timeout) -> None:
         while True:
@@ -260,7 +268,6 @@ class Utterance:
         async for event in stream.events():
             if isinstance(event, SpeechEnd):
                 await self.playout.push(resampler.flush())
-                self.playout.finish()
                 return
             words = tuple(_moved(word, n_chars, at_ms) for word in event.words)
             self._mark_audio(words)

@@ -245,3 +245,18 @@ async def test_what_a_retracted_answer_cost_is_counted_as_wasted(clock: Clock) -
     facts = caller.of("voiceloop.timeline")[0].event["timeline"]["anticipation"]
     assert (facts["n_reply_tokens"], facts["n_discarded_tokens"]) == (0, 6)
     assert facts["wasted_audio_ms"] >= 60 * len("Yousaidiwantalatte.") > sent_ms > 0
+
+
+async def test_a_draft_that_ends_without_words_leaves_room_for_the_fallback(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        [Reply("", (ToolCall("c1", "of_nobody", "{}"),))], p_end_of_turn=lambda text: 0.9
+    )
+    agent = AgentConfig(fallback="Pardon me?")
+    async with Caller(clock, slow_models(model), agent) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(2000)
+        await caller.listen_until("response.done")
+    assert model.branches[0].speculated == ["what time is it"]
+    assert caller.statuses() == ["completed"]
+    assert caller.transcript() == "Pardon me?"
+    assert caller.audio_ms() == pytest.approx(60 * len("Pardonme?"), abs=2)
