@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,14 @@ from clients.errors import ServerDidNotStart
 SERVE = (sys.executable, "-P", "-m", "voiceloop.cli", "serve")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
+# A process beside the server that ends it when we are gone. Its standard input is a pipe whose
+# other end only we hold: however we end, a SIGKILL included, the pipe closes and ``read`` returns.
+GUARD_SCRIPT = """
+read _
+kill -TERM "$0"
+for _ in $(seq "$1"); do sleep 1; kill -0 -- "-$0" || exit; done
+kill -KILL -- "-$0"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +87,24 @@ async def running_server(
             env={**os.environ, **(environment or {})},
             start_new_session=True,  # ctrl-C reaches us alone; we stop the server ourselves
         )  # fmt: skip
+    guard = await _start_guard(process.pid)
     try:
         await _wait_until_ready(process, port, started_at + ready_timeout_s, path)
         yield ServerProcess(process.pid, port, time.monotonic() - started_at)
     finally:
         await _stop(process)
+        guard.kill()  # after the server: were we killed while it stops, it is still seen to
+        await guard.wait()
+
+
+async def _start_guard(pid: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        "sh", "-c", GUARD_SCRIPT, str(pid), str(round(STOP_TIMEOUT_S)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # what is sent to our whole group must not end it before its task
+    )  # fmt: skip
 
 
 async def _wait_until_ready(
@@ -124,7 +145,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             await process.wait()
     except TimeoutError:
         for pid in reversed(process_tree(process.pid)):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended while we looked
+                os.kill(pid, signal.SIGKILL)
         await process.wait()
 
 

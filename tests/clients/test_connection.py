@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -64,3 +70,31 @@ async def test_a_server_process_that_ends_says_why(tmp_path) -> None:  # type: i
     with pytest.raises(ServerDidNotStart, match="exit code 2: the port is taken"):
         async with running_server(command=command, log=tmp_path / "log"):
             pass
+
+
+STARTS_A_SERVER = """
+import asyncio, sys
+from clients import server_process
+async def ready(*_): pass
+server_process._wait_until_ready = ready
+async def main():
+    async with server_process.running_server(command=("sh", "-c", "exec sleep 60")) as server:
+        print(server.pid, flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_ends_with_whoever_started_it(number: signal.Signals) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTS_A_SERVER], stdout=subprocess.PIPE, text=True
+    )
+    with starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        server = os.pidfd_open(pid)
+        starter.send_signal(number)
+    ended, _, _ = select.select([server], [], [], 10.0)  # a pidfd can be read once it has ended
+    os.close(server)
+    assert ended
