@@ -89,25 +89,24 @@ class DenseLinear:
 class ScaledLinear:
     """int8 or fp8 weights with one scale per output channel.
 
-    Few rows of int8 go through aten's kernel, which reads one byte a weight. Others go through
-    the bf16 GEMM on the same codes (exact in bf16), scaled afterwards: the same mathematics,
-    so that a verify pass and a decode step agree up to the order of summation. That is 3 bytes a
-    weight held, and 5 where the CPU has no bf16 GEMM.
+    Few rows of int8 go through aten's kernel, which reads one byte a weight, others through the
+    bf16 GEMM on codes times scale. Rounding each of those products to bf16 brings a verify pass
+    closer to a decode step than the exact codes would, scaled afterwards: a sum rounded twice errs
+    more. That is 3 bytes a weight held, and 5 where the CPU has no bf16 GEMM.
     """
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
         """weight: int8 or float8 [out, in]; scale: [out] in the compute dtype."""
         self.out_features = weight.shape[0]
         self.weight, self.scale, self.bias = weight, scale, bias
-        self.wide = DenseLinear(weight.to(scale.dtype), None)
+        self.wide = DenseLinear(weight.to(scale.dtype) * scale[:, None], bias)
         # With activations of another dtype the int8 kernel falls to a slow path.
         self.has_kernel = weight.dtype == torch.int8 and scale.dtype == torch.bfloat16
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.has_kernel and x.shape[0] <= INT8_KERNEL_MAX_ROWS:
-            y: Tensor = torch.ops.aten._weight_int8pack_mm.default(x, self.weight, self.scale)
-        else:
-            y = self.wide(x).mul_(self.scale)
+        if not self.has_kernel or x.shape[0] > INT8_KERNEL_MAX_ROWS:
+            return self.wide(x)
+        y: Tensor = torch.ops.aten._weight_int8pack_mm.default(x, self.weight, self.scale)
         return y if self.bias is None else y.add_(self.bias)
 
 
