@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from voiceloop.agent_check import check_agent
 from voiceloop.backends import Tool
-from voiceloop.errors import ConfigError
 from voiceloop.settings import SemanticVad, SessionSettings
 from voiceloop.table import overlay, read_toml, read_toml_text
+
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTool:
-    """A function the agent may call.
+    """A function the agent may call; ``parameters`` is a JSON schema of an object.
 
     ``result``: the server answers every call itself with this text. ``table``: it answers with the
-    entry named by the value of the argument ``table_key`` (an entry ``"*"`` stands for any other).
-    With neither, the client answers.
+    entry named by the value of the argument ``table_key``, in any case (an entry ``"*"`` stands for
+    any other). With neither, the client answers. ``side_effect_free``: the server's answer may be
+    looked up for a reply that is only drafted, before the caller's turn has ended.
     """
 
     name: str
@@ -45,7 +48,8 @@ class AgentTool:
             value = json.loads(arguments).get(self.table_key)
         except (ValueError, AttributeError):
             value = None
-        found = self.table.get(str(value).strip().lower(), self.table.get("*"))
+        entries = {name.strip().lower(): entry for name, entry in self.table.items()}
+        found = entries.get(str(value).strip().lower(), entries.get("*"))
         if found is None:
             return json.dumps({"error": f"nothing known for {self.table_key} {value!r}"})
         return found if isinstance(found, str) else json.dumps(found)
@@ -130,7 +134,12 @@ class AgentConfig:
     def session_settings(self, model: str = "voiceloop") -> SessionSettings:
         """The settings a session of this agent starts with."""
         tools = tuple(
-            Tool(tool.name, tool.description, dict(tool.parameters), tool.side_effect_free)
+            Tool(
+                tool.name,
+                tool.description,
+                dict(tool.parameters) or dict(NO_PARAMETERS),
+                tool.side_effect_free,
+            )
             for tool in self.tools
         )
         return SessionSettings(
@@ -152,7 +161,7 @@ def load_agent(path: Path) -> AgentConfig:
         ConfigError: the file is missing or not TOML, a key is unknown (the nearest valid name is
             in the message), or a value is of the wrong type or out of its range.
     """
-    return _read(read_toml(path), str(path))
+    return _read(read_toml(path, "agent: expected an agent file"), str(path))
 
 
 def embedded_agent() -> AgentConfig:
@@ -164,16 +173,16 @@ def embedded_agent() -> AgentConfig:
 
 def _read(values: dict[str, Any], source: str) -> AgentConfig:
     agent = overlay(AgentConfig(), values, source)
-    if not agent.instructions.strip():
-        raise ConfigError(f"{source}: instructions: expected a text, found nothing")
-    if not 0.25 <= agent.speed <= 1.5:
-        raise ConfigError(f"{source}: speed: expected 0.25 to 1.5, found {agent.speed:g}")
-    names = [tool.name for tool in agent.tools]
-    for tool in agent.tools:
-        if names.count(tool.name) > 1:
-            raise ConfigError(
-                f"{source}: tools: expected each name once, found {tool.name!r} twice"
-            )
-        if tool.table and tool.table_key is None:
-            raise ConfigError(f"{source}: tools: expected table_key beside table in {tool.name!r}")
-    return agent
+    check_agent(agent, source)
+    # What is heard comes in small letters, so that is how it is compared.
+    barge_in = replace(
+        agent.barge_in,
+        stop_words=_small(agent.barge_in.stop_words),
+        backchannels=_small(agent.barge_in.backchannels),
+    )
+    crisis = replace(agent.crisis, words=_small(agent.crisis.words))
+    return replace(agent, barge_in=barge_in, crisis=crisis)
+
+
+def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(" ".join(phrase.lower().split()) for phrase in phrases)

@@ -53,6 +53,7 @@ class Model:
     """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
 
     parts: repositories that go with it, by the option of the loader that takes their folder.
+    language_codes, voices: all that a recognizer or a voice takes, where it is known here.
     """
 
     name: str
@@ -64,6 +65,8 @@ class Model:
     repo: Repo | None = None
     parts: Mapping[str, Repo] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    language_codes: tuple[str, ...] = ()
+    voices: tuple[str, ...] = ()
 
     @property
     def repos(self) -> tuple[Repo, ...]:
@@ -119,6 +122,7 @@ POCKETSPHINX = Model(
     licence="BSD-2-Clause",
     languages="English",
     why="comes with its package and takes a twentieth of a core: the first minute, no download",
+    language_codes=("en",),
 )
 EMBEDDED_AGENT = Model(
     name="embedded",
@@ -132,9 +136,10 @@ ESPEAK = Model(
     name="espeak",
     role="voice",
     loader="espeak",
-    licence="GPL-3.0 (a library loaded at run time)",
+    licence="GPL-3.0",  # a library loaded at run time
     languages="over 100",
     why="comes with its package and speaks within a millisecond; it sounds like a machine",
+    voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f"),
 )
 MOONSHINE_SMALL = Model(
     name="UsefulSensors/moonshine-streaming-small",
@@ -149,6 +154,7 @@ MOONSHINE_SMALL = Model(
         "2c036506f23a09c18df5a50057599ba6d9280999",
         size_mb=562,
     ),
+    language_codes=("en",),
 )
 WHISPER_SMALL = Model(
     name="Systran/faster-whisper-small",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voiceloop.agent import AgentConfig, embedded_agent, load_agent
+from voiceloop.agent_check import check_abilities
 from voiceloop.backends import Backends, LanguageModel, Recognizer, Voice
 from voiceloop.catalog import APART, EMBEDDED, EMBEDDED_AGENT, Preset
 from voiceloop.config import Config
@@ -57,10 +58,16 @@ def embedded_model_dir() -> Path:
 
 
 def resolve_agent(config: Config) -> AgentConfig:
-    """The agent file of the configuration, else the preset's. Raises ConfigError."""
-    if config.agent is not None:
-        return load_agent(config.agent)
+    """The agent file of the configuration, else the preset's.
+
+    Raises:
+        ConfigError: the file is wrong, or names a voice or a language that no model here has.
+    """
     _, preset, taken = _plan(config)
+    if config.agent is not None:
+        agent = load_agent(config.agent)
+        check_abilities(agent, taken, str(config.agent))
+        return agent
     is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
     return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
 

@@ -19,14 +19,18 @@ from voiceloop.errors import ConfigError
 T = TypeVar("T")
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as a table. Raises ConfigError when it is missing or not TOML."""
+def read_toml(path: Path, wanted: str = "expected a configuration file") -> dict[str, Any]:
+    """A TOML file as a table; ``wanted`` begins the sentence when there is none.
+
+    Raises:
+        ConfigError: it is missing or not TOML.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"expected a configuration file, found none at {path}") from None
+        raise ConfigError(f"{wanted}, found none at {path}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"expected a readable text file at {path}, found {error}") from None
+        raise ConfigError(f"{wanted}, found {path} unreadable ({error})") from None
     return read_toml_text(text, str(path))
 
 

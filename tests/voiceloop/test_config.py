@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from voiceloop.agent import AgentTool, embedded_agent, load_agent
 from voiceloop.config import config_keys, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.presets import worker_specs
-from voiceloop.settings import SemanticVad
 
 
 def write(path: Path, text: str) -> Path:
@@ -95,69 +93,6 @@ def test_what_is_no_url_is_refused_before_anything_is_loaded(url: str) -> None:
     with pytest.raises(ConfigError, match="tts_url: expected a URL"):
         load_config(flags={"tts_url": "ws://speech.example"})
     assert load_config(flags={"stt_url": "ws://speech.example/v1"}).stt_url
-
-
-# --- the agent file ---
-
-
-def test_the_embedded_agent_is_whole() -> None:
-    agent = embedded_agent()
-    assert agent.name == "Ava" and agent.greeting.startswith("Hi, this is Ava at Juniper Cafe.")
-    assert "\n" not in agent.instructions
-    settings = agent.session_settings()
-    assert settings.turn_detection == SemanticVad(eagerness="auto")
-    assert settings.instructions == agent.instructions
-    assert agent.crisis.answers("I just WANT to  die") and not agent.crisis.answers("a latte")
-
-
-TOOL = """
-[[tools]]
-name = "get_opening_hours"
-description = "Opening hours of a day."
-side_effect_free = true
-table_key = "day"
-[tools.parameters]
-type = "object"
-properties = { day = { type = "string" } }
-[tools.table]
-monday = "9 to 5"
-"*" = "closed"
-"""
-
-
-def test_a_tool_of_the_agent_file_answers_by_table(tmp_path: Path) -> None:
-    agent = load_agent(write(tmp_path / "a.toml", TOOL))
-    tool = agent.tool("get_opening_hours")
-    assert tool is not None and tool.side_effect_free
-    assert tool.answer('{"day": "Monday"}') == "9 to 5"
-    assert tool.answer('{"day": "Sunday"}') == "closed"
-    assert tool.answer("not json") == "closed"
-    assert agent.session_settings().tools[0].parameters["properties"] == {"day": {"type": "string"}}
-
-
-def test_a_tool_without_an_answer_is_the_clients() -> None:
-    assert AgentTool("book").answer("{}") is None
-    assert AgentTool("hours", result="9 to 5").answer("{}") == "9 to 5"
-    missing = AgentTool("hours", table_key="day", table={"monday": "9"}).answer("{}")
-    assert missing == '{"error": "nothing known for day None"}'
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ("greting = 'x'", "the nearest is 'greeting'"),
-    ("speed = 9.0", "speed: expected 0.25 to 1.5, found 9"),
-    ("instructions = ' '", "instructions: expected a text"),
-    ("eagerness = 'very'", "eagerness: expected one of auto, low, medium, high"),
-    ("[barge_in]\nduck = 3", "found 'barge_in.duck'; the nearest is 'duck_ms'"),
-    ("[[tools]]\ndescription = 'x'", "tools[0].name: expected a value, found nothing"),
-    ("[[tools]]\nname = 'x'\nparams = {}", "found 'tools[0].params'; the nearest is 'parameters'"),
-    ("[[tools]]\nname = 'x'\n[[tools]]\nname = 'x'", "expected each name once, found 'x' twice"),
-    ("[[tools]]\nname = 'x'\ntable = { a = 'b' }", "expected table_key beside table"),
-    ("hotwords = 'latte'", "hotwords: expected a list"),
-])  # fmt: skip
-def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_agent(write(tmp_path / "a.toml", text))
-    assert words in caught.value.message
 
 
 # --- presets ---

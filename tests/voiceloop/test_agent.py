@@ -1,0 +1,217 @@
+"""The agent file: every value is checked at the start, and its tools answer as it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from audio.tts.espeak import EspeakVoice
+from voiceloop.agent import AgentTool, embedded_agent, load_agent
+from voiceloop.agent_check import known_voices
+from voiceloop.catalog import ESPEAK, PHONON
+from voiceloop.config import Config
+from voiceloop.errors import ConfigError
+from voiceloop.presets import resolve_agent
+from voiceloop.seats import Seat
+from voiceloop.settings import OPENAI_VOICES, SemanticVad
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_embedded_agent_is_whole() -> None:
+    agent = embedded_agent()
+    assert agent.name == "Ava" and agent.greeting.startswith("Hi, this is Ava at Juniper Cafe.")
+    assert "\n" not in agent.instructions
+    settings = agent.session_settings()
+    assert settings.turn_detection == SemanticVad(eagerness="auto")
+    assert settings.instructions == agent.instructions
+    assert agent.crisis.answers("I just WANT to  die") and not agent.crisis.answers("a latte")
+
+
+TOOL = """
+[[tools]]
+name = "get_opening_hours"
+description = "Opening hours of a day."
+side_effect_free = true
+table_key = "day"
+[tools.parameters]
+type = "object"
+properties = { day = { type = "string" } }
+[tools.table]
+monday = "9 to 5"
+"*" = "closed"
+"""
+
+
+def test_a_tool_of_the_agent_file_answers_by_table(tmp_path: Path) -> None:
+    agent = load_agent(write(tmp_path / "a.toml", TOOL))
+    tool = agent.tool("get_opening_hours")
+    assert tool is not None and tool.side_effect_free
+    assert tool.answer('{"day": "Monday"}') == "9 to 5"
+    assert tool.answer('{"day": "Sunday"}') == "closed"
+    assert tool.answer("not json") == "closed"
+    assert agent.session_settings().tools[0].parameters["properties"] == {"day": {"type": "string"}}
+
+
+def test_a_tool_without_an_answer_is_the_clients() -> None:
+    assert AgentTool("book").answer("{}") is None
+    assert AgentTool("hours", result="9 to 5").answer("{}") == "9 to 5"
+    missing = AgentTool("hours", table_key="day", table={"monday": "9"}).answer("{}")
+    assert missing == '{"error": "nothing known for day None"}'
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("greting = 'x'", "the nearest is 'greeting'"),
+    ("speed = 9.0", "speed: expected 0.25 to 1.5, found 9"),
+    ("instructions = ' '", "instructions: expected a text"),
+    ("eagerness = 'very'", "eagerness: expected one of auto, low, medium, high"),
+    ("[barge_in]\nduck = 3", "found 'barge_in.duck'; the nearest is 'duck_ms'"),
+    ("[[tools]]\ndescription = 'x'", "tools[0].name: expected a value, found nothing"),
+    ("[[tools]]\nname = 'x'\nparams = {}", "found 'tools[0].params'; the nearest is 'parameters'"),
+    ("hotwords = 'latte'", "hotwords: expected a list"),
+    ("hotwords = ['latte', ' ']", "hotwords[1]: expected words, found ' '"),
+    ("voice = ''", "voice: expected the name of a voice, found nothing"),
+    ("language = 'english!'", "language: expected a language like en or de-AT"),
+    ("[limits]\nmax_reply_tokens = -3", "limits.max_reply_tokens: expected 1 to 4096, found -3"),
+    ("[limits]\ntemperature = -3", "limits.temperature: expected 0 to 2, found -3"),
+    ("[limits]\ntemperature = nan", "limits.temperature: expected 0 to 2, found nan"),
+    ("[barge_in]\nstop_ms = -5", "barge_in.stop_ms: expected 0 to 60000, found -5"),
+    ("[barge_in]\nleast_words = 0", "barge_in.least_words: expected 1 to 100, found 0"),
+    ("[crisis]\nwords = ['help']", "crisis.answer: expected a text beside crisis.words"),
+])  # fmt: skip
+def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_agent(write(tmp_path / "a.toml", text))
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ("name = 'a b'", "tools[0].name: expected 1 to 64 letters, digits, _ or -, found 'a b'"),
+    ("name = 'x'\n[[tools]]\nname = 'x'",
+     "tools[1].name: expected each name once, found 'x' twice"),
+    ("name = 'x'\ntable = { a = 'b' }", "tools[0].table_key: expected a name beside table"),
+    ("name = 'x'\ntable_key = 'a'", "tools[0].table: expected entries beside table_key"),
+    ("name = 'x'\nresult = 'a'\ntable_key = 'k'", "expected result or table, found both in 'x'"),
+    ("name = 'x'\ntable_key = 'kind'\ntable = { a = 'b' }",
+     "tools[0].table_key: expected one of the properties of 'x', found 'kind'"),
+    ("name = 'x'\ntable_key = 'k'\ntable = { A = 'b', a = 'c' }", "expected each entry once"),
+    ("name = 'x'\ntable_key = 'k'\ntable = { a = 2026-01-01 }", "expected values that JSON has"),
+    ("name = 'x'\nparameters = { properties = {} }", "parameters.type: expected 'object'"),
+    ("name = 'x'\nparameters = { type = 'objekt' }",
+     "tools[0].parameters.type: expected 'object', found 'objekt'"),
+    ("name = 'x'\nparameters = { type = 'object', properties = { a = { type = 'text' } } }",
+     "tools[0].parameters.properties.a.type: expected one of object, array, string"),
+    ("name = 'x'\nparameters = { type = 'object', properties = { a = { enum = [] } } }",
+     "parameters.properties.a.enum: expected a list of values, found []"),
+    ("name = 'x'\nparameters = { type = 'object', properties = { a = 'string' } }",
+     "parameters.properties.a: expected a JSON schema, found 'string'"),
+    ("name = 'x'\nparameters = { type = 'object', properties = {}, required = ['b'] }",
+     "parameters.required: expected names of its properties, found 'b'"),
+    ("name = 'x'\nparameters = { type = 'object', required = 'a' }", "expected a list of names"),
+    ("name = 'x'\nparameters = { type = 'object', anyOf = {} }", "expected a list of schemas"),
+    ("name = 'x'\nparameters = { type = 'object', default = inf }", "values that JSON has"),
+])  # fmt: skip
+def test_a_wrong_tool_is_refused_by_its_key(tmp_path: Path, fields: str, words: str) -> None:
+    path = write(tmp_path / "a.toml", f"[[tools]]\n{fields}")
+    with pytest.raises(ConfigError) as caught:
+        load_agent(path)
+    assert caught.value.message.startswith(f"{path}: tools[")
+    assert words in caught.value.message
+
+
+def test_a_schema_of_many_kinds_is_taken(tmp_path: Path) -> None:
+    text = """
+[[tools]]
+name = "order"
+[tools.parameters]
+type = "object"
+required = ["size"]
+additionalProperties = false
+[tools.parameters.properties]
+size = { type = ["string", "null"], enum = ["small", "large"] }
+extras = { type = "array", items = { anyOf = [{ type = "string" }, { const = 3 }] } }
+"""
+    [tool] = load_agent(write(tmp_path / "a.toml", text)).session_settings().tools
+    assert tool.parameters["required"] == ["size"]
+
+
+def test_a_tool_without_parameters_takes_none(tmp_path: Path) -> None:
+    [tool] = (
+        load_agent(write(tmp_path / "a.toml", "[[tools]]\nname = 'x'")).session_settings().tools
+    )
+    assert tool.parameters == {"type": "object", "properties": {}}
+
+
+def test_phrases_and_entries_are_met_in_any_case(tmp_path: Path) -> None:
+    text = """
+[barge_in]
+stop_words = ["Hold  On"]
+[crisis]
+words = ["Want to die"]
+answer = "Call 988."
+[[tools]]
+name = "price"
+table_key = "kind"
+parameters = { type = "object", properties = { kind = { type = "string" } } }
+table = { Margherita = "$9" }
+"""
+    agent = load_agent(write(tmp_path / "a.toml", text))
+    assert agent.barge_in.stop_words == ("hold on",)
+    assert agent.crisis.answers("I want to die")
+    assert agent.tools[0].answer('{"kind": "margherita"}') == "$9"
+
+
+def test_a_missing_agent_file_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="agent: expected an agent file, found none at"):
+        load_agent(tmp_path / "nope.toml")
+
+
+# --- what the server's models can ---
+
+
+def agent_of(tmp_path: Path, text: str) -> Config:
+    return Config(preset="embedded", agent=write(tmp_path / "a.toml", text))
+
+
+def test_a_voice_that_the_preset_lacks_is_refused(tmp_path: Path) -> None:
+    config = agent_of(tmp_path, "voice = 'nobody'")
+    with pytest.raises(ConfigError) as caught:
+        resolve_agent(config)
+    assert caught.value.message == (
+        f"{config.agent}: voice: expected a voice of espeak (ava, en-gb, en-gb-f, en-us, en-us-f), "
+        "found 'nobody'"
+    )
+    # A service's voices are not known here.
+    assert resolve_agent(replace(config, tts_url="http://127.0.0.1:9/v1")).voice == "nobody"
+
+
+@pytest.mark.parametrize("voice", ["default", "en-gb", "alloy"])
+def test_the_voices_of_the_preset_and_stock_names_are_taken(tmp_path: Path, voice: str) -> None:
+    assert resolve_agent(agent_of(tmp_path, f"voice = '{voice}'")).voice == voice
+
+
+def test_the_table_of_voices_is_the_voices_own() -> None:
+    assert set(ESPEAK.voices) == set(EspeakVoice.voices) - OPENAI_VOICES - {"default"}
+
+
+def test_the_voices_of_a_folder_are_its_files(tmp_path: Path) -> None:
+    (tmp_path / "voices").mkdir()
+    for name in ("anna.safetensors", "ben.wav", "cleo.pt", "README.md"):
+        (tmp_path / "voices" / name).touch()
+    assert known_voices(Seat(PHONON, tmp_path)) == {"anna", "ben", "cleo"}
+    assert not known_voices(Seat(PHONON))
+
+
+def test_a_language_that_the_recognizer_lacks_is_refused(tmp_path: Path) -> None:
+    config = agent_of(tmp_path, "language = 'xx'")
+    with pytest.raises(
+        ConfigError, match="language: expected a language of pocketsphinx .en., fou"
+    ):
+        resolve_agent(config)
+    assert resolve_agent(replace(config, stt_url="http://127.0.0.1:9/v1")).language == "xx"
+    assert resolve_agent(agent_of(tmp_path, "language = 'en-US'")).language == "en-US"
