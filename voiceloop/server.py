@@ -11,9 +11,10 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -38,6 +39,8 @@ from voiceloop.web_page import page_routes
 from voiceloop.websocket import BoundedWebSocket, SocketTransport
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # A kernel that holds little lets pacing and back-pressure reach us. 64 KiB is 1 s of base64 audio.
 SEND_BUFFER_BYTES = 64 * 1024
@@ -75,6 +78,10 @@ class Gateway:
         if not self.is_ready():
             return "a worker is restarting"
         return None
+
+    @property
+    def n_sessions(self) -> int:
+        return len(self._sessions)
 
     async def serve_session(self, transport: Transport) -> None:
         """Run one session to its end."""
@@ -275,8 +282,12 @@ async def serve(
     stop = Stop()
     try:
         with stop.on_signals():
-            async with open_backends(config, on_progress=on_progress) as (backends, is_ready):
-                gateway.backends, gateway.is_ready = backends, is_ready
+            async with AsyncExitStack() as models:
+                opening = models.enter_async_context(open_backends(config, on_progress=on_progress))
+                opened = await _unless_stopped(opening, stop)
+                if opened is None:
+                    return
+                gateway.backends, gateway.is_ready = opened
                 if ready is not None:
                     ready(_url(config, sock))
                 await _serve_calls(gateway, serving, stop)
@@ -288,6 +299,22 @@ async def serve(
         await asyncio.wait([serving])
 
 
+async def _unless_stopped(work: Coroutine[None, None, T], stop: Stop) -> T | None:
+    """What the work returns; None where a signal came first, upon which it is given up."""
+    task = asyncio.create_task(work, name="loading")
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not stopped.done():
+            return task.result()
+        log.info("stopping: the models were still loading")
+        return None
+    finally:
+        stopped.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop) -> None:
     """Take calls until told to stop, then let those inside end."""
     lag = asyncio.create_task(probe_loop_lag(gateway.metrics, gateway.clock), name="loop lag")
@@ -295,6 +322,7 @@ async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop
         await _first_of(stop.wait(), asyncio.shield(serving))
         # A session that drains ends by itself within drain_s; the second is for its close.
         drain_s = gateway.config.limits.drain_s + 1.0
+        log.info("stopping: %d calls in progress may end", gateway.n_sessions)
         await _first_of(gateway.drain(), stop.wait(), timeout_s=drain_s)
     finally:
         lag.cancel()

@@ -177,6 +177,8 @@ class WorkerProcess:
                 f"--spec-json={msgspec.json.encode(self.spec).decode()}",
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
+                # A signal to the whole group is ours to answer: its calls are to end first.
+                start_new_session=True,
                 env=None if self._environ is None else {**os.environ, **self._environ},
             )
         return connection
@@ -231,7 +233,8 @@ class WorkerProcess:
         if not connection.lost.is_set():
             name, silent_s = self.spec.name, silence.own_s
             log.error("worker %s was silent for %.1f s and is killed", name, silent_s)
-        await self.end(at_once=True)
+        # One that hung up is about to end by itself: to kill it meanwhile would race for its code.
+        await self.end(at_once=not connection.lost.is_set())
         code = process.returncode
         log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)
 

@@ -82,6 +82,12 @@ async def test_all_three_models_answer_through_one_worker(supervisor: Supervisor
     await branch.close()
 
 
+def test_a_signal_to_our_group_leaves_the_workers_to_us(supervisor: Supervisor) -> None:
+    pid = supervisor.workers[0].pid
+    assert pid is not None
+    assert os.getpgid(pid) != os.getpgid(0)
+
+
 async def test_a_killed_worker_fails_its_streams_and_the_next_stream_works(
     supervisor: Supervisor,
 ) -> None:

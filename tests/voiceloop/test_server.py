@@ -374,6 +374,26 @@ async def test_a_signal_drains_the_server_and_it_ends(monkeypatch: pytest.Monkey
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()
 
 
+async def test_a_signal_while_models_load_gives_the_loading_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_up: list[str] = []
+
+    @asynccontextmanager
+    async def endless(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            given_up.append("models")
+        yield
+
+    monkeypatch.setattr("voiceloop.server.open_backends", endless)
+    async with asyncio.timeout(5):
+        await serve(Config(port=0), agent=AGENT, ready=lambda url: pytest.fail("is not ready"))
+    assert given_up == ["models"]
+
+
 async def test_models_that_cannot_load_end_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
     async def broken(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
