@@ -6,6 +6,7 @@ flag. ``table.py`` does the strict reading: an unknown key fails and names the n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,14 +14,19 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from voiceloop.errors import ConfigError
-from voiceloop.table import field_types, overlay, read_toml
+from voiceloop.table import overlay, read_toml
 
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024
 TABLES = ("limits", "anticipation")
+PATHS = ("agent", "keys_file", "certfile", "keyfile")
+MODELS = ("stt_model", "llm_model", "tts_model")
 AUTO = "auto"  # the preset that is not named: the best that can start here
-# Set by the test suite and by recipes; no settings of a server.
-FOREIGN = frozenset({"VOICELOOP_DATA", "VOICELOOP_FUZZ"})
+# Set for the test suite, recipes and benchmarks; no settings of a server.
+FOREIGN = frozenset({
+    "VOICELOOP_CACHE", "VOICELOOP_CONNECTIONS", "VOICELOOP_DATA", "VOICELOOP_FUZZ",
+    "VOICELOOP_FUZZ_EXAMPLES", "VOICELOOP_LLAMA_CPP",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,6 @@ class Config:
     context_tokens: int = 0  # of the language model; 0: the preset knows
     pacing_lead_ms: int = 60
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_transcripts: bool = False
     certfile: Path | None = None
     keyfile: Path | None = None
     limits: Limits = field(default_factory=Limits)
@@ -103,19 +108,38 @@ def load_config(
 ) -> Config:
     """Read the server's configuration: TOML file < environment < flags (None: not given).
 
+    Paths in the file are relative to the folder it lies in; all others to the current one.
+
     Raises:
         ConfigError: the file is missing or not TOML, a key is unknown (the nearest valid name is
             in the message), or a value is of the wrong type or out of its range.
     """
     config = Config()
     if path is not None:
-        config = overlay(config, read_toml(path), str(path))
+        config = overlay(config, _beside(path, read_toml(path)), str(path))
     if environ is not None:
         config = overlay(config, _from_environment(environ), "the environment", is_text=True)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     config = _with_key_file(overlay(config, given, "the command line"))
     _check(config)
     return config
+
+
+def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The file's values with its relative paths made whole.
+
+    A model may be an id ``owner/name`` as well as a folder, and beside a URL it is the service's
+    own name: it is a path only where it begins with ``./`` or ``../``.
+    """
+    found = dict(values)
+    for key in (*PATHS, *MODELS):
+        text = found.get(key)
+        if not isinstance(text, str):
+            continue  # its type is refused later
+        if key in PATHS or text.startswith(("./", "../")):
+            # Not Path.expanduser: that raises where a user is not known.
+            found[key] = str(path.absolute().parent / os.path.expanduser(text))
+    return found
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -138,12 +162,13 @@ def _with_key_file(config: Config) -> Config:
     if config.keys_file is None:
         return config
     try:
-        lines = config.keys_file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        text = config.keys_file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # not UTF-8, or no path at all: both are ValueErrors
         raise ConfigError(
             f"keys_file: expected a readable text file, found {config.keys_file} ({error})"
         ) from None
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    lines = (line.strip() for line in text.splitlines())
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
         raise ConfigError(f"keys_file: expected one key a line, found none in {config.keys_file}")
     return replace(config, keys=(*config.keys, *keys))
@@ -154,6 +179,7 @@ def _check(config: Config) -> None:
     limits = config.limits
     ranges: list[tuple[str, float, float, float]] = [
         ("port", config.port, 0, 65535),
+        ("context_tokens", config.context_tokens, 0, 10**8),
         ("pacing_lead_ms", config.pacing_lead_ms, 20, 5000),
         ("limits.max_sessions", limits.max_sessions, 1, 100_000),
         ("limits.frame_bytes", limits.frame_bytes, 4096, 21 * MIB),
@@ -168,7 +194,7 @@ def _check(config: Config) -> None:
         _check_url(name, getattr(config, name))
     for name, value, low, high in ranges:
         if not low <= value <= high:
-            raise ConfigError(f"{name}: expected {low:g} to {high:g}, found {value:g}")
+            raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
     if any(len(key) < 8 for key in config.keys):
         raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
     if (config.certfile is None) != (config.keyfile is None):
@@ -187,8 +213,3 @@ def _check_url(name: str, url: str | None) -> None:
         is_address = False
     if not is_address:
         raise ConfigError(f"{name}: expected a URL ({', '.join(schemes)}), found {url!r}")
-
-
-def config_keys() -> tuple[str, ...]:
-    """The names of all settings, for help texts."""
-    return tuple(field_types(Config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,24 @@ def test_the_embedded_agent_is_whole() -> None:
     assert settings.turn_detection == SemanticVad(eagerness="auto")
     assert settings.instructions == agent.instructions
     assert agent.crisis.answers("I just WANT to  die") and not agent.crisis.answers("a latte")
+
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "voiceloop" / "agents" / "pizzeria.toml"
+
+
+def test_the_example_with_tools_answers_from_its_file() -> None:
+    agent = load_agent(EXAMPLE)
+    price, hours = agent.tools
+    assert price.answer('{"item": "Pepperoni pizza"}') == '{"price": "$11.00"}'
+    assert price.answer('{"item": "sushi"}') == '{"error": "not on the menu"}'
+    assert hours.answer('{"day": "monday"}') == '{"hours": "11 am to 10 pm"}'
+
+
+def test_the_tool_that_the_example_shows_in_a_comment_is_the_clients(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    agent = load_agent(write(tmp_path / "a.toml", re.sub(r"(?m)^# (?=\[|\w+ = )", "", text)))
+    assert [tool.name for tool in agent.tools] == ["get_price", "get_opening_hours", "book"]
+    assert agent.tools[-1].answer("{}") is None
 
 
 TOOL = """

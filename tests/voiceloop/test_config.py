@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from voiceloop.config import config_keys, load_config
+from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.presets import worker_specs
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("tests", "benchmarks", "engine", "audio")
 
 
 def write(path: Path, text: str) -> Path:
@@ -27,16 +31,15 @@ def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
 def test_the_environment_is_read_by_type() -> None:
     environ = {
         "VOICELOOP_KEYS": "key-one-1, key-two-2",
-        "VOICELOOP_LOG_TRANSCRIPTS": "true",
+        "VOICELOOP_ALLOW_UNAUTHENTICATED": "true",
         "VOICELOOP_LIMITS_SESSION_MINUTES": "2.5",
         "VOICELOOP_ANTICIPATION_HELD_CLAUSE": "0",
-        "VOICELOOP_KEYS_FILE": "",
         "VOICELOOP_DATA": "/data",
+        "VOICELOOP_LLAMA_CPP": "/peer/bin/python",
     }
-    environ.pop("VOICELOOP_KEYS_FILE")
     config = load_config(environ=environ)
     assert config.keys == ("key-one-1", "key-two-2")
-    assert config.log_transcripts is True and config.limits.session_minutes == 2.5
+    assert config.allow_unauthenticated is True and config.limits.session_minutes == 2.5
     assert config.anticipation.prefill and not config.anticipation.held_clause
 
 
@@ -51,7 +54,8 @@ def test_the_environment_is_read_by_type() -> None:
     ("keys = ['short']", "keys: expected keys of at least 8 characters"),
     ("limits = 3", "limits: expected a table, found 3"),
     ("log_level = 'loud'", "log_level: expected one of debug, info, warning, error, found 'loud'"),
-    ("[limits]\nframe_bytes = 99999999", "limits.frame_bytes: expected 4096 to 2.2"),
+    ("[limits]\nframe_bytes = 99999999", "limits.frame_bytes: expected 4096 to 22020096, found"),
+    ("context_tokens = -1", "context_tokens: expected 0 to 100000000, found -1"),
     ("certfile = 'a.pem'", "expected certfile and keyfile together"),
     ("port = ", "expected TOML, found an error"),
 ])  # fmt: skip
@@ -73,8 +77,24 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "none.toml")
 
 
+def test_a_path_of_nobody_is_refused_by_name(tmp_path: Path) -> None:
+    for text in ("~nobody-of-this-name/keys", "a\\u0000b"):
+        with pytest.raises(ConfigError, match="keys_file: expected a readable text file"):
+            load_config(write(tmp_path / "v.toml", f'keys_file = "{text}"'))
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
+    text = "agent = 'pizza.toml'\nllm_model = '../m'\ntts_model = 'a/b'\ncertfile = '/c.pem'"
+    path = write(tmp_path / "v.toml", text + "\nkeyfile = 'k.pem'")
+    config = load_config(path)
+    assert config.agent == tmp_path / "pizza.toml"
+    assert (config.certfile, config.keyfile) == (Path("/c.pem"), tmp_path / "k.pem")
+    assert (config.llm_model, config.tts_model) == (str(tmp_path / "../m"), "a/b")
+    assert load_config(path, flags={"agent": "other.toml"}).agent == Path("other.toml")
+
+
 def test_keys_come_from_a_file_and_stay_out_of_sight(tmp_path: Path) -> None:
-    file = write(tmp_path / "keys", "# ours\nsecret-key-1\n\nsecret-key-2\n")
+    file = write(tmp_path / "keys", "# ours\nsecret-key-1\n\nsecret-key-2\n  # theirs\n")
     config = load_config(flags={"keys_file": file})
     assert config.keys == ("secret-key-1", "secret-key-2")
     assert "secret" not in repr(config)
@@ -82,8 +102,13 @@ def test_keys_come_from_a_file_and_stay_out_of_sight(tmp_path: Path) -> None:
         load_config(flags={"keys_file": write(tmp_path / "empty", "# none\n")})
 
 
-def test_every_setting_has_a_name_for_help() -> None:
-    assert {"host", "port", "preset", "agent", "limits"} <= set(config_keys())
+def test_what_tests_and_benchmarks_read_from_the_environment_stops_no_server() -> None:
+    """A benchmark starts a server with its own environment."""
+    files = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    reads = re.compile(r'os\.environ(?:\.get\(|\[)"(VOICELOOP_\w+)"')
+    read = {name for path in files for name in reads.findall(path.read_text(encoding="utf-8"))}
+    assert {"VOICELOOP_DATA", "VOICELOOP_CACHE"} <= read
+    assert load_config(environ=dict.fromkeys(read, "x")) == Config()
 
 
 @pytest.mark.parametrize("url", ["foo", "localhost:8000", "ftp://x", "http://", "http://x:port"])
