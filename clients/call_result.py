@@ -106,13 +106,13 @@ class CallResult:
         return tuple(turn.name for turn in self.turns if not turn.answered)
 
 
-def call_result(record: CallRecord, voice: str) -> CallResult:
-    """Measure a finished call."""
+def call_result(record: CallRecord, voice: str, n_turns: int | None = None) -> CallResult:
+    """Measure a finished call, or the first ``n_turns`` of one that is not."""
     begins = [_sent_at(record, spoken, spoken.utterance.onset) for spoken in record.spoken]
     ends = [*begins[1:], float("inf")][: len(begins)]
     turns = tuple(
         _turn(record, spoken, begin, end)
-        for spoken, begin, end in zip(record.spoken, begins, ends, strict=True)
+        for spoken, begin, end in list(zip(record.spoken, begins, ends, strict=True))[:n_turns]
     )
     first = begins[0] if begins else float("inf")
     greeting = " ".join(r.text.strip() for r in record.replies if r.created_at < first)
@@ -127,8 +127,9 @@ def call_result(record: CallRecord, voice: str) -> CallResult:
 
 
 def _sent_at(record: CallRecord, spoken: Spoken, sample: int) -> float:
-    """When the frame with that sample of the utterance was sent."""
-    return record.sent_at[(spoken.position + sample) // N_FRAME]
+    """When the frame with that sample of the utterance was sent; the newest where it was not."""
+    frame = (spoken.position + sample) // N_FRAME
+    return record.sent_at[min(frame, len(record.sent_at) - 1)]
 
 
 def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -> TurnResult:

@@ -2,11 +2,13 @@
 
 Starts ``voiceloop serve`` as the processes it really is, plays the call over the WebSocket, prints
 the conversation as it happens and writes conversation.wav (caller left, agent right), turns.json,
-waterfall.png and report.html.
+waterfall.png and report.html. A call that is interrupted, or breaks off, leaves them too: what was
+recorded, and the turns that were over.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from contextlib import AsyncExitStack
@@ -23,18 +25,21 @@ from clients.call_summary import summary_of, turn_json
 from clients.connection import RATE_HZ, RealtimeConnection
 from clients.errors import ConnectionFailed, RecordingError
 from clients.live_view import LiveView
+from clients.outputs import prepare_folder, writing
 from clients.progress import spinner
 from clients.provenance import provenance
 from clients.recording import Recording, Samples, read_wav, write_wav
 from clients.report import report_html
 from clients.server_process import ServerProcess, running_server
 from clients.simulated_call import CallOptions, SimulatedCall
+from clients.terminal import Terminal
 from clients.waterfall_png import check_matplotlib, draw_waterfall
 from clients.waveform import pauses, speech_start
 
 EXTRAS = {"voiceloop.timeline": "1", "voiceloop.partials": "1"}
 SPLIT_PAUSE_MS = 1_000.0  # in a person's own recording, a pause after which the agent may answer
 MAX_RECORDING_S = 600.0
+TOO_EARLY = "[red]ended before the call began[/red]: nothing was recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,50 +93,86 @@ async def run_demo(options: DemoOptions) -> int:
         if options.wav is None
         else recording_as_call(options.wav)
     )
-    options.out.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=options.json, highlight=False)
+    prepare_folder(options.out)
+    console = Terminal(stderr=options.json, highlight=False)
     arguments = ["--preset", options.preset]
     async with AsyncExitStack() as running:
-        with spinner(f"starting the server ({options.preset})", console):
-            server = await running.enter_async_context(
-                running_server(arguments, log=options.out / "server.log")
-            )
+        try:
+            with spinner(f"starting the server ({options.preset})", console):
+                server = await running.enter_async_context(
+                    running_server(arguments, log=options.out / "server.log")
+                )
+        except asyncio.CancelledError:
+            console.print(TOO_EARLY)
+            raise
         console.print(f"[dim]ready after {server.ready_s:.1f} s at {server.url}[/dim]\n")
         try:
-            call, result = await _play(server, utterances, options, console)
+            result = await play(server, utterances, options, console, title)
         except ConnectionFailed as error:
             raise ConnectionFailed(f"{error}; see {options.out / 'server.log'}") from error
-        resident_mb = server.resident_mb()
-    results = _results(result, server, resident_mb, title)
+    return 1 if result.unanswered else 0
+
+
+async def play(
+    server: ServerProcess,
+    utterances: tuple[Utterance, ...],
+    options: DemoOptions,
+    console: Console,
+    title: str,
+) -> CallResult:
+    """Play the call and leave its files, also of one that ends early.
+
+    Raises:
+        ConnectionFailed: the server hung up; what was recorded by then is written.
+        OutputError: a file cannot be written.
+    """
+    connection = await RealtimeConnection.open(server.url, extras=EXTRAS)
+    view = LiveView(console, options.agent, len(utterances))
+    call = SimulatedCall(
+        connection, utterances, voice=options.voice, options=CallOptions(), observer=view
+    )
+    try:
+        with view:
+            result = await call.run()
+    except (asyncio.CancelledError, ConnectionFailed) as error:
+        partial = "interrupted" if isinstance(error, asyncio.CancelledError) else "broken off"
+        so_far = call.so_far()
+        if so_far is None:
+            console.print(TOO_EARLY)
+        else:
+            _leave(options, console, call, so_far, _results(so_far, server, title, partial))
+        raise
+    _leave(options, console, call, result, _results(result, server, title, None))
+    return result
+
+
+def _leave(
+    options: DemoOptions,
+    console: Console,
+    call: SimulatedCall,
+    result: CallResult,
+    results: dict[str, Any],
+) -> None:
+    title = results["call"] + (f" ({results['partial']})" if results["partial"] else "")
     with spinner("writing the report", console):
         write_outputs(options, call.record, result, results, call.uplink.recorded(), title)
     _print_end(console, results, options.out)
     if options.json:
         json.dump(results, sys.stdout, indent=1)
         print()
-    return 1 if result.unanswered else 0
-
-
-async def _play(
-    server: ServerProcess, utterances: tuple[Utterance, ...], options: DemoOptions, console: Console
-) -> tuple[SimulatedCall, CallResult]:
-    connection = await RealtimeConnection.open(server.url, extras=EXTRAS)
-    with LiveView(console, options.agent, len(utterances)) as view:
-        call = SimulatedCall(
-            connection, utterances, voice=options.voice, options=CallOptions(), observer=view
-        )
-        return call, await call.run()
 
 
 def _results(
-    result: CallResult, server: ServerProcess, resident_mb: float, title: str
+    result: CallResult, server: ServerProcess, title: str, partial: str | None
 ) -> dict[str, Any]:
+    """``partial``: why the call ended early, None for a whole one."""
     return {
         "call": title,
+        "partial": partial,
         **provenance(),
         "seed": CallOptions().seed,
         "server_ready_s": round(server.ready_s, 2),
-        "resident_mb": round(resident_mb, 1),
+        "resident_mb": round(server.resident_mb(), 1),
         **summary_of([result]),
         "greeting": result.greeting,
         "turns": [turn_json(turn) for turn in result.turns],
@@ -146,10 +187,25 @@ def write_outputs(
     caller: Samples,
     title: str,
 ) -> None:
-    """Write the four files of a call into ``options.out``."""
+    """Write the four files of a call into ``options.out``.
+
+    Raises:
+        OutputError: one of them cannot be written.
+    """
     channels = record.channels(caller)
     write_wav(options.out / "conversation.wav", channels, RATE_HZ)
-    (options.out / "turns.json").write_text(json.dumps(results, indent=1) + "\n")
+    with writing(options.out):
+        (options.out / "turns.json").write_text(json.dumps(results, indent=1) + "\n")
+        _write_report(options, result, results, channels, title)
+
+
+def _write_report(
+    options: DemoOptions,
+    result: CallResult,
+    results: dict[str, Any],
+    channels: tuple[Samples, Samples],
+    title: str,
+) -> None:
     gap = results["gap_ms"]["p50"]
     note = "no turn was answered in time" if gap is None else f"median gap {gap:.0f} ms"
     note = f"{note}  ·  {results['machine']['cpu']}  ·  commit {results['commit']}"
@@ -163,6 +219,8 @@ def write_outputs(
 def _print_end(console: Console, results: dict[str, Any], out: Path) -> None:
     gap = results["gap_ms"]
     n_turns = results["n_turns"]
+    if results["partial"]:
+        console.print(f"[red]{results['partial']}[/red]; turns that were over by then: {n_turns}")
     if gap["p50"] is not None:
         console.print(
             f"[bold]{gap['p50']:.0f} ms[/bold] median gap, {gap['p95']:.0f} ms p95; "

@@ -16,6 +16,10 @@ class RecordingError(ClientError):
     """A recording is missing, is not audio, or has a shape that cannot be used."""
 
 
+class OutputError(ClientError):
+    """What was asked for cannot be written where it was asked for."""
+
+
 class CallScriptError(ClientError):
     """A call script names what does not exist or leaves out what it must have."""
 

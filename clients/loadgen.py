@@ -3,8 +3,9 @@
 Every caller is a whole call of the bundled script, barge-in included, in one of its voices, played
 in real time over a socket of its own. Callers begin spread over ``--ramp`` seconds, as people do.
 The figures are those of ``turn_latency``, over all calls; a caller whose call broke off is counted,
-not dropped. Goodput is what is left of the load when only turns count that a person would call
-well answered: not cut into, and heard within ``--within`` ms.
+not dropped, and after ctrl-C the calls that had ended are told as the part they are. Goodput is
+what is left of the load when only turns count that a person would call well answered: not cut into,
+and heard within ``--within`` ms.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clients.arguments import number, whole_number
 from clients.call_result import CallResult
 from clients.call_script import Utterance, load_call, load_utterances
 from clients.call_summary import summary_of
+from clients.command import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, run
 from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection
 from clients.errors import ClientError
+from clients.outputs import check_file, writing
 from clients.progress import progress_bar
 from clients.provenance import provenance
 from clients.simulated_call import CallOptions, SimulatedCall
@@ -45,20 +50,24 @@ class Load:
     within_ms: float = 800.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LoadResult:
-    """``elapsed_s``: from the first call's beginning to the last one's end."""
+    """``elapsed_s``: from the first call's beginning to the last one's end. ``broken``: why."""
 
-    calls: tuple[CallResult, ...]
-    broken: tuple[str, ...]
-    elapsed_s: float
+    calls: list[CallResult] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+    @property
+    def n_ended(self) -> int:
+        return len(self.calls) + len(self.broken)
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
     """Turns answered within ``within_ms`` and not cut into.
 
-    ``share`` is of all turns that the callers had to say, those of broken calls included.
+    ``share`` is of all turns of the calls that ended, those of broken calls included.
     """
 
     within_ms: float
@@ -71,7 +80,7 @@ def goodput_of(load: Load, result: LoadResult, n_turns_a_call: int) -> Goodput:
     """A turn without an answer, or that the agent cut into, has no gap and is none of the good."""
     gaps = [turn.gap_ms for call in result.calls for turn in call.turns if not turn.cut_in]
     n_good = sum(gap is not None and gap <= load.within_ms for gap in gaps)
-    n_turns = max(1, load.n_calls * n_turns_a_call)
+    n_turns = max(1, result.n_ended * n_turns_a_call)
     per_minute = 60.0 * n_good / max(1e-9, result.elapsed_s)
     return Goodput(load.within_ms, n_good, round(n_good / n_turns, 4), round(per_minute, 2))
 
@@ -84,12 +93,16 @@ def voices_of(load: Load) -> list[tuple[str, tuple[Utterance, ...]]]:
     ]
 
 
-async def run_load(load: Load, progress: Callable[[int], None] | None = None) -> LoadResult:
-    """Place all calls; ``progress`` is told how many have ended."""
+async def run_load(
+    load: Load, progress: Callable[[int], None] | None = None, result: LoadResult | None = None
+) -> LoadResult:
+    """Place all calls; ``progress`` is told how many have ended.
+
+    ``result`` is filled as they end: what a caller has of it who interrupts this.
+    """
     voices = voices_of(load)
     free = asyncio.Semaphore(load.at_once)
-    calls: list[CallResult] = []
-    broken: list[str] = []
+    result = result or LoadResult()
     started_at = time.monotonic()
 
     async def caller(index: int) -> None:
@@ -101,22 +114,27 @@ async def run_load(load: Load, progress: Callable[[int], None] | None = None) ->
                 connection = await RealtimeConnection.open(load.url, key=load.key, extras=EXTRAS)
                 options = CallOptions(seed=load.seed + index)
                 call = SimulatedCall(connection, utterances, voice=voice, options=options)
-                calls.append(await call.run())
+                result.calls.append(await call.run())
             except ClientError as error:
-                broken.append(str(error))
+                result.broken.append(str(error))
+            result.elapsed_s = time.monotonic() - started_at
             if progress is not None:
-                progress(len(calls) + len(broken))
+                progress(result.n_ended)
 
     async with asyncio.TaskGroup() as group:
         for index in range(load.n_calls):
             group.create_task(caller(index))
-    return LoadResult(tuple(calls), tuple(broken), time.monotonic() - started_at)
+    return result
 
 
 def figures(load: Load, result: LoadResult) -> dict[str, Any]:
-    """JSON values: provenance, the load, the figures of the calls that went through."""
+    """JSON values: provenance, the load, the figures of the calls that went through.
+
+    ``partial`` where not all calls have ended.
+    """
     return {
         **provenance(),
+        "partial": "interrupted" if result.n_ended < load.n_calls else None,
         "seed": load.seed,
         "at_once": load.at_once,
         "broken_calls": len(result.broken),
@@ -153,29 +171,57 @@ def print_figures(data: dict[str, Any]) -> None:
         f"goodput: {good['n_good']} turns within {good['within_ms']:.0f} ms and not cut into, "
         f"{100 * good['share']:.1f} % of all, {good['per_minute']:.1f} a minute"
     )
-    for error in data["broken"]:
-        print(f"broken: {error}")
+    for error, n_times in Counter(data["broken"]).most_common():
+        print(f"broken, {n_times} times: {error}")
 
 
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
-        prog="python -m clients.loadgen", description="Simulated callers against a running server."
+        prog="python -m clients.loadgen",
+        description="Simulated callers against a running server: whole calls in real time, and the "
+        "figures of all of them. Exits with 1 where a call broke off or a turn got no answer.",
     )
-    arguments.add_argument("url", nargs="?", default=DEFAULT_URL, help=f"default {DEFAULT_URL}")
-    arguments.add_argument("--calls", type=int, default=1, help="how many calls in all")
-    arguments.add_argument("--at-once", type=int, help="at most so many together (default: all)")
-    arguments.add_argument("--ramp", type=float, default=5.0, help="seconds over which they begin")
-    arguments.add_argument("--turns", type=int, help="only the first turns of each call")
     arguments.add_argument(
-        "--within", type=float, default=800.0, help="ms within which an answer is a good one"
+        "url",
+        nargs="?",
+        metavar="URL",
+        default=DEFAULT_URL,
+        help="the server (default: %(default)s)",
     )
-    arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
-    arguments.add_argument("--key", help="API key, sent as a bearer token")
-    arguments.add_argument("--json", type=Path, help="write the figures to this file")
+    arguments.add_argument(
+        "--calls", type=whole_number(1), default=1, metavar="N",
+        help="how many calls in all (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--at-once",
+        type=whole_number(1),
+        metavar="N",
+        help="at most so many together (default: all)",
+    )
+    arguments.add_argument(
+        "--ramp", type=number("seconds", at_least=0.0), default=5.0, metavar="S",
+        help="seconds over which the calls begin (default: %(default)g)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--turns", type=whole_number(1), metavar="N",
+        help="only the first turns of each call (default: all)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--within", type=number("ms", above=0.0), default=800.0, metavar="MS",
+        help="ms within which an answer is a good one (default: %(default)g)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N",
+        help="seed of the room noise (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument("--key", help="API key, sent as a bearer token (default: none)")
+    arguments.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the figures to this file"
+    )
     return arguments
 
 
-def main() -> int:
+def command() -> int:
     chosen = parser().parse_args()
     load = Load(
         chosen.url,
@@ -187,18 +233,29 @@ def main() -> int:
         chosen.turns,
         chosen.within,
     )
+    if chosen.json is not None:
+        check_file(chosen.json)
+    result = LoadResult()
     try:
         with progress_bar("calls", load.n_calls) as progress:
-            result = asyncio.run(run_load(load, progress))
-    except ClientError as error:
-        print(error, file=sys.stderr)
-        return 2
+            asyncio.run(run_load(load, progress, result))
+    except KeyboardInterrupt:
+        print(f"interrupted: {result.n_ended} of {load.n_calls} calls had ended", file=sys.stderr)
+        if not result.n_ended:
+            return EXIT_INTERRUPTED
+    if not result.calls:
+        for error in dict.fromkeys(result.broken):
+            print(f"no call went through: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
     data = figures(load, result)
-    print_figures(data)
     if chosen.json is not None:
-        chosen.json.write_text(json.dumps(data, indent=1) + "\n")
-    return 1 if result.broken or data["unanswered"] else 0
+        with writing(chosen.json):
+            chosen.json.write_text(json.dumps(data, indent=1) + "\n")
+    print_figures(data)
+    if data["partial"]:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if result.broken or data["unanswered"] else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(command))

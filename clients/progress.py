@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from clients.terminal import Terminal
+
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -17,7 +19,7 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
         BarColumn(),
         TextColumn("{task.completed:.0f} of {task.total:.0f}"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=Terminal(stderr=True),
         transient=True,
     )
     task = bar.add_task(what, total=total)

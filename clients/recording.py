@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.errors import RecordingError
+from clients.outputs import writing
 
 Samples = NDArray[np.int16]
 
@@ -110,12 +111,16 @@ def write_flac(path: Path, recording: Recording) -> None:
 
 
 def write_wav(path: Path, channels: tuple[Samples, ...], rate_hz: int) -> None:
-    """Write one WAV with the given channels; shorter ones are padded with silence."""
+    """Write one WAV with the given channels; shorter ones are padded with silence.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     n_frames = max((len(channel) for channel in channels), default=0)
     frames = np.zeros((n_frames, len(channels)), dtype="<i2")
     for index, channel in enumerate(channels):
         frames[: len(channel), index] = channel
-    with wave.open(str(path), "wb") as file:
+    with writing(path), wave.open(str(path), "wb") as file:
         file.setnchannels(len(channels))
         file.setsampwidth(2)
         file.setframerate(rate_hz)

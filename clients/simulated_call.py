@@ -72,6 +72,7 @@ class SimulatedCall:
         self._configured = False
         self._ended = False
         self._n_reported = 0
+        self._n_over = 0  # turns that were answered, or waited for in vain
         self.record = CallRecord()
         self.uplink = Uplink(
             connection, seed=self._options.seed, noise_dbfs=self._options.noise_dbfs, clock=clock
@@ -97,6 +98,17 @@ class SimulatedCall:
         except* ConnectionFailed as failed:
             raise ConnectionFailed(str(failed.exceptions[0])) from failed
         return call_result(self.record, self._voice)
+
+    def so_far(self) -> CallResult | None:
+        """What there was of a call that ``run`` did not bring to its end: the turns that were over.
+
+        None where nothing had been said or heard. The agent's sound that had come and was not
+        played yet is none of the recording.
+        """
+        if not self.record.sent_at:
+            return None
+        self.record.playout.flush(self._clock())
+        return call_result(self.record, self._voice, self._n_over)
 
     async def _listen(self) -> None:
         async for received in self._connection.events():
@@ -142,6 +154,7 @@ class SimulatedCall:
 
     def _report_finished(self) -> None:
         """Tell the observer about the turns that are over since the last time."""
+        self._n_over = len(self.record.spoken)
         if self._observer is None:
             return
         turns = call_result(self.record, self._voice).turns

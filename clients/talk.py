@@ -1,8 +1,9 @@
 """``voiceloop talk``: a person's side of a call, by microphone and loudspeaker or from a WAV.
 
 With ``--wav`` the recording is streamed as it is, in real time, and the call ends when the agent
-has answered its end. With the microphone the call lasts until ctrl-C. There is no echo
-cancellation here: with loudspeakers the agent would hear itself, so headphones are asked for.
+has answered its end; ``--out`` keeps it, also where ctrl-C or the server ends it before. With the
+microphone the call lasts until ctrl-C. There is no echo cancellation here: with loudspeakers the
+agent would hear itself, so headphones are asked for.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from clients.call_script import ScriptedTurn, utterance_of
 from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection
 from clients.errors import ConnectionFailed, DeviceMissing
 from clients.live_view import LiveView
+from clients.outputs import check_file
 from clients.recording import Samples, read_wav, write_wav
 from clients.simulated_call import SimulatedCall, session_settings
 from clients.speaker import Speaker
+from clients.terminal import Terminal
 
 BLOCK_MS = 20
 N_BLOCK = RATE_HZ * BLOCK_MS // 1000
@@ -43,9 +46,10 @@ async def run_talk(options: TalkOptions) -> int:
     """Hold one call; returns the exit code: 1 where a recording got no answer.
 
     Raises:
-        ClientError: no server, no microphone, or a recording that cannot be used.
+        ClientError: no server, no microphone, a recording that cannot be used, or ``out`` cannot
+            be written.
     """
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     if options.wav is not None:
         return await _talk_from_wav(options, options.wav, console)
     await _talk_by_microphone(options, console)
@@ -55,15 +59,27 @@ async def run_talk(options: TalkOptions) -> int:
 async def _talk_from_wav(options: TalkOptions, wav: Path, console: Console) -> int:
     turn = ScriptedTurn(wav.stem, f"({wav.name})", wav.name, "agent", 300, 0, ())
     utterance = utterance_of(turn, read_wav(wav).at_rate(RATE_HZ))
-    connection = await RealtimeConnection.open(options.url, key=options.key, extras=EXTRAS)
-    with LiveView(console, "agent") as view:
-        call = SimulatedCall(connection, (utterance,), observer=view)
-        result = await call.run()
     if options.out is not None:
-        channels = call.record.channels(call.uplink.recorded())
-        write_wav(options.out, channels, RATE_HZ)
-        console.print(f"[dim]wrote[/dim] {options.out} [dim](caller left, agent right)[/dim]")
+        check_file(options.out)
+    connection = await RealtimeConnection.open(options.url, key=options.key, extras=EXTRAS)
+    view = LiveView(console, "agent")
+    call = SimulatedCall(connection, (utterance,), observer=view)
+    try:
+        with view:
+            result = await call.run()
+    except (asyncio.CancelledError, ConnectionFailed):
+        if options.out is not None and call.so_far() is not None:
+            console.print("[red]the call ended early[/red]")
+            _keep(call, options.out, console)
+        raise
+    if options.out is not None:
+        _keep(call, options.out, console)
     return 1 if result.unanswered else 0
+
+
+def _keep(call: SimulatedCall, out: Path, console: Console) -> None:
+    write_wav(out, call.record.channels(call.uplink.recorded()), RATE_HZ)
+    console.print(f"[dim]wrote[/dim] {out} [dim](caller left, agent right)[/dim]")
 
 
 async def _talk_by_microphone(options: TalkOptions, console: Console) -> None:

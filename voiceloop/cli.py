@@ -2,7 +2,8 @@
 
 Owns the command line and its exit codes: 0 when all went well, 1 when a call got no answer or the
 doctor found a problem, 2 with one sentence on standard error for whatever a person can put right,
-130 after ctrl-C. Each command imports what it needs when it runs, so ``--help`` is instant.
+130 after ctrl-C, 141 where nobody reads the output any more. Each command imports what it needs
+when it runs, so ``--help`` is instant.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clients.arguments import number, whole_number
+from clients.command import EXIT_BAD_INPUT, run
+from clients.errors import ClientError
 from voiceloop import __version__
 from voiceloop.errors import InvalidRequest, VoiceLoopError
 
 if TYPE_CHECKING:
     from voiceloop.config import Config
 
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 DEFAULT_URL = "ws://127.0.0.1:8080/v1/realtime"
 
 # The package that a missing module belongs to, and the extra that brings it.
@@ -42,14 +45,16 @@ EXTRAS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. A mistake in the arguments exits with 2."""
+    return run(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return command(arguments)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except VoiceLoopError as error:
-        return _refuse(error.message)
+    except (VoiceLoopError, ClientError) as error:
+        return _refuse(str(error))
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").split(".")[0])
         if extra is None:
@@ -88,9 +93,15 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="hear an agent answer a caller, and see where each millisecond went",
         description="Start the real server on a free loopback port, play a recorded caller into it "
         "in real time, print the conversation as it happens, and write conversation.wav (caller "
-        "left, agent right), turns.json, waterfall.png and report.html. Nothing is downloaded.",
+        "left, agent right), turns.json, waterfall.png and report.html; after ctrl-C with what was "
+        "recorded by then. Nothing is downloaded. Exits with 1 where a turn got no answer.",
     )
-    demo.add_argument("--wav", type=Path, metavar="FILE", help="your own caller: a mono 16-bit WAV")
+    demo.add_argument(
+        "--wav",
+        type=Path,
+        metavar="FILE",
+        help="your own caller: a mono 16-bit WAV of at most ten minutes (default: a bundled call)",
+    )
     demo.add_argument(
         "--json", action="store_true", help="print the figures as JSON (the rest goes to stderr)"
     )
@@ -99,7 +110,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         type=Path,
         metavar="DIR",
         default=Path("demo-out"),
-        help="where the files go (default: %(default)s)",
+        help="the folder the files go to (default: %(default)s)",
     )
     demo.set_defaults(run=_demo)
 
@@ -112,15 +123,21 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "(VOICELOOP_<NAME>), then the flags below; the last one wins.",
     )
     serve.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
-    serve.add_argument("--port", type=int, help="port to listen on, 0 for any (default: 8080)")
+    serve.add_argument(
+        "--port", type=whole_number(), help="port to listen on, 0 for any free one (default: 8080)"
+    )
     serve.add_argument(
         "--preset",
         metavar="NAME",
         help="which models answer: embedded, cpu, gpu, remote (default: the best whose models are "
         "on disk and whose device is here)",
     )
-    serve.add_argument("--agent", metavar="FILE", help="the agent: a TOML file")
-    serve.add_argument("--config", type=Path, metavar="FILE", help="settings: a TOML file")
+    serve.add_argument(
+        "--agent", metavar="FILE", help="the agent: a TOML file (default: the preset's own)"
+    )
+    serve.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings: a TOML file (default: none)"
+    )
     for part, what in (("stt", "recognizer"), ("llm", "language model"), ("tts", "voice")):
         serve.add_argument(
             f"--{part}-url",
@@ -132,7 +149,11 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             metavar="NAME",
             help=f"another {what}: a folder or an id on disk; with --{part}-url the service's name",
         )
-    serve.add_argument("--keys-file", metavar="FILE", help="the keys that let in, one a line")
+    serve.add_argument(
+        "--keys-file",
+        metavar="FILE",
+        help="the API keys that let callers in, one a line (default: anybody on this machine may)",
+    )
     serve.add_argument("--certfile", metavar="FILE", help="serve TLS: the certificate (PEM)")
     serve.add_argument("--keyfile", metavar="FILE", help="and its private key (PEM)")
     serve.set_defaults(run=_serve)
@@ -143,7 +164,8 @@ def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "talk",
         help="talk to a running server with your microphone, or with a WAV",
         description="Talk to a running server. Wear headphones: there is no echo cancellation. "
-        "The first key of VOICELOOP_KEYS, if set, is sent.",
+        "The first key of VOICELOOP_KEYS, if set, is sent. With --wav it exits with 1 where the "
+        "recording got no answer.",
     )
     talk.add_argument(
         "url",
@@ -159,7 +181,10 @@ def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="say this mono 16-bit WAV instead of a microphone",
     )
     talk.add_argument(
-        "--out", type=Path, metavar="OUT.wav", help="with --wav: record the call, agent right"
+        "--out",
+        type=Path,
+        metavar="OUT.wav",
+        help="with --wav: record the call, caller left, agent right; after ctrl-C up to there",
     )
     talk.set_defaults(run=_talk)
 
@@ -179,25 +204,38 @@ def _add_conformance(commands: argparse._SubParsersAction[argparse.ArgumentParse
         help="the server (default: %(default)s)",
     )
     conformance.add_argument(
-        "--api-key", metavar="KEY", help="sent as a bearer token (default: of VOICELOOP_KEYS)"
+        "--api-key",
+        metavar="KEY",
+        help="sent as a bearer token (default: the first key of VOICELOOP_KEYS, if set)",
     )
     conformance.add_argument(
-        "--model", default="gpt-realtime", help="the model to ask for (default: %(default)s)"
+        "--model",
+        metavar="NAME",
+        default="gpt-realtime",
+        help="the model to ask for (default: %(default)s)",
     )
     conformance.add_argument(
         "--only",
         metavar="NAME",
         action="append",
         default=[],
-        help="a check or topic; repeatable",
+        help="a check or topic of --list; repeatable (default: all)",
     )
     conformance.add_argument("--list", action="store_true", help="print the checks and their rules")
     conformance.add_argument("--json", action="store_true", help="print the results as JSON")
     conformance.add_argument(
-        "--jobs", type=int, default=4, metavar="N", help="checks at a time (default: %(default)s)"
+        "--jobs",
+        type=whole_number(1),
+        default=4,
+        metavar="N",
+        help="checks at a time (default: %(default)s)",
     )
     conformance.add_argument(
-        "--timeout", type=float, default=15.0, metavar="S", help="seconds to wait for an event"
+        "--timeout",
+        type=number("seconds", above=0.0),
+        default=15.0,
+        metavar="S",
+        help="seconds to wait for an event (default: %(default)g)",
     )
     conformance.set_defaults(run=_conformance)
 
@@ -235,13 +273,9 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _demo(arguments: argparse.Namespace) -> int:
     from clients.demo import DemoOptions, run_demo
-    from clients.errors import ClientError
 
     options = DemoOptions(arguments.out, arguments.wav, arguments.json)
-    try:
-        return asyncio.run(run_demo(options))
-    except ClientError as error:
-        return _refuse(str(error))
+    return asyncio.run(run_demo(options))
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -281,21 +315,16 @@ def _with_preset(config: Config) -> tuple[Config, list[str]]:
 
 
 def _talk(arguments: argparse.Namespace) -> int:
-    from clients.errors import ClientError
     from clients.talk import TalkOptions, run_talk
 
     if arguments.out is not None and arguments.wav is None:
         raise InvalidRequest("expected --wav with --out, found --out alone")
     options = TalkOptions(arguments.url, arguments.wav, arguments.out, _own_key())
-    try:
-        return asyncio.run(run_talk(options))
-    except ClientError as error:
-        return _refuse(str(error))
+    return asyncio.run(run_talk(options))
 
 
 def _conformance(arguments: argparse.Namespace) -> int:
     from clients.conformance.command import ConformanceOptions, print_checks, run_conformance
-    from clients.errors import ClientError
 
     if arguments.list:
         print_checks()
@@ -309,10 +338,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
         arguments.jobs,
         arguments.timeout,
     )
-    try:
-        return asyncio.run(run_conformance(options))
-    except ClientError as error:
-        return _refuse(str(error))
+    return asyncio.run(run_conformance(options))
 
 
 def _own_key() -> str | None:

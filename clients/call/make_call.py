@@ -20,7 +20,9 @@ import numpy as np
 from scipy.signal import butter, sosfiltfilt
 
 from clients.call_script import CALL_FOLDER, CallScript, load_call
+from clients.command import run
 from clients.errors import CallScriptError
+from clients.outputs import prepare_folder
 from clients.recording import Recording, Samples, read_wav, to_int16, write_flac
 from clients.waveform import FULL_SCALE, speech_end, speech_start
 
@@ -116,18 +118,21 @@ def make_call(script: CallScript, folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=CALL_FOLDER, help="where the FLAC folders go")
+    parser = argparse.ArgumentParser(
+        prog="python -m clients.call.make_call",
+        description="Make the bundled caller's audio with flite (apt-get install flite).",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", default=CALL_FOLDER,
+        help="where the folder of each voice goes (default: the package's own)",
+    )  # fmt: skip
     arguments = parser.parse_args()
-    try:
-        written = make_call(load_call(), arguments.out)
-    except CallScriptError as error:
-        print(error, file=sys.stderr)
-        return 2
+    prepare_folder(arguments.out)
+    written = make_call(load_call(), arguments.out)
     size_kb = sum(path.stat().st_size for path in written) / 1024
     print(f"wrote {len(written)} utterances, {size_kb:.0f} KiB, to {arguments.out}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, loss="utterances that were made already stand in their folders"))

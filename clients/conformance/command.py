@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from clients.conformance.check import Check, Result, Target
 from clients.conformance.suite import ALL, chosen, recorded_speech, run_suite
+from clients.terminal import Terminal
 
 STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 EXIT_FAILED = 1
@@ -47,7 +47,7 @@ async def run_conformance(options: ConformanceOptions) -> int:
         options.model,
         timeout_s=options.timeout_s,
     )
-    console = Console(file=sys.stderr, highlight=False)
+    console = Terminal(file=sys.stderr, highlight=False)
     with console.status("connecting") as status:
         n_done = 0
 
@@ -93,7 +93,7 @@ def print_table(results: Sequence[Result]) -> None:
     counts = Counter(result.outcome for result in results)
     # Not on a terminal there is no width to keep to: a row stays one line that can be searched.
     width = None if sys.stdout.isatty() else 240
-    console = Console(highlight=False, width=width)
+    console = Terminal(highlight=False, width=width)
     console.print(table)
     console.print(
         f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped "
@@ -109,4 +109,4 @@ def print_checks(checks: Sequence[Check] = ALL) -> None:
     table.add_column("rule", overflow="fold")
     for check in checks:
         table.add_row(check.topic, check.name, check.rule)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 240).print(table)
+    Terminal(highlight=False, width=None if sys.stdout.isatty() else 240).print(table)

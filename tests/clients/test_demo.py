@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import sys
 import wave
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +16,14 @@ import pytest
 
 from clients.call_script import load_call, load_utterances
 from clients.call_summary import summary_of, turn_json
-from clients.connection import RATE_HZ
-from clients.demo import DemoOptions, recording_as_call, run_demo, write_outputs
-from clients.errors import ClientError, RecordingError
+from clients.connection import RATE_HZ, RealtimeConnection
+from clients.demo import DemoOptions, play, recording_as_call, run_demo, write_outputs
+from clients.errors import ClientError, ConnectionFailed, OutputError, RecordingError
 from clients.provenance import provenance
 from clients.recording import write_wav
+from clients.server_process import ServerProcess
 from clients.simulated_call import SimulatedCall
+from clients.terminal import Terminal
 from tests.clients.mock_server import memory_call
 
 
@@ -60,6 +65,50 @@ async def test_without_matplotlib_the_demo_refuses_before_it_starts(
     with pytest.raises(ClientError, match="expected matplotlib"):
         await run_demo(DemoOptions(out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("ending", ["interrupted", "broken off"])
+@pytest.mark.virtual_time
+async def test_a_call_that_ends_early_leaves_its_files_marked(
+    clock: Callable[[], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    utterances = load_utterances(load_call(), "slt", RATE_HZ)[2:4]
+    console = Terminal(file=io.StringIO())
+    monkeypatch.setattr("clients.demo.SimulatedCall", partial(SimulatedCall, clock=clock))
+    async with memory_call(clock) as (connection, session):
+
+        async def open_in_memory(*_: object, **__: object) -> RealtimeConnection:
+            return connection
+
+        monkeypatch.setattr(RealtimeConnection, "open", open_in_memory)
+        server = ServerProcess(pid=0, port=0, ready_s=1.0)
+        options = DemoOptions(out=tmp_path)
+        playing = asyncio.create_task(play(server, utterances, options, console, "A call"))
+        await asyncio.sleep(4.0)
+        if ending == "interrupted":
+            playing.cancel()
+            await asyncio.wait([playing])
+            assert playing.cancelled()
+        else:
+            await session.socket.close()
+            with pytest.raises(ConnectionFailed):
+                await playing
+    results = json.loads((tmp_path / "turns.json").read_text())
+    assert results["partial"] == ending
+    assert results["n_turns"] < 2
+    with wave.open(str(tmp_path / "conversation.wav")) as file:
+        assert file.getnframes() / RATE_HZ == pytest.approx(4.0, abs=0.2)
+    assert f"A call ({ending})" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "waterfall.png").read_bytes().startswith(b"\x89PNG")
+
+
+async def test_a_folder_that_cannot_be_written_is_refused_before_the_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clients.demo.running_server", None)
+    (tmp_path / "out").touch()
+    with pytest.raises(OutputError, match="expected a folder that can be written into"):
+        await run_demo(DemoOptions(out=tmp_path / "out"))
 
 
 @pytest.mark.virtual_time

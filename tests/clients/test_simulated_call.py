@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from clients.call_record import Arrived, CallRecord, Spoken
-from clients.call_result import CallResult, call_result, ducked_ms
+from clients.call_result import CallResult, TurnResult, call_result, ducked_ms
 from clients.call_script import After, ScriptedTurn, Utterance, utterance_of
-from clients.connection import RATE_HZ
+from clients.connection import RATE_HZ, Received
 from clients.errors import ConnectionFailed
 from clients.recording import Recording, Samples
 from clients.simulated_call import CallOptions, SimulatedCall
@@ -145,6 +146,65 @@ async def test_a_server_that_hangs_up_breaks_the_call_with_a_sentence(clock: Clo
         await session.socket.close()
         with pytest.raises(ConnectionFailed):
             await call.run()
+
+
+class Watch:
+    """Tells when the caller begins to speak for the second time."""
+
+    def __init__(self) -> None:
+        self.n_spoken = 0
+        self.second = asyncio.Event()
+
+    def received(self, received: Received) -> None: ...
+
+    def speaks(self, utterance: Utterance) -> None:
+        self.n_spoken += 1
+        if self.n_spoken == 2:
+            self.second.set()
+
+    def finished(self, turn: TurnResult) -> None: ...
+
+
+async def test_a_call_that_is_cut_short_keeps_its_recording_and_the_turns_that_were_over(
+    clock: Clock,
+) -> None:
+    async with memory_call(clock) as (connection, _):
+        utterances = [says(voice(500, 100)) for _ in range(3)]
+        watch = Watch()
+        call = SimulatedCall(
+            connection, tuple(utterances), voice="test", clock=clock, observer=watch
+        )
+        assert call.so_far() is None
+        running = asyncio.create_task(call.run())
+        await watch.second.wait()
+        await asyncio.sleep(0.2)
+        running.cancel()
+        await asyncio.wait([running])
+        result = call.so_far()
+        ended_at = clock()
+    assert result is not None
+    [turn] = result.turns  # the second was being said
+    assert turn.answered
+    assert turn.gap_ms == pytest.approx(200, abs=0.5)
+    caller, agent = call.record.channels(call.uplink.recorded())
+    assert len(caller) == len(agent)
+    assert len(caller) / RATE_HZ == pytest.approx(ended_at - call.record.starts_at, abs=0.05)
+    assert np.abs(agent).max() > 1000
+
+
+async def test_what_a_cut_short_call_had_not_played_yet_is_not_in_its_recording(
+    clock: Clock,
+) -> None:
+    async with memory_call(clock) as (connection, _):
+        call = SimulatedCall(connection, (says(voice(500, 100)),), clock=clock)
+        running = asyncio.create_task(call.run())
+        await asyncio.sleep(0.1)
+        running.cancel()
+        await asyncio.wait([running])
+        call.record.playout.push("item", np.full(5 * RATE_HZ, 8000, np.int16), clock())
+        call.so_far()
+    caller, _ = call.record.channels(call.uplink.recorded())
+    assert len(caller) < RATE_HZ
 
 
 async def test_requested_turn_detection_reaches_the_server(clock: Clock) -> None:

@@ -149,6 +149,20 @@ def test_talk_without_a_microphone_says_so(
     assert "expected a microphone" in line
 
 
+def test_a_recording_that_cannot_be_written_is_refused_before_the_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(24_000)
+        file.writeframes(b"\x00\x20" * 2400)
+    out = tmp_path / "missing" / "out.wav"
+    line = refusal(capsys, "talk", "ws://127.0.0.1:1", "--wav", str(path), "--out", str(out))
+    assert f"expected a file that can be written at {out}" in line
+
+
 def test_out_without_wav_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected --wav" in refusal(capsys, "talk", "--out", str(tmp_path / "out.wav"))
 
@@ -163,7 +177,17 @@ def test_a_missing_extra_names_the_command_that_brings_it(
     assert "pip install 'voiceloop[embedded]'" in refusal(capsys, "serve")
 
 
-@pytest.mark.parametrize("argv", [(), ("sing",), ("serve", "--port", "many"), ("demo", "--loud")])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("sing",),
+        ("serve", "--port", "many"),
+        ("demo", "--loud"),
+        ("conformance", "--jobs", "0"),
+        ("conformance", "--timeout", "nan"),
+    ],
+)
 def test_arguments_that_do_not_exist_exit_with_2(
     argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
