@@ -112,7 +112,8 @@ class Worker:
         while True:
             has_work = any(role.has_work() for role in self._roles.values())
             self._beat(has_work)
-            wait_s = 0.0 if has_work else max(0.0, self._next_heartbeat - self._clock())
+            # What arrived within the last step is no longer on the socket to wake anybody.
+            wait_s = 0.0 if has_work or self._inbox else max(0.0, self._next_heartbeat - self._clock())
             if self._poll.poll(1000 * wait_s) and not self._read():
                 return
             while self._inbox:

@@ -218,6 +218,30 @@ def test_a_step_is_told_of_a_commit_and_that_is_passed_on_before_the_next(
     ]  # fmt: skip
 
 
+def test_what_arrives_within_the_last_step_is_passed_on_at_once(
+    scripted_roles: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("voiceloop.worker.HEARTBEAT_S", 3600.0)  # it would be woken by nothing else
+    arriving: list[ToWorker] = [Stage("a", 2, "he")]
+
+    class Asking(scripted_roles.EchoRole):  # type: ignore[misc, name-defined]
+        """Has something arrive in its only step."""
+
+        def step(self, interrupted: Callable[[], bool] | None = None) -> object:
+            while arriving:
+                gateway.send(arriving.pop(0))
+                assert interrupted is not None and not interrupted()
+            return super().step(interrupted)
+
+    scripted_roles.asking = Asking
+    gateway = Gateway(role("engine", "asking"))
+    after_ready(gateway)
+    gateway.send(OpenBranch("a", ()), Stage("a", 1, "h"))
+    answers = [gateway.next() for _ in range(2)]
+    gateway.close()
+    assert [type(a.event) for a in answers if isinstance(a, StreamEvent)] == [Staged, Staged]
+
+
 def test_options_that_a_role_does_not_know_are_named() -> None:
     with pytest.raises(RoleError, match="unexpected keyword argument 'colour'"):
         load_role(role("voice", colour="red"))
