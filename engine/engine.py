@@ -92,7 +92,9 @@ class Engine:
         config = config or EngineConfig()
         torch.set_num_threads(config.threads)
         text, decoder = read_model(model_dir, config)
-        return cls(text, decoder, config, clock, make_drafters(text, decoder, config))
+        engine = cls(text, decoder, config, clock, make_drafters(text, decoder, config))
+        engine._grammars.warm_up()
+        return engine
 
     # -- what a caller asks for ------------------------------------------------------------------
 
@@ -181,6 +183,7 @@ class Engine:
             now=self.clock(),
             notation=self.notation,
             grammar=self._grammars.of(params, self.notation),
+            offered=self._grammars.offered(params, self.notation),
         )
 
     def require_room(self, n_tokens: int) -> None:
@@ -253,7 +256,8 @@ class Engine:
         for branch in decoding:
             reply = branch.reply
             assert reply is not None
-            reply.proposals = self.speculation.propose(
+            # What is left to verify of a draft goes before other guesses.
+            reply.proposals = reply.proposals or self.speculation.propose(
                 branch.branch_id, branch.sequence, reply, len(decoding)
             )
 
@@ -332,18 +336,22 @@ class Engine:
     def _verify(self, reply: Reply, prompt: list[int], outcome: Outcome) -> list[int]:
         """Sample at every row while the choice before it agreed with what was proposed."""
         sampled: list[int] = []
-        proposals = outcome.proposals
+        proposals, later = outcome.proposals, list[int]()
         for i in range(len(proposals) + 1):
             if outcome.chosen is not None:
                 sampled.append(outcome.chosen[i])
             else:
                 assert outcome.logits is not None
                 sampled.append(self._choose(reply, prompt, sampled, outcome.logits[i]))
+            if reply.opens_call(sampled[-1]):  # its grammar binds what the next step chooses
+                later = proposals[i + 1 :]
+                break
             if sampled[-1] in reply.stop_ids or sampled[-1:] != proposals[i : i + 1]:
                 break
         if proposals:
-            reply.count(drafted_tokens=len(proposals), accepted_tokens=len(sampled) - 1)
-        reply.proposals = []
+            n_verified = len(proposals) - len(later)
+            reply.count(drafted_tokens=n_verified, accepted_tokens=len(sampled) - 1)
+        reply.proposals = later
         return sampled
 
     def _choose(self, reply: Reply, prompt: list[int], sampled: list[int], raw: Tensor) -> int:
@@ -354,8 +362,7 @@ class Engine:
             row = reply.grammar.mask(row, len(sampled))
         token = choose(row, reply.params, reply.seed, len(said))
         reply.note(raw, said, token)
-        if reply.grammar is not None:
-            reply.grammar.advance(token)
+        reply.advance_grammar(token)
         return token
 
     def _deliver(self, task: Task, sampled: list[int]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from .detokenizer import Detokenizer, StopStrings
-from .grammar import Grammar
+from .grammar import Grammar, OfferedCalls
 from .logprobs import describe
 from .runner import Draw
 from .sampler import is_stateful
@@ -58,12 +58,13 @@ class Reply:
         now: float,
         notation: Notation | None = None,
         grammar: Grammar | None = None,
+        offered: OfferedCalls | None = None,
     ) -> None:
-        self.grammar = grammar
+        """grammar: of the whole reply; offered: of the calls in one without."""
+        self.grammar, self._offered = grammar, offered
         self.params, self.n_prompt = params, n_prompt
         self.seed = seed if params.seed is None else params.seed
-        # Where tokens depend on more than logits and noise, only `engine` can choose them.
-        self.draw = Draw(params, self.seed) if grammar is None and not is_stateful(params) else None
+        self._draw = None if is_stateful(params) else Draw(params, self.seed)
         self.tokens: list[int] = []
         self.pieces: list[str | ParsedCall] = []  # all output so far, for a draft's adoption
         self.proposals: list[int] = []  # drafted continuation, to be verified by the next extend
@@ -79,6 +80,25 @@ class Reply:
         self._detokenizer = Detokenizer(text, shown)
         self._stops = StopStrings(params.stop)
         self._parser = ToolCallParser(notation)
+
+    @property
+    def draw(self) -> Draw | None:
+        """None where tokens depend on more than logits and noise: only `engine` can choose them."""
+        return self._draw if self.grammar is None else None
+
+    def opens_call(self, token: int) -> bool:
+        """Whether `token`, the newest, opens a call: its grammar binds the tokens after it."""
+        if self._offered is None or self.grammar is not None or token != self._offered.open_id:
+            return False
+        self.grammar = self._offered.begin()
+        return self.grammar is not None
+
+    def advance_grammar(self, token: int) -> None:
+        """The reply goes on with `token`; behind a call it is free again. Raises: GrammarError."""
+        if self.grammar is not None:
+            self.grammar.advance(token)
+            if self._offered is not None and self._offered.closes and self.grammar.is_over:
+                self.grammar = None
 
     def count(self, **changes: int) -> None:
         """Add to the usage counters by name."""
@@ -153,4 +173,4 @@ class Reply:
     def _flush(self) -> list[str | ParsedCall]:
         output = self._parser.feed(self._stops.feed(self._detokenizer.flush()))
         output += self._parser.feed(self._stops.flush())
-        return output + self._parser.finish()
+        return output + self._parser.finish(is_cut_off=self.finish_reason == "length")

@@ -98,11 +98,15 @@ class ToolCallParser:
         self._inside = True
         return True
 
-    def finish(self) -> list[str | ParsedCall]:
-        """What the end of the reply settles. Raises: MalformedToolCall."""
+    def finish(self, *, is_cut_off: bool = False) -> list[str | ParsedCall]:
+        """What the end of the reply settles, or its limit: a call not closed by then is none.
+
+        Raises: MalformedToolCall.
+        """
         held, self._held = self._held, ""
         if self._inside:
-            if self._notation is not None and self._notation.close and not held.strip():
+            closes = self._notation is not None and self._notation.close
+            if is_cut_off or (closes and not held.strip()):
                 return []
             return list(parse_calls(held))
         return [held] if held else []
@@ -121,7 +125,7 @@ def parse_calls(text: str) -> list[ParsedCall]:
             rest = rest[end:].lstrip(" ;\n\t\r")
     except json.JSONDecodeError as error:
         raise MalformedToolCall(
-            f"expected a tool call as JSON, found {text.strip()!r} ({error.msg})"
+            f"expected a tool call as JSON, found at character {error.pos}: {error.msg}"
         ) from None
     return [_parse_call(value) for value in values]
 
@@ -136,6 +140,4 @@ def _parse_call(value: Any) -> ParsedCall:
                 arguments = None
         if isinstance(arguments, dict):
             return ParsedCall(value["name"], json.dumps(arguments, ensure_ascii=False))
-    raise MalformedToolCall(
-        f"expected a tool call with a name and an object of arguments, found {value!r}"
-    )
+    raise MalformedToolCall("expected a tool call of a name and arguments, found other JSON")

@@ -177,6 +177,8 @@ class SamplingParams:
     json_schema: the reply must be a JSON text valid under this schema (given as JSON text).
     forced_tools: the reply must be one call of one of these tools (a JSON array as text, each
         tool with "name" and "parameters"), written as the checkpoint's template writes calls.
+    offered_tools: the reply may call one of these (as above) or speak; what it calls is bound to
+        them where one token of the checkpoint opens a call.
     logprobs: report each token's log probability, and those of this many likeliest; None: do not.
     is_batch: nobody waits for this reply; it is served when nothing else is due.
     deadline_ms: the reply ends with an error when it is not done this long after `commit`.
@@ -195,6 +197,7 @@ class SamplingParams:
     ignore_eos: bool = False
     json_schema: str | None = None
     forced_tools: str | None = None
+    offered_tools: str | None = None
     is_batch: bool = False
     logprobs: int | None = None
     deadline_ms: float | None = None

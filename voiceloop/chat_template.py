@@ -137,6 +137,11 @@ def tool_dict(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+def offered_tools(tools: Sequence[dict[str, Any]]) -> str | None:
+    """The functions that may be called, as JSON; None where there are none."""
+    return json.dumps([tool["function"] for tool in tools]) if tools else None
+
+
 def forced_tools(choice: str, tools: Sequence[dict[str, Any]]) -> str | None:
     """The functions one of which must be called, as JSON; None where the model may choose.
 

@@ -29,7 +29,14 @@ from voiceloop.backends import (
     ToolCall,
     Usage,
 )
-from voiceloop.chat_template import RoleOrder, TurnFrame, chat_dict, forced_tools, tool_dict
+from voiceloop.chat_template import (
+    RoleOrder,
+    TurnFrame,
+    chat_dict,
+    forced_tools,
+    offered_tools,
+    tool_dict,
+)
 from voiceloop.role import RoleError, StreamError
 from voiceloop.worker_messages import (
     Commit,
@@ -62,6 +69,7 @@ class ChatBranch:
         self._frame, self._order = frame, order
         self._messages = [chat_dict(message) for message in opened.history]
         self._tools = [tool_dict(tool) for tool in opened.tools]
+        self._offered = offered_tools(self._tools)
         self._tenant = opened.tenant
         self._draft_number, self._draft_text = 0, ""
         self._n_turn_tokens = self._n_before_turn = 0
@@ -244,6 +252,7 @@ class ChatBranch:
             logprobs=params.logprobs,
             is_batch=params.is_batch,
             forced_tools=forced_tools(params.tool_choice, self._tools),
+            offered_tools=self._offered if params.tool_choice == "auto" else None,
         )
 
     def _reply(self) -> dict[str, Any]:

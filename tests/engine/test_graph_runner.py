@@ -1,7 +1,9 @@
 """The GPU path with torch references in place of kernels: same replies as the CPU path."""
 
+import json
 import os
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 
 from engine.engine import Engine
 from engine.speculative import Speculation
+from engine.tool_calls import notation_of
 from engine.types import ConfigError, Done, EngineConfig, SamplingParams, Staged
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
@@ -318,3 +321,24 @@ def test_a_device_that_is_not_there_is_named(
         pytest.skip("there is a GPU")
     with pytest.raises(ConfigError, match=sentence):
         make_reference(**changes)
+
+
+@pytest.mark.parametrize("drafting", [{}, {"ngram_draft": True}], ids=["plain", "drafted"])
+def test_calls_are_bound_where_the_device_draws_what_is_said_before_and_behind_them(
+    make_reference: MakeReference, drafting: dict[str, object]
+) -> None:
+    pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
+    parameters = {"properties": {"day": {"enum": ["Friday", "Sunday"]}}, "required": ["day"]}
+    tools = json.dumps([{"name": "hours", "parameters": parameters}])
+    asked = [
+        ([5, 6, 7], SamplingParams(max_tokens=80, temperature=1.0, seed=seed, offered_tools=tools))
+        for seed in (5, 15, 16, 19)
+    ]
+    engines = make_reference("cpu"), make_reference(**drafting)
+    for engine in engines:
+        engine.notation = notation_of(engine.text.template_source)
+    expected, found = (replies(engine, asked) for engine in engines)
+    assert found == expected
+    said = [engines[0].text.decode(tokens) for tokens in found]
+    called = re.compile(r'<tool_call>\s*{"name": ?"hours", ?"arguments": ?{"day": ?"\w+day"}}\s*</')
+    assert all(map(called.search, said))

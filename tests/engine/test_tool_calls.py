@@ -81,6 +81,7 @@ def test_one_character_at_a_time(
 )
 def test_a_malformed_call_is_an_error_and_never_spoken(reply: str) -> None:
     parser = ToolCallParser(HERMES)
-    with pytest.raises(MalformedToolCall, match="expected a tool call"):
+    with pytest.raises(MalformedToolCall, match="expected a tool call") as error:
         assert not [piece for piece in parser.feed(reply) if piece]
         parser.finish()
+    assert "book" not in str(error.value)  # it goes into logs, and the caller's words do not

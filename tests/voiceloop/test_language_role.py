@@ -5,6 +5,7 @@ Its tokens are letters: a turn reads "<u:hello>", the assistant's header "<a:".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -103,6 +104,7 @@ class RecordingBranch:
         if params.max_tokens == 99:
             raise InvalidRequest("max_tokens: expected fewer, found 99")
         self._log("commit", tokens, draft)
+        self._engine.params.append(params)
         self._engine.due += self._engine.reply(self.branch_id)
 
     def close(self) -> None:
@@ -113,6 +115,7 @@ class RecordingEngine:
     def __init__(self) -> None:
         self.text = LetterText()
         self.calls: list[tuple[object, ...]] = []
+        self.params: list[engine_types.SamplingParams] = []
         self.due: list[engine_types.Event] = []
         self.answer: list[engine_types.Event] = []
 
@@ -237,6 +240,21 @@ def test_a_model_told_to_call_no_tool_does_not_see_the_tools(
         ("2 branch", ""),
         ("2 commit", "<s:be brief>\n<u:hi>\n<a:", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "offers", "forces"),
+    [("auto", True, False), ("required", False, True), ("none", False, False)],
+)
+def test_the_calls_of_a_reply_that_may_speak_are_bound_to_the_tools(
+    model: RecordingEngine, role: LanguageRole, choice: str, offers: bool, forces: bool
+) -> None:
+    role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Commit("s", user("hi"), GenerateParams(tool_choice=choice)))
+    function = {"name": "order", "description": "orders", "parameters": {"type": "object"}}
+    (params,) = model.params
+    bound = [json.loads(tools or "null") for tools in (params.offered_tools, params.forced_tools)]
+    assert bound == [[function] if offers else None, [function] if forces else None]
 
 
 def test_a_reply_that_may_call_no_tool_is_not_drafted_behind_words_staged_with_the_tools(
