@@ -14,13 +14,13 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from voiceloop.errors import ConfigError
-from voiceloop.table import overlay, read_toml
+from voiceloop.table import field_types, nearest, overlay, read_toml
 
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024
-TABLES = ("limits", "anticipation")
 PATHS = ("agent", "keys_file", "certfile", "keyfile")
 MODELS = ("stt_model", "llm_model", "tts_model")
+LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 AUTO = "auto"  # the preset that is not named: the best that can start here
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset({
@@ -100,6 +100,9 @@ class Config:
     anticipation: Ahead = field(default_factory=Ahead)
 
 
+TABLES: Mapping[str, type[Any]] = {"limits": Limits, "anticipation": Ahead}
+
+
 def load_config(
     path: Path | None = None,
     *,
@@ -144,17 +147,24 @@ def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """``VOICELOOP_PORT`` -> port, ``VOICELOOP_LIMITS_MAX_SESSIONS`` -> limits.max_sessions."""
+    places = _places_of_variables()
     found: dict[str, Any] = {}
     for name, text in environ.items():
         if not name.startswith(PREFIX) or name in FOREIGN:
             continue
-        key = name[len(PREFIX) :].lower()
-        table, _, inner = key.partition("_")
-        if table in TABLES and inner:
-            found.setdefault(table, {})[inner] = text
-        else:
-            found[key] = text
+        if name not in places:
+            near = nearest(name, places)
+            raise ConfigError(f"the environment: expected a known variable, found {name}{near}")
+        table, key = places[name]
+        (found.setdefault(table, {}) if table else found)[key] = text
     return found
+
+
+def _places_of_variables() -> dict[str, tuple[str, str]]:
+    """Of each variable the table ("" for the file's own level) and the key that it sets."""
+    own = [("", key) for key in field_types(Config) if key not in TABLES]
+    inner = [(table, key) for table, kind in TABLES.items() for key in field_types(kind)]
+    return {PREFIX + "_".join(filter(None, place)).upper(): place for place in own + inner}
 
 
 def _with_key_file(config: Config) -> Config:
@@ -179,7 +189,6 @@ def _check(config: Config) -> None:
     limits = config.limits
     ranges: list[tuple[str, float, float, float]] = [
         ("port", config.port, 0, 65535),
-        ("context_tokens", config.context_tokens, 0, 10**8),
         ("pacing_lead_ms", config.pacing_lead_ms, 20, 5000),
         ("limits.max_sessions", limits.max_sessions, 1, 100_000),
         ("limits.frame_bytes", limits.frame_bytes, 4096, 21 * MIB),
@@ -190,8 +199,12 @@ def _check(config: Config) -> None:
         ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
         ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
     ]
+    if config.context_tokens:
+        ranges.append(("context_tokens", config.context_tokens, LEAST_CONTEXT_TOKENS, 10**8))
     for name in ("stt_url", "llm_url", "tts_url"):
         _check_url(name, getattr(config, name))
+    for origin in config.allowed_origins:
+        _check_origin(origin)
     for name, value, low, high in ranges:
         if not low <= value <= high:
             raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
@@ -213,3 +226,18 @@ def _check_url(name: str, url: str | None) -> None:
         is_address = False
     if not is_address:
         raise ConfigError(f"{name}: expected a URL ({', '.join(schemes)}), found {url!r}")
+
+
+def _check_origin(origin: str) -> None:
+    """As browsers send it: one with a path, or a host alone, would let nobody in."""
+    if origin in ("*", "null"):
+        return
+    try:
+        parts = urlsplit(origin)
+        is_origin = f"{parts.scheme}://{parts.netloc}" == origin and bool(parts.netloc)
+    except ValueError:
+        is_origin = False
+    if not is_origin:
+        raise ConfigError(
+            f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
+        )

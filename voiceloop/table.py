@@ -10,13 +10,14 @@ import dataclasses
 import difflib
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from voiceloop.errors import ConfigError
 
 T = TypeVar("T")
+LIKENESS = 0.5  # of two names: less helps nobody
 
 
 def read_toml(path: Path, wanted: str = "expected a configuration file") -> dict[str, Any]:
@@ -79,9 +80,14 @@ def _overlay(base: Any, values: Mapping[str, Any], source: str, path: str, is_te
     return dataclasses.replace(base, **changes)
 
 
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: which it may have meant, if any is like it."""
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=LIKENESS)
+    return f"; the nearest is {near[0]!r}" if near else ""
+
+
 def _unknown(where: str, key: str, fields: Mapping[str, Any], source: str) -> str:
-    near = difflib.get_close_matches(key, fields, n=1, cutoff=0.0)
-    return f"{source}: expected a known key, found {where!r}; the nearest is {near[0]!r}"
+    return f"{source}: expected a known key, found {where!r}{nearest(key, fields)}"
 
 
 def _value(value: Any, kind: Any, source: str, where: str) -> Any:
@@ -96,7 +102,8 @@ def _value(value: Any, kind: Any, source: str, where: str) -> Any:
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise _wrong(source, where, "a list", value)
+            is_table = dataclasses.is_dataclass(args[0])
+            raise _wrong(source, where, f"a list: [[{where}]]" if is_table else "a list", value)
         return tuple(
             _value(entry, args[0], source, f"{where}[{index}]") for index, entry in enumerate(value)
         )

@@ -90,6 +90,7 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     ("instructions = ' '", "instructions: expected a text"),
     ("eagerness = 'very'", "eagerness: expected one of auto, low, medium, high"),
     ("[barge_in]\nduck = 3", "found 'barge_in.duck'; the nearest is 'duck_ms'"),
+    ("[tools.a]\nname = 'a'", "tools: expected a list: [[tools]], found {'a'"),
     ("[[tools]]\ndescription = 'x'", "tools[0].name: expected a value, found nothing"),
     ("[[tools]]\nname = 'x'\nparams = {}", "found 'tools[0].params'; the nearest is 'parameters'"),
     ("hotwords = 'latte'", "hotwords: expected a list"),

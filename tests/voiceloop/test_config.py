@@ -55,7 +55,10 @@ def test_the_environment_is_read_by_type() -> None:
     ("limits = 3", "limits: expected a table, found 3"),
     ("log_level = 'loud'", "log_level: expected one of debug, info, warning, error, found 'loud'"),
     ("[limits]\nframe_bytes = 99999999", "limits.frame_bytes: expected 4096 to 22020096, found"),
-    ("context_tokens = -1", "context_tokens: expected 0 to 100000000, found -1"),
+    ("[talk]\nx = 1", "expected a known key, found 'talk'"),
+    ("context_tokens = -1", "context_tokens: expected 256 to 100000000, found -1"),
+    ("allowed_origins = ['nonsense']", "expected scheme://host or scheme://host:port, found 'non"),
+    ("allowed_origins = ['https://a.example/']", "allowed_origins: expected scheme://host or"),
     ("certfile = 'a.pem'", "expected certfile and keyfile together"),
     ("port = ", "expected TOML, found an error"),
 ])  # fmt: skip
@@ -68,8 +71,17 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: str) 
 def test_a_wrong_variable_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="the environment: port: expected a whole number"):
         load_config(environ={"VOICELOOP_PORT": "http"})
-    with pytest.raises(ConfigError, match="the nearest is 'preset'"):
+    with pytest.raises(
+        ConfigError, match="found VOICELOOP_PRESETT; the nearest is 'VOICELOOP_PRES"
+    ):
         load_config(environ={"VOICELOOP_PRESETT": "embedded"})
+    with pytest.raises(ConfigError, match="found VOICELOOP_LIMITS_X; the nearest is 'VOICELOOP_LI"):
+        load_config(environ={"VOICELOOP_LIMITS_X": "1"})
+
+
+def test_origins_are_taken_as_browsers_send_them(tmp_path: Path) -> None:
+    text = "allowed_origins = ['*', 'null', 'https://a.example', 'http://[::1]:3000', 'app://x']"
+    assert len(load_config(write(tmp_path / "v.toml", text)).allowed_origins) == 5
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
