@@ -314,7 +314,8 @@ class Branch:
 
 
 def _said_in(draft: Draft | None, reply: Reply) -> list[int]:
-    """What a draft said, for a reply to another prompt to verify in its first pass."""
+    """What a draft said, and had yet to verify, for `reply` to verify in its first pass."""
     if draft is None:
         return []
-    return draft.reply.tokens[: min(reply.params.max_tokens - 1, MAX_SALVAGED)]
+    said = draft.reply.tokens + draft.reply.proposals
+    return said[: min(reply.params.max_tokens - 1, MAX_SALVAGED)]

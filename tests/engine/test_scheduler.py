@@ -159,3 +159,25 @@ def test_a_draft_keeps_what_the_draft_before_it_said_the_same_way(make_engine: M
     branch.commit([5] * 20 + [8], GREEDY, draft)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     assert (done.usage.adopted_tokens, done.usage.discarded_tokens) == (len(first), 1)
+
+
+@pytest.mark.parametrize("drafts_again", [False, True])
+def test_what_a_draft_said_outlives_one_after_it_that_had_no_step(
+    make_engine: MakeEngine, drafts_again: bool
+) -> None:
+    engine = make_engine()
+    branch = engine.branch("drafter")
+    branch.stage([5] * 20)
+    branch.speculate([8], GREEDY)
+    drain(engine)
+    draft = branch.speculate([8], GREEDY)
+    engine.step(lambda: True)  # given up: somebody commits
+    if drafts_again:
+        draft = branch.speculate([8], GREEDY)
+    branch.commit([5] * 20 + [8], GREEDY, draft)
+    (done,) = [event for event in engine.step() if isinstance(event, Done)]
+    usage = done.usage
+    n_kept = GREEDY.max_tokens - 1  # a pass samples one more itself
+    assert (usage.drafted_tokens, usage.accepted_tokens) == (n_kept, n_kept)
+    assert usage.discarded_tokens == 1
+    engine.check_integrity()
