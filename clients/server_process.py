@@ -87,14 +87,16 @@ async def running_server(
             env={**os.environ, **(environment or {})},
             start_new_session=True,  # ctrl-C reaches us alone; we stop the server ourselves
         )  # fmt: skip
-    guard = await _start_guard(process.pid)
+    guard: asyncio.subprocess.Process | None = None
     try:
+        guard = await _start_guard(process.pid)
         await _wait_until_ready(process, port, started_at + ready_timeout_s, path)
         yield ServerProcess(process.pid, port, time.monotonic() - started_at)
     finally:
         await _stop(process)
-        guard.kill()  # after the server: were we killed while it stops, it is still seen to
-        await guard.wait()
+        if guard is not None:  # after the server: were we killed while it stops, it is seen to
+            guard.kill()
+            await guard.wait()
 
 
 async def _start_guard(pid: int) -> asyncio.subprocess.Process:

@@ -263,7 +263,8 @@ async def serve(
     """Serve until SIGTERM or SIGINT; calls in progress may end within ``limits.drain_s``.
 
     The port answers at once (``/healthz``, ``/readyz`` 503); calls are taken when the models are
-    loaded, and then ``ready`` is called with the server's URL. A second signal ends it at once.
+    loaded, and then ``ready`` is called with the server's URL. A signal before that gives the
+    loading up; a second one after the first ends the calls at once.
 
     Raises:
         ConfigError: the configuration, the agent file or the port is wrong.

@@ -47,6 +47,7 @@ from voiceloop.worker_messages import (
 
 HEARTBEAT_S = 0.25  # eight of them fit in the 2 s after which the supervisor calls it hung
 READ_BYTES = 256 * 1024
+MAX_READ_AHEAD = 1024  # messages taken in within a step; beyond that they stay on the socket
 # The gateway always reads; when it has not for this long it is gone or stuck, and so is the call.
 SEND_TIMEOUT_S = 10.0
 
@@ -113,15 +114,19 @@ class Worker:
             has_work = any(role.has_work() for role in self._roles.values())
             self._beat(has_work)
             # What arrived within the last step is no longer on the socket to wake anybody.
-            wait_s = 0.0 if has_work or self._inbox else max(0.0, self._next_heartbeat - self._clock())
+            is_due = has_work or bool(self._inbox)
+            wait_s = 0.0 if is_due else max(0.0, self._next_heartbeat - self._clock())
             if self._poll.poll(1000 * wait_s) and not self._read():
                 return
-            while self._inbox:
-                self._receive(self._inbox.popleft())
-                self._beat(has_work=True)  # forty streams opened at once are work, not a hang
             for role in self._roles.values():
+                self._pass_on()
                 if role.has_work():
                     self._step(role)
+
+    def _pass_on(self) -> None:
+        while self._inbox:
+            self._receive(self._inbox.popleft())
+            self._beat(has_work=True)  # forty streams opened at once are work, not a hang
 
     def _step(self, role: Role) -> None:
         started = self._clock()
@@ -152,7 +157,7 @@ class Worker:
 
     def _commit_waits(self) -> bool:
         """Whether a reply is asked for that was not when the step began."""
-        if self._poll.poll(0):
+        if len(self._inbox) < MAX_READ_AHEAD and self._poll.poll(0):
             self._read()  # a closed end is seen again before the next step
         return any(isinstance(m, Commit) and not m.params.is_batch for m in self._inbox)
 
