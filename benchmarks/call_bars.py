@@ -80,9 +80,13 @@ def _barge_in(data: dict[str, Any], chosen: str) -> list[Bar]:
         figure = data[key]
         return Bar(f"barge-in p95, {name}", figure["p95"], limit_ms, n=figure["n"])
 
+    # A percentile is of those that stopped the agent: one that never did is in none of them.
+    n_scripted, n_stopped = data["barge_ins_scripted"], data["barge_ins_that_stopped"]
+    stopped = 100.0 * n_stopped / n_scripted if n_scripted else None
     wire_ms, audible_ms = BARGE_IN_MS[chosen]
     ducked = [p95("ducked", "barge_in_ducked_ms", DUCKED_MS)] if chosen == ANTICIPATION else []
     return [
+        Bar("scripted barge-ins that stopped the agent", stopped, 100, "%", True, n=n_scripted),
         *ducked,
         p95("silent on the wire", "barge_in_wire_ms", wire_ms),
         p95("audible at the client", "barge_in_audible_ms", audible_ms),

@@ -88,6 +88,7 @@ class TurnResult:
     barge_in: BargeIn | None
     waterfall: Waterfall | None
     ahead: Ahead | None = None
+    interrupts: bool = False  # the script has the caller speak over the agent here
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         barge_in=_barge_in(record, onset_at, next_at),
         waterfall=waterfall,
         ahead=_ahead(first_reply.timeline) if first_reply is not None else None,
+        interrupts=utterance.turn.after == "barge_in",
     )
 
 

@@ -16,6 +16,7 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
     turns = [turn for call in calls for turn in call.turns]
     expecting = [turn for turn in turns if turn.expect]
     barge_ins = [turn.barge_in for turn in turns if turn.barge_in is not None]
+    interrupting = [turn for turn in turns if turn.interrupts]
     waterfalls = [turn.waterfall for turn in turns if turn.waterfall is not None]
     return {
         "calls": len(calls),
@@ -28,6 +29,8 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
         "turns_with_words_found": sum(not turn.missing for turn in expecting),
         "gap_ms": _known([turn.gap_ms for turn in turns]),
         "audible_ms": _known([turn.audible_ms for turn in turns]),
+        "barge_ins_scripted": len(interrupting),
+        "barge_ins_that_stopped": sum(turn.barge_in is not None for turn in interrupting),
         "barge_in_ducked_ms": _known([b.ducked_ms for b in barge_ins]),
         "barge_in_ducked_buffered_ms": _known([b.ducked_buffered_ms for b in barge_ins]),
         "barge_in_wire_ms": asdict(Distribution.of([b.wire_ms for b in barge_ins])),

@@ -19,7 +19,7 @@ WATERFALL = waterfall_of(
 TURN = TurnResult(
     "a", "", "", "latte", (("latte",),), (), 0.0, 1.0, 1.3, 2.0, 300.0, 340.0,
     False, False, False, True, BargeIn(100.0, 140.0, 500.0, 60.0, 100.0), WATERFALL,
-    Ahead(10, 9, 3, 20, 2, 0, True),
+    Ahead(10, 9, 3, 20, 2, 0, True), True,
 )  # fmt: skip
 
 
@@ -83,6 +83,19 @@ def test_a_reply_with_a_hole_misses_its_bar() -> None:
     for chosen in (CALLS, ANTICIPATION, HUMAN, "fakes 250"):
         held = {bar.name: bar.holds for bar in bars_of(data, 2.0, 500.0, chosen)}
         assert not held["underruns"]
+
+
+def test_a_scripted_barge_in_that_never_stopped_the_agent_misses_its_bar() -> None:
+    name = "scripted barge-ins that stopped the agent"
+    in_vain = replace(TURN, barge_in=None)
+    unscripted = replace(TURN, barge_in=None, interrupts=False)
+    for chosen in (CALLS, ANTICIPATION, "fakes 250"):
+        assert bars(TURN, unscripted, chosen=chosen)[name].holds
+        bar = bars(*[TURN] * 30, in_vain, chosen=chosen)[name]
+        assert not bar.holds
+        assert bar.n == 31
+        assert not bars(unscripted, chosen=chosen)[name].holds  # nothing was measured
+    assert name not in bars(TURN, chosen=HUMAN)
 
 
 def test_a_duck_that_could_not_be_told_is_no_figure() -> None:

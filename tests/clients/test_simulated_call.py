@@ -97,7 +97,9 @@ async def test_a_barge_in_flushes_truncates_and_is_measured_from_the_onset(clock
     )
     first, second = result.turns
     assert first.barge_in is None
+    assert not first.interrupts
     assert second.barge_in is not None
+    assert second.interrupts
     assert 0 <= second.barge_in.audible_ms <= 20
     assert second.barge_in.wire_ms <= second.barge_in.audible_ms
     assert second.gap_ms == pytest.approx(200, abs=0.5)
