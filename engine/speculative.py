@@ -147,6 +147,26 @@ class RunningMean:
         self.value += (value - self.value) / self._n
 
 
+class PlainSteps:
+    """When all drafters stand back for a step.
+
+    What a plain one costs changes with the machine's load and the context, and a drafter judged by
+    an old cost may lose for ever. A step that had company tells nothing of that and is not counted.
+    """
+
+    def __init__(self, every: int = 16) -> None:
+        """every: drafted steps after which one is plain."""
+        self._every, self._n_drafted = every, 0
+
+    def is_due(self) -> bool:
+        return self._n_drafted >= self._every
+
+    def stepped(self, n_drafted: int, elapsed_ms: float | None) -> None:
+        """Count a step; arguments as in `DraftLength.stepped`."""
+        if elapsed_ms is not None:
+            self._n_drafted = self._n_drafted + 1 if n_drafted else 0
+
+
 class DraftLength:
     """How many tokens to draft, and whether to: what measured costs and acceptance make cheapest.
 
@@ -155,8 +175,6 @@ class DraftLength:
     the same tokens is kept as a debt. At the price of `LIMIT` steps drafting rests, then tries
     again; a rest is never below `REPAID` times the debt, and doubles as long as trials lose. So
     over many replies less than a tenth is lost; the first trial can be a large part of a short one.
-    A drafter at work stands back for a step now and then: what a plain one costs changes with the
-    machine's load and the context, and a drafter judged by an old cost may lose for ever.
     """
 
     LIMIT = 2.0  # plain steps a trial may lose
@@ -167,26 +185,20 @@ class DraftLength:
     MEMORY = 0.9  # weight of the past in a request's acceptance
     OUTLIER = 3.0  # times the mean: a step that took longer was held up by something else
 
-    def __init__(self, lengths: Iterable[int], plain_every: int = 16) -> None:
-        """lengths: how many tokens may be drafted, apart from none.
-
-        plain_every: drafted steps after which one is plain.
-        """
-        self._lengths, self._plain_every = tuple(lengths), plain_every
+    def __init__(self, lengths: Iterable[int]) -> None:
+        """lengths: how many tokens may be drafted, apart from none."""
+        self._lengths = tuple(lengths)
         self.acceptance = 0.7  # of all requests; optimistic: the first drafts tell
         self._acceptance_of: dict[str, float] = {}  # by branch
         self._step_ms: dict[tuple[int, int], RunningMean] = {}  # by replies, and tokens for each
         self._draft_ms = RunningMean()  # per drafted token
         self._debt_ms = 0.0
         self._rest, self._n_resting = self.REST, self.N_MEASURED
-        self._n_working = 0  # steps since the last plain one
 
     def choose(self, branch_id: str, n_replies: int) -> int:
         """How many tokens to draft for one of `n_replies` that share the coming step."""
         plain_ms = self._plain_ms(n_replies)
         if self._n_resting > 0 or plain_ms is None or not self._lengths:
-            return 0
-        if self._n_working >= self._plain_every:
             return 0
         acceptance = self._acceptance_of.get(branch_id, self.acceptance)
 
@@ -234,7 +246,6 @@ class DraftLength:
             known = self._step_ms.setdefault((n_replies, n_drafted), RunningMean())
             elapsed_ms = min(elapsed_ms, self.OUTLIER * (known.value or elapsed_ms))
             known.add(elapsed_ms)
-        self._n_working = self._n_working + 1 if n_drafted else 0
         plain_ms = self._plain_ms(n_replies)
         if plain_ms is None:
             return
@@ -271,14 +282,14 @@ class Speculation:
     ) -> None:
         lengths = range(1, n_most + 1)
         self._drafters = [(drafter, DraftLength(lengths)) for drafter in drafters]
-        self._clock = clock
+        self._plain, self._clock = PlainSteps(), clock
         self._used: dict[str, DraftLength] = {}  # by branch: whose guesses a step verifies
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_replies: int) -> list[int]:
         """Guesses at one of `n_replies` that the next step decodes, from the first with any."""
         n_left = reply.params.max_tokens - len(reply.tokens) - 1
         self._used.pop(branch_id, None)
-        for drafter, length in self._drafters:
+        for drafter, length in [] if self._plain.is_due() else self._drafters:
             n_most = min(length.choose(branch_id, n_replies), n_left)
             if n_most <= 0:
                 continue
@@ -296,6 +307,7 @@ class Speculation:
         elapsed_ms: of a step that served nothing else.
         """
         used = [self._used.pop(branch_id, None) for branch_id, _, _ in decoded]
+        self._plain.stepped(max(n_guesses for _, n_guesses, _ in decoded), elapsed_ms)
         for _, length in self._drafters:
             n_drafted = n_accepted = 0
             for (branch_id, n_guesses, n_hits), whose in zip(decoded, used, strict=True):

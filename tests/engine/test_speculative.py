@@ -250,15 +250,51 @@ def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_tenth(read_ms: f
     assert spent_ms <= 1.1 * 2.0 * 2000
 
 
-def test_a_drafter_that_looked_good_beside_slow_first_steps_is_found_out() -> None:
+class Sure:
+    """Guesses every token, for nothing."""
+
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
+        return [7] * n_most
+
+    def forget(self, branch_id: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("n_drafters", [1, 2])
+def test_drafters_that_looked_good_beside_slow_first_steps_are_found_out(
+    make_engine: MakeEngine, n_drafters: int
+) -> None:
     """While the machine warms up a plain step takes 6 ms, then 2; a drafted one always takes 4."""
-    length, n_drafted_steps = DraftLength([1]), 0
+    engine = make_engine()
+    speculation = Speculation([Sure() for _ in range(n_drafters)], 1, lambda: 0.0)
+    reply = engine.new_reply(1, SamplingParams(max_tokens=400))
+    target, n_drafted_steps = Sequence(engine.pool, engine.tree), 0
     for step in range(1000):
-        k = length.choose("b", 1)
-        length.verified("b", k, k * (step % 2))
-        length.stepped(1, k, k * (step % 2), 4.0 if k else 6.0 if step < 20 else 2.0)
+        k = len(speculation.propose("b", target, reply, 1))
+        speculation.verified([("b", k, k * (step % 2))], 4.0 if k else 6.0 if step < 20 else 2.0)
         n_drafted_steps += k
-    assert 0 < n_drafted_steps < 400
+    assert 0 < n_drafted_steps < 400 * n_drafters
+
+
+@pytest.mark.parametrize("n_drafters", [1, 2])
+@pytest.mark.parametrize("company_every", [1000, 2])
+def test_all_drafters_stand_back_until_a_plain_step_was_measured(
+    make_engine: MakeEngine, n_drafters: int, company_every: int
+) -> None:
+    engine = make_engine()
+    speculation = Speculation([Sure() for _ in range(n_drafters)], 1, lambda: 0.0)
+    reply = engine.new_reply(1, SamplingParams(max_tokens=400))
+    target, timed, n_plain = Sequence(engine.pool, engine.tree), list[int](), 0
+    for step in range(400):
+        k = len(speculation.propose("b", target, reply, 1))
+        has_company = step % company_every == 1
+        speculation.verified([("b", k, k)], None if has_company else 2.0)
+        n_plain += step >= 20 and k == 0
+        if step >= 20 and not has_company:
+            timed.append(k)
+    plain = [i for i, k in enumerate(timed) if k == 0]
+    assert len(plain) > 9 and {b - a for a, b in zip(plain, plain[1:], strict=False)} == {17}
+    assert n_plain <= 2 * len(plain)  # in company none is paid for but what comes before such a one
 
 
 @pytest.mark.parametrize("has_company", [False, True])
