@@ -59,6 +59,14 @@ class BargeInJudge:
         """What the caller has just heard of the agent; an echo repeats it."""
         self._agent_words = tuple(normalize(word) for word in text.replace("-", " ").split())
 
+    def ducks_at_once(self, lasting_ms: float) -> bool:
+        """Whether the first loud window of a sound, not yet known to be speech, ducks the agent.
+
+        lasting_ms: so long the sound has lasted by its loudness.
+        """
+        is_long = lasting_ms >= self.options.duck_ms
+        return self.options.enabled and is_long and not self.hears_itself
+
     def judge(
         self,
         speech_ms: float,

@@ -34,13 +34,12 @@ class Interruption:
 
         Where its sound has lasted long enough by itself, it is heard by now that it is noticed.
         """
-        options = self._judge.options
-        if not options.enabled:
+        if not self._judge.options.enabled:
             return
         if lasting_ms is None:
             if self._judge.state == "idle":
                 turn.playout.resume()
-        elif lasting_ms >= options.duck_ms and not self._judge.hears_itself:
+        elif self._judge.ducks_at_once(lasting_ms):
             turn.playout.duck()
         else:
             turn.playout.beware()

@@ -1,14 +1,13 @@
 """The agent's ear: the caller's audio in, speech onsets, words and ended turns out.
 
 Owns the audio clock (samples received since the session began, at 16 kHz), the voice activity
-hysteresis, the pre-roll that saves a word's first sound, and the timing of flush and finalize. When
-a turn is over is `Endpointing`'s decision; what follows from it is the session's.
+hysteresis, and the timing of flush and finalize. When speech begins is `Onset`'s to tell, when a
+turn is over `Endpointing`'s decision; what follows from it is the session's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,7 +19,10 @@ from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptio
 from voiceloop.ear import Ear, TurnInput
 from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
-from voiceloop.prosody import ONSET_FRAMES, LoudnessTrack, Prosody
+from voiceloop.onset import ONSET_MS, Onset
+from voiceloop.onset import ONSET_WINDOWS as ONSET_WINDOWS
+from voiceloop.onset import PRE_ROLL_MS as PRE_ROLL_MS
+from voiceloop.prosody import Prosody
 from voiceloop.recognition import Recognition
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 from voiceloop.stretch import Stretch
@@ -28,8 +30,6 @@ from voiceloop.telemetry import TurnTimeline
 
 SPEECH_THRESHOLD = 0.5  # Silero's own default
 HYSTERESIS = 0.15  # speech ends only below threshold - this: a weak syllable is no pause
-ONSET_WINDOWS = 2  # 64 ms of speech: one window alone is often a click
-PRE_ROLL_MS = 300.0  # a soft first consonant lies up to 200 ms before the detector's onset
 LONGEST_VAD_LAG_MS = 96.0  # three windows: beyond that the loudness is more likely wrong
 STALL_MS = 300.0  # no audio for this long: the client has stopped sending, wall clock takes over
 WATCH_S = 0.05
@@ -68,13 +68,10 @@ class Listener:
         self._recognition = Recognition(recognizer, stream_id, options, self)
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
         self._prosody = Prosody()
-        self._loudness = LoudnessTrack(ONSET_FRAMES)  # of all sound, to find where one began
         self._position = 0
         self._arrivals = Arrivals()
         self._decision_due: asyncio.TimerHandle | None = None
-        self._pre_roll: deque[Samples] = deque()
-        self._pre_roll_samples = 0
-        self._n_onset_windows = 0
+        self._onset = Onset()
         self._stretch: Stretch | None = None
         self._stretch_open = asyncio.Event()
         self._ended: dict[int, TurnInput] = {}
@@ -87,14 +84,14 @@ class Listener:
         self._set_format(settings.input_format)
         detection = settings.turn_detection
         self._listens = detection is not None
-        self._threshold, self._pre_roll_ms = SPEECH_THRESHOLD, PRE_ROLL_MS
+        self._threshold, self._onset.pre_roll_ms = SPEECH_THRESHOLD, PRE_ROLL_MS
         if detection is not None:
             self._endpointing.configure(detection)
         elif self._stretch is not None:
             self.discard()
         if isinstance(detection, ServerVad):
             self._threshold = detection.threshold
-            self._pre_roll_ms = float(max(detection.prefix_padding_ms, 100))
+            self._onset.pre_roll_ms = float(max(detection.prefix_padding_ms, 100))
 
     def _set_format(self, audio_format: AudioFormat) -> None:
         current = getattr(self, "_resampler", None)
@@ -137,9 +134,9 @@ class Listener:
         if not self._listens:
             self._recognition.feed(samples.tobytes())
             return
-        self._loudness.feed(samples)
+        self._onset.feed(samples)
         if self._stretch is None:
-            self._keep(samples)
+            self._onset.keep(samples)
         else:
             self._prosody.feed(samples)
             self._recognition.feed(samples.tobytes())
@@ -148,21 +145,11 @@ class Listener:
             self._observe(end_ms, window.probability)
         self._decide(self.now_ms)
 
-    def _keep(self, samples: Samples) -> None:
-        self._pre_roll.append(samples)
-        self._pre_roll_samples += len(samples)
-        onset_ms = self._pre_roll_ms + ONSET_WINDOWS * VAD_WINDOW_MS
-        longest = int(onset_ms * RECOGNIZER_HZ / 1000.0)
-        while self._pre_roll_samples - len(self._pre_roll[0]) >= longest:
-            self._pre_roll_samples -= len(self._pre_roll.popleft())
-
     def _take_pre_roll(self) -> None:
         self._prosody.reset()
-        for samples in self._pre_roll:
+        for samples in self._onset.take_pre_roll():
             self._prosody.feed(samples)
             self._recognition.feed(samples.tobytes())
-        self._pre_roll.clear()
-        self._pre_roll_samples = 0
 
     # --- voice activity ---
 
@@ -185,26 +172,22 @@ class Listener:
         self._ear.on_activity(stretch.activity(end_ms))
 
     def _await_onset(self, end_ms: float, probability: float) -> None:
-        if probability >= self._threshold:
-            self._n_onset_windows += 1
-            if self._n_onset_windows >= ONSET_WINDOWS:
+        match self._onset.observe(probability >= self._threshold):
+            case "loud":
+                self._ear.on_sound(self._onset.lasting_ms())
+            case "lost":
+                self._ear.on_sound(None)
+            case "speech":
                 self._begin(end_ms)
-            else:
-                self._ear.on_sound(self._loudness.sound_ms())
-        elif self._n_onset_windows:
-            self._n_onset_windows = 0
-            self._ear.on_sound(None)
 
     def _begin(self, end_ms: float) -> None:
-        self._n_onset_windows = 0
-        onset_ms = end_ms - ONSET_WINDOWS * VAD_WINDOW_MS
+        onset_ms = end_ms - ONSET_MS
         stretch = self._stretch = Stretch(onset_ms, self._arrival_s(onset_ms), end_ms)
         self._stretch_open.set()
         self._endpointing.reset()
         self._endpointing.observe_speech(onset_ms)
         self._take_pre_roll()
-        sound_ms = self._loudness.sound_ms()
-        stretch.led_in_ms = max(0.0, sound_ms - (self.now_ms - onset_ms))
+        stretch.led_in_ms = self._onset.led_in_ms(self.now_ms - onset_ms)
         self._ear.on_speech_onset(stretch.activity(end_ms))
 
     def _pause(self, stretch: Stretch) -> None:
@@ -310,7 +293,7 @@ class Listener:
     def _idle(self) -> None:
         self._stretch = None
         self._stretch_open.clear()
-        self._n_onset_windows = 0
+        self._onset.forget()
         self._endpointing.reset()
 
     def commit(self) -> int:
@@ -334,8 +317,7 @@ class Listener:
     def discard(self) -> None:
         """Forget the open turn: noise, a backchannel, or the client cleared its buffer."""
         self._recognition.discard()
-        self._pre_roll.clear()
-        self._pre_roll_samples = 0
+        self._onset.take_pre_roll()
         self._idle()
 
     # --- recognition's callbacks ---
