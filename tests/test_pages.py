@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from voiceloop.cli import build_parser
-from voiceloop.config import FOREIGN, PREFIX, Ahead, Config, Limits
+from voiceloop.config import FOREIGN, PREFIX, Ahead, Config, Limits, load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -83,6 +83,25 @@ def test_variables_are_read(page: str) -> None:
     known |= {f"{PREFIX}LIMITS_{field.name.upper()}" for field in fields(Limits)}
     known |= {f"{PREFIX}ANTICIPATION_{field.name.upper()}" for field in fields(Ahead)}
     assert set(VARIABLE.findall(text_of(page))) <= known
+
+
+def test_the_configuration_in_the_readme_is_taken(tmp_path: Path) -> None:
+    [block] = re.findall(r"```toml\n(.*?)```", text_of("README.md"), re.DOTALL)
+    path = tmp_path / "voiceloop.toml"
+    path.write_text(block, encoding="utf-8")
+    assert load_config(path).port == Config().port
+
+
+def test_the_program_in_the_readme_is_one() -> None:
+    [block] = re.findall(r"```python\n(.*?)```", text_of("README.md"), re.DOTALL)
+    compile(block, "README.md", "exec")
+
+
+def test_the_events_of_a_round_trip_are_those_of_the_wire() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "voiceloop").glob("*.py"))
+    events = re.findall(r"^[<>] ([\w.]+)", text_of("voiceloop/PROTOCOL.md"), re.MULTILINE)
+    assert {"session.update", "response.function_call_arguments.done"} <= set(events)
+    assert not [event for event in events if f'"{event}"' not in source]
 
 
 def test_the_pages_name_what_these_tests_look_for() -> None:
