@@ -101,7 +101,8 @@ class ChatBranch:
 
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
-        self._draft_number, self._draft_text = draft, ""
+        self.stop_draft()
+        self._draft, self._draft_number, self._draft_text = None, draft, ""
         if self._committed or (self._tools and params.tool_choice == "none"):
             return  # such a reply's prompt does not show the tools, and what is staged does
         self.advance()

@@ -267,6 +267,19 @@ def test_a_reply_that_may_call_no_tool_is_not_drafted_behind_words_staged_with_t
     assert "1 speculate" not in [call[0] for call in model.calls]
 
 
+def test_what_an_earlier_draft_says_is_not_passed_on_as_a_later_one_that_could_not_begin(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Stage("s", 1, "hi"))
+    role.receive(Speculate("s", 1, "hi", PARAMS))
+    role.receive(Speculate("s", 2, "hi", GenerateParams(tool_choice="none")))
+    answers(role)
+    assert model.calls[-1] == ("1 stop", "")
+    model.due.append(engine_types.DraftDelta("s#1", "draft_1", "yes", 1))
+    assert not answers(role)
+
+
 def test_a_template_that_ends_a_history_differently_starts_from_what_is_common(
     model: RecordingEngine, role: LanguageRole
 ) -> None:
