@@ -25,7 +25,7 @@ from .prefix_tree import PrefixTree
 from .reply import Reply
 from .runner import Extension, Outcome
 from .sampler import choose, penalize
-from .scheduler import Scheduler, Service, Task, is_batch
+from .scheduler import Scheduler, Service, Task, is_batch, is_decoding
 from .sequence import Sequence
 from .speculative import Drafter, Speculation
 from .text import Text
@@ -249,7 +249,7 @@ class Engine:
         decoding = [
             branch
             for branch in self._branches.values()
-            if branch.admitted and branch.reply and branch.reply.tokens and not is_batch(branch)
+            if branch.admitted and is_decoding(branch) and not is_batch(branch)
         ]
         if len(decoding) > 1 and not self.config.share_steps:
             return

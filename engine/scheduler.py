@@ -54,6 +54,14 @@ def is_batch(branch: Branch) -> bool:
     return branch.reply is not None and branch.reply.params.is_batch
 
 
+def is_decoding(branch: Branch) -> bool:
+    """Whether the reply's next token takes one row, and not a prompt still to be computed.
+
+    A reply whose room was taken has both to compute again: its prompt and what it said.
+    """
+    return branch.reply is not None and bool(branch.reply.tokens) and branch.sequence.n_pending == 1
+
+
 def share_out(pending: Items[int], n_rows: int) -> list[int]:
     """Rows of a step for prompts of so many `pending` tokens, the longest waiting first.
 
@@ -118,8 +126,8 @@ class Scheduler:
     def _committed(self, running: list[Branch], branches: list[Branch]) -> list[Task]:
         """Rows for admitted replies: each in decode, then prompts as far as the step has room."""
         tasks: list[Task] = []
-        decoding = [branch for branch in running if branch.reply and branch.reply.tokens]
-        waiting = [branch for branch in running if branch.reply and not branch.reply.tokens]
+        decoding = [branch for branch in running if is_decoding(branch)]
+        waiting = [branch for branch in running if not is_decoding(branch)]
         n_left = self._chunk(self.config.step_tokens) - len(decoding)
         chunks = share_out([branch.sequence.n_pending for branch in waiting], n_left)
         limits = [self.config.step_tokens] * len(decoding) + chunks
@@ -127,10 +135,10 @@ class Scheduler:
             reply, sequence = branch.reply, branch.sequence
             if reply is None or n_rows <= 0:
                 continue
+            service = Service.DECODE if is_decoding(branch) else Service.PREFILL
             extension = _extension(sequence, reply, n_rows)
             self._make_room(sequence.n_blocks_to_reserve(extension.n_rows), branches)
             sequence.reserve(extension.n_rows)
-            service = Service.DECODE if reply.tokens else Service.PREFILL
             service = Service.BATCH if reply.params.is_batch else service
             tasks.append(Task(service, branch, extension, reply))
         return tasks

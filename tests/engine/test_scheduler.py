@@ -6,7 +6,7 @@ import pytest
 
 from engine.allowance import Allowances
 from engine.engine import Engine
-from engine.scheduler import share_out
+from engine.scheduler import SMALLEST_CHUNK, share_out
 from engine.types import Done, DraftDelta, DraftDone, Event, SamplingParams, TextDelta
 
 MakeEngine = Callable[..., Engine]
@@ -181,3 +181,47 @@ def test_what_a_draft_said_outlives_one_after_it_that_had_no_step(
     assert (usage.drafted_tokens, usage.accepted_tokens) == (n_kept, n_kept)
     assert usage.discarded_tokens == 1
     engine.check_integrity()
+
+
+def test_a_draft_whose_memory_was_taken_is_computed_again_within_the_time_of_a_step(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    long = SamplingParams(max_tokens=20, ignore_eos=True)
+    branch = engine.branch("drafter")
+    branch.stage([5] * 300)
+    draft = branch.speculate([8], long)
+    assert branch.draft is not None
+    while len(branch.draft.reply.tokens) < 2:
+        engine.step()
+    engine.branch("caller").commit([6, 7], long)
+    engine.step()
+    branch.preempt_draft()
+    branch.sequence.release()
+    branch.commit([5] * 300 + [8], long, draft)
+    # A row takes a tenth of a step's time: a chunk is the smallest.
+    monkeypatch.setattr(engine.scheduler, "_ms_per_row", engine.config.step_budget_ms / 10)
+    monkeypatch.setattr(engine.scheduler, "observe", lambda n_rows, elapsed_ms: None)
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        engine.speculation,
+        "propose",
+        lambda branch_id, target, reply, n: asked.append((branch_id, n)) or [],
+    )
+    booked: list[int] = []
+    monkeypatch.setattr(
+        engine.speculation, "verified", lambda decoded, ms: booked.append(len(decoded))
+    )
+    rows, n_before = list[float](), engine.metrics()["rows"]
+    while branch.sequence.n_pending > 1:
+        engine.step()
+        rows.append(engine.metrics()["rows"] - n_before)
+        n_before = engine.metrics()["rows"]
+    assert max(rows) == SMALLEST_CHUNK and len(rows) == 5
+    assert set(asked) == {("caller", 1)} and set(booked) == {1}
+    drain(engine)
+    other = make_engine()
+    alone = other.branch("alone")
+    alone.commit([5] * 300 + [8], long)
+    drain(other)
+    assert branch.sequence.tokens == alone.sequence.tokens
