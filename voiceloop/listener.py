@@ -72,8 +72,9 @@ class Listener:
         self._arrivals = Arrivals()
         self._decision_due: asyncio.TimerHandle | None = None
         self._onset = Onset()
+        self._listens = False
         self._stretch: Stretch | None = None
-        self._stretch_open = asyncio.Event()
+        self._sound_open = asyncio.Event()  # of a stretch, or of a loud window that may begin one
         self._ended: dict[int, TurnInput] = {}
         self.configure(settings)
 
@@ -83,11 +84,11 @@ class Listener:
         """Take up the session's settings; audio fed from now on is in its input format."""
         self._set_format(settings.input_format)
         detection = settings.turn_detection
-        self._listens = detection is not None
+        listened, self._listens = self._listens, detection is not None
         self._threshold, self._onset.pre_roll_ms = SPEECH_THRESHOLD, PRE_ROLL_MS
         if detection is not None:
             self._endpointing.configure(detection)
-        elif self._stretch is not None:
+        elif listened:
             self.discard()
         if isinstance(detection, ServerVad):
             self._threshold = detection.threshold
@@ -174,8 +175,10 @@ class Listener:
     def _await_onset(self, end_ms: float, probability: float) -> None:
         match self._onset.observe(probability >= self._threshold):
             case "loud":
+                self._sound_open.set()
                 self._ear.on_sound(self._onset.lasting_ms())
             case "lost":
+                self._sound_open.clear()
                 self._ear.on_sound(None)
             case "speech":
                 self._begin(end_ms)
@@ -183,7 +186,6 @@ class Listener:
     def _begin(self, end_ms: float) -> None:
         onset_ms = end_ms - ONSET_MS
         stretch = self._stretch = Stretch(onset_ms, self._arrival_s(onset_ms), end_ms)
-        self._stretch_open.set()
         self._endpointing.reset()
         self._endpointing.observe_speech(onset_ms)
         self._take_pre_roll()
@@ -292,9 +294,10 @@ class Listener:
 
     def _idle(self) -> None:
         self._stretch = None
-        self._stretch_open.clear()
-        self._onset.forget()
+        self._sound_open.clear()
         self._endpointing.reset()
+        if self._onset.forget():
+            self._ear.on_sound(None)  # it has acted on the loud window
 
     def commit(self) -> int:
         """End the turn now, whatever the audio says; its words follow. Returns its segment."""
@@ -365,18 +368,22 @@ class Listener:
 
     async def _watch_for_stall(self) -> None:
         while True:
-            await self._stretch_open.wait()
+            await self._sound_open.wait()
             await asyncio.sleep(WATCH_S)
-            stretch = self._stretch
-            last_s = self._arrivals.last_s
-            if stretch is None or last_s is None:
+            if (last_s := self._arrivals.last_s) is None:
                 continue
             stalled_ms = 1000.0 * (self._clock() - last_s)
-            if stalled_ms < STALL_MS:
-                continue
-            now_ms = self.now_ms + stalled_ms
-            if not stretch.paused:
-                self._pause(stretch)
-            self._ear.on_activity(stretch.activity(now_ms))
-            if self._stretch is stretch:
-                self._decide(now_ms)
+            if stalled_ms >= STALL_MS:
+                self._observe_stall(self.now_ms + stalled_ms)
+
+    def _observe_stall(self, now_ms: float) -> None:
+        """No audio came for so long that the wall clock takes over: it is silence."""
+        stretch = self._stretch
+        if stretch is None:
+            self._idle()
+            return
+        if not stretch.paused:
+            self._pause(stretch)
+        self._ear.on_activity(stretch.activity(now_ms))
+        if self._stretch is stretch:
+            self._decide(now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -9,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from tests.callers import RATE_HZ, Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, tone
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.ear import Activity
 from voiceloop.interruption import Interruption
@@ -170,3 +172,31 @@ async def test_a_caller_over_the_agent_hears_it_ducked_within_120_ms_and_then_si
     assert ducked  # quieter, before it is silent
     assert max(ms for ms, level in levels if ms < 450 and level > 0.01 * loud) <= 200
     assert max(level for ms, level in levels if ms > 700) == pytest.approx(loud, rel=0.02)
+
+
+def click() -> NDArray[np.int16]:
+    """A soft sound for long enough to duck the agent, and one loud window of it."""
+    return np.concatenate((tone(120, RATE_HZ, amplitude=120), tone(24, RATE_HZ)))
+
+
+def loudest_between(levels: list[tuple[float, float]], from_ms: float, to_ms: float) -> float:
+    return max(level for ms, level in levels if from_ms <= ms < to_ms)
+
+
+async def test_a_duck_at_a_click_is_lifted_where_the_client_sends_nothing_after_it(
+    clock: Clock,
+) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story"]), language_model=FakeLanguageModel([LONG])
+    )
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        onset_s = clock()
+        await caller.play(click())
+        await asyncio.sleep(1.5)
+    levels = heard_levels(caller, onset_s)
+    loud = loudest_between(levels, -300, 0)
+    assert loudest_between(levels, 200, 300) < 0.5 * loud  # it was ducked
+    assert loudest_between(levels, 750, 850) == pytest.approx(loud, rel=0.02)

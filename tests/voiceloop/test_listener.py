@@ -93,6 +93,11 @@ class Bench:
     async def say(self, ms: float) -> None:
         await self.play(utterance(ms, self.format.rate))
 
+    async def click(self) -> None:
+        """Loud in one of the detector's windows where it begins with one; the next is begun."""
+        rate_hz = self.format.rate
+        await self.play(np.concatenate((tone(20, rate_hz), quiet(16, rate_hz))))
+
     async def be_quiet(self, ms: float) -> None:
         await self.play(quiet(ms, self.format.rate))
 
@@ -184,6 +189,37 @@ async def test_a_click_is_no_onset(clock: Clock) -> None:
         await bench.say(30)
         await bench.be_quiet(500)
     assert not bench.ear.onsets
+
+
+@pytest.mark.parametrize("ends", ["stall", "discard", "commit", "manual"])
+async def test_a_loud_window_that_nothing_follows_is_taken_back(clock: Clock, ends: str) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(320)
+        await bench.click()
+        assert len(bench.ear.sounds) == 1
+        match ends:
+            case "stall":  # the client's own gate has closed: no window follows
+                await asyncio.sleep(0.5)
+            case "discard":
+                bench.listener.discard()
+            case "commit":
+                bench.listener.commit()
+            case "manual":
+                bench.listener.configure(SessionSettings(turn_detection=None))
+        assert len(bench.ear.sounds) == 2 and bench.ear.sounds[1] is None
+        assert not bench.ear.onsets
+
+
+async def test_a_stall_that_took_a_loud_window_back_leaves_the_next_one_heard(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        for _ in range(2):
+            await bench.be_quiet(320)
+            await bench.click()
+            await asyncio.sleep(1.0)
+        await bench.say(400)
+        await bench.be_quiet(500)
+    assert [sound is None for sound in bench.ear.sounds] == [False, True, False, True, False]
+    assert len(bench.ear.turns) == 1
 
 
 async def test_a_pause_shorter_than_the_wait_stays_one_turn(clock: Clock) -> None:
