@@ -3,20 +3,22 @@
 Plays the bundled call 1, 2, 4, 8, ... times at once into one server of the embedded preset, each
 caller in real time and begun a little after the one before, and doubles until the gap's p95 breaks
 a second. For each level: the gap, where the milliseconds go (medians of the waterfall's stages),
-cut-ins, and the goodput: turns answered within 800 ms and not cut into.
+cut-ins, and the goodput: turns answered within 800 ms and not cut into. A run that is interrupted
+writes the levels that were done.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, early_end, exit_code, run, without_results
 from benchmarks.harness import RESULTS, results, write_results
-from clients.errors import ClientError
+from clients.arguments import whole_number
+from clients.call_script import load_call
 from clients.loadgen import Load, figures, run_load
+from clients.outputs import prepare_folder
 from clients.server_process import running_server
 from clients.stage_colors import color_of
 from clients.waterfall import stage_names
@@ -26,16 +28,17 @@ GOOD_MS = 800.0
 APART_S = 0.73  # between two callers: not a multiple of any frame, so that their turns fall apart
 
 
-async def measure(most: int, n_turns: int, seed: int) -> list[dict[str, Any]]:
-    """Double the callers until the gap breaks; the figures of each level as JSON values.
+async def measure(most: int, n_turns: int, seed: int, rows: list[dict[str, Any]]) -> None:
+    """Double the callers until the gap breaks.
+
+    ``rows`` is filled level by level: figures as JSON values.
 
     Raises:
         ClientError: the server did not start.
     """
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
     n_calls = 1
-    async with running_server(log=RESULTS / "capacity.log") as server:
+    log = RESULTS / "capacity.log"
+    async with running_server(("--preset", "embedded"), log=log) as server:
         while n_calls <= most:
             load = Load(
                 server.url, n_calls, at_once=n_calls, ramp_s=APART_S * n_calls, seed=seed,
@@ -49,7 +52,6 @@ async def measure(most: int, n_turns: int, seed: int) -> list[dict[str, Any]]:
             if not holds(rows[-1]):
                 break
             n_calls *= 2
-    return rows
 
 
 def holds(row: dict[str, Any]) -> bool:
@@ -105,28 +107,46 @@ def plot(data: dict[str, Any], path: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.capacity", description=__doc__.splitlines()[0]
+    n_turns = len(load_call().turns)
+    parser = benchmark_parser(
+        "capacity",
+        "How many calls one machine holds: the bundled call 1, 2, 4, ... times at once, doubled "
+        "until the gap's p95 breaks a second. A run that is interrupted writes the levels done.",
     )
-    parser.add_argument("--most", type=int, default=16, help="calls at once (default: 16)")
-    parser.add_argument("--turns", type=int, default=8, help="of each call (default: all 8)")
-    parser.add_argument("--seed", type=int, default=0, help="of the room noise")
+    parser.add_argument(
+        "--most", type=whole_number(1), default=16, metavar="N",
+        help="calls at once at most (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--turns", type=whole_number(1, n_turns), default=n_turns, metavar="N",
+        help="only the first turns of each call (default: all %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N",
+        help="seed of the room noise (default: %(default)s)",
+    )  # fmt: skip
     chosen = parser.parse_args()
-    try:
-        rows = asyncio.run(measure(chosen.most, chosen.turns, chosen.seed))
-    except ClientError as error:
-        print(error, file=sys.stderr)
-        return 2
+    prepare_folder(RESULTS)
+    rows: list[dict[str, Any]] = []
+    partial = early_end(measure(chosen.most, chosen.turns, chosen.seed, rows))
+    if partial and not rows:
+        return without_results(partial)
     holding = [row["n_calls"] for row in rows if holds(row)]
-    settings = {"most": chosen.most, "turns": chosen.turns}
     data = results(
-        "capacity", chosen.seed, settings, [], levels=rows, holds=max(holding, default=0)
+        "capacity",
+        chosen.seed,
+        {"most": chosen.most, "turns": chosen.turns},
+        [],
+        partial=partial,
+        levels=rows,
+        holds=max(holding, default=0),
     )
     path = write_results(data)
-    plot(data, path.with_suffix(".png"))
+    if partial is None:
+        plot(data, path.with_suffix(".png"))
     print(f"p95 within a second up to {data['holds']} calls; results: {path}")
-    return 0
+    return exit_code((), partial, is_checked=False)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -27,11 +27,14 @@ from typing import Any
 import torch
 
 from benchmarks import engine_cpu, engine_exactness
+from benchmarks.command_line import benchmark_parser, exit_code, run
 from benchmarks.engine_models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine_setting import Setting
 from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
+from clients.arguments import whole_number
+from clients.errors import ClientError
+from clients.outputs import prepare_folder
 from clients.provenance import provenance
-from engine.types import EngineError
 
 PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "token_time": engine_cpu.token_time,
@@ -57,8 +60,13 @@ class Progress:
     def __init__(self, path: Path, of: dict[str, Any]) -> None:
         self._path, self._of, self.parts = path, of, dict[str, dict[str, Any]]()
         if path.is_file():
-            known = json.loads(path.read_text(encoding="utf-8"))
-            self.parts = known["parts"] if known["of"] == of else {}
+            try:
+                known = json.loads(path.read_text(encoding="utf-8"))
+                self.parts = known["parts"] if known["of"] == of else {}
+            except (ValueError, KeyError, TypeError) as error:
+                raise ClientError(
+                    f"expected the parts of an earlier run in {path}, found: {error}; remove it"
+                ) from error
 
     def add(self, name: str, bars: list[Bar], notes: list[str], seconds: float) -> None:
         rows = [asdict(bar) for bar in bars]
@@ -95,27 +103,62 @@ def model_digest(folder: Path | None) -> str:
     return digest.hexdigest()[:16]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="engine_bench", description=(__doc__ or "").split("\n")[0]
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = benchmark_parser(
+        "engine_bench",
+        "The engine's table: exactness, speed beside peers, latency after commit, sharing, "
+        "speculation. A run that is interrupted goes on with --resume.",
     )
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     parser.add_argument("--resume", action="store_true", help="go on where a run was interrupted")
-    parser.add_argument("--gpu", action="store_true", help="the parts that need a GPU instead")
-    parser.add_argument("--part", action="append", help="only this part (again for more)")
-    parser.add_argument("--model", type=Path, help="a model folder instead of the embedded one")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument(
+        "--gpu", action="store_true",
+        help="the parts that need a GPU instead; they have no bars, always resume, and take none "
+        "of the other options but --part",
+    )  # fmt: skip
+    parser.add_argument(
+        "--part", action="append", metavar="NAME",
+        help=f"only this part; repeatable (default: all of {', '.join(PARTS)})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR",
+        help="a model's folder (default: the embedded agent's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threads", type=whole_number(1), default=1, metavar="N",
+        help="threads of the engine and its peers (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repeats", type=whole_number(1), default=5, metavar="N",
+        help="rounds of each measurement (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N",
+        help="seed of random words and places (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true", help="print the results as JSON instead of a table"
+    )
     options = parser.parse_args(arguments)
+    if options.gpu:
+        if options.check or options.json or options.model:
+            parser.error("--gpu: expected it without --check, --json and --model")
+        return options
+    unknown = set(options.part or ()) - set(PARTS)
+    if unknown:
+        parser.error(f"--part: expected of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
+    if options.model and not (options.model / "config.json").is_file():
+        parser.error(f"--model: expected a model in {options.model}, found no config.json")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    prepare_folder(RESULTS)
     if options.gpu:
         from benchmarks import engine_gpu
 
         return engine_gpu.main(options.part)
-    unknown = set(options.part or ()) - set(PARTS)
-    if unknown:
-        parser.error(f"--part: expected among {', '.join(PARTS)}, found {', '.join(unknown)}")
     torch.set_num_threads(options.threads)
     names = options.part or list(PARTS)
     model_dir = options.model or embedded_model()
@@ -129,12 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A commit does not tell apart two states of a tree that was edited between two runs.
     of = {**settings, "seed": options.seed, "commit": commit, "sources": sources()}
     progress = Progress(RESULTS / "engine_bench.json", of)
-    try:
-        due = [name for name in names if name not in progress.parts or not options.resume]
-        measure(options, due, progress)
-    except EngineError as error:
-        print(error, file=sys.stderr)
-        return 2
+    due = [name for name in names if name not in progress.parts or not options.resume]
+    measure(options, due, progress)
     bars = progress.bars(names)
     parts = {name: progress.parts[name] for name in names}
     data = results("engine_bench", options.seed, settings, bars, parts=parts)
@@ -142,8 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = bar_table(bars)
     path.with_suffix(".txt").write_text(f"{data['machine']}\n{data['date']}\n\n{table}\n")
     print(json.dumps(data, indent=1) if options.json else f"{table}\nresults: {path}")
-    return 0 if all(bar.holds for bar in bars) or not options.check else 1
+    return exit_code(bars, None, is_checked=options.check)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "what had been measured is kept; --resume goes on (--gpu by itself)"))

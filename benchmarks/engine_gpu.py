@@ -262,7 +262,8 @@ def main(parts: list[str] | None) -> int:
         return 2
     unknown = set(parts or ()) - set(PARTS)
     if unknown:
-        print(f"--part: expected among {', '.join(PARTS)}, found {', '.join(unknown)}")
+        found = ", ".join(sorted(unknown))
+        print(f"--part: expected of {', '.join(PARTS)}, found {found}", file=sys.stderr)
         return 2
     rows = Rows()
     finished = [rows.run(part, PARTS[part]()) for part in parts or PARTS]

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 
+from benchmarks.command_line import run
+from clients.arguments import whole_number
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
@@ -32,11 +35,17 @@ async def serve_fakes(port: int) -> None:
     await server.serve(sockets=[listen(config.host, config.port)])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--port", type=int, required=True)
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fake_server", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--port", type=whole_number(0, 65535), required=True, metavar="N",
+        help="loopback port to listen on, 0 for any",
+    )  # fmt: skip
     asyncio.run(serve_fakes(parser.parse_args().port))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main, loss="the server has stopped"))

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.outputs import prepare_folder, writing
 from clients.provenance import provenance
 
 RESULTS = Path("out") / "benchmarks"
@@ -78,11 +79,18 @@ def bar_table(bars: Sequence[Bar]) -> str:
 
 
 def results(
-    benchmark: str, seed: int, settings: dict[str, Any], bars: Sequence[Bar], **figures: Any
+    benchmark: str,
+    seed: int,
+    settings: dict[str, Any],
+    bars: Sequence[Bar],
+    *,
+    partial: str | None = None,
+    **figures: Any,
 ) -> dict[str, Any]:
-    """One benchmark's results as JSON values."""
+    """One benchmark's results as JSON values; ``partial``: why it ended early, if it did."""
     return {
         "benchmark": benchmark,
+        "partial": partial,
         **provenance(),
         "seed": seed,
         "settings": settings,
@@ -92,9 +100,15 @@ def results(
 
 
 def write_results(data: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Write results beside earlier ones; the name holds the benchmark, the date and the commit."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write results beside earlier ones; the name holds the benchmark, the date and the commit.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    prepare_folder(folder)
     stamp = data["date"][:19].replace(":", "").replace("-", "")
-    path = folder / f"{data['benchmark']}-{stamp}-{data['commit'].rstrip('+')}.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    part = "-partial" if data["partial"] else ""
+    path = folder / f"{data['benchmark']}-{stamp}-{data['commit'].rstrip('+')}{part}.json"
+    with writing(path):
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return path

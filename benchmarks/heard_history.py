@@ -10,7 +10,6 @@ sentences and keeps what it is shown.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -28,10 +27,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from benchmarks.command_line import benchmark_parser, early_end, exit_code, run, without_results
 from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
 from benchmarks.synthetic_callers import words_of
+from clients.arguments import whole_number
 from clients.connection import RATE_HZ, RealtimeConnection, Received
 from clients.errors import ClientError
+from clients.outputs import prepare_folder
 from clients.playout import Playout
 from clients.recording import Samples
 from clients.server_process import free_port, running_server
@@ -197,8 +199,12 @@ def middles_of(audio: Samples, text: str) -> tuple[float, ...]:
     return tuple(500.0 * (start + end) / RATE_HZ for start, end in zip(starts, ends, strict=True))
 
 
-async def measure(n_cuts: int, seed: int) -> list[Cut]:
-    RESULTS.mkdir(parents=True, exist_ok=True)
+async def measure(n_cuts: int, seed: int, cuts: list[Cut]) -> None:
+    """Let the callers cut as many replies; ``cuts`` is filled one by one.
+
+    Raises:
+        ClientError: the server did not start or a call broke off.
+    """
     told, port = Told(), free_port()
     config = uvicorn.Config(told.app(), host="127.0.0.1", port=port, log_level="warning")
     stub = uvicorn.Server(config)
@@ -212,12 +218,14 @@ async def measure(n_cuts: int, seed: int) -> list[Cut]:
             middles = [middles_of(a, text) for a, text in zip(audio, SENTENCES, strict=True)]
             shares = [n_cuts // AT_ONCE + (i < n_cuts % AT_ONCE) for i in range(AT_ONCE)]
             plans = [[_place(chance, audio) for _ in range(share)] for share in shares]
-            done = await asyncio.gather(
-                *(run(c, told, plan, middles) for c, plan in zip(callers, plans, strict=True))
+            await asyncio.gather(
+                *(
+                    cut_replies(c, told, p, middles, cuts)
+                    for c, p in zip(callers, plans, strict=True)
+                )
             )
             for caller in callers:
                 await caller.close()
-            return [cut for cuts in done for cut in cuts]
     finally:
         stub.should_exit = True
         await serving
@@ -235,47 +243,57 @@ def _place(chance: random.Random, audio: list[Samples]) -> tuple[int, float]:
     return sentence, chance.uniform(EARLIEST_MS, LATEST_SHARE * length_ms)
 
 
-async def run(
+async def cut_replies(
     caller: Caller,
     told: Told,
     plan: list[tuple[int, float]],
     middles: list[tuple[float, ...]],
-) -> list[Cut]:
-    cuts = []
+    cuts: list[Cut],
+) -> None:
     for sentence, after_ms in plan:
         played_ms = await caller.cut(sentence, after_ms)
         if played_ms is not None:
             n_remembered = await caller.remembered(told)
             n_heard = sum(middle <= played_ms for middle in middles[sentence])
             cuts.append(Cut(sentence, round(played_ms, 1), n_heard, n_remembered))
-    return cuts
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.heard_history", description=__doc__.splitlines()[0]
+    parser = benchmark_parser(
+        "heard_history",
+        "What the model is told it said against what was heard, of replies cut at random moments. "
+        "A run that is interrupted writes the cuts made by then.",
     )
-    parser.add_argument("--cuts", type=int, default=200, help="default: 200")
-    parser.add_argument("--seed", type=int, default=0, help="of the places")
+    parser.add_argument(
+        "--cuts", type=whole_number(1), default=200, metavar="N",
+        help="replies that are cut (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N",
+        help="seed of the places where they are cut (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="exit 1 where the bar is missed")
     chosen = parser.parse_args()
-    try:
-        cuts = asyncio.run(measure(chosen.cuts, chosen.seed))
-    except ClientError as error:
-        print(error, file=sys.stderr)
-        return 2
+    prepare_folder(RESULTS)
+    cuts: list[Cut] = []
+    partial = early_end(measure(chosen.cuts, chosen.seed, cuts))
+    if partial and not cuts:
+        return without_results(partial)
     counts = {n: sum(cut.off_by == n for cut in cuts) for n in sorted({c.off_by for c in cuts})}
     worst = max((float(cut.off_by) for cut in cuts), default=None)
     bars = [Bar("history against heard, worst of all cuts", worst, 1, "words")]
+    bars = [] if partial else bars
+    rows = [[c.sentence, c.played_ms, c.n_heard, c.n_remembered] for c in cuts]
+    settings = {"cuts": chosen.cuts}
+    data = results(
+        "heard_history", chosen.seed, settings, bars, partial=partial, off_by=counts, cuts=rows
+    )
+    path = write_results(data)
     print(f"{len(cuts)} cuts; off by so many words: {counts}")
     print(bar_table(bars))
-    rows = [[c.sentence, c.played_ms, c.n_heard, c.n_remembered] for c in cuts]
-    data = results(
-        "heard_history", chosen.seed, {"cuts": chosen.cuts}, bars, off_by=counts, cuts=rows
-    )
-    print(f"results: {write_results(data)}")
-    return 0 if all(bar.holds for bar in bars) or not chosen.check else 1
+    print(f"results: {path}")
+    return exit_code(bars, partial, is_checked=chosen.check)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.data_folder import data_folder
+from benchmarks.data_folder import OF_TURNS, data_with
 from benchmarks.endpointing_set import COPIES, HZ, LEAD_MS, MS, CallerTurn, caller_turns
 from clients.call_script import ScriptedTurn, Utterance
 from clients.connection import RATE_HZ
@@ -57,8 +57,12 @@ def human_turns(kind: Kind, n_turns: int) -> list[HumanTurn]:
 
     All are ranked, one of each speaker before a second of any, and the first CHOSEN_ON are left
     out. Fewer come where the set ends before (it has some 60 of a kind beyond them).
+
+    Raises:
+        DataMissing: the shared data is not here.
     """
-    wanted = [turn for turn in caller_turns(data_folder(), "test") if _fits(turn, kind)]
+    turns = caller_turns(data_with(*OF_TURNS), "test")
+    wanted = [turn for turn in turns if _fits(turn, kind)]
     random.Random(f"human turns {kind}").shuffle(wanted)
     rounds: dict[str, int] = {}
     ranked = []

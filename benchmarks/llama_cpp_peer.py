@@ -163,4 +163,9 @@ def serve(model_dir: Path, path: Path, threads: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(
+            f"expected MODEL_DIR GGUF THREADS, found {sys.argv[1:]}: not to be started by hand, "
+            "python -m benchmarks.engine_bench --part llama_cpp does"
+        )
     serve(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -7,6 +7,7 @@ No account is needed, and nothing but the packages is fetched: both bring their 
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -15,10 +16,17 @@ import venv
 from pathlib import Path
 from time import monotonic
 
+from clients.command import run
+from clients.errors import ClientError
+
 PINS: dict[str, tuple[str, ...]] = {
     "pipecat": ("pipecat-ai[openai,websocket]==1.14.0", "uvicorn==0.54.0"),
     "livekit": ("livekit-plugins-openai==1.8.9", "livekit-agents==1.8.9"),
 }
+
+
+class PeerNotInstalled(ClientError):
+    """A peer's environment cannot be made."""
 
 
 def folder() -> Path:
@@ -31,7 +39,7 @@ def python_of(name: str) -> Path:
     """The interpreter of one peer's environment; made first where it is not there.
 
     Raises:
-        subprocess.CalledProcessError: pip could not install the pins.
+        PeerNotInstalled: pip could not install the pins; what it said stands on standard error.
     """
     place = folder() / name
     interpreter = place / "bin" / "python"
@@ -43,16 +51,28 @@ def python_of(name: str) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     venv.create(place, with_pip=False)
     command = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "-qq"]
-    subprocess.run([*command, "--disable-pip-version-check", *PINS[name]], check=True)
+    try:
+        subprocess.run([*command, "--disable-pip-version-check", *PINS[name]], check=True)
+    except subprocess.CalledProcessError as error:
+        raise PeerNotInstalled(
+            f"expected pip to install {', '.join(PINS[name])} into {place}, found that it ended "
+            f"with {error.returncode}"
+        ) from error
     stamp.write_text(pins, encoding="utf-8")
     print(f"made {place} in {monotonic() - began:.0f} s: {', '.join(PINS[name])}", flush=True)
     return interpreter
 
 
-def main() -> None:
+def main() -> int:
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.peer_envs",
+        description=f"Install the peers of benchmarks.peers into environments under {folder()}, "
+        "where they are not there yet.",
+    ).parse_args()
     for name in PINS:
         python_of(name)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main, loss="the environment that was being made is made anew next time"))

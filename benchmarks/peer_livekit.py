@@ -168,9 +168,11 @@ async def with_http(app: web.Application):  # type: ignore[no-untyped-def]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--services", required=True)
-    parser.add_argument("--settings", choices=("default", "tuned"), required=True)
+    parser.add_argument("--port", type=int, required=True, help="loopback port to listen on")
+    parser.add_argument("--services", required=True, metavar="URL", help="of stub_services, to /v1")
+    parser.add_argument(
+        "--settings", choices=("default", "tuned"), required=True, help="what it is given"
+    )
     chosen = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     app = web.Application()

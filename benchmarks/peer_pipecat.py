@@ -85,9 +85,11 @@ async def serve_call(websocket: WebSocket, services: str, settings: str) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--services", required=True)
-    parser.add_argument("--settings", choices=("default", "tuned"), required=True)
+    parser.add_argument("--port", type=int, required=True, help="loopback port to listen on")
+    parser.add_argument("--services", required=True, metavar="URL", help="of stub_services, to /v1")
+    parser.add_argument(
+        "--settings", choices=("default", "tuned"), required=True, help="what it is given"
+    )
     chosen = parser.parse_args()
     logger.remove()
     logger.add(sys.stderr, level="WARNING")

@@ -8,7 +8,7 @@ an account, each in its own environment (`benchmarks.peer_envs` makes it on firs
 was given stands in the table. Each variant of VoiceLoop is held against the same bars, all of them
 by its own figures, the defaults first. A variant takes 13 s for a plain and a hesitating turn and
 10 s for a barge-in: the default command, six variants, lasts 37 minutes after the peers'
-environments are made.
+environments are made. A run that is interrupted writes the calls that had ended.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, early_end, exit_code, run, without_results
 from benchmarks.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
 from benchmarks.human_turns import CHOSEN_ON, HumanTurn, human_turns
 from benchmarks.peer_call import BareLine, Line, MeasuredTurn, PeerCall, RealtimeLine
 from benchmarks.peer_envs import PINS, python_of
 from benchmarks.peer_plot import plot
-from benchmarks.stub_services import KnownTurn
+from benchmarks.stub_services import KnownTurn, read_delays
+from clients.arguments import whole_number
 from clients.call_summary import stage_medians
-from clients.errors import ClientError
+from clients.outputs import prepare_folder
 from clients.percentiles import Distribution
 from clients.progress import progress_bar
 from clients.server_process import ServerProcess, running_server
@@ -57,6 +59,7 @@ DETECTION = {"voiceloop-eager": {"type": "semantic_vad", "eagerness": "high"}}
 # Threads of a dot product that spin for one another cost the stub 100 ms of the runtimes' cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 BLOCK = 4  # plain turns of a call, and as many hesitating ones
+N_BARGE_INS = 6
 SLOW_MS = 1000.0
 
 
@@ -133,17 +136,18 @@ async def open_line(variant: str, server: ServerProcess) -> Line:
     return await BareLine.open(server.port, LISTENS_AT_HZ[peer])
 
 
-async def measure(settings: Settings) -> dict[str, list[MeasuredTurn]]:
+async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]) -> None:
     """Play every block into every variant.
 
+    ``measured``: of each variant; filled call by call.
+
     Raises:
-        ClientError: a server did not start or a call broke off.
+        ClientError: the data is not here, a peer cannot be installed, a server did not start or a
+            call broke off.
     """
-    RESULTS.mkdir(parents=True, exist_ok=True)
     plain = human_turns("plain", settings.n_turns)
     hesitating = human_turns("hesitation", settings.n_turns)
     blocks = blocks_of(plain, hesitating, settings.n_barge_ins)
-    measured: dict[str, list[MeasuredTurn]] = {variant: [] for variant in settings.variants}
     async with AsyncExitStack() as running:
         port = await start_stubs(running, [*plain, *hesitating], settings.delays_ms, RESULTS)
 
@@ -158,9 +162,8 @@ async def measure(settings: Settings) -> dict[str, list[MeasuredTurn]]:
             for done, one in enumerate(rounds):
                 line = await open_line(one.variant, servers[one.variant])
                 call = PeerCall(line, tell, seed=settings.seed + one.index)
-                measured[one.variant] += await call.run(blocks[one.index].turns)
+                measured[one.variant].extend(await call.run(blocks[one.index].turns))
                 progress(done + 1)
-    return measured
 
 
 def _post(url: str, body: bytes) -> None:
@@ -263,33 +266,60 @@ def _cell(value: float | None, unit: str = "") -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    arguments = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers", description=__doc__.splitlines()[0]
-    )
-    arguments.add_argument("--turns", type=int, default=24, help="of each kind (default: 24)")
-    arguments.add_argument("--barge-ins", type=int, default=6, help="default: 6")
-    arguments.add_argument(
-        "--variant", action="append", choices=tuple(GIVEN), help="repeat; default: all but one"
+    arguments = benchmark_parser(
+        "peers",
+        "VoiceLoop beside Pipecat and LiveKit Agents on the same stub services and human callers. "
+        "It needs the shared data (VOICELOOP_DATA) and installs the peers on first use. A run that "
+        "is interrupted writes the calls that had ended.",
     )
     arguments.add_argument(
-        "--delays-ms", default="0,0,0,0", help="of the stubs: STT, first token, token, TTS"
-    )
-    arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
+        "--turns", type=whole_number(1), default=24, metavar="N",
+        help="turns of each kind, plain and hesitating (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--barge-ins", type=whole_number(0), metavar="N",
+        help="turns that interrupt the agent, at most --turns (default: "
+        f"{N_BARGE_INS}, or --turns if fewer)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--variant", action="append", choices=tuple(GIVEN), metavar="NAME",
+        help=f"one of {', '.join(GIVEN)}; repeatable (default: all but voiceloop-no-reader)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--delays-ms", type=_delays_ms, default="0,0,0,0", metavar="MS,MS,MS,MS",
+        help="delays of the stubs in ms: STT, first token, token, TTS (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N",
+        help="seed of the room noise (default: %(default)s)",
+    )  # fmt: skip
     arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     return arguments
 
 
+def _delays_ms(text: str) -> str:
+    read_delays(text)  # here, not when the stubs start
+    return text
+
+
 def main() -> int:
-    chosen = parser().parse_args()
-    variants = tuple(chosen.variant or VARIANTS)
-    settings = Settings(chosen.turns, chosen.barge_ins, variants, chosen.delays_ms, chosen.seed)
-    try:
-        measured = asyncio.run(measure(settings))
-    except ClientError as error:
-        print(error, file=sys.stderr)
-        return 2
+    arguments = parser()
+    chosen = arguments.parse_args()
+    n_turns, n_barge_ins = chosen.turns, chosen.barge_ins
+    if n_barge_ins is None:
+        n_barge_ins = min(N_BARGE_INS, n_turns)
+    if n_barge_ins > n_turns:
+        arguments.error(f"--barge-ins: expected at most --turns ({n_turns}), found {n_barge_ins}")
+    variants = tuple(dict.fromkeys(chosen.variant or VARIANTS))
+    settings = Settings(n_turns, n_barge_ins, variants, chosen.delays_ms, chosen.seed)
+    prepare_folder(RESULTS)
+    measured: dict[str, list[MeasuredTurn]] = {variant: [] for variant in variants}
+    partial = early_end(measure(settings, measured))
+    if partial and not any(measured.values()):
+        return without_results(partial)
     figures = {name: figures_of(turns) for name, turns in measured.items()}
     bars = [bar for judged in judged_of(variants) for bar in bars_of(figures, judged)]
+    bars = [] if partial else bars
     data = results(
         "peers",
         settings.seed,
@@ -300,18 +330,20 @@ def main() -> int:
             "clips_left_out": CHOSEN_ON,
         },
         bars,
+        partial=partial,
         given={name: GIVEN[name] for name in variants},
         figures=figures,
         turns={name: [asdict(turn) for turn in turns] for name, turns in measured.items()},
     )
+    path = write_results(data)
+    if partial is None:
+        plot(data, path.with_suffix(".png"))
     print_table(figures)
     print_account(measured)
     print(bar_table(bars))
-    path = write_results(data)
-    plot(data, path.with_suffix(".png"))
-    print(f"results: {path}")
-    return 0 if all(bar.holds for bar in bars) or not chosen.check else 1
+    print(f"results{' of the part that ran' if partial else ''}: {path}")
+    return exit_code(bars, partial, is_checked=chosen.check)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

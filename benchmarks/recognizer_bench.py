@@ -12,12 +12,12 @@ Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of it
 voice saying what the model is made for. The model's settings were chosen on these sentences.
 
 With `--scores` each clip's score is appended to a file and what stands there is not measured again:
-a stopped run goes on, and sources measured one by one make one table.
+a stopped run goes on, and sources measured one by one make one table. A run that is interrupted
+writes the table of the clips it has heard.
 
 The recognizer is a fallback that needs no download; these figures say how far it carries.
 """
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -37,8 +37,12 @@ from audio.errors import AudioError
 from audio.frames import RECOGNIZER_HZ, Samples, rms_dbfs
 from audio.recipes.hear_turns import CHUNK, recognize
 from audio.stream import RecognizerOptions
-from benchmarks.data_folder import data_folder
+from benchmarks.command_line import INTERRUPTED, benchmark_parser, exit_code, run, without_results
+from benchmarks.data_folder import data_folder, data_with
 from benchmarks.harness import results, write_results
+from clients.arguments import whole_number
+from clients.errors import ClientError
+from clients.outputs import check_file, prepare_folder
 
 SNR_DB = 10.0
 LEAD_S = 0.2  # of silence or noise before and after a clip, as the listener gives
@@ -81,25 +85,81 @@ class Score:
     cpu_s: float = 0.0
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=data_folder())
-    parser.add_argument("--sources", nargs="*", help="only these (fsdd, flite, commands, ...)")
-    parser.add_argument("--most", type=int, default=10**6, help="clips of one source at most")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--scores", type=Path, help="keep and reuse the scores of single clips")
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = benchmark_parser(
+        "recognizer_bench",
+        "Word error rate of the embedded recognizer, generic against domain language model, on "
+        "the shared data. A run that is interrupted writes the table of what it has heard.",
+        folder="--out",
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR",
+        help=f"the shared data (default: VOICELOOP_DATA, here {data_folder()})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sources", nargs="+", metavar="NAME",
+        help="only these (fsdd, flite, commands, ...; default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--most", type=whole_number(1), default=10**6, metavar="N",
+        help="clips of one source at most (default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", default=Path("benchmarks/results"),
+        help="folder of the results (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scores", type=Path, metavar="FILE",
+        help="keep the scores of single clips here, and measure none again that it holds "
+        "(default: none are kept)",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
-    speech = options.data / "speech"
-    if not speech.is_dir():
-        sys.exit(f"expected speech data in {speech}, found none: set VOICELOOP_DATA or --data")
-
-    clips = [
-        clip
-        for clip in read_clips(speech, options.most)
-        if not options.sources or clip.source.split()[0] in options.sources
-    ]
-    noises = [read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))]
+    data = data_with(
+        "speech/manifest.jsonl", "speech/commands.jsonl", "speech/noise", folder=options.data
+    )
+    prepare_folder(options.out)
+    if options.scores is not None:
+        check_file(options.scores)
     known = read_scores(options.scores)
+    partial = None
+    try:
+        measure(data / "speech", options.sources, options.most, options.scores, known)
+    except KeyboardInterrupt:
+        partial = INTERRUPTED
+        if not known:
+            return without_results(partial)
+    table = as_table(known)
+    settings = {"snr_db": SNR_DB, "most": options.most, "chunk_ms": 1000 * CHUNK / RECOGNIZER_HZ}
+    rows = as_rows(table)
+    path = write_results(
+        results("recognizer", SEED, settings, [], partial=partial, rows=rows), options.out
+    )
+    print_table(table)
+    print(path)
+    return exit_code((), partial, is_checked=False)
+
+
+def measure(
+    speech: Path,
+    sources: Sequence[str] | None,
+    most: int,
+    path: Path | None,
+    known: dict[Key, Score],
+) -> None:
+    """Score every clip of these sources that ``known`` lacks, which is filled one by one.
+
+    Raises:
+        ClientError: a source is none of the data's.
+    """
+    clips = list(read_clips(speech, most))
+    named = {clip.source.split()[0] for clip in clips}
+    for source in sources or ():
+        if source not in named:
+            raise ClientError(f"--sources: expected of {', '.join(sorted(named))}, found {source}")
+    if "flite" not in named:
+        print("flite is not installed: its sentences are left out", file=sys.stderr)
+    clips = [clip for clip in clips if not sources or clip.source.split()[0] in sources]
+    noises = [read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))]
     for variant in VARIANTS:
         recognizer = PocketsphinxRecognizer("generic" if variant == "generic" else "domain")
         for index, clip in enumerate(clips):
@@ -110,14 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 key = (f"{clip.source}, {condition}", variant, clip.name)
                 if key not in known:
                     known[key] = score_clip(recognizer, variant, clip, samples)
-                    keep_score(options.scores, key, known[key])
+                    keep_score(path, key, known[key])
             if sys.stderr.isatty():
                 print(f"\r{variant} {index + 1}/{len(clips)}", end="", file=sys.stderr)
-    table = as_table(known)
-    print_table(table)
-    settings = {"snr_db": SNR_DB, "most": options.most, "chunk_ms": 1000 * CHUNK / RECOGNIZER_HZ}
-    data = results("recognizer", SEED, settings, [], rows=as_rows(table))
-    print(write_results(data, options.out))
 
 
 def read_clips(speech: Path, most: int) -> Iterator[Clip]:
@@ -194,11 +249,18 @@ def score_clip(
 
 
 def read_scores(path: Path | None) -> dict[Key, Score]:
-    """(row, variant, clip) -> score of the clips that `keep_score` has written."""
+    """(row, variant, clip) -> score of the clips that `keep_score` has written.
+
+    Raises:
+        ClientError: the file holds something else.
+    """
     if path is None or not path.exists():
         return {}
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    return {tuple(record["key"]): Score(**record["score"]) for record in records}
+    try:
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        return {tuple(record["key"]): Score(**record["score"]) for record in records}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClientError(f"expected scores of single clips in {path}, found: {error}") from error
 
 
 def keep_score(path: Path | None, key: Key, score: Score) -> None:
@@ -258,4 +320,4 @@ def print_table(table: dict[str, dict[str, Score]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

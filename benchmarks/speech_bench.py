@@ -2,6 +2,9 @@
 
     python -m benchmarks.speech_bench [--gpu] [--models NAME ...] [--streams 1 2 4] [--out DIR]
 
+The callers are recordings of the shared data; where that is not here, bursts of noise, and the
+results say which. A run that is interrupted writes the models that were done.
+
 Without ``--folder NAME=PATH`` a model that must be downloaded runs with random weights of its
 true size. What the figures are then: the time of the same arithmetic. What they are not: Whisper
 and Moonshine write to their token limit (more than in speech, so their times are upper bounds),
@@ -19,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,12 @@ from audio.stream import (
     VoiceModel,
     VoiceOptions,
 )
+from benchmarks.command_line import INTERRUPTED, benchmark_parser, exit_code, run, without_results
 from benchmarks.data_folder import data_folder
 from benchmarks.harness import RESULTS, results, write_results
+from benchmarks.speech_models import CPU_MODELS, GPU_MODELS, RECOGNIZERS, VOICES, load
+from clients.arguments import number, whole_number
+from clients.outputs import prepare_folder
 
 CHUNK = RECOGNIZER_HZ // 50  # 20 ms, as the gateway feeds
 SILENCE_S = 0.3  # between the caller's last sound and the end of the turn
@@ -49,25 +55,6 @@ REPLY = (
 )
 DELTA_CHARACTERS = 4  # of a language model's token
 MAX_STEPS = 100_000  # a model that is never done must not hang the benchmark
-
-# name -> (class, options of its constructor beside folder and device, needs a folder)
-RECOGNIZERS: dict[str, tuple[str, bool]] = {
-    "pocketsphinx": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
-    "moonshine": ("audio.asr.moonshine:MoonshineRecognizer", True),
-    "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
-    "whisper-base": ("audio.asr.whisper:WhisperRecognizer", True),
-    "whisper-small": ("audio.asr.whisper:WhisperRecognizer", True),
-    "whisper-turbo": ("audio.asr.whisper:WhisperRecognizer", True),
-    "transducer": ("audio.asr.transducer:TransducerRecognizer", True),
-}
-VOICES: dict[str, tuple[str, bool]] = {
-    "espeak": ("audio.tts.espeak:EspeakVoice", False),
-    "vits": ("audio.tts.vits:VitsVoice", True),
-    "phonon": ("audio.tts.phonon:PhononVoice", True),
-    "pocket": ("audio.tts.pocket:PocketVoice", True),
-}
-CPU_MODELS = ("pocketsphinx", "moonshine", "whisper-tiny", "espeak", "vits", "phonon", "pocket")
-GPU_MODELS = ("moonshine", "whisper-turbo", "transducer", "vits", "phonon", "pocket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +96,14 @@ class Stopwatch:
             self.total_s += time.perf_counter() - started
 
 
+def recordings() -> list[Path]:
+    """The clips that callers say; none where the shared data is not here."""
+    return sorted((data_folder() / "speech" / "ljspeech").glob("*.flac"))
+
+
 def speech(seconds: float, n_streams: int) -> list[Samples]:
     """A clip for each stream: recorded where the data is, else bursts of noise."""
-    folder = data_folder() / "speech" / "ljspeech"
-    files = sorted(folder.glob("*.flac")) if folder.is_dir() else []
+    files = recordings()
     clips = []
     for i in range(n_streams):
         n_samples = round(seconds * RECOGNIZER_HZ)
@@ -248,26 +239,6 @@ def _stability(events: Sequence[Any]) -> tuple[int, float]:
     return n_retracted, n_revised / max(1, n_words)
 
 
-def load(name: str, folders: dict[str, Path], device: str, scratch: Path) -> tuple[Any, bool]:
-    """The model, and whether its weights are random."""
-    place, needs_folder = (RECOGNIZERS | VOICES)[name]
-    module, _, class_name = place.partition(":")
-    build = getattr(import_module(module), class_name)
-    if not needs_folder:
-        return build(), False
-    folder, is_random = folders.get(name), name not in folders
-    options: dict[str, Any] = {"device": device}
-    if folder is None:
-        from benchmarks.random_checkpoints import BUILDERS
-
-        folder = scratch / name
-        folder.mkdir()
-        BUILDERS[name](folder)
-    if name.startswith("whisper"):
-        options["cache_dir"] = scratch / "converted"
-    return build(folder, **options), is_random
-
-
 def print_table(rows: Sequence[Any]) -> None:
     if not rows:
         return
@@ -286,51 +257,124 @@ def _cell(value: Any) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.speech_bench", description=__doc__)
-    parser.add_argument("--gpu", action="store_true", help="run on CUDA")
-    parser.add_argument("--models", nargs="+", choices=[*RECOGNIZERS, *VOICES])
-    parser.add_argument("--streams", nargs="+", type=int, default=[1, 2, 4])
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each caller's speech")
-    parser.add_argument("--folder", action="append", default=[], metavar="NAME=PATH")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    return parser.parse_args(arguments)
+    parser = benchmark_parser(
+        "speech_bench",
+        "What each recognizer and voice costs, alone and batched over streams. A model that is "
+        "given no folder runs with random weights of its true size: times are right, words are "
+        "not. A run that is interrupted writes the models that were done.",
+        folder="--out",
+    )
+    names = (*RECOGNIZERS, *VOICES)
+    parser.add_argument("--gpu", action="store_true", help="run on CUDA (default: on the CPU)")
+    parser.add_argument(
+        "--models", nargs="+", choices=names, metavar="NAME",
+        help=f"of {', '.join(names)} (default: {', '.join(CPU_MODELS)}; with --gpu: "
+        f"{', '.join(GPU_MODELS)})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--streams", nargs="+", type=whole_number(1), default=[1, 2, 4], metavar="N",
+        help="numbers of streams at once, one after the other (default: 1 2 4)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=number("seconds", above=0.0), default=6.0, metavar="S",
+        help="seconds of each caller's speech (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--folder", action="append", default=[], type=_folder, metavar="NAME=PATH",
+        help="a model's own weights instead of random ones; repeatable (default: none)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", default=RESULTS,
+        help="folder of the results (default: %(default)s)",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    if options.gpu and not _has_cuda():
+        parser.error("--gpu: expected a CUDA GPU, found none")
+    return options
+
+
+def _folder(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    with_folders = [name for name, (_, needs) in (RECOGNIZERS | VOICES).items() if needs]
+    if not equals or name not in with_folders:
+        raise argparse.ArgumentTypeError(
+            f"expected NAME=PATH with a name of {', '.join(with_folders)}, found {text!r}"
+        )
+    if not Path(path).is_dir():
+        raise argparse.ArgumentTypeError(f"expected a folder of {name}'s weights, found {path!r}")
+    return name, Path(path)
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
-    folders = {name: Path(path) for name, _, path in (f.partition("=") for f in options.folder)}
-    names = options.models or (GPU_MODELS if options.gpu else CPU_MODELS)
+    prepare_folder(options.out)
     device = "cuda" if options.gpu else "cpu"
+    is_recorded = bool(recordings())
+    if not is_recorded:
+        print(
+            f"no recordings in {data_folder().absolute()}/speech/ljspeech (set VOICELOOP_DATA): "
+            "the callers are bursts of noise",
+            file=sys.stderr,
+        )
     recognizers: list[RecognizerFigures] = []
     voices: list[VoiceFigures] = []
     random: list[str] = []
+    partial = None
     with tempfile.TemporaryDirectory(prefix="speech_bench") as scratch:
-        for name in names:
-            try:
-                model, is_random = load(name, folders, device, Path(scratch))
+        try:
+            for name in options.models or (GPU_MODELS if options.gpu else CPU_MODELS):
+                try:
+                    rows, is_random = measure(name, options, device, Path(scratch))
+                except AudioError as error:
+                    print(f"{name}: {error}", file=sys.stderr)
+                    continue
                 random += [name] * is_random
-                # The first pass pays for caches and kernels; nobody calls into a cold model.
-                for n_streams in (1, *options.streams):
-                    if name in RECOGNIZERS:
-                        recognizers.append(
-                            measure_recognizer(name, model, n_streams, options.seconds, is_random)
-                        )
-                    else:
-                        voices.append(measure_voice(name, model, n_streams))
-                (recognizers if name in RECOGNIZERS else voices).pop(-1 - len(options.streams))
-            except AudioError as error:
-                print(f"{name}: {error}", file=sys.stderr)
+                (recognizers if name in RECOGNIZERS else voices).extend(rows)
+        except KeyboardInterrupt:
+            partial = INTERRUPTED
     if not recognizers and not voices:
-        return 2
-    print_table(recognizers)
-    print_table(voices)
-    settings = {"device": device_name(device), "seconds": options.seconds, "random": random}
+        return without_results(partial) if partial else 2
+    settings = {
+        "device": device_name(device),
+        "seconds": options.seconds,
+        "callers": "recorded" if is_recorded else "bursts of noise",
+        "random": random,
+    }
     figures = {
         "recognizers": [asdict(row) for row in recognizers],
         "voices": [asdict(row) for row in voices],
     }
-    print(f"results: {write_results(results('speech', 0, settings, [], **figures), options.out)}")
-    return 0
+    data = results("speech", 0, settings, [], partial=partial, **figures)
+    path = write_results(data, options.out)
+    print_table(recognizers)
+    print_table(voices)
+    print(f"results: {path}")
+    return exit_code((), partial, is_checked=False)
+
+
+def measure(
+    name: str, options: argparse.Namespace, device: str, scratch: Path
+) -> tuple[list[Any], bool]:
+    """One model's rows, one for each number of streams; whether its weights are random.
+
+    Raises:
+        AudioError: it cannot be loaded, or fails.
+    """
+    model, is_random = load(name, dict(options.folder), device, scratch)
+    rows: list[Any] = []
+    # The first pass pays for caches and kernels; nobody calls into a cold model.
+    for n_streams in (1, *options.streams):
+        if name in RECOGNIZERS:
+            rows.append(measure_recognizer(name, model, n_streams, options.seconds, is_random))
+        else:
+            rows.append(measure_voice(name, model, n_streams))
+    return rows[1:], is_random
 
 
 def device_name(device: str) -> str:
@@ -342,4 +386,4 @@ def device_name(device: str) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run(main))

@@ -14,6 +14,7 @@ import asyncio
 import io
 import json
 import pickle
+import sys
 import wave
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from clients.arguments import number, whole_number
+from clients.command import run
+from clients.errors import ClientError
 from clients.waveform import FULL_SCALE
 
 MATCH_HZ = 4000  # speech's envelope and pitch are enough to find the place, in a few ms
@@ -185,17 +189,53 @@ def _event(data: dict) -> str:
     return f"data: {json.dumps(data)}\n\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--turns", type=Path, required=True)
-    parser.add_argument("--delays-ms", default="0,0,0,0")
+def read_delays(text: str) -> Delays:
+    """Four numbers of ms, for ``type=`` of argparse."""
+    parts = text.split(",")
+    if len(parts) != 4:
+        raise argparse.ArgumentTypeError(
+            f"expected four numbers of ms (STT, first token, token, TTS), found {text!r}"
+        )
+    return Delays(*(number("ms", at_least=0.0)(part) for part in parts))
+
+
+def read_turns(path: Path) -> list[KnownTurn]:
+    """What `benchmarks.peers` has written for these services.
+
+    Raises:
+        ClientError: the file is not there, or holds something else.
+    """
+    try:
+        turns: list[KnownTurn] = pickle.loads(path.read_bytes())
+    except (OSError, pickle.UnpicklingError, EOFError) as error:
+        raise ClientError(
+            f"expected the turns that benchmarks.peers writes in {path}, found: {error}"
+        ) from None
+    return turns
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.stub_services",
+        description="The services of benchmarks.peers, which know every turn and take no time.",
+    )
+    parser.add_argument(
+        "--port", type=whole_number(1, 65535), required=True, metavar="N",
+        help="loopback port to listen on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--turns", type=Path, required=True, metavar="FILE",
+        help="the turns they know, pickled by benchmarks.peers",
+    )  # fmt: skip
+    parser.add_argument(
+        "--delays-ms", type=read_delays, default=Delays(), metavar="MS,MS,MS,MS",
+        help="how long STT, first token, token and TTS take, in ms (default: 0,0,0,0)",
+    )  # fmt: skip
     chosen = parser.parse_args()
-    turns: list[KnownTurn] = pickle.loads(chosen.turns.read_bytes())
-    delays = Delays(*(float(ms) for ms in chosen.delays_ms.split(",")))
-    app = Stubs(turns, delays).app()
+    app = Stubs(read_turns(chosen.turns), chosen.delays_ms).app()
     uvicorn.run(app, host="127.0.0.1", port=chosen.port, log_level="warning")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

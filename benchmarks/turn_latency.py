@@ -5,7 +5,8 @@ one call at a time, in real time, room noise between utterances. With ``--human`
 clips of the shared data instead, none that the waits were chosen on; with ``--ablate`` the call is
 played into several servers, each with one mechanism of anticipation off, interleaved. With
 ``--fakes`` the models are scripted and instant and the endpoint is a plain timer, so that what
-remains is the runtime. ``--check`` fails where a bar is missed.
+remains is the runtime. ``--check`` fails where a bar is missed. A run that is interrupted writes
+the calls that had ended.
 
 The gap runs from the caller's last sound sent (of the waveform) to the agent's first sample above
 -45 dBFS received; a cut-in, the agent starting before the caller has ended, is no small gap but a
@@ -15,8 +16,8 @@ failure.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -28,19 +29,22 @@ from typing import Any
 from benchmarks.ablation import MECHANISMS, print_ablation
 from benchmarks.call_bars import ANTICIPATION, SETS, bars_of
 from benchmarks.call_plot import plot
+from benchmarks.command_line import benchmark_parser, early_end, exit_code, run, without_results
 from benchmarks.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
 from benchmarks.human_turns import CHOSEN_ON, human_turns, utterance_of
+from clients.arguments import whole_number
 from clients.call_result import CallResult
 from clients.call_script import Utterance, load_call, load_utterances
 from clients.call_summary import summary_of, turn_json
 from clients.connection import RATE_HZ, RealtimeConnection
-from clients.errors import ClientError
+from clients.outputs import prepare_folder
 from clients.progress import progress_bar
 from clients.server_process import SERVE, ServerProcess, running_server
 from clients.simulated_call import CallOptions, SimulatedCall
 
 EXTRAS = {"voiceloop.timeline": "1"}
 FAKE_SERVER = (sys.executable, "-m", "benchmarks.fake_server")
+EMBEDDED = ("--preset", "embedded")  # named: the server's own choice is what is on disk
 DEFAULT_ENDPOINT_MS = 200
 HUMAN_TURNS_OF_A_CALL = 8
 
@@ -75,15 +79,16 @@ class Measured:
     resident_mb: float = 0.0
 
 
-async def measure(settings: Settings) -> dict[str, Measured]:
+async def measure(settings: Settings, measured: Mapping[str, Measured]) -> None:
     """Start every variant's server, play the calls interleaved, stop them.
+
+    ``measured``: of each variant; filled call by call.
 
     Raises:
         ClientError: a server did not start or a call broke off.
     """
     callers = callers_of(settings)
     n_calls = -(-settings.n_turns // len(callers[0][1]))
-    measured = {name: Measured() for name in settings.variants}
     rounds = list(interleaved(list(settings.variants), n_calls, settings.warm_up))
     async with AsyncExitStack() as running:
         servers = {}
@@ -101,7 +106,6 @@ async def measure(settings: Settings) -> dict[str, Measured]:
                     into = measured[turn.variant]
                     into.calls.append(call)
                     into.resident_mb = max(into.resident_mb, memory_mb)
-    return measured
 
 
 def callers_of(settings: Settings) -> list[tuple[str, tuple[Utterance, ...]]]:
@@ -118,7 +122,6 @@ def callers_of(settings: Settings) -> list[tuple[str, tuple[Utterance, ...]]]:
 
 def start(settings: Settings, variant: str) -> Any:
     """The server of one variant as an async context manager."""
-    settings.log_folder.mkdir(parents=True, exist_ok=True)
     command = SERVE if settings.endpoint_ms is None else FAKE_SERVER
     log = settings.log_folder / f"turn_latency-{variant}.log"
     chosen = settings.variants[variant]
@@ -181,48 +184,89 @@ def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    arguments = argparse.ArgumentParser(
-        prog="python -m benchmarks.turn_latency", description=__doc__.splitlines()[0]
+    arguments = benchmark_parser(
+        "turn_latency",
+        "The gap between the caller's last sound and the agent's first, in real calls on the "
+        "loopback. A run that is interrupted writes the calls that had ended.",
     )
-    arguments.add_argument("--turns", type=int, default=60, help="at least so many (default: 60)")
+    arguments.add_argument(
+        "--turns", type=whole_number(1), default=60, metavar="N",
+        help="at least so many, in whole calls (default: %(default)s)",
+    )  # fmt: skip
     arguments.add_argument(
         "--fakes", action="store_true", help="scripted, instant models: the runtime alone"
     )
     arguments.add_argument(
-        "--endpoint-ms", type=int, help="with --fakes: the timer T (default: 200)"
-    )
+        "--endpoint-ms", type=whole_number(1), metavar="MS",
+        help="with --fakes: ms of silence that end a turn "
+        f"(default: {DEFAULT_ENDPOINT_MS})",
+    )  # fmt: skip
     arguments.add_argument(
-        "--variant",
-        action="append",
-        metavar="NAME=ARGUMENTS",
-        help="compare: arguments of `voiceloop serve`; repeat for each variant",
-    )
-    arguments.add_argument("--warm-up", type=int, default=0, help="calls not counted, first")
-    arguments.add_argument("--seed", type=int, default=0, help="of the room noise")
+        "--variant", action="append", default=[], metavar="NAME=ARGUMENTS", type=_variant,
+        help="compare servers: arguments of `voiceloop serve`; repeat for each (default: one of "
+        "the embedded preset)",
+    )  # fmt: skip
     arguments.add_argument(
-        "--human", action="store_true", help="human clips instead of the bundled call"
-    )
+        "--warm-up", type=whole_number(0), default=0, metavar="N",
+        help="first calls of each variant that do not count (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N",
+        help="seed of the room noise (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--human", action="store_true",
+        help="clips of the shared data (VOICELOOP_DATA) instead of the bundled call",
+    )  # fmt: skip
     arguments.add_argument(
         "--ablate", action="store_true", help="each mechanism of anticipation off in turn"
     )
     arguments.add_argument(
-        "--check",
-        nargs="?",
-        const=ANTICIPATION,
-        choices=SETS,
+        "--check", nargs="?", const=ANTICIPATION, choices=SETS,
         help=f"exit 1 where a bar of this set is missed (default: {ANTICIPATION})",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--json", action="store_true", help="print the results as JSON instead of a table"
     )
-    arguments.add_argument("--json", action="store_true", help="print the results as JSON")
     return arguments
 
 
+def _variant(text: str) -> tuple[str, Variant]:
+    name, equals, arguments = text.partition("=")
+    if not equals or not re.fullmatch(r"[\w.-]+", name):
+        raise argparse.ArgumentTypeError(
+            f"expected NAME=ARGUMENTS, the name of letters, digits, '.', '_' and '-', "
+            f"found {text!r}"
+        )
+    try:
+        return name, Variant(tuple(shlex.split(arguments)))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected arguments as a shell reads them, found {arguments!r}: {error}"
+        ) from None
+
+
+def check_together(arguments: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    """Options that would be ignored beside others are refused; so is a variant named twice."""
+    names = [name for name, _ in chosen.variant]
+    if chosen.endpoint_ms is not None and not chosen.fakes:
+        arguments.error("--endpoint-ms: expected --fakes with it, found none")
+    if sum((chosen.fakes, chosen.ablate, bool(chosen.variant))) > 1:
+        arguments.error("expected one of --fakes, --ablate and --variant, found several")
+    if chosen.ablate and chosen.check:
+        arguments.error("--check: expected it without --ablate, whose variants are meant to miss")
+    if len(set(names)) < len(names):
+        arguments.error(f"--variant: expected each name once, found {', '.join(names)}")
+
+
 def settings_of(chosen: argparse.Namespace) -> Settings:
-    variants = {"fakes" if chosen.fakes else "human" if chosen.human else "embedded": Variant()}
+    variants = {"human" if chosen.human else "embedded": Variant(EMBEDDED)}
+    if chosen.fakes:
+        variants = {"fakes": Variant()}
     if chosen.ablate:
-        variants = {name: Variant((), environment) for name, environment in MECHANISMS.items()}
+        variants = {name: Variant(EMBEDDED, switched) for name, switched in MECHANISMS.items()}
     if chosen.variant:
-        pairs = (text.partition("=")[::2] for text in chosen.variant)
-        variants = {name: Variant(tuple(shlex.split(arguments))) for name, arguments in pairs}
+        variants = dict(chosen.variant)
     endpoint_ms = (chosen.endpoint_ms or DEFAULT_ENDPOINT_MS) if chosen.fakes else None
     return Settings(
         chosen.turns, variants, chosen.warm_up, chosen.seed, endpoint_ms, human=chosen.human
@@ -230,11 +274,16 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
 
 
 def report(
-    settings: Settings, variant: str, figures: Measured, chosen: argparse.Namespace
+    settings: Settings,
+    variant: str,
+    figures: Measured,
+    chosen: argparse.Namespace,
+    partial: str | None,
 ) -> list[Bar]:
-    """Print and write one variant's figures; returns the bars that were asked for."""
+    """Write and print one variant's figures; returns the bars that were asked for."""
     data = summary_of(figures.calls)
     bars = bars_of(data, figures.ready_s, figures.resident_mb, bar_set(settings, chosen))
+    bars = [] if partial else bars
     data = results(
         f"turn_latency-{variant.replace(' ', '-')}",
         settings.seed,
@@ -245,19 +294,21 @@ def report(
             "clips_left_out": CHOSEN_ON if settings.human else 0,
         },
         bars,
+        partial=partial,
         ready_s=round(figures.ready_s, 2),
         resident_mb=round(figures.resident_mb, 1),
         **data,
         turns=[turn_json(turn) for call in figures.calls for turn in call.turns],
     )
     path = write_results(data)
-    plot(data, path.with_suffix(".png"))
+    if partial is None:
+        plot(data, path.with_suffix(".png"))
     if chosen.json:
         json.dump(data, sys.stdout, indent=1)
         print()
     else:
         print_report(variant, figures, bars)
-        print(f"results: {path}")
+        print(f"results{' of the part that ran' if partial else ''}: {path}")
     return bars
 
 
@@ -270,21 +321,25 @@ def bar_set(settings: Settings, chosen: argparse.Namespace) -> str:
 
 
 def main() -> int:
-    chosen = parser().parse_args()
+    arguments = parser()
+    chosen = arguments.parse_args()
+    check_together(arguments, chosen)
     settings = settings_of(chosen)
-    try:
-        measured = asyncio.run(measure(settings))
-    except ClientError as error:
-        print(error, file=sys.stderr)
-        return 2
+    prepare_folder(settings.log_folder)
+    every = {name: Measured() for name in settings.variants}
+    partial = early_end(measure(settings, every))
+    measured = {name: figures for name, figures in every.items() if figures.calls}
+    if partial and not measured:
+        return without_results(partial)
     bars = [
-        bar for name, figures in measured.items() for bar in report(settings, name, figures, chosen)
+        bar
+        for name, figures in measured.items()
+        for bar in report(settings, name, figures, chosen, partial)
     ]
-    if chosen.ablate:
+    if chosen.ablate and not partial:
         print_ablation({name: summary_of(figures.calls) for name, figures in measured.items()})
-        return 0  # a mechanism that is off is meant to miss
-    return 0 if all(bar.holds for bar in bars) or not chosen.check else 1
+    return exit_code(bars, partial, is_checked=bool(chosen.check))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -14,6 +14,7 @@ def test_a_resumed_run_measures_anew_what_other_sources_gave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[str] = []
+    (tmp_path / "config.json").touch()
 
     def part(setting: object) -> list[Bar]:
         measured.append(engine_bench.sources())
