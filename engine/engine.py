@@ -75,7 +75,7 @@ class Engine:
         self._n_ordered = 0
         self._stalled = False  # staged words wait for memory; nothing to do until a call comes
         self._gave_way = False  # the step before was given up
-        self._totals: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter(abandoned_steps=0)
 
     @classmethod
     def load(

@@ -284,6 +284,7 @@ def test_staged_words_give_way_too_and_a_committed_reply_never(make_engine: Make
     engine = make_engine()
     branch = engine.branch("b")
     branch.stage([5, 6, 7])
+    assert engine.metrics()["abandoned_steps"] == 0
     assert engine.step(lambda: True) == []
     branch.commit([5, 6, 7, 8], GREEDY)
     events: list[Event] = []
