@@ -1,7 +1,7 @@
 """What an agent file must keep to beyond its keys and their types: ranges, names, schemas.
 
 Owns those rules, and whether this server's models speak the agent's voice and language, as far as
-that is known before they are loaded. Pure but for a look into a voice's folder.
+that is known before they are loaded. Pure.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from voiceloop.errors import ConfigError
-from voiceloop.settings import OPENAI_VOICES
 
 if TYPE_CHECKING:
+    from voiceloop.abilities import Abilities
     from voiceloop.agent import AgentConfig, AgentTool
-    from voiceloop.seats import Seat
-    from voiceloop.worker_messages import RoleName
 
 MAX_TOOLS = 128  # as in session.update
 MINUTE_MS = 60_000
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-VOICE_FILES = (".safetensors", ".wav", ".pt")
 
 # Keywords of JSON schema whose value is: one schema, a list of them, or a table of them.
 ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
@@ -170,35 +167,18 @@ def _check_json(value: Any, where: str, source: str) -> None:
 # --- what the models can -------------------------------------------------------------------------
 
 
-def check_abilities(agent: AgentConfig, seats: Mapping[RoleName, Seat], source: str) -> None:
+def check_abilities(agent: AgentConfig, known: Abilities, source: str) -> None:
     """The agent's voice and language, where this server's own models are known to have others.
-
-    A service at a URL is asked at the first call: nobody here knows what it has.
 
     Raises:
         ConfigError: as `check_agent`.
     """
-    if "voice" in seats:
-        voices = known_voices(seats["voice"])
-        if voices and agent.voice not in {"default", *voices, *OPENAI_VOICES}:
-            wanted = f"a voice of {seats['voice'].model.name} ({', '.join(sorted(voices))})"
-            raise _wrong(source, "voice", wanted, repr(agent.voice))
-    if "recognizer" in seats:
-        model = seats["recognizer"].model
-        # The recognizer in a package takes en-US too; one with weights its own names alone.
-        language = agent.language if model.repo else agent.language.lower().partition("-")[0]
-        if model.language_codes and language not in model.language_codes:
-            wanted = f"a language of {model.name} ({', '.join(model.language_codes)})"
-            raise _wrong(source, "language", wanted, repr(agent.language))
-
-
-def known_voices(seat: Seat) -> frozenset[str]:
-    """The voices of a model by its table or its folder's files; empty where neither tells."""
-    names = set(seat.model.voices)
-    folder = seat.folder / "voices" if seat.folder is not None else None
-    if folder is not None and folder.is_dir():
-        names |= {path.stem for path in folder.iterdir() if path.suffix in VOICE_FILES}
-    return frozenset(names)
+    wanted = known.voice_expected(agent.voice)
+    if wanted is not None:
+        raise _wrong(source, "voice", wanted, repr(agent.voice))
+    wanted = known.language_expected(agent.language)
+    if wanted is not None:
+        raise _wrong(source, "language", wanted, repr(agent.language))
 
 
 def _shown(value: Any) -> str:

@@ -21,6 +21,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from voiceloop.abilities import Abilities
+
 # --- recognizer ---------------------------------------------------------------------------------
 
 
@@ -335,11 +337,12 @@ class Voice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The three models of a running server."""
+    """The three models of a running server, and what is known of what they speak and hear."""
 
     recognizer: Recognizer
     language_model: LanguageModel
     voice: Voice
+    abilities: Abilities = Abilities()
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""

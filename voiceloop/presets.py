@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from voiceloop.abilities import abilities
 from voiceloop.agent import AgentConfig, embedded_agent, load_agent
 from voiceloop.agent_check import check_abilities
 from voiceloop.backends import Backends, LanguageModel, Recognizer, Voice
@@ -66,7 +67,7 @@ def resolve_agent(config: Config) -> AgentConfig:
     _, preset, taken = _plan(config)
     if config.agent is not None:
         agent = load_agent(config.agent)
-        check_abilities(agent, taken, str(config.agent))
+        check_abilities(agent, abilities(taken), str(config.agent))
         return agent
     is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
     return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
@@ -206,6 +207,7 @@ async def open_backends(
             recognizer or supervisor.recognizer(),
             language_model or supervisor.language_model(),
             voice or supervisor.voice(),
+            abilities(_plan(config)[2]),
         )
         yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
 

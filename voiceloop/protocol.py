@@ -15,6 +15,7 @@ import msgspec
 
 from voiceloop import client_events as asked
 from voiceloop import events
+from voiceloop.abilities import Abilities
 from voiceloop.beta import from_beta
 from voiceloop.commands import (
     AppendAudio,
@@ -46,12 +47,13 @@ MAX_EVENT_ID_CHARS = 512
 
 @dataclass(frozen=True, slots=True)
 class ProtocolLimits:
-    """Bounds on what one client may send."""
+    """Bounds on what one client may send and ask for."""
 
     frame_bytes: int = 2 * 1024 * 1024
     uncommitted_audio_ms: float = 10 * 60_000.0
     n_out_of_band: int = 4
     n_context_tokens: int = 0  # what the model takes with a reply to spare; 0: no bound known
+    abilities: Abilities = Abilities()
 
 
 class Protocol:
@@ -161,6 +163,7 @@ class Protocol:
     def _update(self, patch: Json) -> list[Command]:
         previous = self.settings
         current = merge(previous, patch)
+        self._limits.abilities.check(current)
         session = self._session_object(current)
         _check_echo(session, "session")
         window = Window.of(current.truncation, self._limits.n_context_tokens, current.tools)
@@ -208,6 +211,8 @@ class Protocol:
         if self.settings.type == "transcription":
             raise InvalidRequest("expected a realtime session, found a transcription session")
         request = parse_request(raw, new_id=self.new_id, find=self.conversation.get)
+        if request.voice is not None:
+            self._limits.abilities.check_voice(request.voice, "response.audio.output.voice")
         return [CreateResponse(self.open_response(request))]
 
     def _cancel(self, response_id: str | None) -> list[Command]:

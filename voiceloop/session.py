@@ -88,6 +88,7 @@ class Session:
                 frame_bytes=limits.frame_bytes,
                 uncommitted_audio_ms=limits.uncommitted_audio_minutes * 60_000.0,
                 n_context_tokens=config.context_tokens,
+                abilities=backends.abilities,
             ),
             expires_at=int(time.time() + 60 * limits.session_minutes),
             is_beta=self._transport.hello.beta,

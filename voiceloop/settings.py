@@ -9,16 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from voiceloop.abilities import OPENAI_VOICES
 from voiceloop.backends import Tool
 
 Modality = Literal["audio", "text"]
 Json = dict[str, Any]
-
-
-# Stock clients name one of these; here each stands for the agent's own voice.
-OPENAI_VOICES = frozenset(
-    "alloy ash ballad cedar coral echo fable juniper marin nova onyx sage shimmer verse".split()
-)
 
 
 class AudioFormat(msgspec.Struct, frozen=True):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from audio.tts.espeak import EspeakVoice
+from voiceloop.abilities import OPENAI_VOICES, known_voices
 from voiceloop.agent import AgentTool, embedded_agent, load_agent
-from voiceloop.agent_check import known_voices
 from voiceloop.catalog import ESPEAK, PHONON
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.presets import resolve_agent
 from voiceloop.seats import Seat
-from voiceloop.settings import OPENAI_VOICES, SemanticVad
+from voiceloop.settings import SemanticVad
 
 
 def write(path: Path, text: str) -> Path:

@@ -1,0 +1,71 @@
+"""What a session asks of the server's models that they are known to lack."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from voiceloop.abilities import Abilities
+from voiceloop.protocol import Protocol, ProtocolLimits
+from voiceloop.settings import SessionSettings
+
+KNOWN = Abilities(frozenset({"ava", "ben"}), "espeak", ("en",), "pocketsphinx", hears_regions=True)
+
+
+def answers(known: Abilities, *asked: dict[str, Any]) -> list[dict[str, Any]]:
+    protocol = Protocol(SessionSettings(), limits=ProtocolLimits(abilities=known))
+    for event in asked:
+        protocol.receive(json.dumps(event))
+    return [json.loads(frame.data) for frame in protocol.take_outgoing()]
+
+
+def voice(name: str) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"audio": {"output": {"voice": name}}}}
+
+
+def language(code: str) -> dict[str, Any]:
+    audio = {"input": {"transcription": {"language": code}}}
+    return {"type": "session.update", "session": {"audio": audio}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "message"),
+    [
+        (
+            voice("bob"),
+            "session.audio.output.voice",
+            "expected a voice of espeak (ava, ben), found 'bob'",
+        ),
+        (
+            language("de"),
+            "session.audio.input.transcription.language",
+            "expected a language of pocketsphinx (en), found 'de'",
+        ),
+        (
+            {"type": "response.create", "response": {"audio": {"output": {"voice": "bob"}}}},
+            "response.audio.output.voice",
+            "expected a voice of espeak (ava, ben), found 'bob'",
+        ),
+    ],
+)
+def test_what_the_models_lack_is_refused_where_it_is_asked_for(
+    asked: dict[str, Any], param: str, message: str
+) -> None:
+    (answer,) = answers(KNOWN, asked)
+    assert answer["type"] == "error"
+    assert answer["error"]["param"] == param
+    assert answer["error"]["message"] == f"{param}: {message}"
+
+
+@pytest.mark.parametrize(
+    "asked", [voice("ben"), voice("alloy"), voice("default"), language("en-US")]
+)
+def test_what_they_have_and_stock_names_are_taken(asked: dict[str, Any]) -> None:
+    assert [answer["type"] for answer in answers(KNOWN, asked)] == ["session.updated"]
+
+
+@pytest.mark.parametrize("asked", [voice("bob"), language("de")])
+def test_nothing_is_refused_where_only_the_model_knows(asked: dict[str, Any]) -> None:
+    assert [answer["type"] for answer in answers(Abilities(), asked)] == ["session.updated"]
