@@ -224,7 +224,7 @@ class Floor:
             is_speech = self._interruption.is_in_words or not interrupts.plan.speaks
             for_good = is_speech or self._owed is not None
             self._turns.stop(interrupts, heard_ms, for_good=for_good)
-            self._interruption.reset()
+        self._interruption.reset()  # where the reply ended under the sound, too
         self._turns.drafts.reset()
         self._idleness.stop()
         self._anticipate()

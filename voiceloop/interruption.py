@@ -37,8 +37,7 @@ class Interruption:
         if not self._judge.options.enabled:
             return
         if lasting_ms is None:
-            if self._judge.state == "idle":
-                turn.playout.resume()
+            turn.playout.resume()  # no stretch is open: nothing else holds the agent
         elif self._judge.ducks_at_once(lasting_ms):
             turn.playout.duck()
         else:

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from tests.callers import RATE_HZ, Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, tone
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, quiet, tone
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.ear import Activity
 from voiceloop.interruption import Interruption
@@ -174,9 +173,16 @@ async def test_a_caller_over_the_agent_hears_it_ducked_within_120_ms_and_then_si
     assert max(level for ms, level in levels if ms > 700) == pytest.approx(loud, rel=0.02)
 
 
-def click() -> NDArray[np.int16]:
-    """A soft sound for long enough to duck the agent, and one loud window of it."""
-    return np.concatenate((tone(120, RATE_HZ, amplitude=120), tone(24, RATE_HZ)))
+async def click(caller: Caller) -> float:
+    """A soft sound for long enough to duck the agent, loud in one window of the detector's.
+
+    Returns when the soft sound began.
+    """
+    await caller.wait_quietly((4 - 120 - caller.sent_ms) % 32)
+    onset_s = caller.clock()
+    soft, loud = tone(120, RATE_HZ, amplitude=120), tone(20, RATE_HZ)
+    await caller.play(np.concatenate((soft, loud, quiet(12, RATE_HZ))))
+    return onset_s
 
 
 def loudest_between(levels: list[tuple[float, float]], from_ms: float, to_ms: float) -> float:
@@ -193,10 +199,32 @@ async def test_a_duck_at_a_click_is_lifted_where_the_client_sends_nothing_after_
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(500)
-        onset_s = clock()
-        await caller.play(click())
+        onset_s = await click(caller)
         await asyncio.sleep(1.5)
     levels = heard_levels(caller, onset_s)
     loud = loudest_between(levels, -300, 0)
     assert loudest_between(levels, 200, 300) < 0.5 * loud  # it was ducked
     assert loudest_between(levels, 750, 850) == pytest.approx(loud, rel=0.02)
+
+
+async def test_a_click_over_the_next_reply_is_lifted_after_a_caller_began_over_the_last_one(
+    clock: Clock,
+) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", "and another one please"]),
+        language_model=FakeLanguageModel(["Sure here.", LONG]),
+    )
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(440)  # 100 ms are left of the reply: it ends while it is judged
+        await caller.say(900)
+        await caller.listen_until("response.created", count=2)
+        await caller.wait_quietly(700)
+        onset_s = await click(caller)
+        await caller.wait_quietly(600)
+    assert caller.statuses()[0] == "completed"
+    levels = heard_levels(caller, onset_s)
+    loud = loudest_between(levels, -300, 0)
+    assert min(level for ms, level in levels if 120 <= ms < 300) < 0.5 * loud  # it was ducked
+    assert loudest_between(levels, 350, 450) == pytest.approx(loud, rel=0.02)
