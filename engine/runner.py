@@ -78,20 +78,26 @@ class Runner:
 
         Raises: Abandoned where `interrupted` says so. Nothing has changed then.
         """
-        states, outcomes, row = self.states(extensions, interrupted), list[Outcome](), 0
-        logits = None if states is None else self.decoder.logits(states)
-        for extension in extensions:
-            outcome = Outcome(proposals=extension.proposals)
-            if states is not None and logits is not None and extension.n_logits:
-                rows = slice(row, row + extension.n_logits)
-                outcome.logits = logits[rows]
+        states = self.states(extensions, interrupted)
+        outcomes = [Outcome(proposals=extension.proposals) for extension in extensions]
+        if states is None:
+            return outcomes
+        # A head reads the states: staged words then need no logits.
+        head, read = self.decoder.end_head, list[tuple[Extension, Outcome, Tensor]]()
+        rows_of = states.split([extension.n_logits for extension in extensions])
+        for extension, outcome, rows in zip(extensions, outcomes, rows_of, strict=True):
+            if head is not None and extension.is_staged and len(rows):
+                outcome.probability = float(head(rows))
+            elif len(rows):
+                read.append((extension, outcome, rows))
+        if read:
+            logits = self.decoder.logits(torch.cat([rows for _, _, rows in read]))
+            for extension, outcome, rows in read:
+                outcome.logits, logits = logits[: len(rows)], logits[len(rows) :]
                 if extension.is_staged and self._end_ids:
-                    head = self.decoder.end_head
                     outcome.probability = float(
-                        probability(states[rows], logits[rows], self._end_ids, head)
+                        probability(rows, outcome.logits, self._end_ids, None)
                     )
-            outcomes.append(outcome)
-            row += extension.n_logits
         return outcomes
 
     @torch.inference_mode()

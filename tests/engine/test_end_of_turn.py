@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from engine.end_of_turn import HEAD_FILE, end_ids
 from engine.engine import Engine
-from engine.types import CheckpointError, EngineConfig, Staged
+from engine.types import CheckpointError, EngineConfig, SamplingParams, Staged
 
 MakeEngine = Callable[..., Engine]
 HIDDEN = 32
@@ -56,20 +56,54 @@ def test_the_head_of_a_checkpoint_is_asked(
 ) -> None:
     tensors = head_tensors()
     engine = make_engine(with_head(tiny_model, tmp_path, tensors))
-    seen: list[torch.Tensor] = []
-    logits_of = engine.runner.decoder.logits
+    decoder, seen = engine.runner.decoder, list[torch.Tensor]()
+    read = decoder.end_head
+    assert read is not None
 
     def noted(states: torch.Tensor) -> torch.Tensor:
         seen.append(states)
-        return logits_of(states)
+        return read(states)
 
-    engine.runner.decoder.logits = noted  # type: ignore[method-assign]
+    decoder.end_head = noted  # type: ignore[assignment]
     found = staged(engine)
     x = torch.cat(seen).float()
     inner = torch.nn.functional.gelu(x @ tensors["inner.weight"].T + tensors["inner.bias"])
     expected = (inner @ tensors["outer.weight"][0] + tensors["outer.bias"]).sigmoid()
     assert found == pytest.approx(expected.tolist(), rel=1e-5)
     assert found != pytest.approx(staged(make_engine()))
+
+
+def test_only_replies_get_logits_where_a_head_reads_staged_words(
+    make_engine: MakeEngine, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(with_head(tiny_model, tmp_path, head_tensors()), share_steps=True)
+    decoder, n_rows = engine.runner.decoder, list[int]()
+    logits_of = decoder.logits
+
+    def counted(states: torch.Tensor) -> torch.Tensor:
+        n_rows.append(len(states))
+        return logits_of(states)
+
+    monkeypatch.setattr(decoder, "logits", counted)
+    replies, events = [engine.branch(name) for name in "acd"], []
+    for branch in replies:
+        branch.commit([5, 6, 7], SamplingParams(max_tokens=3, ignore_eos=True))
+    speaker = engine.branch("b")
+    for word in range(3):
+        speaker.stage([5, 6, 7 + word])
+        events += engine.step()
+    assert n_rows == [3, 3, 3]
+    assert sum(isinstance(event, Staged) for event in events) == 3
+    speaker.stage([5])
+    while engine.has_work():
+        engine.step()
+    assert len(n_rows) == 3
+    alone = make_engine()
+    branch = alone.branch("a")
+    branch.commit([5, 6, 7], SamplingParams(max_tokens=3, ignore_eos=True))
+    while alone.has_work():
+        alone.step()
+    assert [reply.sequence.tokens for reply in replies] == [branch.sequence.tokens] * 3
 
 
 def test_graphs_ask_the_head_too(tiny_model: Path, tmp_path: Path) -> None:
