@@ -103,7 +103,7 @@ def parse_frame(frame: str | bytes) -> Json:
         raw = msgspec.json.decode(frame)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidRequest(
-            f"expected a JSON event, found text that is not JSON ({error})"
+            f"expected JSON, found text that is not JSON ({error})"
         ) from None
     except RecursionError:
         raise InvalidRequest(_too_deep()) from None
@@ -189,4 +189,4 @@ def _check_duplicates(frame: str) -> None:
     try:
         json.loads(frame, object_pairs_hook=unique)
     except (ValueError, RecursionError):  # an integer of thousands of digits
-        raise InvalidRequest("expected a JSON event, found an oversized number") from None
+        raise InvalidRequest("expected JSON, found an oversized number") from None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -77,6 +78,19 @@ def _status(error: VoiceLoopError) -> int:
         case BackendError():
             return 502
     return 400
+
+
+async def no_such_route(request: Request, error: Exception) -> Response:
+    """A wrong path or method, in the form of every other error."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path[:80]}"
+    body = {
+        "type": "invalid_request_error",
+        "code": error.detail.lower().replace(" ", "_"),
+        "message": f"expected a path and method of /openapi.json, found {where}",
+        "param": None,
+    }
+    return JSONResponse({"error": body}, error.status_code, error.headers)
 
 
 def health_routes(

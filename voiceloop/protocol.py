@@ -99,10 +99,8 @@ class Protocol:
         event_id: str | None = None
         try:
             if len(frame) > self._limits.frame_bytes:
-                raise FrameTooLarge(
-                    f"expected a frame of at most {self._limits.frame_bytes} bytes, "
-                    f"found {len(frame)}"
-                )
+                most = self._limits.frame_bytes
+                raise FrameTooLarge(f"expected at most {most} bytes a frame, found {len(frame)}")
             raw = asked.parse_frame(frame)
             given = raw.get("event_id")
             if isinstance(given, str) and len(given) <= MAX_EVENT_ID_CHARS:
@@ -124,7 +122,8 @@ class Protocol:
             case asked.AudioAppend(audio=audio):
                 return self._append_audio(audio)
             case asked.AudioCommit():
-                return self._commit_audio()
+                self._input.check_commit()
+                return [CommitAudio(self.commit_input())]
             case asked.AudioClear():
                 self._input.reset()
                 self.send(events.Cleared())
@@ -155,10 +154,6 @@ class Protocol:
         is_bounded = settings.turn_detection is None
         data = self._input.append(audio, settings.input_format, is_bounded=is_bounded)
         return [AppendAudio(data)] if data else []
-
-    def _commit_audio(self) -> list[Command]:
-        self._input.check_commit()
-        return [CommitAudio(self.commit_input())]
 
     def _update(self, patch: Json) -> list[Command]:
         previous = self.settings

@@ -7,6 +7,7 @@ disk. An override is a name of the catalog, a folder, or the id of any model on 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,7 +101,7 @@ def named_seat(role: RoleName, name: str, hub: Path) -> Seat:
     for model in MODELS:
         if model.name == name and model.role == role:
             return find_seat(model, hub)
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))  # Path's own raises where a user is not known
     if folder.is_dir():
         return _folder_seat(role, name, folder, hub)
     if name.startswith(("/", "~", ".")) or name.count("/") != 1:

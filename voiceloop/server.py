@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -28,7 +29,12 @@ from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.connection import Hello, Transport
 from voiceloop.errors import ConfigError, Overloaded, VoiceLoopError
-from voiceloop.http_api import error_response, health_routes, realtime_routes
+from voiceloop.http_api import (
+    error_response,
+    health_routes,
+    no_such_route,
+    realtime_routes,
+)
 from voiceloop.openai_api import openai_routes
 from voiceloop.presets import context_tokens, open_backends, resolve_agent
 from voiceloop.session import Session
@@ -139,7 +145,9 @@ def build_app(gateway: Gateway) -> Starlette:
         backends=lambda: gateway.backends,
     )
     door = WebSocketRoute("/v1/realtime", realtime)
-    return Starlette(routes=[*routes, door, *page_routes()])
+    return Starlette(
+        routes=[*routes, door, *page_routes()], exception_handlers={HTTPException: no_such_route}
+    )
 
 
 async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from starlette.routing import Route
 
 from tests.voiceloop.http_client import AGENT, http_client
@@ -30,3 +31,21 @@ async def test_every_reference_in_the_description_leads_somewhere() -> None:
     assert described["openapi"].startswith("3.")
     assert text.count("#/components/schemas/") == text.count("#/components/schemas/Error")
     assert "Error" in described["components"]["schemas"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [("/v1/nothing", 404, "not_found"), ("/v1/chat/completions", 405, "method_not_allowed")],
+)
+async def test_a_wrong_path_or_method_is_told_in_the_form_of_every_error(
+    path: str, status: int, code: str
+) -> None:
+    async with http_client() as http:
+        answer = await http.get(path)
+    assert answer.status_code == status
+    assert answer.json()["error"] == {
+        "type": "invalid_request_error",
+        "code": code,
+        "message": f"expected a path and method of /openapi.json, found GET {path}",
+        "param": None,
+    }

@@ -218,6 +218,11 @@ def test_a_folder_that_no_loader_knows_is_refused(tmp_path: Path, hub: Path) -> 
         named_seat("engine", str(folder), hub)
 
 
+def test_a_home_that_nobody_has_is_no_folder(hub: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a folder, .* found '~nobody-here/x'"):
+        named_seat("engine", "~nobody-here/x", hub)
+
+
 def test_an_id_on_disk_is_found_and_one_that_is_not_names_the_command(hub: Path) -> None:
     with pytest.raises(ConfigError, match="voiceloop models pull owner/name@main"):
         named_seat("engine", "owner/name@main", hub)
