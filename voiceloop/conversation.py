@@ -33,8 +33,11 @@ class _Reply:
     words: list[SpokenWord] = field(default_factory=list)
     audio_ms: float = 0.0
     heard_ms: float | None = None  # None: not cut
+    retracted: bool = False  # never said, whatever was heard
 
     def heard_text(self) -> str:
+        if self.retracted:
+            return ""
         if self.heard_ms is None:
             return self.text
         if self.words:
@@ -210,6 +213,14 @@ class Conversation:
         if item.content:
             self.replace(replace(item, content=(replace(item.content[0], transcript=text),)))
         return text
+
+    def retract(self, item_id: str) -> None:
+        """Count the reply as never said, for good: a later `cut` leaves it at nothing.
+
+        For an answer that was taken back in its first moment, of which some sound was played.
+        """
+        self._reply(item_id).retracted = True
+        self.cut(item_id, 0.0)
 
     # --- the language model's view ---
 

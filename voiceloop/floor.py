@@ -189,8 +189,12 @@ class Floor:
             self._turns.forget_ahead()
         self._protocol.transcription_failed(item_id, error.message)
         if awaited.respond and self._protocol.active_response is None:
-            self._protocol.open_response().close("failed", error=error)
-            self._metrics.turns.labels(outcome="failed").inc()
+            response = self._protocol.open_response()
+            if self._caller_open:  # who has begun again is not spoken over
+                response.close("failed", error=error)
+                self._metrics.turns.labels(outcome="failed").inc()
+            else:
+                self._turns.begin(response, turn.timeline, "", failure=error)
         self._settle()
 
     def _commit_late(self) -> str:
@@ -213,7 +217,7 @@ class Floor:
 
         retracts: the caller had not finished: what was said of the answer counts as never said.
         """
-        heard_ms = interrupts.utterance.item_heard_ms if interrupts and not retracts else 0.0
+        heard_ms = interrupts.utterance.item_heard_ms if interrupts and not retracts else None
         if interrupts is not None:
             interrupts.playout.hold()  # fades out, unless it was silent already
         self._caller_open = True

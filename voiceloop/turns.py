@@ -96,13 +96,20 @@ class Turns:
 
     # --- cut short ---
 
-    def stop(self, turn: Turn, heard_ms: float, *, for_good: bool = True) -> None:
-        """Silence the turn, of whose item so much was heard; unless for good it may go on."""
+    def stop(self, turn: Turn, heard_ms: float | None, *, for_good: bool = True) -> None:
+        """Silence the turn, of whose item so much was heard; unless for good it may go on.
+
+        heard_ms None: what was heard of it counts as never said.
+        """
         heard, item_id = "", turn.response.item_id
         turn.playout.hold()
         if turn.response.speaks and item_id is not None and not turn.response.is_out_of_band:
-            heard = self._services.protocol.conversation.cut(item_id, heard_ms)
-        turn.cut_short(heard, heard_ms)
+            conversation = self._services.protocol.conversation
+            if heard_ms is None:
+                conversation.retract(item_id)
+            else:
+                heard = conversation.cut(item_id, heard_ms)
+        turn.cut_short(heard, heard_ms or 0.0)
         if for_good:
             turn.cancel()
         else:

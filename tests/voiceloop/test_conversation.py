@@ -50,6 +50,17 @@ def test_a_later_cut_is_of_the_full_reply() -> None:
     assert isinstance(item, Message) and item.text == "We close at six"
 
 
+def test_of_a_retracted_reply_nothing_was_said_whatever_was_heard() -> None:
+    conversation = said(*WORDS)
+    conversation.cut("reply", 850)
+    conversation.retract("reply")
+    assert conversation.cut("reply", 850) == ""  # a client that flushed tells what it had played
+    item = conversation.get("reply")
+    assert isinstance(item, Message) and item.text == ""
+    assert conversation.messages() == ()
+    assert conversation.audio_ms("reply") == 1800.0
+
+
 def test_a_voice_without_word_times_is_cut_at_a_word_by_its_share() -> None:
     conversation = said()
     assert conversation.cut("reply", 900) == "We close at"

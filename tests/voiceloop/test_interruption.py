@@ -44,7 +44,10 @@ async def test_a_caller_who_barges_in_hears_silence_before_it_is_decided(clock: 
     assert 1000 * (decided.at_s - onset_s) >= 300
 
 
-async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(clock: Clock) -> None:
+@pytest.mark.parametrize("truncates", [False, True])
+async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(
+    clock: Clock, truncates: bool
+) -> None:
     model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.")
     recognizer = FakeRecognizer(["i want a latte", "with oat milk"], ms_per_word=200)
     backends = instant_backends(recognizer=recognizer, language_model=model)
@@ -53,7 +56,15 @@ async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(clock
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(120)
         onset_s = clock()
-        await caller.say(700)
+        speaking = asyncio.create_task(caller.say(700))
+        await caller.wait_for("input_audio_buffer.speech_started", count=2)
+        if truncates:  # as a client does that flushes
+            (item,) = (r.event["item"] for r in caller.of("response.output_item.added"))
+            place = {"item_id": item["id"], "content_index": 0}
+            played_ms = int(caller.audio_ms()) - 20
+            caller.send("conversation.item.truncate", **place, audio_end_ms=played_ms)
+            await caller.wait_for("conversation.item.truncated")
+        await speaking
         await caller.listen_until("response.done", count=2)
         messages = caller.session.protocol.conversation.messages()
     assert caller.statuses() == ["cancelled", "completed"]
