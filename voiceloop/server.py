@@ -331,7 +331,8 @@ async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop
         await _first_of(stop.wait(), asyncio.shield(serving))
         # A session that drains ends by itself within drain_s; the second is for its close.
         drain_s = gateway.config.limits.drain_s + 1.0
-        log.info("stopping: %d calls in progress may end", gateway.n_sessions)
+        n_calls, most_s = gateway.n_sessions, gateway.config.limits.drain_s
+        log.info("stopping: at most %g s for calls in progress to end: %d", most_s, n_calls)
         await _first_of(gateway.drain(), stop.wait(), timeout_s=drain_s)
     finally:
         lag.cancel()
