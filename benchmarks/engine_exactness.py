@@ -23,6 +23,7 @@ from engine.types import SamplingParams
 # rows at a time: one as in decoding, some as in verifying, all as in a prompt.
 ERROR_PLACES = 32
 ERROR_ROWS = (1, 5, ERROR_PLACES)
+REPLIES_PART = 1.0  # per cent of drafted replies that a near tie may end otherwise
 RAW_DIFFERENCE = 5.0  # of 1,000 places: int8's likeliest token is not bf16's, near ties and all
 N_CALLS = 240  # held-out conversations of the quality gate: agreement is then known to 0.05 %
 
@@ -84,8 +85,8 @@ def graphs(setting: Setting) -> list[Bar]:
 def served(setting: Setting) -> list[Bar]:
     """Speculation on against off in the served dtypes: where they part, was it a near tie?
 
-    A tie is a gap, on the same weights in fp32, below what the kernels' own error does to the
-    margin of the same two tokens there: the kernel for one row, and those for more. Guesses come
+    A tie is a gap, on the same weights in fp32, below what the kernels' own error does to such a
+    margin there: the kernel for one row, and those for more; see `margin_error`. Guesses come
     from the conversation and a draft model; of a random model from its own first layers, which are
     as good a guess as any.
     """
@@ -125,7 +126,22 @@ def served(setting: Setting) -> list[Bar]:
         n_drafted, n_accepted = totals["drafted_tokens"], totals["accepted_tokens"]
         setting.tell(f"{quant or 'bf16'}: {n_accepted:.0f} of {n_drafted:.0f} drafted accepted")
     setting.tell(f"{n_parted} of {n_replies} replies part")
-    return [Bar("served dtypes: widest gap where replies part, in kernel errors", widest, 1.0, "x")]
+    share = 100 * n_parted / n_replies
+    return [
+        Bar("served dtypes: replies that part", share, REPLIES_PART, "%", n=n_replies),
+        Bar("served dtypes: widest gap where replies part, in kernel errors", widest, 1.0, "x"),
+    ]
+
+
+def margin_error(truth: torch.Tensor, served: torch.Tensor, both: tuple[int, int]) -> float:
+    """How far logits `served` move a margin of `truth`, at most; both [places, vocab].
+
+    Asked of the two likeliest tokens of every place, and of `both` at the last.
+    """
+    pairs = torch.cat((truth.topk(2).indices, torch.tensor([both])))
+    wrong = served - truth
+    moved = torch.cat((wrong, wrong[-1:])).gather(1, pairs)
+    return float((moved[:, 0] - moved[:, 1]).abs().max())
 
 
 def _gap_over_error(
@@ -138,10 +154,9 @@ def _gap_over_error(
 ) -> float:
     """How far apart two tokens' scores are after `tokens`, over the kernels' error in that."""
     truth = _last_logits(exact, tokens, ERROR_PLACES)
-    error = 0.0
-    for n_rows in ERROR_ROWS:
-        wrong = _last_logits(served, tokens, n_rows) - truth
-        error = max(error, float((wrong[:, both[0]] - wrong[:, both[1]]).abs().max()))
+    error = max(
+        margin_error(truth, _last_logits(served, tokens, n_rows), both) for n_rows in ERROR_ROWS
+    )
     scores = truth[-1, list(both)].double().numpy()
     if params.temperature:
         assert params.seed is not None

@@ -160,6 +160,8 @@ class Decoder:
         # The head stays at 8 bits where the rest has 4: rounding it costs most.
         head_quant = None if quant is None else "int8"
         self.head = make_linear(head, None, dtype=self.dtype, quant=head_quant, device=device)
+        rounds = head_quant is not None or self.dtype == torch.bfloat16
+        self._is_refined = rounds and config.tied_head
         norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
         self.norm = Norm(norm.to(device), config.norm_eps, _residual_dtype(self.dtype))
         self.layers = [
@@ -219,15 +221,15 @@ class Decoder:
         """Of states [rows, hidden]: [rows, vocab], fp32 (fp64 for an fp64 model).
 
         bf16 has 8 bits: at 16 its numbers lie 0.125 apart, and likely tokens tie. Where the head is
-        the embedding, whose rows are at hand, the likeliest are computed again in fp32.
+        the embedding, whose rows are at hand, and is itself quantized or in bf16, the likeliest are
+        computed again from it, so that however it is rounded likely tokens have the same head.
         """
         logits = self.head(states.to(self.dtype))
-        if logits.dtype != torch.bfloat16:
-            return logits
-        logits = logits.float()
-        if self.config.tied_head:
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        if self._is_refined:
             likely = logits.topk(N_REFINED).indices
-            rows = self.embedding[likely].float()
+            rows = self.embedding[likely].to(logits.dtype)
             logits.scatter_(1, likely, torch.linalg.vecdot(rows, states[:, None]))
         return logits
 

@@ -136,3 +136,21 @@ def test_the_likeliest_tokens_are_not_tied_by_bf16(write_checkpoint: Callable[..
     likely = decoder.logits(states).topk(N_REFINED).indices
     assert error.gather(1, likely).max() < 1e-3
     assert error.max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_exact_dtypes_read_likely_tokens_from_the_head_that_serves(
+    write_checkpoint: Callable[..., Path], dtype: str
+) -> None:
+    folder = write_checkpoint(tie_word_embeddings=True)
+    decoder = Decoder(
+        Checkpoint(folder), read_config(folder), dtype=dtype, quant="int8", device="cpu",
+        context_length=32,
+    )  # fmt: skip
+    states = 20 * torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
+    states = states.to(decoder.dtype)
+    truth = states @ decoder.embedding.T
+    likely = decoder.head(states).topk(N_REFINED).indices
+    error = (decoder.logits(states) - truth).abs()
+    assert error.gather(1, likely).max() < 1e-3
+    assert error.max() > 0.1
