@@ -223,12 +223,15 @@ class Decoder:
         bf16 has 8 bits: at 16 its numbers lie 0.125 apart, and likely tokens tie. Where the head is
         the embedding, whose rows are at hand, and is itself quantized or in bf16, the likeliest are
         computed again from it, so that however it is rounded likely tokens have the same head.
+
+        Two limits: where a mask or penalty rules all of them out, tokens are chosen as rounded; and
+        what ranks further down (`top_k` above 8, `min_p`, log probabilities) mixes both heads.
         """
         logits = self.head(states.to(self.dtype))
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
         if self._is_refined:
-            likely = logits.topk(N_REFINED).indices
+            likely = logits.topk(min(N_REFINED, logits.shape[1])).indices
             rows = self.embedding[likely].to(logits.dtype)
             logits.scatter_(1, likely, torch.linalg.vecdot(rows, states[:, None]))
         return logits

@@ -154,3 +154,15 @@ def test_exact_dtypes_read_likely_tokens_from_the_head_that_serves(
     error = (decoder.logits(states) - truth).abs()
     assert error.gather(1, likely).max() < 1e-3
     assert error.max() > 0.1
+
+
+def test_a_vocabulary_smaller_than_what_is_computed_again_has_logits(
+    write_checkpoint: Callable[..., Path],
+) -> None:
+    folder = write_checkpoint(tie_word_embeddings=True, vocab_size=5)
+    decoder = Decoder(
+        Checkpoint(folder), read_config(folder), dtype="bf16", quant=None, device="cpu",
+        context_length=32,
+    )  # fmt: skip
+    states = torch.randn(3, 32, generator=torch.Generator().manual_seed(3))
+    assert torch.allclose(decoder.logits(states), states @ decoder.embedding.float().T, atol=1e-5)
