@@ -47,12 +47,18 @@ def realtime_url(url: str, extras: dict[str, str] | None = None) -> str:
     """Complete a person's URL: http -> ws, the default path, and extra query parameters.
 
     Raises:
-        ConnectionFailed: it is no ws, wss, http or https URL.
+        ConnectionFailed: it is no ws, wss, http or https URL, or names no host or no port that is.
     """
-    parts = urlsplit(url if "://" in url else f"ws://{url}")
-    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    if scheme not in ("ws", "wss") or not parts.netloc:
-        raise ConnectionFailed(f"expected a ws:// or http:// address, found {url!r}")
+    try:
+        parts = urlsplit(url if "://" in url else f"ws://{url}")
+        is_address = bool(parts.hostname) and parts.port != 0  # asked for, a wrong port raises
+    except ValueError:
+        is_address = False
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme) if is_address else ""
+    if scheme not in ("ws", "wss"):
+        raise ConnectionFailed(
+            f"expected an address as ws://host:port or http://host:port, found {url!r}"
+        )
     path = parts.path if parts.path not in ("", "/") else "/v1/realtime"
     query = urlencode([*parse_qsl(parts.query), *(extras or {}).items()])
     return urlunsplit((scheme, parts.netloc, path, query, ""))
@@ -119,14 +125,29 @@ class RealtimeConnection:
         )
 
     async def events(self) -> AsyncIterator[Received]:
-        """Server events until the connection closes, each stamped on arrival."""
+        """Server events until the connection closes, each stamped on arrival.
+
+        Raises:
+            ConnectionFailed: a frame is no JSON object: the server speaks something else.
+        """
         try:
             while True:
                 frame = await self._socket.recv()
                 at = self._clock()
-                yield Received(json.loads(frame), at)
+                yield Received(_read(frame), at)
         except ConnectionClosed:
             return
 
     async def close(self) -> None:
         await self._socket.close()
+
+
+def _read(frame: str | bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(frame)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        shown = repr(frame if len(frame) <= 40 else frame[:40])
+        raise ConnectionFailed(f"expected events of the Realtime protocol, found a frame {shown}")
+    return event

@@ -258,4 +258,4 @@ def command() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(command))
+    sys.exit(run(command, loss="no figures were written"))

@@ -64,4 +64,5 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _not_writable(expected: str, path: Path, error: OSError) -> OutputError:
-    return OutputError(f"expected {expected} at {path}, found: {error.strerror or error}")
+    found = "a file" if isinstance(error, FileExistsError) else (error.strerror or str(error))
+    return OutputError(f"expected {expected} at {path}, found: {found}")

@@ -1,4 +1,4 @@
-"""A progress bar on standard error for whatever takes more than two seconds."""
+"""A progress bar on a terminal for whatever takes more than two seconds; elsewhere nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from clients.terminal import Terminal
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yields a function to be told how much of ``total`` is done; the bar vanishes at the end."""
+    console = Terminal(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:.0f} of {task.total:.0f}"),
         TimeElapsedColumn(),
-        console=Terminal(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,  # else an empty line is left
     )
     task = bar.add_task(what, total=total)
     with bar:
@@ -36,6 +38,7 @@ def spinner(what: str, console: Console) -> Iterator[None]:
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     bar.add_task(what, total=None)
     with bar:

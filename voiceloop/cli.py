@@ -129,8 +129,8 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.add_argument(
         "--preset",
         metavar="NAME",
-        help="which models answer: embedded, cpu, gpu, remote (default: the best whose models are "
-        "on disk and whose device is here)",
+        help="which models answer: embedded, cpu, gpu, remote (default: auto, the best whose "
+        "models are on disk and whose device is here)",
     )
     serve.add_argument(
         "--agent", metavar="FILE", help="the agent: a TOML file (default: the preset's own)"

@@ -5,6 +5,7 @@ Exit code 0: no check failed. 1: at least one did. 2: there was no server to che
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections import Counter
@@ -56,7 +57,11 @@ async def run_conformance(options: ConformanceOptions) -> int:
             n_done += 1
             status.update(f"{n_done} of {len(checks)}: {result.check.name}")
 
-        results = await run_suite(target, checks, jobs=options.jobs, on_result=tell)
+        try:
+            results = await run_suite(target, checks, jobs=options.jobs, on_result=tell)
+        except asyncio.CancelledError:
+            console.print(f"interrupted after {n_done} of {len(checks)} checks: no result is shown")
+            raise
     if options.as_json:
         print(json.dumps(report(options.url, results), indent=1))
     else:

@@ -10,6 +10,8 @@ import pytest
 
 from clients.command import run
 from clients.errors import ClientError
+from clients.progress import progress_bar, spinner
+from clients.terminal import Terminal
 
 
 def raises(error: BaseException) -> int:
@@ -81,3 +83,14 @@ def test_a_reader_that_goes_ends_a_command_quietly(command: str) -> None:
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait() == 141
+
+
+def test_where_there_is_no_terminal_no_bar_leaves_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress_bar("calls", 2) as progress:
+        progress(1)
+    with spinner("starting", Terminal()):
+        pass
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
 from clients.connection import RATE_HZ, RealtimeConnection, realtime_url
 from clients.errors import ConnectionFailed
@@ -35,10 +36,26 @@ def test_extras_join_the_query() -> None:
     assert url == "ws://host/v1/realtime?model=m&voiceloop.timeline=1"
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "ws://", "://"])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://host", "ws://", "://", "", "ws://:80", "ws://[bad", "ws://host:99999", "host:port"],
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConnectionFailed, match="expected a ws://"):
+    with pytest.raises(ConnectionFailed, match="expected an address as ws://host:port"):
         realtime_url(url)
+
+
+@pytest.mark.parametrize("frame", ["hello", "[]", b"\x00\xff"])
+async def test_a_server_that_speaks_something_else_is_one_sentence(frame: str | bytes) -> None:
+    async def says(socket: ServerConnection) -> None:
+        await socket.send(frame)
+
+    async with serve(says, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await RealtimeConnection.open(f"ws://127.0.0.1:{port}")
+        with pytest.raises(ConnectionFailed, match="expected events of the Realtime protocol"):
+            await anext(connection.events())
+        await connection.close()
 
 
 async def test_events_arrive_in_order_and_end_with_the_connection() -> None:
