@@ -133,9 +133,28 @@ def test_the_likeliest_tokens_are_not_tied_by_bf16(write_checkpoint: Callable[..
     states = 20 * torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
     truth = states @ decoder.embedding.float().T
     error = (decoder.logits(states) - truth).abs()
-    likely = decoder.logits(states).topk(N_REFINED).indices
+    likely = decoder.head(states.bfloat16()).float().topk(N_REFINED).indices
     assert error.gather(1, likely).max() < 1e-3
     assert error.max() > 0.1
+
+
+@pytest.mark.parametrize("quant", [None, "int8"])
+def test_of_tokens_that_bf16_ties_each_row_chooses_its_likeliest(
+    write_checkpoint: Callable[..., Path], quant: str | None
+) -> None:
+    folder = write_checkpoint(tie_word_embeddings=True)
+    decoder = Decoder(
+        Checkpoint(folder), read_config(folder), dtype="bf16", quant=quant, device="cpu",
+        context_length=32,
+    )  # fmt: skip
+    first, second = 40, 70
+    wanted = torch.tensor([[16.0, 16.01], [16.01, 16.0]])
+    pair = decoder.embedding[[first, second]].float()
+    near = wanted @ torch.linalg.pinv(pair).T
+    # A row of another length between them, with likely tokens of its own.
+    states = torch.stack((near[0], 9 * decoder.embedding[7].float(), near[1]))
+    assert (wanted.bfloat16() == 16).all()
+    assert decoder.logits(states).argmax(-1).tolist() == [second, 7, first]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
