@@ -70,7 +70,7 @@ def rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 
 class Norm:
-    """RMSNorm over the last dimension, from the residual's precision into the compute dtype.
+    """RMSNorm over the last dimension, from the residual's precision into `dtype`.
 
     Five small operations; torch's own takes a dozen on a CPU and thrice the time for one row.
     """
@@ -144,7 +144,7 @@ class Layer:
 
 
 class Decoder:
-    """The whole model: token ids in, logits out, KV into the pool on the way."""
+    """The whole model: token ids in, states out, KV into the pool on the way; logits of states."""
 
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, *, dtype: str, quant: str | None,
