@@ -107,6 +107,14 @@ class BargeInJudge:
             return "duck"
         return None
 
+    def is_held_by_voice(self, speech_ms: float) -> bool:
+        """The agent is held, and by a voice that has lasted for `hold_ms` without its lead-in.
+
+        A breath or a chair before a cough hastens the hold, which costs nothing. What cannot be
+        undone waits for so much.
+        """
+        return self.state == "held" and speech_ms >= self.options.hold_ms
+
     def _give_back(self) -> Action | None:
         self.hears_itself = self.hears_itself or self.is_echo()
         was = self.state

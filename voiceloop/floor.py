@@ -102,9 +102,11 @@ class Floor:
             self._caller_begins(activity)
             return
         assert self._turn is not None
-        match self._interruption.judge(activity, self._turn):
-            case "hold" if self._turn.is_fresh(activity.onset_arrival_s):
-                self._caller_begins(activity, interrupts=self._turn, retracts=True)
+        action = self._interruption.judge(activity, self._turn)
+        if self._interruption.takes_back(activity, self._turn):
+            self._caller_begins(activity, interrupts=self._turn, retracts=True)
+            return
+        match action:
             case "hold":
                 self.listener.ask_for_words()
             case "stop":

@@ -71,6 +71,11 @@ class Interruption:
                 turn.playout.resume()
         return action
 
+    def takes_back(self, activity: Activity, turn: Turn) -> bool:
+        """The caller had not finished: the answer, held in its first moment, is not wanted yet."""
+        is_fresh = turn.is_fresh(activity.onset_arrival_s)
+        return is_fresh and self._judge.is_held_by_voice(activity.speech_ms)
+
     @property
     def is_in_words(self) -> bool:
         """The sound took the floor by what it said, not by how long it went on."""

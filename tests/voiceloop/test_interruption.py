@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +76,32 @@ async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(
         ("user", "i want a latte with oat milk"),
         ("assistant", "You said i want a latte with oat milk."),
     ]
+
+
+@pytest.mark.parametrize(("soft_ms", "loud_ms", "is_taken_back"), [
+    (0, 70, False), (90, 70, False), (0, 170, True), (90, 170, True),
+])  # fmt: skip
+async def test_a_fresh_answer_is_held_at_a_short_sound_and_taken_back_at_a_voice(
+    clock: Clock, soft_ms: float, loud_ms: float, is_taken_back: bool
+) -> None:
+    recognizer = FakeRecognizer()
+    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
+    backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(100)
+        soft, loud = tone(soft_ms, RATE_HZ, amplitude=120), tone(loud_ms, RATE_HZ)
+        onset_s = clock()
+        await caller.play(np.concatenate((soft, loud)))
+        await caller.wait_quietly(6000)
+    silent = [b - a for a, b in pairwise([r.at_s for r in caller.of("response.output_audio.delta")
+              if onset_s <= r.at_s < onset_s + 0.6])]  # fmt: skip
+    if is_taken_back:
+        assert caller.statuses()[0] == "cancelled"
+    else:
+        assert caller.statuses() == ["completed"]
+        assert (max(silent) > 0.2) == (soft_ms + loud_ms >= 128)  # held at once, given back
 
 
 async def test_a_bug_in_a_turn_costs_the_turn_and_not_the_call(
