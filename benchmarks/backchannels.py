@@ -3,15 +3,17 @@
 Backchannels in several voices, bursts of noise, and true interruptions are heard over the agent's
 speech (a headset caller: no echo) by the real voice detector, the embedded recognizer and the real
 judge, offline. Counts the sounds that stop the agent for good, and how long after its onset a
-true interruption does. The recorded noise is the shared data's: without it the set is smaller,
-which the output and the results say.
+true interruption does: the duck and the hold that stay, not one that was taken back before. A
+window counts from when the caller's frame with its last sample has come. The recorded noise is the
+shared data's: without it the set is smaller, which the output and the results say.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -25,16 +27,16 @@ from benchmarks.command_line import benchmark_parser, exit_code, run
 from benchmarks.data_folder import data_folder
 from benchmarks.endpointing_set import HZ, MS
 from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
-from benchmarks.heard_turn import RECOGNIZER_LAG_MS, WINDOW, WINDOW_MS, Listening
+from benchmarks.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
 from benchmarks.synthetic_callers import PITCH_HZ, ScriptedTurn, speak
 from clients.outputs import prepare_folder
 from clients.percentiles import percentile
 from clients.recording import Samples, read_flac, to_int16
+from clients.uplink import FRAME_MS
 from clients.waveform import FULL_SCALE, room_noise, speech_start
 from voiceloop.agent import BargeIn, embedded_agent
-from voiceloop.barge_in import BargeInJudge
-from voiceloop.listener import ONSET_WINDOWS
-from voiceloop.prosody import ONSET_FRAMES, LoudnessTrack
+from voiceloop.barge_in import Action, BargeInJudge
+from voiceloop.onset import Onset
 
 Kind = Literal["backchannel", "noise", "interruption"]
 BACKCHANNELS = ("mm hmm.", "uh huh.", "yeah.", "right.", "okay.", "I see.", "yeah, right.")
@@ -43,10 +45,11 @@ INTERRUPTIONS = (
     "Stop, please.", "How much is that?", "Excuse me, I have a question.",
 )  # fmt: skip
 LEAD_MS, TRAIL_MS = 600.0, 1500.0
-# Where within the detector's windows of 32 ms a caller begins is chance: interruptions, of which
-# the time counts, begin at each of these places.
+# Where within the detector's windows of 32 ms a caller begins is chance, and it decides much: every
+# sound begins at each of these places.
 ALIGNED_MS = (0.0, 8.0, 16.0, 24.0)
 SOUND_DBFS = -25.0
+DUCKED_MS, SILENT_MS = 120, 250
 BURSTS_MS = (120.0, 300.0, 700.0, 3000.0)
 
 
@@ -59,15 +62,42 @@ class Sound:
     samples: Samples
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
-    """stopped_ms: from the waveform's onset to the stop; None where the agent goes on."""
+    """What the agent does at one sound, in ms from the waveform's onset.
+
+    ``ducked_ms``, ``held_ms``: the next write is quieter, the wire falls silent, and stays so; None
+    where it does not. ``ducks``, ``holds``: it does for a moment at least. ``stopped_ms``: None
+    where the agent goes on. ``over_ms``: the sound and the silence after it are over.
+    """
 
     sound: Sound
-    ducked_ms: float | None  # the next write is quieter
-    held_ms: float | None  # the wire falls silent
-    stopped_ms: float | None
-    words: tuple[str, ...]
+    onset_ms: float
+    over_ms: float
+    ducked_ms: float | None = None
+    held_ms: float | None = None
+    stopped_ms: float | None = None
+    ducks: bool = False
+    holds: bool = False
+    words: tuple[str, ...] = field(default=())
+
+    def act(self, action: Action, end_ms: float) -> None:
+        """What was done about the window that ended there."""
+        now_ms = FRAME_MS * math.ceil(end_ms / FRAME_MS) - self.onset_ms
+        if action in ("resume", "go_on"):
+            self.ducked_ms = self.held_ms = None
+            return
+        self.ducks = True
+        self.ducked_ms = now_ms if self.ducked_ms is None else self.ducked_ms
+        if action in ("hold", "stop"):
+            self.holds = True
+            self.held_ms = now_ms if self.held_ms is None else self.held_ms
+        if action == "stop":
+            self.stopped_ms = now_ms
+
+    def waited_ms(self, until_ms: float | None) -> float:
+        """So long, at least: what did not happen had not when the sound was over."""
+        return self.over_ms if until_ms is None else until_ms
 
 
 def recorded_noise(data: Path) -> list[Path]:
@@ -85,19 +115,18 @@ def sounds(recordings: Sequence[Path]) -> Iterator[Sound]:
             for text in texts:
                 turn = ScriptedTurn(text, voice, voice, pitch_hz, 1.0, text, (), "short")
                 spoken = speak(turn)
-                for later_ms in ALIGNED_MS if kind == "interruption" else ALIGNED_MS[:1]:
-                    yield _in_room(f"{voice}: {text}", kind, spoken, later_ms)
+                yield from in_room(f"{voice}: {text}", kind, spoken)
     rng = np.random.default_rng(1)
     for path in recordings:
         noise = read_flac(path).samples
         for length_ms in BURSTS_MS:
             start = int(rng.integers(0, len(noise) - int(length_ms * MS)))
             piece = noise[start : start + int(length_ms * MS)]
-            yield _in_room(f"{path.stem}, {length_ms:.0f} ms", "noise", piece)
+            yield from in_room(f"{path.stem}, {length_ms:.0f} ms", "noise", piece)
     for seed in range(6):
-        yield _in_room(f"cough {seed}", "noise", cough(seed))
-        yield _in_room(f"keyboard {seed}", "noise", keyboard(seed))
-        yield _in_room(f"door {seed}", "noise", door(seed))
+        yield from in_room(f"cough {seed}", "noise", cough(seed))
+        yield from in_room(f"keyboard {seed}", "noise", keyboard(seed))
+        yield from in_room(f"door {seed}", "noise", door(seed))
 
 
 def cough(seed: int) -> Samples:
@@ -126,13 +155,16 @@ def door(seed: int) -> Samples:
     return to_int16(60000 * low * np.exp(-t / 0.08))
 
 
-def _in_room(name: str, kind: Kind, samples: Samples, later_ms: float = 0.0) -> Sound:
+def in_room(name: str, kind: Kind, samples: Samples) -> Iterator[Sound]:
+    """The sound [n] at 16 kHz in a quiet room, always as loud, at each of its places."""
     loud = float(np.sqrt(np.mean(np.square(samples.astype(np.float64))))) or 1.0
     level = samples * (FULL_SCALE * 10.0 ** (SOUND_DBFS / 20.0) / loud)
-    n_lead, n_trail = int((LEAD_MS + later_ms) * MS), int(TRAIL_MS * MS)
-    whole: NDArray[np.float64] = room_noise(n_lead + len(samples) + n_trail, HZ, 1).astype(float)
-    whole[n_lead : n_lead + len(samples)] += level
-    return Sound(name, kind, to_int16(whole))
+    for later_ms in ALIGNED_MS:
+        n_lead, n_trail = int((LEAD_MS + later_ms) * MS), int(TRAIL_MS * MS)
+        n_samples = n_lead + len(samples) + n_trail
+        whole: NDArray[np.float64] = room_noise(n_samples, HZ, 1).astype(float)
+        whole[n_lead : n_lead + len(samples)] += level
+        yield Sound(f"{name} at {later_ms:.0f} ms", kind, to_int16(whole))
 
 
 class Floor:
@@ -144,25 +176,27 @@ class Floor:
         self._n_streams = 0
 
     def judge(self, sound: Sound) -> Verdict:
-        vad, listening, judge = Vad(), Listening(), BargeInJudge(self._options)
+        onset, led_in_ms = Onset(), 0.0
+        vad, listening, judge = Vad(), Listening(onset), BargeInJudge(self._options)
         self._n_streams += 1
         stream = f"{self._n_streams}"
         self._recognizer.open(stream, RecognizerOptions())
-        loudness, led_in_ms = LoudnessTrack(ONSET_FRAMES), 0.0
         onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
+        verdict = Verdict(sound, onset_ms, len(sound.samples) / MS - onset_ms)
         words: list[tuple[float, tuple[str, ...]]] = []
-        ducked_ms = held_ms = stopped_ms = None
         probabilities: list[float] = []
         for start in range(0, len(sound.samples) - WINDOW + 1, WINDOW):
             now_ms = (start + WINDOW) / MS
             window = sound.samples[start : start + WINDOW]
             probability = vad.feed(window)[0].probability
-            loudness.feed(window)
-            if listening.window(now_ms, probability) == "onset":
-                led_in_ms = max(0.0, loudness.sound_ms() - ONSET_WINDOWS * WINDOW_MS)
-            is_first_loud = listening.onset_ms is None and listening.n_loud > 0
-            if is_first_loud and loudness.sound_ms() >= self._options.duck_ms:
-                ducked_ms = now_ms - onset_ms if ducked_ms is None else ducked_ms
+            onset.feed(window)
+            match listening.window(now_ms, probability):
+                case "speech":
+                    led_in_ms = onset.led_in_ms()
+                case "loud" if judge.ducks_at_once(onset.lasting_ms()):
+                    verdict.act("duck", now_ms)
+                case "lost":
+                    verdict.act("resume", now_ms)
             self._recognizer.feed(stream, window)
             words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]
             if listening.onset_ms is None:
@@ -176,19 +210,17 @@ class Floor:
             action = judge.judge(
                 speech_ms, silence_ms, reply_ends_soon=False, voice=voice, led_in_ms=led_in_ms
             )
-            if action is not None and ducked_ms is None:
-                ducked_ms = now_ms - onset_ms
-            if action in ("hold", "stop") and held_ms is None:
-                held_ms = now_ms - onset_ms
+            if action is not None:
+                verdict.act(action, now_ms)
             if action == "stop":
-                stopped_ms = now_ms - onset_ms
                 break
             if action == "hold":
                 self._recognizer.flush(stream)
             if action == "resume":
-                listening, probabilities, words = Listening(), [], []
+                listening, probabilities, words = Listening(onset), [], []
         self._recognizer.close(stream)
-        return Verdict(sound, ducked_ms, held_ms, stopped_ms, words[-1][1] if words else ())
+        verdict.words = words[-1][1] if words else ()
+        return verdict
 
     def _words(self) -> Iterator[tuple[str, ...]]:
         while self._recognizer.has_work():
@@ -222,29 +254,29 @@ def main() -> int:
         of_it = [verdict for verdict in verdicts if verdict.sound.kind == kind]
         stopped = [verdict for verdict in of_it if verdict.stopped_ms is not None]
         shares[kind] = 100.0 * len(stopped) / len(of_it)
-        n_ducked = sum(verdict.ducked_ms is not None for verdict in of_it)
-        n_held = sum(verdict.held_ms is not None for verdict in of_it)
         print(
-            f"{kind}: {n_ducked} of {len(of_it)} duck the agent, {n_held} hold it, "
-            f"{len(stopped)} stop it"
+            f"{kind}: {sum(v.ducks for v in of_it)} of {len(of_it)} duck the agent, "
+            f"{sum(v.holds for v in of_it)} hold it, {len(stopped)} stop it"
         )
         for verdict in of_it:
             if (verdict.stopped_ms is None) == (kind == "interruption"):
                 print(f"  {verdict.sound.name}: heard {' '.join(verdict.words)!r}")
     interruptions = [v for v in verdicts if v.sound.kind == "interruption"]
-    ducked_ms = [v.ducked_ms for v in interruptions if v.ducked_ms is not None]
-    held_ms = [v.held_ms for v in interruptions if v.held_ms is not None]
+    ducked_ms = [v.waited_ms(v.ducked_ms) for v in interruptions]
+    held_ms = [v.waited_ms(v.held_ms) for v in interruptions]
     stopped_ms = [v.stopped_ms for v in interruptions if v.stopped_ms is not None]
     quiet = [v for v in verdicts if v.sound.kind != "interruption"]
     wrong = 100.0 * sum(v.stopped_ms is not None for v in quiet) / len(quiet)
+    p95_ms, n = [percentile(values, 95) for values in (ducked_ms, held_ms)], len(interruptions)
     bars = [
-        Bar("backchannels and noise that stop the agent", wrong, 5, "%"),
-        Bar("interruptions that stop it", shares["interruption"], 95, "%", at_least=True),
-        Bar("interruption, onset to silence, p95", percentile(held_ms, 95), 250),
+        Bar("backchannels and noise that stop the agent", wrong, 5, "%", n=len(quiet)),
+        Bar("interruptions that stop it", shares["interruption"], 95, "%", True, n=n),
+        Bar("interruption, onset to duck, p95", p95_ms[0], DUCKED_MS, n=n),
+        Bar("interruption, onset to silence, p95", p95_ms[1], SILENT_MS, n=n),
     ]
     print(bar_table(bars))
     times = {
-        name: {f"p{p}": percentile(values, p) for p in (50, 95)}
+        name: {f"p{p}": percentile(values, p) for p in (50, 95, 100)}
         for name, values in (
             ("onset_to_duck_ms", ducked_ms),
             ("onset_to_hold_ms", held_ms),

@@ -9,23 +9,19 @@ recognizer or an engine needs to compute is charged as a fixed lag, named below.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
 from audio.asr.pocketsphinx import PocketsphinxRecognizer
+from audio.asr.pocketsphinx_decoder import find_model
 from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
 from benchmarks.disk_cache import cached, digest
 from benchmarks.endpointing_set import MS, CallerTurn
-from voiceloop.listener import (
-    HYSTERESIS,
-    LONGEST_VAD_LAG_MS,
-    ONSET_WINDOWS,
-    PRE_ROLL_MS,
-    SPEECH_THRESHOLD,
-)
+from voiceloop.listener import HYSTERESIS, LONGEST_VAD_LAG_MS, SPEECH_THRESHOLD
+from voiceloop.onset import ONSET_MS, ONSET_WINDOWS, PRE_ROLL_MS, Heard, Onset
 from voiceloop.prosody import Prosody
 
 WINDOW = 512
@@ -63,23 +59,25 @@ class HeardWords:
 
 @dataclass(slots=True)
 class Listening:
-    """The listener's state for one stretch; `window` returns True at the first low window."""
+    """The listener's state for one stretch."""
 
+    onset: Onset = field(default_factory=Onset)
     onset_ms: float | None = None
     last_sound_ms: float = 0.0
     paused: bool = False
-    n_loud: int = 0
     speech_ms: float = 0.0
     speech_from_ms: float = 0.0
 
-    def window(self, end_ms: float, probability: float) -> str:
+    def window(self, end_ms: float, probability: float) -> Heard | Literal["paused", "resumed"]:
+        """What one window of the detector changes: the beginning as `Onset` tells it, then
+        "paused" at the first low window and "resumed" at the first loud one after it.
+        """
         if self.onset_ms is None:
-            self.n_loud = self.n_loud + 1 if probability >= SPEECH_THRESHOLD else 0
-            if self.n_loud < ONSET_WINDOWS:
-                return ""
-            self.onset_ms = self.speech_from_ms = end_ms - ONSET_WINDOWS * WINDOW_MS
-            self.last_sound_ms = end_ms
-            return "onset"
+            heard = self.onset.observe(probability >= SPEECH_THRESHOLD)
+            if heard == "speech":
+                self.onset_ms = self.speech_from_ms = end_ms - ONSET_MS
+                self.last_sound_ms = end_ms
+            return heard
         low = SPEECH_THRESHOLD - (0.0 if self.paused else HYSTERESIS)
         if probability >= low:
             self.last_sound_ms = end_ms
@@ -89,7 +87,7 @@ class Listening:
         elif not self.paused:
             self.paused = True
             return "paused"
-        return ""
+        return "nothing"
 
 
 def pauses_of(turn: CallerTurn) -> tuple[Pause, ...]:
@@ -110,7 +108,7 @@ def _pauses(turn: CallerTurn) -> list[dict[str, Any]]:
         else:
             prosody.feed(window)
         match listening.window(end_ms, vad.feed(window)[0].probability):
-            case "onset":
+            case "speech":
                 prosody.feed(np.concatenate(pre_roll))
             case "paused":
                 found.append(_paused(listening, prosody, end_ms))
@@ -138,9 +136,11 @@ class EmbeddedRecognizer:
     def __init__(self, context: str = "") -> None:
         self._options = RecognizerOptions(context=context)
         self._model = PocketsphinxRecognizer("domain")
+        files = find_model("domain")
+        self._files = digest(files.dictionary.read_bytes(), files.language.read_bytes())
 
     def hear(self, turn: CallerTurn) -> tuple[HeardWords, ...]:
-        key = digest(WORDS_VERSION, self._options.context, turn.samples.tobytes())
+        key = digest(WORDS_VERSION, self._files, self._options.context, turn.samples.tobytes())
         found = cached("heard", key, lambda: [asdict(w) for w in self._decode(turn)])
         return tuple(HeardWords(w["at_ms"], tuple(w["words"]), w["flushed"]) for w in found)
 

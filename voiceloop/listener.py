@@ -19,9 +19,7 @@ from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptio
 from voiceloop.ear import Ear, TurnInput
 from voiceloop.endpointing import End, Endpointing
 from voiceloop.errors import BackendError
-from voiceloop.onset import ONSET_MS, Onset
-from voiceloop.onset import ONSET_WINDOWS as ONSET_WINDOWS
-from voiceloop.onset import PRE_ROLL_MS as PRE_ROLL_MS
+from voiceloop.onset import ONSET_MS, PRE_ROLL_MS, Onset
 from voiceloop.prosody import Prosody
 from voiceloop.recognition import Recognition
 from voiceloop.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
