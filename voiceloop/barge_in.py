@@ -81,8 +81,8 @@ class BargeInJudge:
         speech_ms: speech of this stretch so far; silence_ms: since its last sound (0 while it
         lasts). reply_ends_soon: the agent has nearly finished, so a "yeah" is an answer to it.
         voice: mean probability of speech over the stretch. led_in_ms: sound just before it that no
-        detector calls a voice; the caller has been heard for so much longer, so the hold comes so
-        much sooner. "resume" gives the floor back when the sound is over, "go_on" takes it while
+        detector calls a voice; the caller has been heard for so much longer, so duck and hold come
+        so much sooner. "resume" gives the floor back when the sound is over, "go_on" takes it while
         the sound lasts.
         """
         if self.state == "stopped" or not self.options.enabled:
@@ -97,9 +97,10 @@ class BargeInJudge:
             return "go_on"
         if self.hears_itself and not self._content():
             return None
-        is_begun = silence_ms == 0 and speech_ms >= self.options.duck_ms
+        heard_ms = led_in_ms + speech_ms
+        is_begun = silence_ms == 0 and heard_ms >= self.options.duck_ms
         if self.state == "ducked" or (self.state == "idle" and is_begun):
-            if led_in_ms + speech_ms >= self.options.hold_ms:
+            if heard_ms >= self.options.hold_ms:
                 self.state = "held"
                 return "hold"
         if self.state == "idle" and is_begun:

@@ -27,17 +27,19 @@ def test_speech_that_goes_on_ducks_holds_and_stops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("led_in_ms", "expected"),
+    ("duck_ms", "hold_ms", "led_in_ms", "expected"),
     [
-        (0.0, [(64, "duck"), (128, "hold")]),
-        (40.0, [(64, "duck"), (96, "hold")]),
-        (70.0, [(64, "hold")]),
+        (60, 128, 0.0, [(64, "duck"), (128, "hold")]),
+        (60, 128, 40.0, [(64, "duck"), (96, "hold")]),
+        (60, 128, 70.0, [(64, "hold")]),
+        (150, 250, 0.0, [(160, "duck"), (256, "hold")]),
+        (150, 250, 100.0, [(64, "duck"), (160, "hold")]),
     ],
 )
-def test_sound_that_led_into_the_voice_hastens_the_hold_and_nothing_else(
-    led_in_ms: float, expected: list[tuple[int, str]]
+def test_sound_that_led_into_the_voice_hastens_duck_and_hold_and_nothing_else(
+    duck_ms: int, hold_ms: int, led_in_ms: float, expected: list[tuple[int, str]]
 ) -> None:
-    judge = BargeInJudge(BargeIn())
+    judge = BargeInJudge(BargeIn(duck_ms=duck_ms, hold_ms=hold_ms))
     found = []
     for ms in range(32, 1056, 32):
         action = judge.judge(ms, 0, reply_ends_soon=False, led_in_ms=led_in_ms)
