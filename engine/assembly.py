@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .calibrate import ScaledCheckpoint, calibrate
 from .device import open_device
+from .end_of_turn import read_head
 from .loader import Checkpoint, ModelConfig, read_config
 from .model import Decoder
 from .speculative import Drafter, ModelDrafter, NgramDrafter
@@ -15,8 +16,10 @@ from .text import Text
 from .types import CheckpointError, ConfigError, EngineConfig
 
 
-def read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:
-    """Tokenizer and decoder of one folder, fitting each other.
+def read_model(
+    model_dir: Path, config: EngineConfig, *, is_draft: bool = False
+) -> tuple[Text, Decoder]:
+    """Tokenizer and decoder of one folder, fitting each other; no words are staged for a draft.
 
     Raises: CheckpointError, TemplateError, ConfigError.
     """
@@ -45,6 +48,7 @@ def read_model(model_dir: Path, config: EngineConfig) -> tuple[Text, Decoder]:
         device=device.torch_name,
         context_length=length,
         make_linear=device.make_linear,
+        end_head=None if is_draft else read_head(model_dir, model.hidden_size, device.torch_name),
     )
     return text, decoder
 
@@ -71,7 +75,7 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
         yield NgramDrafter()
     length = context_length(decoder.config, config)
     if config.draft_dir is not None:
-        draft_text, draft = read_model(config.draft_dir, config)
+        draft_text, draft = read_model(config.draft_dir, config, is_draft=True)
         if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
             raise CheckpointError(
                 f"{config.draft_dir}: expected the target's tokenizer, found another"

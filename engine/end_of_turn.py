@@ -24,15 +24,17 @@ SENTENCE_ENDS = frozenset({".", "?", "!", "...", "…", "。", "？", "！"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EndHead:
-    """Two layers, fp32: inner.weight [n_inner, hidden], outer.weight [1, n_inner], biases."""
+    """Two layers, fp32: inner_weight [n, hidden], inner_bias [n], outer_weight [1, n], bias [1]."""
 
-    tensors: dict[str, Tensor]
+    inner_weight: Tensor
+    inner_bias: Tensor
+    outer_weight: Tensor
+    outer_bias: Tensor
 
     def __call__(self, states: Tensor) -> Tensor:
         """P(end of turn), fp32 [rows], of the states [rows, hidden] after the final norm."""
-        get = self.tensors.__getitem__
-        inner = gelu(linear(states.float(), get("inner.weight"), get("inner.bias")))
-        return linear(inner, get("outer.weight"), get("outer.bias"))[:, 0].sigmoid()
+        inner = gelu(linear(states.float(), self.inner_weight, self.inner_bias))
+        return linear(inner, self.outer_weight, self.outer_bias)[:, 0].sigmoid()
 
 
 def read_head(model_dir: Path, hidden_size: int, device: str) -> EndHead | None:
@@ -42,23 +44,31 @@ def read_head(model_dir: Path, hidden_size: int, device: str) -> EndHead | None:
         return None
     try:
         found = load_file(path)
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: expected safetensors, found {error}") from None
-    n_inner = max([1, *found["inner.weight"].shape[:1]]) if "inner.weight" in found else 1
-    shapes = {
-        "inner.weight": (n_inner, hidden_size),
-        "inner.bias": (n_inner,),
-        "outer.weight": (1, n_inner),
-        "outer.bias": (1,),
-    }
-    for name, shape in shapes.items():
-        if name not in found:
+
+    def read(name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        tensor = found.get(name)
+        if tensor is None:
             raise MissingTensor(f"{path}: expected a tensor {name}, found none")
-        if tuple(found[name].shape) != shape:
+        if shape is not None and tuple(tensor.shape) != shape:
             raise WrongShape(
-                f"{path}: expected {name} of shape {list(shape)}, found {list(found[name].shape)}"
+                f"{path}: expected {name} of shape {list(shape)}, found {list(tensor.shape)}"
             )
-    return EndHead({name: found[name].to(device, torch.float32) for name in shapes})
+        if not tensor.isfinite().all():
+            raise CheckpointError(f"{path}: expected finite numbers in {name}, found others")
+        return tensor.to(device, torch.float32)
+
+    inner = read("inner.weight")
+    if inner.dim() != 2 or len(inner) == 0 or inner.shape[1] != hidden_size:
+        raise WrongShape(
+            f"{path}: expected inner.weight of shape [1 or more, {hidden_size}], "
+            f"found {list(inner.shape)}"
+        )
+    n = len(inner)
+    return EndHead(
+        inner, read("inner.bias", (n,)), read("outer.weight", (1, n)), read("outer.bias", (1,))
+    )
 
 
 def end_ids(text: Text) -> tuple[int, ...]:

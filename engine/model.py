@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from .attention import Plan, attend
-from .end_of_turn import read_head
+from .end_of_turn import EndHead
 from .kv_cache import KvPool
 from .linear import Linear, MakeLinear, lay_together, make_linear
 from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
@@ -149,9 +149,10 @@ class Decoder:
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, *, dtype: str, quant: str | None,
         device: str, context_length: int, make_linear: MakeLinear = make_linear,
+        end_head: EndHead | None = None,
     ) -> None:  # fmt: skip
-        """Raises: CheckpointError."""
-        self.config, self.device = config, device
+        """end_head: reads the states after staged words. Raises: CheckpointError."""
+        self.config, self.device, self.end_head = config, device, end_head
         self.dtype = TORCH_DTYPES[dtype]
         shape = (config.vocab_size, config.hidden_size)
         embedding = checkpoint.tensor("model.embed_tokens.weight", shape)
@@ -168,7 +169,6 @@ class Decoder:
             Layer(checkpoint, config, i, quant, self.dtype, device, make_linear)
             for i in range(config.n_layers)
         ]
-        self.end_head = read_head(checkpoint.model_dir, config.hidden_size, device)
         lay_together([p for layer in self.layers for p in layer.products()] + [self.head])
         n_positions = context_length + MAX_AHEAD
         self.rope = Rope(config.rope, config.head_dim, n_positions, self.dtype, device)

@@ -127,6 +127,9 @@ def test_graphs_ask_the_head_too(tiny_model: Path, tmp_path: Path) -> None:
         (head_tensors() | {"inner.bias": torch.tensor(1.0)}, "expected inner.bias of shape"),
         ({"inner.bias": torch.ones(8)}, "expected a tensor inner.weight"),
         (head_tensors() | {"inner.weight": torch.tensor(1.0)}, "expected inner.weight of shape"),
+        (head_tensors() | {"inner.weight": torch.ones(8, 32, 1)}, "expected inner.weight of shape"),
+        (head_tensors() | {"outer.bias": torch.tensor([torch.nan])}, "expected finite numbers"),
+        (head_tensors() | {"inner.bias": torch.full((8,), torch.inf)}, "expected finite numbers"),
         (None, "expected safetensors"),
     ],
 )
@@ -142,3 +145,25 @@ def test_a_malformed_head_is_refused(
         (folder / HEAD_FILE).write_bytes(b"not tensors")
     with pytest.raises(CheckpointError, match=complaint):
         make_engine(folder)
+
+
+def test_a_head_that_cannot_be_read_is_named(
+    make_engine: MakeEngine, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = with_head(tiny_model, tmp_path, head_tensors())
+
+    def denied(path: Path) -> dict[str, torch.Tensor]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("engine.end_of_turn.load_file", denied)
+    with pytest.raises(CheckpointError, match=r"end_of_turn.*expected safetensors, found .*denied"):
+        make_engine(folder)
+
+
+def test_nobody_reads_the_head_of_a_draft_model(
+    make_engine: MakeEngine, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = with_head(tiny_model, tmp_path, head_tensors())
+    (folder / HEAD_FILE).write_bytes(b"not tensors")
+    engine = make_engine(draft_dir=folder)
+    assert engine.runner.decoder.end_head is None
