@@ -41,7 +41,7 @@ def test_sound_that_led_into_the_voice_hastens_duck_and_hold_and_nothing_else(
 ) -> None:
     judge = BargeInJudge(BargeIn(duck_ms=duck_ms, hold_ms=hold_ms))
     found = []
-    for ms in range(32, 1056, 32):
+    for ms in range(64, 1056, 32):  # speech begins with two windows
         action = judge.judge(ms, 0, reply_ends_soon=False, led_in_ms=led_in_ms)
         if action is not None:
             found.append((ms, action))
