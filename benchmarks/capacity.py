@@ -22,6 +22,7 @@ from clients.outputs import prepare_folder
 from clients.server_process import running_server
 from clients.stage_colors import color_of
 from clients.waterfall import stage_names
+from clients.waterfall_png import check_matplotlib
 
 BROKEN_P95_MS = 1000.0
 GOOD_MS = 800.0
@@ -126,6 +127,7 @@ def main() -> int:
         help="seed of the room noise (default: %(default)s)",
     )  # fmt: skip
     chosen = parser.parse_args()
+    check_matplotlib("the picture of the results")
     prepare_folder(RESULTS)
     rows: list[dict[str, Any]] = []
     partial = early_end(measure(chosen.most, chosen.turns, chosen.seed, rows))

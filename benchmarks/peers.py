@@ -40,6 +40,7 @@ from clients.outputs import prepare_folder
 from clients.percentiles import Distribution
 from clients.progress import progress_bar
 from clients.server_process import ServerProcess, running_server
+from clients.waterfall_png import check_matplotlib
 
 HERE = Path(__file__).resolve().parent
 LISTENS_AT_HZ = {"pipecat": 16_000, "livekit": 24_000}  # each one's own default
@@ -312,6 +313,7 @@ def main() -> int:
         arguments.error(f"--barge-ins: expected at most --turns ({n_turns}), found {n_barge_ins}")
     variants = tuple(dict.fromkeys(chosen.variant or VARIANTS))
     settings = Settings(n_turns, n_barge_ins, variants, chosen.delays_ms, chosen.seed)
+    check_matplotlib("the picture of the results")
     prepare_folder(RESULTS)
     measured: dict[str, list[MeasuredTurn]] = {variant: [] for variant in variants}
     partial = early_end(measure(settings, measured))

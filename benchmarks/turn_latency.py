@@ -41,6 +41,7 @@ from clients.outputs import prepare_folder
 from clients.progress import progress_bar
 from clients.server_process import SERVE, ServerProcess, running_server
 from clients.simulated_call import CallOptions, SimulatedCall
+from clients.waterfall_png import check_matplotlib
 
 EXTRAS = {"voiceloop.timeline": "1"}
 FAKE_SERVER = (sys.executable, "-m", "benchmarks.fake_server")
@@ -325,6 +326,7 @@ def main() -> int:
     chosen = arguments.parse_args()
     check_together(arguments, chosen)
     settings = settings_of(chosen)
+    check_matplotlib("the picture of the results")
     prepare_folder(settings.log_folder)
     every = {name: Measured() for name in settings.variants}
     partial = early_end(measure(settings, every))

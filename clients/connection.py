@@ -64,6 +64,17 @@ def realtime_url(url: str, extras: dict[str, str] | None = None) -> str:
     return urlunsplit((scheme, parts.netloc, path, query, ""))
 
 
+def authorization(key: str | None) -> dict[str, str]:
+    """The header that carries a key, none without one.
+
+    Raises:
+        ConnectionFailed: no header can carry it; the message does not show it.
+    """
+    if key and not (key.isascii() and key.isprintable()):
+        raise ConnectionFailed("expected a key of printable ASCII characters, found others in it")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 class RealtimeConnection:
     """One open session. ``send`` and ``events`` may be used by different tasks."""
 
@@ -81,17 +92,17 @@ class RealtimeConnection:
         """Connect.
 
         Raises:
-            ConnectionFailed: nobody listens there, or the server refused.
+            ConnectionFailed: nobody listens there, the server refused, or the key is none.
         """
         address = realtime_url(url, extras)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = authorization(key)
         try:
             # Base64 PCM hardly compresses and deflating it costs more than the bytes saved.
             # max_size: a server may send frames up to its own limit; this one sends < 1 MiB.
             socket = await connect(
                 address, additional_headers=headers, compression=None, max_size=4 * 1024 * 1024
             )
-        except (OSError, InvalidHandshake, InvalidURI, TimeoutError) as error:
+        except (OSError, InvalidHandshake, InvalidURI, TimeoutError, UnicodeError) as error:
             raise ConnectionFailed(
                 f"expected a Realtime server at {url}, found none: {error}"
             ) from error

@@ -15,15 +15,15 @@ from clients.waterfall_svg import ticks
 INK, SOFT, GRID, PAPER = "#1f2328", "#6a737d", "#e6e3dc", "#fbfaf7"
 
 
-def check_matplotlib() -> None:
-    """Called before a call is played, not after it.
+def check_matplotlib(picture: str = "waterfall.png") -> None:
+    """Called before a call is played, not after it. ``picture``: what it is wanted for.
 
     Raises:
         ClientError: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
         raise ClientError(
-            "expected matplotlib for waterfall.png, found none: pip install 'voiceloop[embedded]'"
+            f"expected matplotlib for {picture}, found none: pip install 'voiceloop[embedded]'"
         )
 
 

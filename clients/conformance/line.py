@@ -20,7 +20,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from clients.conformance.check import Failed, Json, Target
-from clients.connection import realtime_url
+from clients.connection import authorization, realtime_url
 from clients.errors import ConnectionFailed
 from clients.recording import Samples
 
@@ -152,7 +152,7 @@ def error_text(event: Json) -> str:
 
 
 def key_headers(target: Target) -> dict[str, str]:
-    return {"Authorization": f"Bearer {target.key}"} if target.key else {}
+    return authorization(target.key)
 
 
 @asynccontextmanager
@@ -183,7 +183,7 @@ async def opened(
         raise Failed(
             f"expected the connection to be accepted, found HTTP {error.response.status_code}"
         ) from None
-    except (OSError, InvalidHandshake, TimeoutError) as error:
+    except (OSError, InvalidHandshake, TimeoutError, UnicodeError) as error:
         raise Failed(f"expected the connection to be accepted, found {error}") from None
     async with socket:
         yield Line(socket, target)

@@ -45,6 +45,18 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         realtime_url(url)
 
 
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "two\nlines"])
+async def test_a_key_that_no_header_carries_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ConnectionFailed, match="printable ASCII") as refused:
+        await RealtimeConnection.open("ws://127.0.0.1:1", key=key)
+    assert key not in str(refused.value)
+
+
+async def test_a_host_that_no_name_can_be_is_one_sentence() -> None:
+    with pytest.raises(ConnectionFailed, match=r"expected a Realtime server at ws://a\.\.b"):
+        await RealtimeConnection.open("ws://a..b")
+
+
 @pytest.mark.parametrize("frame", ["hello", "[]", b"\x00\xff"])
 async def test_a_server_that_speaks_something_else_is_one_sentence(frame: str | bytes) -> None:
     async def says(socket: ServerConnection) -> None:

@@ -232,11 +232,10 @@ def test_a_busy_port_is_named() -> None:
     first.close()
 
 
-def test_a_host_that_is_none_is_named() -> None:
-    with pytest.raises(
-        ConfigError, match="host: expected an address, found 'no.such.host.invalid'"
-    ):
-        listen("no.such.host.invalid", 0)
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "two..dots"])
+def test_a_host_that_is_none_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"host: expected an address, found '{host}'"):
+        listen(host, 0)
 
 
 def test_the_listening_socket_holds_little() -> None:
