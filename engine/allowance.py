@@ -30,7 +30,7 @@ class Allowances:
         return account is None or account.n_wasted < self._n_free + account.n_used
 
     def settle(self, session: str, n_used: int, n_wasted: int) -> None:
-        """Book a draft; salvage later turns waste into use with a negative `n_wasted`."""
+        """Book tokens of a draft, once it is known what became of them."""
         account = self._accounts.setdefault(session, Account())
         account.n_used += n_used
         account.n_wasted += n_wasted

@@ -82,6 +82,7 @@ class Branch:
         self.draft: Draft | None = None
         self.n_speculated = 0  # in this turn
         self.n_discarded = 0  # of those, thrown away
+        self.n_inherited = 0  # of dropped drafts, yet to be verified by what took their place
         self.closed = False
         self._home = home
         self._n_drafts = 0
@@ -125,7 +126,7 @@ class Branch:
         self._require_context(n_prompt)
         reply = self._home.new_reply(n_prompt, params)
         reply.proposals = _said_in(self.draft, reply)
-        self._drop_draft()
+        self._drop_draft(is_inherited=True)
         self._n_drafts += 1
         draft_id = f"{self.branch_id}/draft-{self._n_drafts}"
         self.draft = Draft(draft_id, list(tail_tokens), reply)
@@ -152,20 +153,11 @@ class Branch:
         if usable is not None and self._adopt(usable, reply, target):
             return
         reply.proposals = _said_in(usable, reply)
-        self._drop_draft()
+        self._drop_draft(is_inherited=usable is not None)
         self.reply = reply
         self._aim(target)
         reply.count(cached_tokens=self.sequence.n_resident, discarded_tokens=self.n_discarded)
         self.n_discarded = 0
-
-    def salvaged(self, n_tokens: int) -> None:
-        """So many tokens of a dropped draft stood after all: in the reply, or in the next draft."""
-        if self.reply is not None:
-            self.reply.count(discarded_tokens=-n_tokens)
-            self._home.speculated(self.session, n_tokens, -n_tokens)
-        else:
-            self.n_discarded -= n_tokens
-            self._home.speculated(self.session, 0, -n_tokens)
 
     def cancel(self) -> None:
         """End the reply under way with `Done("cancelled")`; the branch stays usable."""
@@ -184,6 +176,19 @@ class Branch:
         self._home.forget(self)
 
     # -- what a step reports ---------------------------------------------------------------------
+
+    def verified(self, n_stood: int, n_left: int) -> None:
+        """Of what a dropped draft said so much stands, in the reply or in the draft after it.
+
+        n_left: tokens of it still to be verified; where none are, the rest was for nothing.
+        """
+        if not self.n_inherited:
+            return
+        self.n_inherited -= n_stood
+        if self.reply is not None:
+            self._home.speculated(self.session, n_stood, 0)
+        if not n_left:
+            self._discard_inherited()
 
     def emit(self, output: list[str | ParsedCall]) -> None:
         """Send output of the committed reply."""
@@ -221,6 +226,7 @@ class Branch:
         """End the committed reply; it becomes history that others may share."""
         reply = self.reply
         assert reply is not None
+        self._discard_inherited()
         self.reply, self.admitted = None, False
         self.n_history = len(self.sequence.tokens)
         self.history_published = True
@@ -303,14 +309,25 @@ class Branch:
             self.finish(drafted.finish_reason)
         return True
 
-    def _drop_draft(self) -> None:
+    def _drop_draft(self, *, is_inherited: bool = False) -> None:
+        """is_inherited: what it said is verified by what takes its place, and booked then."""
         if self.draft is not None:
-            n_tokens = len(self.draft.reply.tokens)
-            self.n_discarded += n_tokens
-            self._home.speculated(self.session, 0, n_tokens)
+            self.n_inherited += len(self.draft.reply.tokens)
             self.stop_draft("cancelled")
             self.draft.release()
             self.draft = None
+        if not is_inherited:
+            self._discard_inherited()
+
+    def _discard_inherited(self) -> None:
+        """Book what nobody will verify any more."""
+        n_wasted, self.n_inherited = self.n_inherited, 0
+        if n_wasted:
+            self._home.speculated(self.session, 0, n_wasted)
+            if self.reply is None:
+                self.n_discarded += n_wasted
+            else:
+                self.reply.count(discarded_tokens=n_wasted)
 
 
 def _said_in(draft: Draft | None, reply: Reply) -> list[int]:

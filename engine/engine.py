@@ -308,8 +308,7 @@ class Engine:
             return
         try:
             sampled = self._verify(task.reply, sequence.tokens, outcome)
-            if not task.reply.tokens and len(sampled) > 1:
-                branch.salvaged(len(sampled) - 1)
+            branch.verified(len(sampled) - 1, len(task.reply.proposals))
         except GrammarError as error:
             sequence.n_resident = len(sequence.tokens)
             self._conclude(task, [], str(error))
@@ -379,8 +378,10 @@ class Engine:
         n_taken = len(reply.tokens) - n_before
         sequence.truncate(len(sequence.tokens) - len(sampled) + n_taken)
         if task.service is Service.SPECULATIVE:
-            branch.n_speculated += n_taken
-            self._totals["speculated_tokens"] += n_taken
+            # What was said before and stood is counted already.
+            n_new = max(0, n_taken - task.n_accepted) if task.extension.proposals else n_taken
+            branch.n_speculated += n_new
+            self._totals["speculated_tokens"] += n_new
         self._conclude(task, output, error)
 
     def _conclude(self, task: Task, output: list[str | ParsedCall], error: str | None) -> None:

@@ -53,7 +53,7 @@ def test_a_session_that_only_wastes_stops_speculating() -> None:
     allowances.settle("s", n_used=0, n_wasted=10)
     assert not allowances.allows("s")
     assert allowances.allows("another")
-    allowances.settle("s", n_used=3, n_wasted=-3)  # salvaged after all
+    allowances.settle("s", n_used=1, n_wasted=0)
     assert allowances.allows("s")
 
 
@@ -159,6 +159,42 @@ def test_a_draft_keeps_what_the_draft_before_it_said_the_same_way(make_engine: M
     branch.commit([5] * 20 + [8], GREEDY, draft)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     assert (done.usage.adopted_tokens, done.usage.discarded_tokens) == (len(first), 1)
+
+
+def test_what_the_next_draft_verifies_is_no_waste_and_counts_once(make_engine: MakeEngine) -> None:
+    engine = make_engine(speculation_waste_tokens=4)
+    branch = engine.branch("drafter")
+    branch.stage([5] * 20)
+    for _ in range(4):
+        draft = branch.speculate([8], GREEDY)
+        ended = [event for event in drain(engine) if isinstance(event, DraftDone)]
+        assert [(event.finish_reason, event.n_tokens) for event in ended[-1:]] == [("length", 6)]
+    assert branch.n_discarded == 3  # the last of each: a pass samples one more itself
+    assert branch.n_speculated == engine.metrics()["speculated_tokens"] == 9
+    branch.commit([5] * 20 + [8], GREEDY, draft)
+    (done,) = [event for event in drain(engine) if isinstance(event, Done)]
+    assert (done.usage.adopted_tokens, done.usage.discarded_tokens) == (6, 3)
+    assert engine.metrics()["discarded_tokens"] == 3
+
+
+@pytest.mark.parametrize("end", ["cancel", "close", "no draft named"])
+def test_what_nobody_verifies_any_more_is_waste(make_engine: MakeEngine, end: str) -> None:
+    engine = make_engine(speculation_waste_tokens=6)
+    branch = engine.branch("drafter", session="caller")
+    branch.stage([5] * 20)
+    branch.speculate([8], GREEDY)
+    drain(engine)
+    draft = branch.speculate([8], GREEDY)
+    branch.commit([5] * 20 + [9], GREEDY, draft if end in ("cancel", "close") else None)
+    if end == "cancel":
+        branch.cancel()
+    elif end == "close":
+        branch.close()
+    events = drain(engine)
+    done = [event for event in [*engine.outbox, *events] if isinstance(event, Done)]
+    assert [event.usage.discarded_tokens for event in done] == ([] if end == "close" else [6])
+    assert engine.metrics()["discarded_tokens"] == 6
+    assert not engine.allowances.allows("caller")
 
 
 @pytest.mark.parametrize("drafts_again", [False, True])
