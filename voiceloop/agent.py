@@ -111,7 +111,8 @@ class Crisis:
 class AgentConfig:
     """The agent: what ``agent.toml`` holds.
 
-    ``fallback`` is said where the model answers a caller with nothing at all; silence is no answer.
+    ``fallback`` is said where the model answers a caller with nothing at all, or fails; silence is
+    no answer.
     """
 
     name: str = "Agent"

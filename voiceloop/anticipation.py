@@ -27,7 +27,7 @@ from voiceloop.backends import (
     ToolCall,
 )
 from voiceloop.config import Ahead
-from voiceloop.errors import BackendError, Overloaded, VoiceLoopError
+from voiceloop.errors import BackendError, Overloaded, VoiceLoopError, error_of
 
 ReplyEvent = DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Generated
 MAX_UNREAD_EVENTS = 512  # a reply's tokens; a reader that is later than this waits
@@ -102,10 +102,10 @@ class LiveBranch:
                         self.draft_is_lost = True
                     await self._events.put(event)
             raise BackendError("expected the reply's events, found the branch closed")
-        except VoiceLoopError as error:
-            self._failure = error
+        except Exception as error:  # a bug costs a turn, not the call
+            self._failure = error_of(error)
             self._opened.set()
-            await self._events.put(error)
+            await self._events.put(self._failure)
         finally:
             if self._branch is not None:
                 await self._branch.close()

@@ -191,8 +191,12 @@ class Floor:
             self._turns.forget_ahead()
         self._protocol.transcription_failed(item_id, error.message)
         if awaited.respond and self._protocol.active_response is None:
-            self._protocol.open_response().close("failed", error=error)
-            self._metrics.turns.labels(outcome="failed").inc()
+            response = self._protocol.open_response()
+            if self._caller_open:  # who has begun again is not spoken over
+                response.close("failed", error=error)
+                self._metrics.turns.labels(outcome="failed").inc()
+            else:
+                self._turns.begin(response, turn.timeline, "", failure=error)
         self._settle()
 
     def _commit_late(self) -> str:

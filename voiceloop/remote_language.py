@@ -28,7 +28,7 @@ from voiceloop.backends import (
     ToolCall,
     Usage,
 )
-from voiceloop.errors import BackendError
+from voiceloop.errors import BackendError, error_of
 from voiceloop.event_stream import EventStream
 from voiceloop.remote import RemoteService
 
@@ -108,9 +108,10 @@ class RemoteBranch(EventStream[LanguageEvent]):
     async def _write_draft(self, draft: _Draft) -> None:
         try:
             await self._generate(draft.params, draft)
-        except BackendError as error:
+        except Exception as error:  # a bug too: somebody waits for this
+            failure = error_of(error)
             if draft.is_committed:
-                self.fail(error)
+                self.fail(failure)
             elif self._draft is draft:
                 self._draft = None
                 self.deliver(DraftDone(draft.number, "lost"))
@@ -147,8 +148,8 @@ class RemoteBranch(EventStream[LanguageEvent]):
     async def _reply(self, params: GenerateParams) -> None:
         try:
             await self._generate(params)
-        except BackendError as error:
-            self.fail(error)
+        except Exception as error:  # as above
+            self.fail(error_of(error))
 
     async def _generate(self, params: GenerateParams, draft: _Draft | None = None) -> None:
         started = monotonic()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from voiceloop.backends import GenerateParams, ToolCall, Usage
+from voiceloop.errors import VoiceLoopError
 
 MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
 
@@ -20,6 +21,7 @@ class ReplyRound:
     """One response: what the model said and called in it.
 
     n_deltas, n_draft_deltas: pieces of text that came of the reply, and of drafts of it before.
+    failure: what kept the model from ending it.
     """
 
     calls: list[ToolCall] = field(default_factory=list)
@@ -27,6 +29,7 @@ class ReplyRound:
     reported: Usage | None = None
     n_deltas: int = 0
     n_draft_deltas: int = 0
+    failure: VoiceLoopError | None = None
     _told: Usage | None = None
 
     def take_usage(self) -> Usage:
@@ -51,10 +54,10 @@ class ReplyRound:
 
 
 class Rounds:
-    """The rounds of one turn, one after the other."""
+    """The rounds of one turn, one after the other. failure: what keeps the first from a reply."""
 
-    def __init__(self) -> None:
-        self._rounds = [ReplyRound()]
+    def __init__(self, failure: VoiceLoopError | None = None) -> None:
+        self._rounds = [ReplyRound(failure=failure)]
 
     @property
     def latest(self) -> ReplyRound:

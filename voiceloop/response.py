@@ -242,7 +242,8 @@ class ResponseHandle:
             if reason is not None:
                 details["reason"] = reason
             if error is not None:
-                details["error"] = {"type": error.type, "code": error.wire_code}
+                told = {"type": error.type, "code": error.wire_code, "message": error.message}
+                details["error"] = told
         used = self.usage_so_far() if usage is None else usage
         wire = usage_to_wire(used, self.input_audio_ms, self._output_audio_ms)
         body = self._body(status, details=details, usage=wire)

@@ -1,4 +1,4 @@
-"""Answers that the agent file itself gives to the model's calls.
+"""The calls of a turn: which may be made, and the answers that the agent file itself gives.
 
 Owns when such a tool is called: at the turn that was committed, once; before that only where the
 agent file says that it has no side effects. Other tools are the client's.
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import DraftCall, Tool, ToolCall
+from voiceloop.backends import ChatMessage, DraftCall, Tool, ToolCall
+from voiceloop.items import FunctionCallOutput
+from voiceloop.protocol import Protocol
 
 
 class ToolAnswers:
@@ -19,7 +21,12 @@ class ToolAnswers:
         own = agent.session_settings().tools
         # A client's tool may have the name of one of the agent file's: then it is the client's.
         self._tools = {tool.name: agent.tool(tool.name) for tool in offered if tool in own}
+        self._names = {tool.name for tool in offered}
         self._ahead: dict[tuple[str, str], str] = {}
+
+    def admits(self, call: ToolCall, tool_choice: str) -> bool:
+        """A call of nothing that exists nobody could answer; and a reply may have to speak."""
+        return call.name in self._names and tool_choice != "none"
 
     def call_ahead(self, call: DraftCall) -> None:
         """A drafted reply would make this call."""
@@ -48,3 +55,14 @@ class ToolAnswers:
                 return None
             found.append((call, answer))
         return found or None
+
+
+def as_results(
+    answers: Sequence[tuple[ToolCall, str]], protocol: Protocol | None
+) -> tuple[ChatMessage, ...]:
+    """The answers as the model is given them; with a protocol, as items of its conversation too."""
+    for call, answer in answers:
+        if protocol is not None:
+            item_id = protocol.new_id("item")
+            protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
+    return tuple(ChatMessage("tool", answer, (), call.call_id) for call, answer in answers)

@@ -35,14 +35,13 @@ from voiceloop.backends import (
 )
 from voiceloop.ear import TurnInput
 from voiceloop.errors import BackendError, BackendTimeout, VoiceLoopError, error_of
-from voiceloop.items import FunctionCallOutput
 from voiceloop.playout import Chunk, Pacer
 from voiceloop.reply_plan import ReplyPlan
 from voiceloop.reply_round import MAX_ROUNDS, ReplyRound, Rounds
 from voiceloop.response import CloseReason, ResponseHandle
 from voiceloop.services import Services
 from voiceloop.telemetry import TurnTimeline
-from voiceloop.tool_answers import ToolAnswers
+from voiceloop.tool_answers import ToolAnswers, as_results
 from voiceloop.utterance import Utterance
 
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
@@ -61,6 +60,7 @@ class Turn:
         timeline: TurnTimeline,
         *,
         fixed_text: str | None = None,
+        failure: VoiceLoopError | None = None,
         not_before_s: float = 0.0,
         drafting: Drafting | None = None,
         speaks_ahead: bool = True,
@@ -73,7 +73,7 @@ class Turn:
         self.wasted_audio_ms = 0.0
         self.released_s: float | None = None
         self.on_done: Callable[[Turn], None] | None = None
-        self._rounds = Rounds()
+        self._rounds = Rounds(failure)
         self._services = services
         self._fixed_text = fixed_text
         self._drafting = drafting
@@ -172,10 +172,6 @@ class Turn:
             raise RuntimeError("expected a released turn, found one that is held")
         return self._response
 
-    @property
-    def _is_out_of_band(self) -> bool:
-        return self._response is not None and self._response.is_out_of_band
-
     def cancel(self) -> None:
         """Silence now, for good; idempotent. The response itself is closed by who cancels."""
         if self.outcome is None:
@@ -226,7 +222,7 @@ class Turn:
             elif self._fixed_text is None:
                 anticipation = self._services.anticipation
                 # What the caller is saying is staged for the reply to it, not for one beside it.
-                begin = anticipation.begin if self._is_out_of_band else anticipation.adopt
+                begin = anticipation.begin if self.response.is_out_of_band else anticipation.adopt
                 live, tail = begin(tail, self.plan.tools)
             await self._answer(live, tail)
             await self.playout.played_out()
@@ -234,9 +230,8 @@ class Turn:
             self._close("cancelled")
             raise
         except (Exception, BaseExceptionGroup) as error:  # a bug costs a turn, not the call
-            self.failure = error_of(error)
             self.utterance.stop()
-            self._close("failed", self.failure)
+            self._close("failed", error_of(error))
         finally:
             if live is not None and self._drafting is None:
                 live.close()
@@ -252,8 +247,7 @@ class Turn:
 
     def _close(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
         """End the response on the wire, unless whoever cancelled has done so."""
-        if self.outcome is None:
-            self.outcome = outcome
+        self.outcome, self.failure = self.outcome or outcome, error or self.failure
         if self._response is None:
             return
         reason: CloseReason | None = "max_output_tokens" if outcome == "incomplete" else None
@@ -263,9 +257,10 @@ class Turn:
     async def _answer(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> None:
         for n_more in reversed(range(MAX_ROUNDS)):
             done = await self._one_round(live, tail)
+            if done.failure is not None:
+                self._close("failed", done.failure)
+                return
             results = self._tools.of(done.calls)
-            if done.finish_reason == "cancelled":
-                raise BackendError("expected a whole reply, found it cancelled by the model")
             self._close("incomplete" if done.finish_reason == "length" else "completed")
             if results is None or not n_more:
                 return
@@ -289,10 +284,26 @@ class Turn:
     async def _generate(
         self, live: LiveBranch | None, tail: tuple[ChatMessage, ...], done: ReplyRound
     ) -> None:
-        if live is None:
-            await self._write(self._fixed_text or "")
-            self.utterance.finish()
-            return
+        """The model has the word; where it says nothing or fails, the fallback is said.
+
+        Raises: what failed a reply that is held: nobody waits for it.
+        """
+        try:
+            if live is None:
+                await self._write(self._fixed_text or "")
+            else:
+                await self._ask(live, tail, done)
+        except Exception as error:  # a bug costs a turn, not the call
+            if self._response is None:
+                raise
+            done.failure = error_of(error)
+        is_mute = live is not None and not done.calls and not self.utterance.has_words
+        if self.plan.speaks and (is_mute or done.failure is not None):
+            self.utterance.say_last(self._services.agent.fallback)
+        self.utterance.finish()
+        self.utterance.let_go()
+
+    async def _ask(self, live: LiveBranch, tail: tuple[ChatMessage, ...], done: ReplyRound) -> None:
         limit_s = None if self._drafting is not None else GENERATE_DEADLINE_S
         is_held, self._held = self._held is not None, None
         try:
@@ -302,9 +313,7 @@ class Turn:
                 self.timeline.mark("prompt_committed", self._services.clock())
                 await self._reply(live, done)
         except TimeoutError:
-            raise BackendTimeout(
-                f"expected the whole reply in {GENERATE_DEADLINE_S:.0f} s"
-            ) from None
+            raise BackendTimeout(f"expected a reply in {GENERATE_DEADLINE_S:.0f} s") from None
 
     async def _reply(self, live: LiveBranch, done: ReplyRound) -> None:
         async for event in live.events():
@@ -316,12 +325,10 @@ class Turn:
                     await self._write(text)
                 case ToolCall():
                     await self._announce(event, done)
-                case Generated():
-                    done.finish_reason, done.reported = event.finish_reason, event.usage
-                    if self.plan.speaks and not done.calls and not self.utterance.agreed.strip():
-                        await self._write(self._services.agent.fallback)
-                    self.utterance.finish()
-                    self.utterance.let_go()
+                case Generated(finish_reason=reason):
+                    done.finish_reason, done.reported = reason, event.usage
+                    if reason == "cancelled":
+                        raise BackendError("expected a reply, found it cancelled by the model")
                     return
 
     async def _read_draft(
@@ -369,10 +376,8 @@ class Turn:
     # --- tools ---
 
     async def _announce(self, call: ToolCall, done: ReplyRound) -> None:
-        if call.name not in {tool.name for tool in self.plan.tools}:
-            return  # a call of nothing that exists: nobody could answer it
-        if self._params.tool_choice == "none":
-            return  # it was to speak: without a word of its own, the fallback is said
+        if not self._tools.admits(call, self._params.tool_choice):
+            return  # without a word beside it, the fallback is said
         await self._released.wait()
         if done.calls and not self.response.calls_at_once:
             return  # the client asked for one at a time
@@ -385,15 +390,11 @@ class Turn:
         """The next response of this turn, and what it adds to the prompt."""
         protocol = self._services.protocol
         request = self.response.request
-        for call, answer in results:
-            if self._is_out_of_band:
-                break
-            item_id = protocol.new_id("item")
-            protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
+        tail = as_results(results, None if self.response.is_out_of_band else protocol)
         self._rounds.begin()
         self._answer_in(protocol.open_response(request))
         self.outcome = None
         self.wasted_audio_ms += self.utterance.wasted_ms
         self._new_utterance(self.playout.pacer.play_end_s)
         self._services.on_output()
-        return tuple(ChatMessage("tool", answer, (), call.call_id) for call, answer in results)
+        return tail

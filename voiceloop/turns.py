@@ -7,16 +7,20 @@ sound cut short of which nobody knows yet whether it was said to the agent.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from voiceloop.config import Ahead
 from voiceloop.drafts import Drafts
 from voiceloop.ear import TurnInput
+from voiceloop.errors import InternalError, VoiceLoopError
 from voiceloop.reply_plan import plan_of_response
 from voiceloop.response import ResponseHandle
 from voiceloop.services import Services
 from voiceloop.telemetry import Metrics, TurnTimeline, anticipation_facts
 from voiceloop.turn import Turn
+
+log = logging.getLogger(__name__)
 
 
 class Turns:
@@ -52,13 +56,16 @@ class Turns:
         timeline: TurnTimeline,
         fixed_text: str | None = None,
         answers: TurnInput | None = None,
+        failure: VoiceLoopError | None = None,
     ) -> None:
+        """failure: why there will be no reply; the fallback is said, or `fixed_text` before it."""
         before = self.current if not response.is_out_of_band else None
         turn = Turn(
             self._services,
             plan_of_response(response, self._services.agent),
             timeline,
             fixed_text=fixed_text,
+            failure=failure,
             not_before_s=before.playout.pacer.play_end_s if before is not None else 0.0,
         )
         turn.answers = answers
@@ -116,9 +123,14 @@ class Turns:
             self.current, self.suspended = None, turn
 
     def heard_only(self, item_id: str, heard_ms: float) -> None:
-        """The client says how much it played of the item: of a turn cut short it knows better."""
+        """The client says how much it played of the item: of a turn cut short it knows better.
+
+        Some say 0 who do not know: what is too long ago to be said again counts as heard, so that
+        the text goes on where the sound does.
+        """
         turn = self.suspended
         if turn is not None and turn.response.item_id == item_id:
+            heard_ms = turn.utterance.reachable_ms(heard_ms)
             turn.cut_short(self._services.protocol.conversation.cut(item_id, heard_ms), heard_ms)
 
     def drop_suspended(self) -> None:
@@ -149,7 +161,9 @@ class Turns:
             self.current = None
         if self.suspended is turn and turn.failure is None:
             self.suspended = None
-        outcome = turn.outcome or "failed"
+        outcome, failure = turn.outcome or "failed", turn.failure
+        if failure is not None and not isinstance(failure, InternalError):  # whose traceback is out
+            log.warning("a reply failed (%s): %s", failure.wire_code, failure.message)
         turn.timeline.facts["outcome"] = outcome
         self._metrics.observe_turn(turn.timeline, outcome)
         self._metrics.observe_work(turn.usage, turn.wasted_audio_ms)

@@ -47,7 +47,7 @@ class Utterance:
         self.playout.send_until(0.0)
         self.text = SpokenText()
         self.is_whole = False  # no more text comes, of this version
-        self._is_settled = asyncio.Event()  # nor of another
+        self._is_settled = False  # nor of another
         self.wasted_ms = 0.0  # of audio that was made and not heard
         self._voice, self._options = voice, options
         self._new_stream_id = new_stream_id
@@ -103,13 +103,31 @@ class Utterance:
         if n_same == len(text):
             self._raise_limit()
             return
-        if n_same < len(known) or self.is_whole:
+        if n_same < len(known):
             self._revise(self._n_read)
+        self.is_whole = False
         self.text.add(text[n_same:], self._clock())
         self._n_read += len(text) - n_same
         if self._leaves == "agreed":
             self.let_go()  # past all that was held: what comes from here on is never taken back
         self._changed.set()
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the newest version has said anything that a voice could say."""
+        return any(map(str.isalnum, self.agreed))
+
+    def say_last(self, text: str) -> None:
+        """No more of the reply comes: this is said behind what stands of it.
+
+        Of a whole draft that was let go on a promise nothing is missing.
+        """
+        if self._leaves == "all":
+            self._n_read = len(self.text.whole)
+            if self.is_whole and self.has_words:
+                return
+        follows = bool(self.agreed) and not self.agreed[-1].isspace()
+        self.say(" " + text if follows else text)
 
     def finish(self, *, is_draft: bool = False) -> None:
         """No more text. Raises: BackendError as `say`.
@@ -119,9 +137,8 @@ class Utterance:
         if self._n_read < len(self.text.whole):
             self._revise(self._n_read)
         self.is_whole = True
+        self._is_settled = self._is_settled or not is_draft
         self._changed.set()
-        if not is_draft:
-            self._is_settled.set()
 
     def _revise(self, n_agreed: int) -> None:
         """Only the first `n_agreed` characters stand; what follows is said next."""
@@ -155,6 +172,10 @@ class Utterance:
     def _raise_limit(self) -> None:
         if self._leaves == "agreed":
             self.playout.send_until(self._clauses_within(self._n_read)[1])
+
+    def reachable_ms(self, heard_ms: float) -> float:
+        """Where in its item it can go on after so much was heard: no earlier than sound is kept."""
+        return max(heard_ms, self.playout.pacer.kept_from_ms - self._item_from[1])
 
     def cut_short(self, heard: str, heard_ms: float) -> None:
         """Its item ends with these words, after so much sound."""
@@ -192,9 +213,16 @@ class Utterance:
         return 1.0 - min(1.0, self._heard[0] / len(text)) if self._heard and text else 0.0
 
     def in_item(self, words: tuple[SpokenWord, ...]) -> tuple[SpokenWord, ...]:
-        """The words in the times and characters of the item that they are said in."""
-        n_chars, at_ms = self._item_from
-        return tuple(_moved(word, -n_chars, -at_ms) for word in words)
+        """The words in the times and characters of the item that they are said in.
+
+        Of a word that had begun before the item only the rest sounds there.
+        """
+        n_chars, from_ms = self._item_from
+        starts_ms = (max(0.0, word.start_ms - from_ms) for word in words)
+        return tuple(
+            SpokenWord(word.text, start_ms, word.end_ms - from_ms, word.text_end - n_chars)
+            for word, start_ms in zip(words, starts_ms, strict=True)
+        )
 
     @property
     def item_heard_ms(self) -> float:
@@ -224,7 +252,20 @@ class Utterance:
             self._speaking = self._tasks.create_task(self._speak(n_chars, at_ms))
 
     async def _speak(self, n_chars: int, at_ms: float) -> None:
+        """A stream of the voice, and another where more is said after it had been told the end."""
         await self._speaks.wait()
+        while True:
+            n_chars = await self._speak_stream(n_chars, at_ms)
+            while not self._is_settled and not self.text.whole[n_chars:].strip():
+                self._changed.clear()
+                await self._changed.wait()
+            if not self.text.whole[n_chars:].strip():
+                break
+            at_ms = self.playout.pacer.sent_ms + self.playout.pacer.buffered_ms
+        self.playout.finish()
+
+    async def _speak_stream(self, n_chars: int, at_ms: float) -> int:
+        """The text from there up to where it was whole; returns how far that was."""
         try:
             async with asyncio.timeout(VOICE_DEADLINE_S):
                 stream = await self._voice.open(self._new_stream_id(), self._options)
@@ -232,16 +273,15 @@ class Utterance:
             raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
         try:
             async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._feed(stream, n_chars, stall))
+                feeding = tasks.create_task(self._feed(stream, n_chars, stall))
                 await self._take_audio(stream, n_chars, at_ms, stall)
         except TimeoutError:
             raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
         finally:
             await stream.close()
-        await self._is_settled.wait()
-        self.playout.finish()
+        return feeding.result()
 
-    async def _feed(self, stream: VoiceStream, n_fed: int, stall: asyncio.Timeout) -> None:
+    async def _feed(self, stream: VoiceStream, n_fed: int, stall: asyncio.Timeout) -> int:
         while True:
             self._changed.clear()
             text = self.text.whole[n_fed:]
@@ -257,6 +297,7 @@ class Utterance:
             await self._changed.wait()
         stream.finish()
         stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+        return n_fed
 
     def _holds_enough(self) -> bool:
         return self._leaves == "nothing" and self.playout.pacer.buffered_ms >= MOST_HELD_MS

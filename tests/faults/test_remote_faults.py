@@ -143,6 +143,7 @@ async def test_a_turn_that_cannot_be_transcribed_is_one_error_and_the_next_is_he
         )
         await caller.say(400)
         await caller.listen_until("conversation.item.input_audio_transcription.failed")
+        await caller.listen_until("response.done")
         await caller.say(400)
         await caller.listen_until("response.done", count=2)
         await caller.listen_until("conversation.item.input_audio_transcription.completed")

@@ -197,6 +197,21 @@ async def test_a_failed_turn_is_said_so_and_the_next_works(clock: Clock) -> None
     assert failed["error"]["code"] == "worker_lost"
 
 
+async def test_a_caller_whose_words_cannot_be_told_is_asked_for_them_again(clock: Clock) -> None:
+    recognizer = FakeRecognizer(faults=[Fault("flush"), Fault("finalize")])
+    backends = instant_backends(recognizer=recognizer)
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon?"), chunk_ms=40) as caller:
+        await caller.say(900)
+        await caller.listen_until("response.done")
+        first = caller.of("response.done")[0].event["response"]
+        await caller.wait_quietly(400)
+        await caller.say(900)
+        await caller.listen_until("response.done", count=2)
+    assert caller.statuses() == ["failed", "completed"]
+    assert caller.transcript(first["id"]) == "Pardon?"
+    assert first["status_details"]["error"]["code"] == "worker_lost"
+
+
 async def test_a_reply_that_never_comes_ends_at_its_deadline(clock: Clock) -> None:
     backends = instant_backends(
         language_model=FakeLanguageModel(["Hi."], faults=[Fault("commit", "hang")])
@@ -458,20 +473,25 @@ async def test_a_reply_cut_by_noise_that_the_client_cancels_does_not_go_on(
     assert nothing_open(backends)
 
 
-async def test_a_reply_that_fails_while_it_is_cut_short_says_so(clock: Clock) -> None:
+@pytest.mark.parametrize("broken", ["model", "voice"])
+async def test_a_reply_that_fails_while_it_is_cut_short_says_so(clock: Clock, broken: str) -> None:
     recognizer = FakeRecognizer()
     recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
-    fault = Fault("commit", after=17)
-    model = FakeLanguageModel([LONG], ms_per_token=120, faults=[fault])
-    backends = instant_backends(recognizer=recognizer, language_model=model)
-    async with Caller(clock, backends, chunk_ms=40) as caller:
+    faults = [Fault("commit", after=17)] if broken == "model" else []
+    model = FakeLanguageModel([LONG], ms_per_token=120, faults=faults)
+    voice = FakeVoice(faults=[Fault("feed", nth=17)] if broken == "voice" else [])
+    backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon?"), chunk_ms=40) as caller:
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(500)
         await caller.say(1200)  # a drill, a neighbour
         assert caller.statuses() == ["cancelled"] and caller.session._floor._turns.suspended
-        await caller.wait_quietly(4000)
+        await caller.listen_until("response.done", count=2)
     assert caller.statuses() == ["cancelled", "failed"]
+    second = caller.of("response.created")[1].event["response"]["id"]
+    said = caller.transcript(second)
+    assert said.endswith(" Pardon?") if broken == "model" else not said
     assert nothing_open(backends)
 
 

@@ -197,7 +197,8 @@ def test_a_failed_response_says_why() -> None:
     wire = Wire()
     wire.protocol.open_response().close("failed", error=BackendError("the voice failed"))
     details = wire.sent()[-1]["response"]["status_details"]
-    assert details == {"type": "failed", "error": {"type": "server_error", "code": "backend_error"}}
+    told = {"type": "server_error", "code": "backend_error", "message": "the voice failed"}
+    assert details == {"type": "failed", "error": told}
 
 
 def test_only_one_response_of_the_conversation_runs() -> None:

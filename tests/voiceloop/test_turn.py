@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import logging
 import random
 from collections.abc import Callable
 
@@ -277,7 +279,12 @@ async def test_the_prompt_ends_with_what_was_said(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", [Reply(""), Reply("", tool_calls=(ToolCall("call_1", "nothing_offered", "{}"),))]
+    "reply",
+    [
+        Reply(""),
+        Reply(" "),
+        Reply("", tool_calls=(ToolCall("call_1", "nothing_offered", "{}"),)),
+    ],
 )
 async def test_a_caller_is_never_answered_with_silence(clock: Clock, reply: Reply) -> None:
     backends = instant_backends(language_model=FakeLanguageModel([reply]))
@@ -285,8 +292,114 @@ async def test_a_caller_is_never_answered_with_silence(clock: Clock, reply: Repl
         ask(caller)
         await caller.wait_for("response.done")
     assert caller.statuses() == ["completed"]
-    assert caller.transcript() == "Pardon me?"
+    assert caller.transcript().strip() == "Pardon me?"
     assert not caller.of("response.function_call_arguments.done")
+
+
+HOURS = Reply("", (ToolCall("c", "hours", "{}"),))
+LOST = {
+    "type": "server_error",
+    "code": "worker_lost",
+    "message": "expected an answer, found a scripted fault",
+}
+
+
+def why_failed(caller: Caller) -> object:
+    (details,) = {
+        json.dumps(r.event["response"]["status_details"]["error"])
+        for r in caller.of("response.done")
+        if r.event["response"]["status"] == "failed"
+    }
+    return json.loads(details)
+
+
+@pytest.mark.parametrize(
+    ("reply", "after", "said"),
+    [
+        ("It is noon.", 0, "Pardon me?"),
+        ("It is noon.", 2, "It is Pardon me?"),
+        (HOURS, 0, "Pardon me?"),
+        (HOURS, 1, "Pardon me?"),
+        (Reply("Let me look.", HOURS.tool_calls), 3, "Let me look. Pardon me?"),
+    ],
+)
+async def test_a_reply_that_fails_says_the_fallback_and_why(
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    reply: str | Reply,
+    after: int,
+    said: str,
+) -> None:
+    model = FakeLanguageModel([reply], faults=[Fault("commit", after=after)])
+    agent = AgentConfig(tools=(AgentTool("hours", result="nine"),), fallback="Pardon me?")
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller)
+        await caller.wait_for("voiceloop.timeline")
+        (spoken,) = caller.session.protocol.conversation.messages()[-1:]
+    assert caller.statuses() == ["failed"] and why_failed(caller) == LOST
+    assert caller.transcript() == said and spoken.content.endswith("Pardon me?")
+    assert caller.audio_ms() == pytest.approx(60 * len(said.replace(" ", "")), abs=2)
+    (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert line == f"a reply failed (worker_lost): {LOST['message']}"
+
+
+async def test_a_reply_to_the_result_of_a_tool_that_fails_says_the_fallback(clock: Clock) -> None:
+    model = FakeLanguageModel([HOURS, "Nine."], faults=[Fault("commit", nth=1)])
+    agent = AgentConfig(tools=(AgentTool("hours", result="nine"),), fallback="Pardon me?")
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller)
+        await caller.wait_for("voiceloop.timeline")
+    assert caller.statuses() == ["completed", "failed"] and why_failed(caller) == LOST
+    assert caller.transcript() == "Pardon me?"
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        (FakeLanguageModel(["Hi."], faults=[Fault("commit", "hang")]), "backend_timeout"),
+        (FakeLanguageModel(["Hi."], faults=[Fault("branch")]), "backend_error"),
+        (FakeLanguageModel(["Hi."], faults=[Fault("branch", "overload")]), "server_overloaded"),
+        (FakeLanguageModel(["Hi."], faults=[Fault("branch", "hang")]), "backend_timeout"),
+        (FakeLanguageModel([Reply("", is_cancelled=True)]), "backend_error"),
+    ],
+)
+async def test_a_model_that_does_not_answer_is_spoken_for(
+    clock: Clock, model: FakeLanguageModel, code: str
+) -> None:
+    backends = instant_backends(language_model=model)
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+        error = caller.of("response.done")[0].event["response"]["status_details"]["error"]
+    assert caller.statuses() == ["failed"] and error["code"] == code and error["message"]
+    assert caller.transcript() == "Pardon me?"
+
+
+async def test_a_bug_in_a_reply_says_the_fallback_and_leaves_its_traceback(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(messages: tuple[ChatMessage, ...]) -> Reply:
+        raise KeyError("no such thing")
+
+    backends = instant_backends(language_model=FakeLanguageModel(broken))
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+        ask(caller)
+        await caller.wait_for("voiceloop.timeline")
+    assert caller.statuses() == ["failed"]
+    assert why_failed(caller)["code"] == "internal_error"  # type: ignore[index]
+    assert caller.transcript() == "Pardon me?"
+    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert record.exc_info and record.exc_info[0] is KeyError
+
+
+async def test_a_written_reply_that_fails_says_why_and_no_more(clock: Clock) -> None:
+    model = FakeLanguageModel(["It is noon."], faults=[Fault("commit", after=2)])
+    async with Caller(clock, instant_backends(language_model=model)) as caller:
+        ask(caller, output_modalities=["text"])
+        await caller.wait_for("response.done")
+    assert caller.statuses() == ["failed"] and why_failed(caller) == LOST
+    text = "".join(r.event["delta"] for r in caller.of("response.output_text.delta"))
+    assert text == "It is"
 
 
 async def test_a_reply_out_of_band_leaves_the_open_turn_staged(clock: Clock) -> None:

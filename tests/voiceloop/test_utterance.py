@@ -51,7 +51,7 @@ async def say_twice(clock: Clock, first: str, second: str) -> Spoken:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spoken.utterance.run())
         spoken.utterance.say(first)
-        spoken.utterance.finish()
+        spoken.utterance.finish(is_draft=True)
         await asyncio.sleep(1)
         assert not spoken.chunks  # held
         spoken.utterance.reread()
@@ -84,6 +84,74 @@ async def test_a_text_that_goes_on_where_the_first_ended_is_finished(clock: Cloc
     assert spoken.utterance.wasted_ms == 0.0
 
 
+async def test_a_text_that_goes_on_behind_what_was_sent_of_a_whole_one_follows_it(
+    clock: Clock,
+) -> None:
+    spoken = Spoken(clock)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.utterance.run())
+        spoken.utterance.say("Sure thing.")
+        spoken.utterance.finish(is_draft=True)
+        spoken.utterance.let_go()
+        await asyncio.sleep(5)
+        spoken.utterance.reread()
+        spoken.utterance.say("Sure thing. Anything else?")
+        spoken.utterance.finish()
+    assert spoken.words() == ["Sure", "thing.", "Anything", "else?"]
+    assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Surething.Anythingelse?"), abs=2)
+
+
+@pytest.mark.parametrize("promised", [True, False])
+async def test_the_last_words_follow_what_stands_of_a_reply_that_broke_off(
+    clock: Clock, promised: bool
+) -> None:
+    spoken = Spoken(clock)
+    utterance = spoken.utterance
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(utterance.run())
+        utterance.say("Sure thing, one small latte")  # held, of a draft
+        await asyncio.sleep(2)
+        utterance.reread()
+        utterance.let_go() if promised else utterance.let_agreed_go()
+        utterance.say("Sure thing, one")
+        await asyncio.sleep(0.5)  # part of it is sent
+        utterance.say_last("Pardon me?")
+        utterance.finish()
+        utterance.let_go()
+    stands = "Sure thing, one small latte" if promised else "Sure thing, one"
+    assert spoken.words() == [*stands.split(), "Pardon", "me?"]
+    assert utterance.text.whole == f"{stands} Pardon me?"
+
+
+async def test_behind_a_whole_reply_that_was_promised_nothing_is_missing(clock: Clock) -> None:
+    spoken = Spoken(clock)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.utterance.run())
+        spoken.utterance.say("Sure thing.")
+        spoken.utterance.finish(is_draft=True)
+        await asyncio.sleep(2)
+        spoken.utterance.reread()
+        spoken.utterance.let_go()
+        spoken.utterance.say_last("Pardon me?")
+        spoken.utterance.finish()
+    assert spoken.words() == ["Sure", "thing."]
+
+
+@pytest.mark.parametrize("mute", ["", "...", " \u2014 "])
+async def test_a_draft_without_words_leaves_room_for_others(clock: Clock, mute: str) -> None:
+    spoken = Spoken(clock)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.utterance.run())
+        spoken.utterance.say(mute)
+        spoken.utterance.finish(is_draft=True)
+        spoken.utterance.let_go()
+        await asyncio.sleep(2)
+        assert not spoken.utterance.has_words
+        spoken.utterance.say_last("Pardon me?")
+        spoken.utterance.finish()
+    assert spoken.words()[-2:] == ["Pardon", "me?"]
+
+
 async def test_nothing_stands_of_a_text_that_begins_otherwise(clock: Clock) -> None:
     spoken = await say_twice(clock, "Sure thing.", "No, sorry.")
     assert spoken.words() == ["No,", "sorry."]
@@ -94,7 +162,7 @@ async def test_no_sound_leaves_before_the_text_of_its_clause_is_verified(clock: 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spoken.utterance.run())
         spoken.utterance.say("Sure thing, one small latte, right away.")
-        spoken.utterance.finish()
+        spoken.utterance.finish(is_draft=True)
         await asyncio.sleep(1)
         spoken.utterance.reread()
         spoken.utterance.let_agreed_go()
