@@ -39,8 +39,8 @@ GAIN_RAMP_MS = 5  # to and from it: no click, and done within one write
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
 FADE_IN_MS = 5
 MAX_BUFFERED_MS = 20_000.0  # the voice waits beyond this
-# Of what was sent so much is kept, to be sent again to a client that threw it away unheard: more
-# than any client buffers. 96 KB at 24 kHz.
+# Of what was sent so much is kept, or the lead where that is more, to be sent again to a client
+# that threw it away unheard: more than any client buffers. 96 KB at 24 kHz.
 KEPT_MS = 2000.0
 
 
@@ -106,7 +106,7 @@ class Pacer:
     def step_back(self, to_ms: float, now_s: float) -> None:
         """The client has thrown away what it had of the reply from there on: that is sent again.
 
-        As far as it is kept.
+        From `kept_from_ms` at the earliest.
         """
         kept = np.concatenate(self._kept) if self._kept else np.zeros(0, np.int16)
         n_back = min(self._n_sent - round(to_ms * self.rate_hz / 1000.0), len(kept))
@@ -206,7 +206,7 @@ class Pacer:
         """The next samples to send."""
         samples = self._take(count)
         self._kept.append(samples)
-        n_most = int(KEPT_MS * self.rate_hz / 1000.0)
+        n_most = int(max(KEPT_MS, self._lead_ms) * self.rate_hz / 1000.0)
         n_kept = sum(len(piece) for piece in self._kept)
         while n_kept - len(self._kept[0]) >= n_most:
             n_kept -= len(self._kept.popleft())
@@ -264,6 +264,12 @@ class Pacer:
     @property
     def sent_ms(self) -> float:
         return 1000.0 * self._n_sent / self.rate_hz
+
+    @property
+    def kept_from_ms(self) -> float:
+        """What was sent from there on can be sent again."""
+        n_kept = sum(len(piece) for piece in self._kept)
+        return 1000.0 * (self._n_sent - n_kept) / self.rate_hz
 
     def has_sent_beyond(self, at_ms: float) -> bool:
         """In samples: two sums of milliseconds may differ in their last bit."""
