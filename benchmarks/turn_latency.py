@@ -224,7 +224,8 @@ def parser() -> argparse.ArgumentParser:
     )
     arguments.add_argument(
         "--check", nargs="?", const=ANTICIPATION, choices=SETS,
-        help=f"exit 1 where a bar of this set is missed (default: {ANTICIPATION})",
+        help=f"exit 1 where a bar of this set is missed (default: {ANTICIPATION}; --human and "
+        "--fakes have their own)",
     )  # fmt: skip
     arguments.add_argument(
         "--json", action="store_true", help="print the results as JSON instead of a table"

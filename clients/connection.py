@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -62,6 +63,11 @@ def realtime_url(url: str, extras: dict[str, str] | None = None) -> str:
     path = parts.path if parts.path not in ("", "/") else "/v1/realtime"
     query = urlencode([*parse_qsl(parts.query), *(extras or {}).items()])
     return urlunsplit((scheme, parts.netloc, path, query, ""))
+
+
+def own_key() -> str | None:
+    """The first key of VOICELOOP_KEYS, which is what a server beside us lets in."""
+    return os.environ.get("VOICELOOP_KEYS", "").split(",")[0].strip() or None
 
 
 def authorization(key: str | None) -> dict[str, str]:

@@ -26,7 +26,7 @@ from clients.call_result import CallResult
 from clients.call_script import Utterance, load_call, load_utterances
 from clients.call_summary import summary_of
 from clients.command import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, run
-from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection
+from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ClientError
 from clients.outputs import check_file, writing
 from clients.progress import progress_bar
@@ -214,7 +214,9 @@ def parser() -> argparse.ArgumentParser:
         "--seed", type=whole_number(0), default=0, metavar="N",
         help="seed of the room noise (default: %(default)s)",
     )  # fmt: skip
-    arguments.add_argument("--key", help="API key, sent as a bearer token (default: none)")
+    arguments.add_argument(
+        "--key", help="sent as a bearer token (default: the first key of VOICELOOP_KEYS, if set)"
+    )
     arguments.add_argument(
         "--json", type=Path, metavar="FILE", help="also write the figures to this file"
     )
@@ -229,7 +231,7 @@ def command() -> int:
         chosen.at_once or chosen.calls,
         chosen.ramp,
         chosen.seed,
-        chosen.key,
+        chosen.key or own_key(),
         chosen.turns,
         chosen.within,
     )

@@ -315,23 +315,25 @@ def _with_preset(config: Config) -> tuple[Config, list[str]]:
 
 
 def _talk(arguments: argparse.Namespace) -> int:
+    from clients.connection import own_key
     from clients.talk import TalkOptions, run_talk
 
     if arguments.out is not None and arguments.wav is None:
         raise InvalidRequest("expected --wav with --out, found --out alone")
-    options = TalkOptions(arguments.url, arguments.wav, arguments.out, _own_key())
+    options = TalkOptions(arguments.url, arguments.wav, arguments.out, own_key())
     return asyncio.run(run_talk(options))
 
 
 def _conformance(arguments: argparse.Namespace) -> int:
     from clients.conformance.command import ConformanceOptions, print_checks, run_conformance
+    from clients.connection import own_key
 
     if arguments.list:
         print_checks()
         return 0
     options = ConformanceOptions(
         arguments.url,
-        arguments.api_key or _own_key(),
+        arguments.api_key or own_key(),
         arguments.model,
         tuple(arguments.only),
         arguments.json,
@@ -339,10 +341,6 @@ def _conformance(arguments: argparse.Namespace) -> int:
         arguments.timeout,
     )
     return asyncio.run(run_conformance(options))
-
-
-def _own_key() -> str | None:
-    return os.environ.get("VOICELOOP_KEYS", "").split(",")[0] or None
 
 
 def _models_list(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from clients.connection import RATE_HZ, RealtimeConnection, realtime_url
+from clients.connection import RATE_HZ, RealtimeConnection, own_key, realtime_url
 from clients.errors import ConnectionFailed
 from clients.server_process import free_port, http_status, running_server
 from tests.clients.mock_server import mock_server
@@ -127,3 +127,14 @@ def test_a_server_ends_with_whoever_started_it(number: signal.Signals) -> None:
     ended, _, _ = select.select([server], [], [], 10.0)  # a pidfd can be read once it has ended
     os.close(server)
     assert ended
+
+
+def test_the_key_sent_by_itself_is_the_first_that_the_server_lets_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VOICELOOP_KEYS", "first-key, second-key")
+    assert own_key() == "first-key"
+    monkeypatch.setenv("VOICELOOP_KEYS", "")
+    assert own_key() is None
+    monkeypatch.delenv("VOICELOOP_KEYS")
+    assert own_key() is None
