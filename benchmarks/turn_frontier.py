@@ -149,6 +149,24 @@ def latency_at(best: Sequence[Point], cut: float) -> float | None:
     return next((p.latency_ms for p in best if p.cut <= cut), None)
 
 
+def most_above(
+    own: Sequence[Point], other: Sequence[Point], latencies_ms: Iterable[float]
+) -> float | None:
+    """The most that ``own`` cuts beyond ``other`` at any of these latencies that ``other`` reaches.
+
+    At most 0: it lies nowhere above. None: one of them is left of ``own``, or of both.
+    """
+    margins = []
+    for ms in latencies_ms:
+        mine, theirs = cut_at(own, ms), cut_at(other, ms)
+        if theirs is None:
+            continue
+        if mine is None:
+            return None
+        margins.append(mine - theirs)
+    return max(margins, default=None)
+
+
 def bootstrap_by_speaker(
     speakers: Sequence[str], n_draws: int, seed: int
 ) -> list[NDArray[np.intp]]:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.caller_habit import in_calls
-from benchmarks.endpointing_set import MS, CallerTurn, _spliced
+from benchmarks.data_folder import data_folder
+from benchmarks.endpointing_set import MS, UNSEEN, CallerTurn, _spliced, marked, part_of
+from benchmarks.endpointing_table import bars_of
 from benchmarks.forced_alignment import SpokenWord
 from benchmarks.hazard_fit import fit, samples_of
 from benchmarks.heard_turn import Pause
 from benchmarks.operating_points import as_toml, costs, draft_needed_ms, fit_both
 from benchmarks.pause_evidence import HeardPause, HeardTurn, Step
 from benchmarks.reference_replay import replay
+from benchmarks.synthetic_callers import SOURCES, SPLIT, VOICES, scripted_turns
 from benchmarks.turn_frontier import (
     Outcome,
     Point,
@@ -23,6 +30,7 @@ from benchmarks.turn_frontier import (
     frontier,
     hazard_moment,
     latency_at,
+    most_above,
     outcome,
     timer_moment,
 )
@@ -81,6 +89,73 @@ def test_the_frontier_keeps_what_nothing_beats() -> None:
     assert [p.setting for p in best] == ["a", "c"]
     assert cut_at(best, 400) == pytest.approx(0.175) and cut_at(best, 200) is None
     assert latency_at(best, 0.05) == 500 and latency_at(best, 0.01) is None
+
+
+def test_a_frontier_is_above_another_by_its_worst_latency() -> None:
+    low = [Point("a", 200, 0.3), Point("b", 400, 0.1)]
+    crossing = [Point("c", 200, 0.4), Point("d", 400, 0.05)]
+    assert most_above(low, crossing, (200, 400)) == pytest.approx(0.05)
+    assert most_above(low, crossing, (200,)) == pytest.approx(-0.1)
+    assert most_above(low, crossing, (100, 200)) == pytest.approx(-0.1)  # nobody is so fast
+    assert most_above(low, [Point("e", 100, 0.9)], (100, 200)) is None  # the other alone is
+
+
+def test_one_latency_at_which_a_peer_is_better_misses_a_bar() -> None:
+    def policy(*cuts: float) -> dict[str, object]:
+        points = [(200.0, cuts[0]), (500.0, cuts[1]), (1200.0, cuts[2])]
+        best = [{"setting": "", "latency_ms": ms, "cut": cut} for ms, cut in points]
+        return {"frontier": best, "slices": {}}
+
+    def missed(own: dict[str, object]) -> list[str]:
+        measured = {"policies": {"voiceloop": own, "timer": policy(0.5, 0.3, 0.1)}}
+        return [bar.name for bar in bars_of(measured) if not bar.holds]
+
+    assert missed(policy(0.4, 0.2, 0.0)) == []
+    assert missed(policy(0.4, 0.31, 0.0)) == ["points above timer, the most from 200 to 1200 ms"]
+
+
+def spoken(part: str) -> tuple[set[str], set[str]]:
+    """Speakers and sentences of the recorded clips of a part."""
+    path = data_folder() / "speech" / "manifest.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no speech data at {path}: set VOICELOOP_DATA")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    chosen = [row for row in rows if part_of(row["speaker"]) == part]
+    return {row["speaker"] for row in chosen}, {row["text"] for row in chosen}
+
+
+def test_the_fit_and_the_test_share_no_speaker_no_voice_and_no_sentence_read() -> None:
+    fitted, tested = spoken("fit"), spoken("test")
+    for ours, theirs in zip(fitted, tested, strict=True):
+        assert ours and theirs and not ours & theirs
+    assert not set(VOICES["fit"]) & set(VOICES["test"])
+
+
+def splits_of(folder: Path) -> dict[str, str]:
+    found = {}
+    for source in SOURCES:
+        with gzip.open(folder / f"{source}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            records = [json.loads(line) for line in lines]
+        found |= {record["id"]: record["split"] for record in records}
+    return found
+
+
+def test_no_dialogue_that_a_model_learned_from_is_spoken() -> None:
+    folder = data_folder() / "dialogues"
+    if not folder.is_dir():
+        pytest.skip(f"no dialogues at {folder}: set VOICELOOP_DATA")
+    splits = splits_of(folder)
+    for part, split in SPLIT.items():
+        names = [turn.name for turn in scripted_turns(folder, part) if "#" in turn.name]
+        assert len(names) > 50 and split != "train"
+        assert {splits[name.rpartition("#")[0]] for name in names} == {split}
+
+
+def test_turns_that_nobody_says_in_training_are_unseen() -> None:
+    words_unknown = replace(a_turn(), words=None)
+    turns = marked([a_turn(), words_unknown], frozenset({("tea",)}))
+    assert [UNSEEN in turn.slices for turn in turns] == [True, False]
+    assert UNSEEN not in marked([a_turn()], frozenset({("a", "large", "tea")}))[0].slices
 
 
 def test_speakers_are_drawn_whole() -> None:
