@@ -46,8 +46,8 @@ class Utterance:
         self.playout = Playout(pacer, emit, clock)
         self.playout.send_until(0.0)
         self.text = SpokenText()
-        self.is_whole = False  # no more text comes, of this version
-        self._is_settled = False  # nor of another
+        self.is_whole = False  # the newest version of the text has been written to its end
+        self._is_settled = False  # and that was the reply: no version follows the newest
         self.wasted_ms = 0.0  # of audio that was made and not heard
         self._voice, self._options = voice, options
         self._new_stream_id = new_stream_id
@@ -130,9 +130,11 @@ class Utterance:
         self.say(" " + text if follows else text)
 
     def finish(self, *, is_draft: bool = False) -> None:
-        """No more text. Raises: BackendError as `say`.
+        """The newest version of the text ends here. Raises: BackendError as `say`.
 
-        is_draft: of this version; another may say more, even of one that said nothing.
+        is_draft: a version of the text may follow it, and go on where this one ends; so the playout
+        stays open until the reply itself is finished. Without a word in it, it is a draft all the
+        same: the reply may have some.
         """
         if self._n_read < len(self.text.whole):
             self._revise(self._n_read)
