@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends
-from voiceloop.backends import ChatMessage
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from voiceloop.backends import ChatMessage, VoiceOptions
 from voiceloop.config import Config
-from voiceloop.playout import KEPT_MS
+from voiceloop.playout import KEPT_MS, Chunk, Pacer
+from voiceloop.utterance import Utterance
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -97,3 +99,38 @@ async def test_a_reply_with_a_lead_of_seconds_goes_on_at_the_sample_that_was_hea
         await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
     assert sent_ms > 1000 + KEPT_MS
     assert caller.audio_ms() == pytest.approx(spoken_ms(LONG) + sent_ms - 1000, abs=1)
+
+
+async def test_a_reply_revised_while_it_is_suspended_goes_on_as_it_was_revised(
+    clock: Clock,
+) -> None:
+    chunks: list[Chunk] = []
+    utterance = Utterance(
+        FakeVoice(ms_per_char=MS_PER_CHAR), VoiceOptions(), lambda: "voice", Pacer(24_000),
+        chunks.append, clock, on_first_audio=lambda at_s: None,
+    )  # fmt: skip
+    whole = "Sure thing, one large latte."
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(utterance.run())
+        utterance.say("Sure thing, one small latte.")  # drafted, and held
+        utterance.finish(is_draft=True)
+        await asyncio.sleep(2)
+        utterance.reread()
+        utterance.let_agreed_go()
+        utterance.say("Sure thing, one")  # the reply agrees so far: the first clause leaves
+        await asyncio.sleep(2)
+        utterance.playout.hold()
+        utterance.cut_short("Sure", heard_ms := spoken_ms("Sure"))
+        n_cut, sent_ms = len(chunks), sum(chunk.duration_ms for chunk in chunks)
+        utterance.say(" large latte.")  # and another word than was held
+        utterance.finish()
+        utterance.let_go()
+        await asyncio.sleep(2)
+        assert len(chunks) == n_cut and sent_ms > heard_ms + 100
+        utterance.go_on()
+    words = [[word.text for chunk in part for word in chunk.words]
+             for part in (chunks[:n_cut], chunks[n_cut:])]  # fmt: skip
+    assert words == [["Sure", "thing,"], ["thing,", "one", "large", "latte."]]
+    in_all_ms = sum(chunk.duration_ms for chunk in chunks)
+    assert in_all_ms == pytest.approx(spoken_ms(whole) + sent_ms - heard_ms, abs=2)
+    assert utterance.text.whole == whole
