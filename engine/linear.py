@@ -55,6 +55,11 @@ def _packs_bf16() -> bool:
         return False
 
 
+def _held_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What dense weights for activations of `dtype` are held, and multiplied, in."""
+    return torch.float32 if dtype == torch.bfloat16 and not _packs_bf16() else dtype
+
+
 class DenseLinear:
     """Weights as they are: [out, in] in the compute dtype.
 
@@ -64,16 +69,11 @@ class DenseLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features = weight.shape[0]
-        self.weight, self.bias = weight, bias
-        self.is_packed = self.is_upcast = False
-        if weight.dtype == torch.bfloat16 and weight.is_cpu:
-            self.is_packed = _packs_bf16()
-            self.is_upcast = not self.is_packed
+        self.weight = weight.to(_held_dtype(weight.dtype))
+        self.bias = None if bias is None else bias.to(self.weight.dtype)
+        self.is_packed = self.weight.dtype == torch.bfloat16 and weight.is_cpu
         if self.is_packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
-        elif self.is_upcast:
-            self.weight = weight.float()
-            self.bias = None if bias is None else bias.float()
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.is_packed:
@@ -81,9 +81,7 @@ class DenseLinear:
                 x, self.weight, self.bias, "none", [], ""
             )
             return product
-        if self.is_upcast:
-            return linear(x.float(), self.weight, self.bias).to(x.dtype)
-        return linear(x, self.weight, self.bias)
+        return linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
 
 
 class ScaledLinear:
@@ -92,14 +90,16 @@ class ScaledLinear:
     Few rows of int8 go through aten's kernel, which reads one byte a weight, others through the
     bf16 GEMM on codes times scale. Rounding each of those products to bf16 brings a verify pass
     closer to a decode step than the exact codes would, scaled afterwards: a sum rounded twice errs
-    more. That is 3 bytes a weight held, and 5 where the CPU has no bf16 GEMM.
+    more. A CPU without a bf16 GEMM multiplies in fp32, and the products are not rounded. That is 3
+    bytes a weight held, 5 there.
     """
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
         """weight: int8 or float8 [out, in]; scale: [out] in the compute dtype."""
         self.out_features = weight.shape[0]
         self.weight, self.scale, self.bias = weight, scale, bias
-        self.wide = DenseLinear(weight.to(scale.dtype) * scale[:, None], bias)
+        held = _held_dtype(scale.dtype)
+        self.wide = DenseLinear(weight.to(held) * scale.to(held)[:, None], bias)
         # With activations of another dtype the int8 kernel falls to a slow path.
         self.has_kernel = weight.dtype == torch.int8 and scale.dtype == torch.bfloat16
 
@@ -117,7 +117,8 @@ class Int4Linear:
         """codes: int32 [out, in] in 0..15; scale, zero: [out, in / group]; w = (q - 8) s + z."""
         self.out_features, n_in = codes.shape
         self.bias, self.group = bias, n_in // scale.shape[1]
-        grouped = codes.view(self.out_features, -1, self.group).to(scale.dtype) - 8
+        held = _held_dtype(scale.dtype)
+        grouped = codes.view(self.out_features, -1, self.group).to(held) - 8
         dense = (grouped * scale[..., None] + zero[..., None]).reshape(self.out_features, n_in)
         self.wide = DenseLinear(dense, None)
         self.packed = None

@@ -51,6 +51,18 @@ def test_bf16_products_agree_for_any_number_of_rows(
         assert error < 0.02, f"{n_rows} rows: relative error {error:.4f}"
 
 
+@pytest.mark.parametrize("quant", ["int8", "fp8", "int4"])
+def test_without_a_bf16_gemm_codes_times_scale_are_not_rounded(
+    monkeypatch: pytest.MonkeyPatch, quant: str
+) -> None:
+    monkeypatch.setattr(engine.linear, "_packs_bf16", lambda: False)
+    weight, _, x = example()
+    product = make_linear(weight, None, dtype=torch.bfloat16, quant=quant, device="cpu")
+    exact = x.double() @ meant(weight, quant).double().T
+    error = (product(x).double() - exact).abs()
+    assert (error <= 1.01 * 2**-8 * exact.abs() + 1e-5).all()  # of the result's rounding alone
+
+
 @pytest.mark.parametrize("quant", [None, "int8", "fp8", "int4"])
 def test_exact_dtypes_stay_exact(quant: str | None) -> None:
     weight, bias, x = example()
