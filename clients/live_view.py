@@ -7,6 +7,9 @@ is not a terminal only finished lines are printed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -77,6 +80,7 @@ class LiveView:
                 self._agent_words += event["delta"]
             case "response.done":
                 self._close_agent(event["response"].get("status", ""))
+                self._tell_failure(event["response"])
             case "error":
                 self._console.print(Text(f"error: {event['error'].get('message')}", style="red"))
             case _:
@@ -103,6 +107,13 @@ class LiveView:
             words.append(" —", style="dim")
         self._console.print(self._line(self._agent, AGENT, words))
         self._agent_words = ""
+
+    def _tell_failure(self, response: Mapping[str, Any]) -> None:
+        if response.get("status") != "failed":
+            return
+        error = (response.get("status_details") or {}).get("error") or {}
+        reason = error.get("message") or error.get("code") or "the server does not say why"
+        self._console.print(Text(f"(no answer: {reason})", style="red"))
 
     def _line(self, who: str, color: str, words: Text) -> Table:
         grid = Table.grid(padding=0)

@@ -159,7 +159,8 @@ class Turns:
         self._beside = {id_: t for id_, t in self._beside.items() if t is not turn}
         if self.current is turn:
             self.current = None
-        if self.suspended is turn and turn.failure is None:
+        is_told = turn.failure is None or turn.response.status == "failed"
+        if self.suspended is turn and is_told:
             self.suspended = None
         outcome, failure = turn.outcome or "failed", turn.failure
         if failure is not None and not isinstance(failure, InternalError):  # whose traceback is out
