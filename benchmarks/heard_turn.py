@@ -20,9 +20,10 @@ from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
 from benchmarks.disk_cache import cached, digest
 from benchmarks.endpointing_set import MS, CallerTurn
-from voiceloop.listener import HYSTERESIS, LONGEST_VAD_LAG_MS, SPEECH_THRESHOLD
+from voiceloop.listener import HYSTERESIS, SPEECH_THRESHOLD
 from voiceloop.onset import ONSET_MS, ONSET_WINDOWS, PRE_ROLL_MS, Heard, Onset
 from voiceloop.prosody import Prosody
+from voiceloop.stretch import LONGEST_VAD_LAG_MS
 
 WINDOW = 512
 WINDOW_MS = WINDOW / MS

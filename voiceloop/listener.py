@@ -28,7 +28,6 @@ from voiceloop.telemetry import TurnTimeline
 
 SPEECH_THRESHOLD = 0.5  # Silero's own default
 HYSTERESIS = 0.15  # speech ends only below threshold - this: a weak syllable is no pause
-LONGEST_VAD_LAG_MS = 96.0  # three windows: beyond that the loudness is more likely wrong
 STALL_MS = 300.0  # no audio for this long: the client has stopped sending, wall clock takes over
 WATCH_S = 0.05
 # The hypothesis may change in the pause; so long its P(end) is waited for before doing without.
@@ -160,11 +159,7 @@ class Listener:
         stretch = self._stretch
         low = self._threshold - (0.0 if stretch.paused else HYSTERESIS)
         if probability >= low:
-            stretch.last_sound_ms = end_ms
-            stretch.n_windows += 1
-            stretch.sum_of_probabilities += probability
-            if stretch.paused:
-                stretch.paused = False
+            if stretch.sound(end_ms, probability):
                 self._endpointing.observe_speech(end_ms - VAD_WINDOW_MS)
         elif not stretch.paused:
             self._pause(stretch)
@@ -192,12 +187,7 @@ class Listener:
 
     def _pause(self, stretch: Stretch) -> None:
         """First low window: ask for the fullest hypothesis while the silence is still young."""
-        stretch.paused, stretch.flushed = True, False
-        stretch.first_low_s = self._clock()
-        # The detector answers some 50 ms after the sound has ended; its loudness says when.
-        quiet_since_ms = max(self.now_ms - self._prosody.loudness.quiet_ms(), stretch.onset_ms)
-        earliest_ms = stretch.last_sound_ms - LONGEST_VAD_LAG_MS
-        stretch.last_sound_ms = min(max(quiet_since_ms, earliest_ms), stretch.last_sound_ms)
+        stretch.pause(self._clock(), self.now_ms - self._prosody.loudness.quiet_ms())
         tail = self._prosody.loudness.tail_level_db(), self._prosody.pitch.tail_semitones()
         self._endpointing.observe_silence(stretch.last_sound_ms, *tail)
         self._recognition.flush()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from voiceloop.ear import Activity, TurnInput
 from voiceloop.telemetry import TurnTimeline
 
+LONGEST_VAD_LAG_MS = 96.0  # three windows: beyond that the loudness is more likely wrong
+
 
 @dataclass(slots=True)
 class Stretch:
@@ -27,6 +29,23 @@ class Stretch:
     n_windows: int = 0
     sum_of_probabilities: float = 0.0
     p_end_by_ms: float = 0.0  # P(end) of the present words is on its way until then
+
+    def sound(self, end_ms: float, probability: float) -> bool:
+        """A loud window of the detector, of this probability of speech; whether it ends a pause."""
+        resumes, self.paused = self.paused, False
+        self.last_sound_ms = end_ms
+        self.n_windows += 1
+        self.sum_of_probabilities += probability
+        return resumes
+
+    def pause(self, first_low_s: float, quiet_since_ms: float) -> None:
+        """The first low window came in then, and the loudness tells when the sound had ended.
+
+        The detector answers some 50 ms after that.
+        """
+        self.paused, self.flushed, self.first_low_s = True, False, first_low_s
+        earliest_ms = max(self.onset_ms, self.last_sound_ms - LONGEST_VAD_LAG_MS)
+        self.last_sound_ms = min(max(quiet_since_ms, earliest_ms), self.last_sound_ms)
 
     def activity(self, now_ms: float) -> Activity:
         silence_ms = max(0.0, now_ms - self.last_sound_ms) if self.paused else 0.0
