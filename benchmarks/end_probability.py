@@ -1,7 +1,7 @@
 """P(end of turn) after the words of a pause, from the embedded agent's engine.
 
-Owns the questions put to one checkpoint; its answers are kept on disk by the checkpoint's digest,
-that of its end-of-turn head included.
+Owns the questions put to one checkpoint; its answers are kept on disk by the digest of the
+checkpoint, that of its end-of-turn head included, and of the engine's files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engine.engine import Engine
 from engine.types import EngineConfig, Staged
 
 INSTRUCTIONS = "You are a friendly voice assistant. Answer in short sentences."
-READ_BY = "head, or marks"  # `engine.end_of_turn`: to be reworded where it reads something else
+ENGINE = Path(__file__).resolve().parents[1] / "engine"
 ENGINE_LAG_MS = 20.0  # staging a pause's last words, the hop included: measured 10-20 ms in calls
 
 Messages = tuple[tuple[str, str], ...]
@@ -29,12 +29,13 @@ class EndProbability:
         for shard in sorted(model_dir.glob("*.safetensors")):
             weights.update(shard.read_bytes())
         self.checkpoint = weights.hexdigest()[:12]
+        self._read_by = digest(*(path.read_bytes() for path in sorted(ENGINE.glob("*.py"))))
         self._engine: Engine | None = None
         self._n_branches = 0
 
     def after(self, history: Messages, words: tuple[str, ...]) -> float:
         """P(end) when the caller has said these words, after these messages (role, text)."""
-        key = digest(self.checkpoint, READ_BY, INSTRUCTIONS, repr(history), " ".join(words))
+        key = digest(self.checkpoint, self._read_by, INSTRUCTIONS, repr(history), " ".join(words))
         return float(cached("p_end", key, lambda: self._ask(history, words)))
 
     def _ask(self, history: Messages, words: tuple[str, ...]) -> float:

@@ -6,10 +6,11 @@ anywhere between words, so most of them look like ends: a caller who never hesit
 who do. The table of settings and their gaps stands in LOG.md.
 
 The budgets are no aims of their own: they name points of the frontier, found by trial. Those of
-auto name the one whose live calls keep a p50 of 350 ms and a p95 of 700 (the points around it stand
-in LOG.md, "nearer to the bars"); of the test's human clips 3 % are cut where of all the fit's plain
-turns 0.5 % are. Those of high name a p50 of 200 ms with instant models; medium and low halve the
-cut hesitations, twice. What each comes to, and which are missed, is written into the weights file.
+auto name the one whose live calls keep a p50 of 350 ms and a p95 of 700; of the test's human clips
+3 % are cut where of all the fit's plain turns 0.5 % are. Those of high name a p50 of 200 ms with
+instant models, and cut 8 % of those clips; medium and low halve the cut hesitations, twice. What
+each comes to, and which are missed, is written into the weights file; the test's figures stand in
+LOG.md, "a head that reads the end of the turn".
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ BUDGETS: dict[Eagerness, Budget] = {
     "medium": Budget(0.015, 0.17, range(330, 541, 30), (0, 80, 160)),
     "low": Budget(0.01, 0.08, range(400, 701, 50), (0, 100, 200)),
 }
-# Logits before any silence. Of the bundled call's ends half lie above 2.5. Of its commas those that
-# pause longest lie at 1.6 and less, and above 2.5 but "everything, thank you", of 230 ms.
+# Logits before any silence, read off the bundled call, whose figures are kinder for it: of its ends
+# half lie above 2.5. Of its commas those that pause longest lie at 1.6 and less, and above 2.5 but
+# "everything, thank you", of 230 ms.
 UNSURE, SURE = 1.0, 3.0
 N_HIGHER = 6  # thresholds tried above what the hesitating turns need, 0.1 apart
 MOST_DRAFTS_IN_VAIN = 0.2
@@ -148,10 +150,10 @@ def chosen_setting(
         shortest = OperatingPoint(threshold, *waits_ms[0], SURE, UNSURE)
         if threshold >= least.threshold and judged(hesitating, shortest).cut <= most_hesitating:
             break
-    higher = [threshold + round(step / 10, 1) for step in range(N_HIGHER)]
+    higher = [round(threshold + step / 10, 2) for step in range(N_HIGHER)]
     affordable: list[tuple[float, OperatingPoint]] = []
     for tried, waits in itertools.product(higher, waits_ms):
-        setting = OperatingPoint(round(tried, 2), *waits, SURE, UNSURE)
+        setting = OperatingPoint(tried, *waits, SURE, UNSURE)
         found = judged(plain, setting)
         if found.cut <= budget.plain:
             affordable.append((found.latency_ms, setting))

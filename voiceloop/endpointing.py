@@ -88,8 +88,10 @@ class OperatingPoint:
     def _floor_ms(self, score: float) -> float:
         if score >= self.sure:
             return self.least_wait_ms
-        doubt = min(1.0, (self.sure - score) / max(self.sure - self.unsure, 1e-9))
-        return self.least_wait_ms + doubt * max(0.0, self.unsure_wait_ms - self.least_wait_ms)
+        more_ms = max(0.0, self.unsure_wait_ms - self.least_wait_ms)
+        if score <= self.unsure:
+            return self.least_wait_ms + more_ms
+        return self.least_wait_ms + more_ms * (self.sure - score) / (self.sure - self.unsure)
 
 
 @dataclass(frozen=True, slots=True)

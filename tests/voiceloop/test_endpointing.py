@@ -82,6 +82,13 @@ def test_an_unsure_end_has_a_longer_least_wait() -> None:
     assert [step.wait_ms(score, silence=2.0) for score in (2.0, 1.99)] == [200.0, 400.0]
 
 
+def test_every_fitted_setting_waits_no_less_where_it_is_less_sure() -> None:
+    for hazard_set in (FITTED.with_p_end, FITTED.without_p_end):
+        for setting in hazard_set.settings.values():
+            assert setting.unsure <= setting.sure
+            assert 0 < setting.least_wait_ms <= setting.unsure_wait_ms
+
+
 @pytest.mark.parametrize("p_end", [None, 0.5])
 def test_less_eager_agents_wait_longer(p_end: float | None) -> None:
     ladder: tuple[Eagerness, ...] = ("high", "auto", "medium", "low")
