@@ -6,6 +6,7 @@ that further APIs stand beside these.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from voiceloop.errors import (
     BackendTimeout,
     Forbidden,
     FrameTooLarge,
+    InternalError,
     InvalidRequest,
     MissingExtra,
     Overloaded,
@@ -36,13 +38,17 @@ from voiceloop.errors import (
 from voiceloop.session_update import merge
 from voiceloop.settings import Json, SessionSettings
 
+log = logging.getLogger(__name__)
+
 DEFAULT_SECRET_S = 600
 MAX_BODY_BYTES = 512 * 1024
 
 
 def error_response(error: VoiceLoopError) -> JSONResponse:
-    """The error as OpenAI's HTTP APIs send it."""
+    """The error as OpenAI's HTTP APIs send it; one of a model's stands in the log too."""
     status = _status(error)
+    if isinstance(error, BackendError) and status >= 500:
+        log.warning("an answer over HTTP failed (%s): %s", error.wire_code, error.message)
     headers: dict[str, str] = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -77,6 +83,8 @@ def _status(error: VoiceLoopError) -> int:
             return 400
         case BackendError():
             return 502
+        case InternalError():
+            return 500
     return 400
 
 

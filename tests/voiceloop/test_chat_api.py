@@ -230,6 +230,20 @@ async def test_fields_that_ask_for_nothing_are_accepted() -> None:
         assert (await http.post(URL, json=HELLO | fields)).status_code == 200
 
 
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("after", [0, 2])
+async def test_a_reply_that_fails_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture, streams: bool, after: int
+) -> None:
+    fakes, _ = backends("one two three", faults=(Fault("commit", after=after),))
+    async with http_client(fakes) as http:
+        response = await http.post(URL, json=HELLO | {"stream": streams})
+    assert "found a scripted fault" in response.text
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    why = "expected an answer, found a scripted fault"
+    assert lines == [f"an answer over HTTP failed (worker_lost): {why}"]
+
+
 async def test_a_failure_before_the_first_token_has_its_own_status() -> None:
     for at in ("branch", "commit"):
         fakes, model = backends(faults=(Fault(at),))
