@@ -16,7 +16,7 @@ from engine.engine import Engine
 from engine.quality import BOUNDS, Quality, measure
 from engine.runner import Extension
 from engine.sampler import gumbel_noise
-from engine.sequence import Sequence
+from engine.sequence import borrowed
 from engine.types import SamplingParams
 
 # Of a reply, the places before a divergence at which the kernels' own error is measured, and the
@@ -167,16 +167,13 @@ def _gap_over_error(
 
 def _last_logits(engine: Engine, tokens: list[int], n_rows: int) -> torch.Tensor:
     """The logits of the last places of `tokens`, without any cache, so many rows at a time."""
-    sequence = Sequence(engine.pool, engine.tree, "error")
-    sequence.tokens = list(tokens)
-    sequence.reserve(len(tokens))
     n_before = max(0, len(tokens) - ERROR_PLACES)
     logits = []
-    while sequence.n_pending:
-        n = min(n_rows, sequence.n_pending) if sequence.n_resident else n_before or n_rows
-        logits.append(engine.runner.run([Extension(sequence, n, n_logits=n)]))
-        sequence.n_resident += n
-    sequence.release()
+    with borrowed(engine.pool, engine.tree, tokens) as sequence:
+        while sequence.n_pending:
+            n = min(n_rows, sequence.n_pending) if sequence.n_resident else n_before or n_rows
+            logits.append(engine.runner.run([Extension(sequence, n, n_logits=n)]))
+            sequence.n_resident += n
     return torch.cat(logits)[n_before:]
 
 

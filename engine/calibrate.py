@@ -18,7 +18,7 @@ from .model import Decoder
 from .prefix_tree import PrefixTree
 from .quant import quantize_int4
 from .runner import Extension, Runner
-from .sequence import Sequence
+from .sequence import borrowed
 from .types import UnsupportedQuantization, n_blocks_for
 
 N_EXPONENTS = 10  # candidates for how strongly scales follow the activations: 0, 0.1, ... 1
@@ -111,8 +111,6 @@ def calibrate(decoder: Decoder, tokens: Tokens[int]) -> list[LayerScales]:
         layer.qkv, layer.gate_up, layer.down = recorders
         recorded.append(recorders)
     pool = decoder.make_pool(n_blocks_for(len(tokens)))
-    sequence = Sequence(pool, PrefixTree(pool))
-    sequence.tokens = list(tokens)
-    sequence.reserve(len(tokens))
-    Runner(decoder, pool).run([Extension(sequence, len(tokens), n_logits=0)])
+    with borrowed(pool, PrefixTree(pool), list(tokens)) as sequence:
+        Runner(decoder, pool).run([Extension(sequence, len(tokens), n_logits=0)])
     return [LayerScales(*(recorder.best_scale() for recorder in layer)) for layer in recorded]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .engine import Engine
 from .runner import Extension
-from .sequence import Sequence
+from .sequence import borrowed
 from .text import Text
 from .types import EngineConfig, EngineError
 
@@ -62,11 +62,8 @@ BOUNDS = {
 
 def log_probabilities(engine: Engine, tokens: Tokens[int]) -> Tensor:
     """Of every next token after every prefix of `tokens`: fp32 [n, vocab]."""
-    sequence = Sequence(engine.pool, engine.tree)
-    sequence.tokens = list(tokens)
-    sequence.reserve(len(tokens))
-    logits = engine.runner.run([Extension(sequence, len(tokens), n_logits=len(tokens))])
-    sequence.release()
+    with borrowed(engine.pool, engine.tree, list(tokens)) as sequence:
+        logits = engine.runner.run([Extension(sequence, len(tokens), n_logits=len(tokens))])
     assert logits is not None
     return logits.float().log_softmax(-1)
 

@@ -4,6 +4,9 @@ The two primitives of the engine live here: `extend` (reserve, run, advance) and
 at a position depends only on the tokens up to it (I1), so truncation is a smaller `n_resident`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from .kv_cache import KvPool
 from .prefix_tree import PrefixTree
 from .types import BLOCK_TOKENS, n_blocks_for
@@ -111,3 +114,18 @@ class Sequence:
         self.pool.release(self.table)
         self.table = []
         self.n_resident = 0
+
+
+@contextmanager
+def borrowed(pool: KvPool, tree: PrefixTree, tokens: list[int]) -> Iterator[Sequence]:
+    """A sequence to compute `tokens` with, for a measurement; its room is given back in any case.
+
+    Raises: OutOfMemory.
+    """
+    sequence = Sequence(pool, tree)
+    sequence.tokens = list(tokens)
+    try:
+        sequence.reserve(len(tokens))
+        yield sequence
+    finally:
+        sequence.release()

@@ -6,8 +6,17 @@ from pathlib import Path
 import pytest
 
 from engine.engine import Engine
-from engine.quality import BOUNDS, Quality, main, measure, reply_places, violations
-from engine.types import EngineConfig
+from engine.quality import (
+    BOUNDS,
+    Quality,
+    log_probabilities,
+    main,
+    measure,
+    reply_places,
+    violations,
+)
+from engine.runner import Extension
+from engine.types import EngineConfig, OutOfMemory
 
 TOKENS = [5 + (i * i * 7) % 90 for i in range(300)]
 
@@ -48,6 +57,25 @@ def test_agreement_is_asked_only_where_bf16_decides(tiny_model: Path) -> None:
     quality = measure(exact, rounded, rounded, [TOKENS])
     assert quality.decided_agreement >= quality.bf16_agreement
     assert quality.decided_agreement == 1.0
+
+
+def test_a_measurement_that_fails_gives_its_room_back(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.load(tiny_model, EngineConfig(kv_tokens=128))
+
+    def fails(extensions: list[Extension]) -> None:
+        assert engine.pool.n_free < engine.pool.n_blocks
+        raise RuntimeError("the machine gave out")
+
+    monkeypatch.setattr(engine.runner, "run", fails)
+    with pytest.raises(RuntimeError, match="gave out"):
+        log_probabilities(engine, [5] * 40)
+    assert engine.pool.n_free == engine.pool.n_blocks
+    with pytest.raises(OutOfMemory):
+        log_probabilities(engine, [5] * 400)
+    assert engine.pool.n_free == engine.pool.n_blocks
+    engine.check_integrity()
 
 
 def test_what_is_over_its_bound_is_named() -> None:
