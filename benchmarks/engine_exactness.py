@@ -25,7 +25,9 @@ ERROR_PLACES = 32
 ERROR_ROWS = (1, 5, ERROR_PLACES)
 REPLIES_PART = 1.0  # per cent of drafted replies that a near tie may end otherwise
 RAW_DIFFERENCE = 5.0  # of 1,000 places: int8's likeliest token is not bf16's, near ties and all
-N_CALLS = 240  # held-out conversations of the quality gate: agreement is then known to 0.05 %
+# Held-out conversations of the quality gate: agreement is then known to 0.05 % (one standard error,
+# places taken as independent).
+N_CALLS = 240
 
 # Test file, what the bar says, and VOICELOOP_FUZZ_EXAMPLES of the long run.
 FUZZED = {
