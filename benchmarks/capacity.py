@@ -17,6 +17,7 @@ from benchmarks.command_line import benchmark_parser, early_end, exit_code, run,
 from benchmarks.harness import RESULTS, results, write_results
 from clients.arguments import whole_number
 from clients.call_script import load_call
+from clients.connection import own_key
 from clients.loadgen import Load, figures, run_load
 from clients.outputs import prepare_folder
 from clients.server_process import running_server
@@ -43,7 +44,7 @@ async def measure(most: int, n_turns: int, seed: int, rows: list[dict[str, Any]]
         while n_calls <= most:
             load = Load(
                 server.url, n_calls, at_once=n_calls, ramp_s=APART_S * n_calls, seed=seed,
-                n_turns=n_turns, within_ms=GOOD_MS,
+                n_turns=n_turns, within_ms=GOOD_MS, key=own_key(),
             )  # fmt: skip
             result = await run_load(load)
             rows.append(

@@ -29,7 +29,7 @@ from benchmarks.data_folder import OF_TURNS, data_with
 from benchmarks.end_probability import EndProbability
 from benchmarks.endpointing_set import COPIES, UNSEEN, CallerTurn, caller_turns, marked
 from benchmarks.endpointing_table import LATENCIES_MS, bars_of, print_table
-from benchmarks.harness import bar_table, results, write_results
+from benchmarks.harness import RESULTS, bar_table, results, write_results
 from benchmarks.hazard_fit import samples_of
 from benchmarks.heard_turn import EmbeddedRecognizer, pauses_of
 from benchmarks.operating_points import SURE, UNSURE, as_toml, costs, fit_both, scored_turns
@@ -51,6 +51,7 @@ from benchmarks.turn_frontier import (
     staged_moment,
     timer_moment,
 )
+from clients.outputs import check_file, prepare_folder
 from clients.provenance import provenance
 from voiceloop.endpointing import FITTED, LONGEST_WAIT_MS, Eagerness, OperatingPoint, WeightSets
 
@@ -299,14 +300,27 @@ def fit_weights(hearing: Hearing) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    arguments = benchmark_parser("endpointing", "Measure endpointing against its peers, or fit it.")
-    arguments.add_argument("--fit", action="store_true", help="fit and write the weights")
-    arguments.add_argument("--model", type=Path, default=AGENT, help="the agent's folder")
-    arguments.add_argument("--no-p-end", action="store_true", help="words and prosody alone")
+    arguments = benchmark_parser(
+        "endpointing",
+        "Turns cut against decision latency, for VoiceLoop's endpointing, a fixed timer and Smart "
+        "Turn, offline on the shared data (VOICELOOP_DATA); or fit the weights. A run that is "
+        "interrupted writes nothing.",
+    )
+    arguments.add_argument(
+        "--fit", action="store_true", help=f"fit the weights and write {WEIGHTS.name} instead"
+    )
+    arguments.add_argument(
+        "--model", type=Path, metavar="DIR", default=AGENT,
+        help="folder of the agent that tells P(end of turn) (default: the embedded one)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--no-p-end", action="store_true", help="do without P(end of turn): words and prosody alone"
+    )
     arguments.add_argument("--no-peer", action="store_true", help="leave Smart Turn out")
     arguments.add_argument(
-        "--source", choices=("reference", "embedded", "both"), default="both", help="of the words"
-    )
+        "--source", choices=("reference", "embedded", "both"), default="both",
+        help="whose words: true ones, the embedded recognizer's (default: %(default)s)",
+    )  # fmt: skip
     arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     return arguments
 
@@ -314,12 +328,19 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     arguments = parser()
     chosen = arguments.parse_args()
-    if chosen.check and chosen.source == "embedded":
-        arguments.error("expected the reference replay with --check: the bars are held against it")
+    if chosen.check and (chosen.fit or chosen.source == "embedded"):
+        arguments.error("--check: expected the reference replay with it, whose bars these are")
+    if chosen.fit:
+        check_file(WEIGHTS)
+    else:
+        prepare_folder(RESULTS)
     ask_end = None
     if not chosen.no_p_end:
         if not (chosen.model / "config.json").is_file():
-            arguments.error(f"expected a model in {chosen.model}, found none (or --no-p-end)")
+            arguments.error(
+                f"--model: expected a model in {chosen.model}, found no config.json "
+                "(--no-p-end does without)"
+            )
         ask_end = EndProbability(chosen.model)
     hearing = Hearing(data_with(*OF_TURNS), ask_end)
     if chosen.fit:

@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from audio.resample import Resampler
 from benchmarks.human_turns import HumanTurn
-from clients.connection import RATE_HZ, RealtimeConnection
+from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.playout import Playout
 from clients.recording import Samples
 from clients.simulated_call import session_settings
@@ -65,7 +65,8 @@ class RealtimeLine:
     @classmethod
     async def open(cls, port: int, detection: Mapping[str, Any] | None = None) -> RealtimeLine:
         url = f"ws://127.0.0.1:{port}/v1/realtime"
-        connection = await RealtimeConnection.open(url, extras={"voiceloop.timeline": "1"})
+        extras = {"voiceloop.timeline": "1"}
+        connection = await RealtimeConnection.open(url, key=own_key(), extras=extras)
         settings = session_settings(detection)
         await connection.send({"type": "session.update", "session": settings})
         return cls(connection)

@@ -36,7 +36,7 @@ from clients.arguments import whole_number
 from clients.call_result import CallResult
 from clients.call_script import Utterance, load_call, load_utterances
 from clients.call_summary import summary_of, turn_json
-from clients.connection import RATE_HZ, RealtimeConnection
+from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.outputs import prepare_folder
 from clients.progress import progress_bar
 from clients.server_process import SERVE, ServerProcess, running_server
@@ -141,7 +141,7 @@ async def play(
     detection = None
     if settings.endpoint_ms is not None:
         detection = {"type": "server_vad", "silence_duration_ms": settings.endpoint_ms}
-    connection = await RealtimeConnection.open(server.url, extras=EXTRAS)
+    connection = await RealtimeConnection.open(server.url, key=own_key(), extras=EXTRAS)
     options = CallOptions(seed=seed, turn_detection=detection)
     return await SimulatedCall(connection, utterances, voice=voice, options=options).run()
 

@@ -22,7 +22,7 @@ from clients.call_record import CallRecord
 from clients.call_result import CallResult
 from clients.call_script import ScriptedTurn, Utterance, load_call, load_utterances, utterance_of
 from clients.call_summary import summary_of, turn_json
-from clients.connection import RATE_HZ, RealtimeConnection
+from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ConnectionFailed, RecordingError
 from clients.live_view import LiveView
 from clients.outputs import prepare_folder, writing
@@ -102,22 +102,24 @@ async def run_demo(options: DemoOptions) -> int:
                 server = await running.enter_async_context(
                     running_server(arguments, log=options.out / "server.log")
                 )
+            console.print(f"[dim]ready after {server.ready_s:.1f} s at {server.url}[/dim]\n")
+            connection = await RealtimeConnection.open(server.url, key=own_key(), extras=EXTRAS)
         except asyncio.CancelledError:
             console.print(TOO_EARLY)
             raise
-        console.print(f"[dim]ready after {server.ready_s:.1f} s at {server.url}[/dim]\n")
         try:
-            result = await play(server, utterances, options, console, title)
+            result = await play(connection, utterances, options, console, server, title)
         except ConnectionFailed as error:
             raise ConnectionFailed(f"{error}; see {options.out / 'server.log'}") from error
     return 1 if result.unanswered else 0
 
 
 async def play(
-    server: ServerProcess,
+    connection: RealtimeConnection,
     utterances: tuple[Utterance, ...],
     options: DemoOptions,
     console: Console,
+    server: ServerProcess,
     title: str,
 ) -> CallResult:
     """Play the call and leave its files, also of one that ends early.
@@ -126,7 +128,6 @@ async def play(
         ConnectionFailed: the server hung up; what was recorded by then is written.
         OutputError: a file cannot be written.
     """
-    connection = await RealtimeConnection.open(server.url, extras=EXTRAS)
     view = LiveView(console, options.agent, len(utterances))
     call = SimulatedCall(
         connection, utterances, voice=options.voice, options=CallOptions(), observer=view

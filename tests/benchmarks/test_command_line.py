@@ -13,6 +13,7 @@ import pytest
 from benchmarks import (
     backchannels,
     capacity,
+    endpointing,
     engine_bench,
     heard_history,
     human_turns,
@@ -58,6 +59,8 @@ def call(monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: s
         (engine_bench.main, ["--model", "none"], "--model: expected a model in none"),
         (engine_bench.main, ["--part", "x"], "--part: expected of token_time"),
         (engine_bench.main, ["--gpu", "--check"], "--gpu: expected it without --check"),
+        (endpointing.main, ["--check", "--source", "embedded"], "--check: expected the reference"),
+        (endpointing.main, ["--model", "none"], "--model: expected a model in none"),
         (stub_services.main, ["--port", "0"], "--port: expected a whole number of 1 to 65535"),
     ],
 )
@@ -86,13 +89,16 @@ def test_data_that_is_not_there_is_named_with_its_remedy(
         human_turns.human_turns("plain", 1)
     with pytest.raises(DataMissing):
         call(monkeypatch, recognizer_bench.main)
+    monkeypatch.setattr(endpointing, "RESULTS", tmp_path)
+    with pytest.raises(DataMissing):
+        call(monkeypatch, endpointing.main, "--no-p-end")
 
 
 def test_results_that_cannot_be_written_are_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").touch()
-    for module in (backchannels, capacity, heard_history, peers):
+    for module in (backchannels, capacity, endpointing, heard_history, peers):
         monkeypatch.setattr(module, "RESULTS", tmp_path / "out")
         with pytest.raises(OutputError, match="expected a folder that can be written into"):
             call(monkeypatch, module.main)

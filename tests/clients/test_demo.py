@@ -16,7 +16,7 @@ import pytest
 
 from clients.call_script import load_call, load_utterances
 from clients.call_summary import summary_of, turn_json
-from clients.connection import RATE_HZ, RealtimeConnection
+from clients.connection import RATE_HZ
 from clients.demo import DemoOptions, play, recording_as_call, run_demo, write_outputs
 from clients.errors import ClientError, ConnectionFailed, OutputError, RecordingError
 from clients.provenance import provenance
@@ -76,14 +76,11 @@ async def test_a_call_that_ends_early_leaves_its_files_marked(
     console = Terminal(file=io.StringIO())
     monkeypatch.setattr("clients.demo.SimulatedCall", partial(SimulatedCall, clock=clock))
     async with memory_call(clock) as (connection, session):
-
-        async def open_in_memory(*_: object, **__: object) -> RealtimeConnection:
-            return connection
-
-        monkeypatch.setattr(RealtimeConnection, "open", open_in_memory)
         server = ServerProcess(pid=0, port=0, ready_s=1.0)
         options = DemoOptions(out=tmp_path)
-        playing = asyncio.create_task(play(server, utterances, options, console, "A call"))
+        playing = asyncio.create_task(
+            play(connection, utterances, options, console, server, "A call")
+        )
         await asyncio.sleep(4.0)
         if ending == "interrupted":
             playing.cancel()
