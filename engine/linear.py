@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .packed import Fp8Weight, Int4Weight, Int8Weight, Weight
+from .packed import Int4Weight, ScaledWeight, Weight
 from .quant import quantize_fp8, quantize_int4, quantize_int8
 
 # Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
@@ -153,7 +153,7 @@ def make_linear(
         elif quant == "int4" and weight.shape[1] % INT4_GROUP == 0:
             weight = quantize_int4(weight, INT4_GROUP)
     match weight:
-        case Int8Weight(codes, scale) | Fp8Weight(codes, scale):
+        case ScaledWeight(codes, scale):
             return ScaledLinear(codes.to(device), scale.to(device=device, dtype=dtype), bias)
         case Int4Weight(codes, scale, zero):
             scale = scale.to(device=device, dtype=dtype)

@@ -1,8 +1,8 @@
 """Owns the reading of quantized checkpoints: AWQ, GPTQ and compressed-tensors.
 
-Whatever the layout on disk, a weight comes out in one of four canonical forms: `Int4Weight`,
-`Int8Weight`, `Fp8Weight`, or a dense tensor where none of them holds the same numbers. A format the
-engine does not know is refused by name.
+Whatever the layout on disk, a weight comes out in one of three canonical forms: `Int4Weight`,
+`ScaledWeight`, or a dense tensor where neither holds the same numbers. A format the engine does not
+know is refused by name.
 """
 
 from collections.abc import Sequence
@@ -35,19 +35,8 @@ class Int4Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Weight:
-    """w = codes * scale; codes int8 [out, in], scale [out]."""
-
-    codes: Tensor
-    scale: Tensor
-
-    def dense(self) -> Tensor:
-        return self.codes * self.scale[:, None]
-
-
-@dataclass(frozen=True, slots=True)
-class Fp8Weight:
-    """w = codes * scale; codes float8_e4m3fn [out, in], scale [out]."""
+class ScaledWeight:
+    """w = codes * scale; codes int8 or float8_e4m3fn [out, in], scale [out]."""
 
     codes: Tensor
     scale: Tensor
@@ -56,7 +45,7 @@ class Fp8Weight:
         return self.codes.float() * self.scale[:, None]
 
 
-Weight: TypeAlias = Tensor | Int4Weight | Int8Weight | Fp8Weight
+Weight: TypeAlias = Tensor | Int4Weight | ScaledWeight
 
 
 def dense(weight: Weight) -> Tensor:
@@ -72,11 +61,10 @@ def join(weights: Sequence[Weight]) -> Weight:
             torch.cat([weight.scale for weight in int4]),
             torch.cat([weight.zero for weight in int4]),
         )
-    for form in (Int8Weight, Fp8Weight):
-        alike = [weight for weight in weights if isinstance(weight, form)]
-        if len(alike) == len(weights):
-            codes = torch.cat([weight.codes for weight in alike])
-            return form(codes, torch.cat([weight.scale for weight in alike]))
+    scaled = [weight for weight in weights if isinstance(weight, ScaledWeight)]
+    if len(scaled) == len(weights) and len({weight.codes.dtype for weight in scaled}) == 1:
+        codes = torch.cat([weight.codes for weight in scaled])
+        return ScaledWeight(codes, torch.cat([weight.scale for weight in scaled]))
     return torch.cat([dense(weight) for weight in weights])
 
 
@@ -199,10 +187,8 @@ def _read_compressed(
             zero_code = _unpack(checkpoint.tensor(f"{name}.weight_zero_point"), 4, 0)
         return _grouped(codes, scale, zero_code)
     weight = checkpoint.tensor(f"{name}.weight", shape)
-    if weight.dtype == torch.int8 and scale.numel() in (1, shape[0]):
-        return Int8Weight(weight, scale.flatten().expand(shape[0]).contiguous())
-    if weight.dtype == torch.float8_e4m3fn and scale.numel() in (1, shape[0]):
-        return Fp8Weight(weight, scale.flatten().expand(shape[0]).contiguous())
+    if weight.dtype in (torch.int8, torch.float8_e4m3fn) and scale.numel() in (1, shape[0]):
+        return ScaledWeight(weight, scale.flatten().expand(shape[0]).contiguous())
     raise UnsupportedQuantization(
         f"{checkpoint.model_dir}: expected {name} as int4, int8 or fp8 with a scale per channel, "
         f"found {weight.dtype} with {list(scale.shape)} scales ({quantization.get('format')})"

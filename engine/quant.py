@@ -6,27 +6,27 @@ Round-to-nearest on load.
 import torch
 from torch import Tensor
 
-from .packed import Fp8Weight, Int4Weight, Int8Weight
+from .packed import Int4Weight, ScaledWeight
 
 FP8_LARGEST = 448.0  # of e4m3
 
 
-def quantize_int8(weight: Tensor) -> Int8Weight:
+def quantize_int8(weight: Tensor) -> ScaledWeight:
     """Symmetric, one scale per output channel. weight: [out, in]."""
     weight = weight.float()
     scale = weight.abs().amax(1).clamp_min_(1e-10).div_(127)
     # The scale is stored in bf16; rounding against the stored value costs no accuracy twice.
     scale = scale.bfloat16().float()
     codes = (weight / scale[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-    return Int8Weight(codes, scale)
+    return ScaledWeight(codes, scale)
 
 
-def quantize_fp8(weight: Tensor) -> Fp8Weight:
+def quantize_fp8(weight: Tensor) -> ScaledWeight:
     """e4m3, one scale per output channel. weight: [out, in]."""
     weight = weight.float()
     scale = weight.abs().amax(1).clamp_min_(1e-10).div_(FP8_LARGEST).bfloat16().float()
     codes = (weight / scale[:, None]).clamp_(-FP8_LARGEST, FP8_LARGEST).to(torch.float8_e4m3fn)
-    return Fp8Weight(codes, scale)
+    return ScaledWeight(codes, scale)
 
 
 def quantize_int4(weight: Tensor, group: int) -> Int4Weight:

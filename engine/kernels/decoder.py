@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 
 from ..kv_cache import KvPool
 from ..model import Decoder
-from ..packed import Fp8Weight, Int4Weight, Int8Weight, Weight
+from ..packed import Int4Weight, ScaledWeight, Weight
 from ..quant import quantize_fp8, quantize_int4, quantize_int8
 from . import (
     attention,
@@ -91,7 +91,7 @@ class KernelLinear:
         self.bias, self.dtype, self.max_rows = bias, dtype, 0
         call = kernels.call
         match weight:
-            case Int8Weight(codes, scale) | Fp8Weight(codes, scale):
+            case ScaledWeight(codes, scale):
                 self.out_features = codes.shape[0]
                 self.packed: Any = gemm_8bit.pack_8bit(codes.to(device), scale.float().to(device))
                 self._multiply, self._unpack = call.gemm_8bit, call.dequantize_8bit
