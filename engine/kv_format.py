@@ -4,42 +4,26 @@ No scale spans two tokens (I4), so appending to a sequence and rolling it back n
 stored before.
 """
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 SMALLEST = 1e-12  # keeps the scale of a zero vector from dividing by zero
 
 
-class KvFormat(Protocol):
-    """dtype and size of one stored vector; `is_scaled` where a scale goes with it."""
-
-    code_dtype: torch.dtype
-    code_size: int
-    is_scaled: bool
-
-    def encode(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[..., head_dim] -> codes [..., code_size], scales [...]."""
-        ...
-
-    def decode(self, codes: Tensor, scales: Tensor | None) -> Tensor:
-        """The inverse, in the compute dtype."""
-        ...
-
-
 class PlainKv:
-    """As computed."""
+    """As computed. code_dtype, code_size: of one stored vector."""
 
-    is_scaled = False
+    is_scaled = False  # whether a scale goes with it
 
     def __init__(self, head_dim: int, dtype: torch.dtype) -> None:
         self.code_dtype, self.code_size = dtype, head_dim
 
-    def encode(self, vectors: Tensor) -> tuple[Tensor, None]:
+    def encode(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[..., head_dim] -> codes [..., code_size], scales [...]."""
         return vectors, None
 
     def decode(self, codes: Tensor, scales: Tensor | None) -> Tensor:
+        """The inverse, in the compute dtype."""
         return codes
 
 
@@ -97,9 +81,7 @@ class Int4Kv(ScaledKv):
         return super().decode(torch.cat((codes & 15, codes >> 4), -1).to(self.dtype) - 8, scales)
 
 
-KV_FORMATS: dict[str, type[PlainKv | ScaledKv]] = {
-    "plain": PlainKv,
-    "fp8": Fp8Kv,
-    "int8": Int8Kv,
-    "int4": Int4Kv,
-}
+KvFormat = PlainKv | ScaledKv
+KV_FORMATS: dict[str, type[KvFormat]] = {
+    "plain": PlainKv, "fp8": Fp8Kv, "int8": Int8Kv, "int4": Int4Kv,
+}  # fmt: skip
