@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import gelu, linear
 
+from .loader import Checkpoint
 from .text import NO_TOKEN, Text
-from .types import CheckpointError, MissingTensor, WrongShape
+from .types import CheckpointError, WrongShape
 
 HEAD_FILE = "end_of_turn.safetensors"
 SENTENCE_ENDS = frozenset({".", "?", "!", "...", "…", "。", "？", "！"})
@@ -39,36 +38,21 @@ class EndHead:
 
 def read_head(model_dir: Path, hidden_size: int, device: str) -> EndHead | None:
     """The head in a model folder, None where there is none. Raises: CheckpointError."""
-    path = model_dir / HEAD_FILE
-    if not path.is_file():
+    if not (model_dir / HEAD_FILE).is_file():
         return None
-    try:
-        found = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: expected safetensors, found {error}") from None
-
-    def read(name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        tensor = found.get(name)
-        if tensor is None:
-            raise MissingTensor(f"{path}: expected a tensor {name}, found none")
-        if shape is not None and tuple(tensor.shape) != shape:
-            raise WrongShape(
-                f"{path}: expected {name} of shape {list(shape)}, found {list(tensor.shape)}"
-            )
-        if not tensor.isfinite().all():
-            raise CheckpointError(f"{path}: expected finite numbers in {name}, found others")
-        return tensor.to(device, torch.float32)
-
-    inner = read("inner.weight")
+    stored = Checkpoint(model_dir, HEAD_FILE)
+    inner = stored.tensor("inner.weight")
     if inner.dim() != 2 or len(inner) == 0 or inner.shape[1] != hidden_size:
         raise WrongShape(
-            f"{path}: expected inner.weight of shape [1 or more, {hidden_size}], "
+            f"{model_dir}: expected inner.weight of shape [1 or more, {hidden_size}], "
             f"found {list(inner.shape)}"
         )
     n = len(inner)
-    return EndHead(
-        inner, read("inner.bias", (n,)), read("outer.weight", (1, n)), read("outer.bias", (1,))
-    )
+    shapes = {"inner.bias": (n,), "outer.weight": (1, n), "outer.bias": (1,)}
+    tensors = [inner, *(stored.tensor(name, shape) for name, shape in shapes.items())]
+    if not all(tensor.isfinite().all() for tensor in tensors):
+        raise CheckpointError(f"{model_dir / HEAD_FILE}: expected finite numbers, found others")
+    return EndHead(*(tensor.to(device, torch.float32) for tensor in tensors))
 
 
 def end_ids(text: Text) -> tuple[int, ...]:

@@ -196,20 +196,19 @@ def _read_eos(model_dir: Path, values: dict[str, Any]) -> tuple[int, ...]:
 class Checkpoint:
     """The tensors of one model folder, opened lazily, one file or sharded."""
 
-    def __init__(self, model_dir: Path) -> None:
-        """Raises: CheckpointError."""
+    def __init__(self, model_dir: Path, name: str = "model.safetensors") -> None:
+        """name: of the file where there is no index of shards. Raises: CheckpointError."""
         if not model_dir.is_dir():
             raise CheckpointError(f"expected a model folder at {model_dir}, found none")
-        self.model_dir = model_dir
+        self.model_dir, self._name = model_dir, name
         self._files: dict[str, Any] = {}
         self._where = dict(self._index())
 
     def _index(self) -> Iterator[tuple[str, str]]:
-        index = self.model_dir / "model.safetensors.index.json"
+        name, index = self._name, self.model_dir / f"{self._name}.index.json"
         if index.is_file():
             yield from read_json(index).get("weight_map", {}).items()
             return
-        name = "model.safetensors"
         if not (self.model_dir / name).is_file():
             raise CheckpointError(
                 f"expected {name} or {index.name} in {self.model_dir}, found neither"
@@ -224,7 +223,7 @@ class Checkpoint:
                 raise CheckpointError(f"expected shard {name} in {self.model_dir}, found none")
             try:
                 self._files[name] = safe_open(path, framework="pt")
-            except SafetensorError as error:
+            except (OSError, SafetensorError) as error:
                 raise CheckpointError(f"{path}: expected safetensors, found {error}") from None
         return self._files[name]
 

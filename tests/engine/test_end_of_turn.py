@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import engine.loader
 from engine.end_of_turn import HEAD_FILE, end_ids
 from engine.engine import Engine
 from engine.types import CheckpointError, EngineConfig, SamplingParams, Staged
@@ -152,10 +154,14 @@ def test_a_head_that_cannot_be_read_is_named(
 ) -> None:
     folder = with_head(tiny_model, tmp_path, head_tensors())
 
-    def denied(path: Path) -> dict[str, torch.Tensor]:
-        raise PermissionError(13, "Permission denied", str(path))
+    opened = engine.loader.safe_open
 
-    monkeypatch.setattr("engine.end_of_turn.load_file", denied)
+    def denied(path: Path, framework: str) -> Any:
+        if path.name == HEAD_FILE:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, framework=framework)
+
+    monkeypatch.setattr(engine.loader, "safe_open", denied)
     with pytest.raises(CheckpointError, match=r"end_of_turn.*expected safetensors, found .*denied"):
         make_engine(folder)
 
