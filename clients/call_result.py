@@ -9,9 +9,8 @@ was created, so the rest of an interrupted answer is never taken for the next on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from clients.call_record import Arrived, CallRecord, Reply, Spoken
 from clients.call_script import missing_words
@@ -54,6 +53,9 @@ class Ahead:
     ``turn_tokens``: of what the caller said; ``resident``: those in the cache when the turn ended;
     ``left``: prompt tokens that were not. ``discarded``: reply tokens drafted and not used.
     ``unheard``: those of a reply that the caller interrupted which were not heard any more.
+    ``clause_was_held``: the first clause was ready when the turn ended, as far as it can be heard
+    at least, and stands in the reply: of the sound held then, what the reply kept reaches past the
+    first audible sample.
     """
 
     turn_tokens: int
@@ -173,16 +175,16 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         answered=bool(audible),
         barge_in=_barge_in(record, onset_at, next_at),
         waterfall=waterfall,
-        ahead=_ahead(first_reply.timeline) if first_reply is not None else None,
+        ahead=_ahead(first_reply) if first_reply is not None else None,
         interrupts=utterance.turn.after == "barge_in",
     )
 
 
-def _ahead(timeline: Mapping[str, Any] | None) -> Ahead | None:
+def _ahead(reply: Reply) -> Ahead | None:
+    timeline = reply.timeline
     facts = (timeline or {}).get("anticipation")
     if timeline is None or facts is None:
         return None
-    held_ms = timeline.get("draft_buffered_ms", 0.0)
     return Ahead(
         turn_tokens=facts["n_turn_tokens"],
         resident=facts["n_turn_resident"],
@@ -190,8 +192,19 @@ def _ahead(timeline: Mapping[str, Any] | None) -> Ahead | None:
         reply_tokens=facts["n_reply_tokens"],
         discarded=facts["n_discarded_tokens"],
         unheard=facts["n_unheard_tokens"],
-        clause_was_held=facts["draft"] in ("released", "salvaged") and held_ms > 0.0,
+        clause_was_held=_lead_in_ms(reply) < timeline.get("held_ms", 0.0),
     )
+
+
+def _lead_in_ms(reply: Reply) -> float:
+    """How much of its sound lies before the first sample above -45 dBFS."""
+    n_before = 0
+    for piece in reply.audio:
+        position = first_audible(piece.samples)
+        if position is not None:
+            return 1000.0 * (n_before + position) / RATE_HZ
+        n_before += len(piece.samples)
+    return 1000.0 * n_before / RATE_HZ
 
 
 def _first_audible_arrival(reply: Reply) -> float | None:

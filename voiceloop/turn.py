@@ -371,6 +371,7 @@ class Turn:
         data = encode(chunk.samples, self._encoding)
         self.response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
         self.timeline.mark("first_audio_queued", self._services.clock())
+        self.timeline.facts.setdefault("held_ms", round(self.utterance.held_ms, 1))
         self._services.on_output()
 
     # --- tools ---

@@ -49,6 +49,7 @@ class Utterance:
         self.is_whole = False  # the newest version of the text has been written to its end
         self._is_settled = False  # and that was the reply: no version follows the newest
         self.wasted_ms = 0.0  # of audio that was made and not heard
+        self.held_ms = 0.0  # of audio that was ready when it was let go, and stands
         self._voice, self._options = voice, options
         self._new_stream_id = new_stream_id
         self._clock = clock
@@ -151,6 +152,7 @@ class Utterance:
             raise BackendError("expected the reply that was promised, found another")
         self.text.cut(n_agreed)
         self.is_whole = False
+        self.held_ms = min(self.held_ms, kept_ms)
         self.wasted_ms += self.playout.pacer.cut(kept_ms)
         self._words = [word for word in self._words if word.text_end <= n_kept]
         if self._speaking is not None:
@@ -159,6 +161,7 @@ class Utterance:
 
     def let_agreed_go(self) -> None:
         """Of what is held each clause leaves when the newest version has come past it."""
+        self._note_held()
         self._leaves = "agreed"
         self._raise_limit()
         self._speaks.set()
@@ -166,10 +169,15 @@ class Utterance:
 
     def let_go(self) -> None:
         """What is held leaves now, and all that follows as it comes."""
+        self._note_held()
         self._leaves = "all"
         self.playout.send_until(None)
         self._speaks.set()
         self._changed.set()
+
+    def _note_held(self) -> None:
+        if self._leaves == "nothing":
+            self.held_ms = self.playout.pacer.buffered_ms
 
     def _raise_limit(self) -> None:
         if self._leaves == "agreed":

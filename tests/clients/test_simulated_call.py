@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from clients.call_record import Arrived, CallRecord, Spoken
+from clients.call_record import Arrived, CallRecord, Reply, Spoken
 from clients.call_result import CallResult, TurnResult, call_result, ducked_ms
 from clients.call_script import After, ScriptedTurn, Utterance, utterance_of
 from clients.connection import RATE_HZ, Received
@@ -247,3 +247,23 @@ def test_a_reply_that_runs_dry_counts_unless_it_was_held_for_the_caller() -> Non
     record.spoken.append(Spoken(says(voice(1000)), position=RATE_HZ // 2))  # from 10.5 to 11.5 s
     record.playout.dry_at = [10.4, 10.7, 11.7]
     assert call_result(record, "test").underruns == 2
+
+
+@pytest.mark.parametrize(("facts", "held"), [({}, False), ({"held_ms": 0.0}, False),
+    ({"held_ms": 50.0}, False), ({"held_ms": 51.0}, True)])  # fmt: skip
+def test_a_clause_was_held_where_what_was_kept_of_it_can_be_heard(
+    facts: dict[str, float], held: bool
+) -> None:
+    """The reply begins with 50 ms of silence, in a piece of its own and in the next one."""
+    record = CallRecord(sent_at=[10.0 + 0.02 * index for index in range(100)])
+    record.spoken.append(Spoken(says(voice(1000)), position=0))
+    counts = ("n_turn_tokens", "n_turn_resident", "n_left_to_prefill", "n_reply_tokens",
+              "n_discarded_tokens", "n_unheard_tokens")  # fmt: skip
+    anticipation = {"draft": "salvaged", **dict.fromkeys(counts, 1)}
+    silence, tone = np.zeros(RATE_HZ * 40 // 1000, np.int16), voice(100)[1:]
+    audio = [Arrived(11.2, silence), Arrived(11.24, np.concatenate([silence[:240], tone]))]
+    timeline = {"anticipation": anticipation, "draft_buffered_ms": 90.0, "marks": {}, **facts}
+    record.replies.append(Reply("r", 11.1, "i", done_at=12.0, audio=audio, timeline=timeline))
+    [turn] = call_result(record, "test").turns
+    assert turn.ahead is not None
+    assert turn.ahead.clause_was_held is held

@@ -47,12 +47,15 @@ async def gap_ms_of(clock: Clock, **switches: bool) -> tuple[float, Caller]:
 
 async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
     with_draft_ms, caller = await gap_ms_of(clock)
-    text_only_ms, _ = await gap_ms_of(clock, held_clause=False)
-    without_ms, _ = await gap_ms_of(clock, speculative_reply=False)
+    text_only_ms, silent = await gap_ms_of(clock, held_clause=False)
+    without_ms, undrafted = await gap_ms_of(clock, speculative_reply=False)
+    for other in (silent, undrafted):
+        assert other.of("voiceloop.timeline")[0].event["timeline"]["held_ms"] == 0.0
     assert text_only_ms - with_draft_ms == pytest.approx(100, abs=25)
     assert without_ms - with_draft_ms == pytest.approx(200, abs=25)
     timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
     assert timeline["draft_buffered_ms"] > 0
+    assert timeline["held_ms"] == timeline["draft_buffered_ms"]
     summed_ms = sum(stage["ms"] for stage in timeline["stages"])
     assert summed_ms == pytest.approx(timeline["gap_ms"], abs=0.01)  # stages are in whole us
     marks = timeline["marks"]

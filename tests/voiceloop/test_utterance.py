@@ -177,6 +177,8 @@ async def test_no_sound_leaves_before_the_text_of_its_clause_is_verified(clock: 
         spoken.utterance.let_go()
     assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."]
     assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Surething,onelargelatte."), abs=2)
+    # Of all that was ready the reply kept the first clause.
+    assert spoken.utterance.held_ms == pytest.approx(MS_PER_CHAR * len("Surething,"), abs=1)
 
 
 async def test_a_promised_text_that_is_another_after_it_was_sent_is_an_error(clock: Clock) -> None:
@@ -207,6 +209,7 @@ async def test_new_text_after_a_salvaged_beginning_sounds_before_its_clause_is_w
         spoken.utterance.say("No, we have one")  # the reply goes another way, and is not over
         await asyncio.sleep(2)
         assert spoken.words()[:3] == ["No,", "we", "have"]
+        assert spoken.utterance.held_ms == 0.0
         spoken.utterance.finish()
 
 
