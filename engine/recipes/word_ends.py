@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..text import Text
-from .calls import generate_call
+from .calls import generate_call, is_held_out_turn
 from .corpus import Corpus
 from .dialogues import as_messages
 
@@ -30,6 +30,7 @@ LAST_SENTENCES = ".", "...", "?"
 
 _WORD = re.compile(r"\S+")
 _MARKS = ".,!?;:…\"'"
+_SEAM = "\ue0f3"  # on either side of a caller's turn; no tokenizer ever sees it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +47,28 @@ class WordEnds:
 
 
 def conversations(
-    corpus: Corpus, text: Text, rng: random.Random, max_tokens: int
+    corpus: Corpus, text: Text, rng: random.Random, max_tokens: int, *, held_out: bool = False
 ) -> Iterator[WordEnds]:
-    """Without end: conversations of the mixture, each in one style."""
+    """Without end: conversations of the mixture, each in one style; none holds a demo's turn.
+
+    held_out: generated calls have names, and half of their items, that training never has.
+    """
     while True:
         style = rng.choices(list(STYLES), weights=list(STYLES.values()))[0]
-        messages, tools = _draw(corpus, rng, style)
+        messages, tools = _draw(corpus, rng, style, held_out)
         is_cut = style == "written" and rng.random() < CUT_SHARE and _cut(messages, rng)
-        yield encode(text, messages, tools, style, max_tokens, last_is_cut=is_cut)
+        said = [message["content"] for message in messages if message["role"] == "user"]
+        # A cut or a misheard word may leave one where the whole turn was none.
+        if said and not any(map(is_held_out_turn, said)):
+            yield encode(text, messages, tools, style, max_tokens, last_is_cut=is_cut)
 
 
 def _draw(
-    corpus: Corpus, rng: random.Random, style: Style
+    corpus: Corpus, rng: random.Random, style: Style, held_out: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     source = rng.choices(list(SOURCES), weights=list(SOURCES.values()))[0]
     if source == "calls":
-        call = generate_call(rng.randrange(1 << 60), corpus.noise, corpus.chatter)
+        call = generate_call(rng.randrange(1 << 60), corpus.noise, corpus.chatter, held_out)
         messages, tools = [dict(message) for message in call.messages], call.tools
     else:
         messages = as_messages(
@@ -100,24 +107,25 @@ def encode(
     last_is_cut: bool = False,
 ) -> WordEnds:
     """Tokens and word ends of a conversation; last_is_cut: its last turn has no end."""
-    rendered = text.render(messages, tools, False)
-    encoding = text.tokenizer.encode(rendered, add_special_tokens=False)
+    marked = [
+        {**message, "content": f"{_SEAM}{message['content'].strip()}{_SEAM}"}
+        if message["role"] == "user"
+        else message
+        for message in messages
+    ]
+    # The template's and the agent's words, and every other one what the caller says.
+    parts = text.render(marked, tools, False).split(_SEAM)
+    encoding = text.tokenizer.encode("".join(parts), add_special_tokens=False)
     ends_at = {end: token for token, (_, end) in enumerate(encoding.offsets) if token < max_tokens}
-    places, is_last, cursor = list[int](), list[bool](), 0
-    for index, message in enumerate(messages):
-        content = str(message.get("content") or "").strip()
-        start = rendered.find(content, cursor)
-        if not content or start < 0:  # a template may leave a message out
-            continue
-        cursor = start + len(content)
-        if message["role"] != "user":
-            continue
-        is_whole = not (last_is_cut and index == len(messages) - 1)
-        words = list(_WORD.finditer(content))
+    places, is_last, start = list[int](), list[bool](), 0
+    for index, part in enumerate(parts):
+        is_whole = not (last_is_cut and index == len(parts) - 2)
+        words = list(_WORD.finditer(part)) if index % 2 else []
         for word in words:
             bare = len(word.group().rstrip(_MARKS))
             for end in {word.start() + bare, word.end()} if bare else {word.end()}:
                 if start + end in ends_at:
                     places.append(ends_at[start + end])
                     is_last.append(is_whole and word is words[-1])
+        start += len(part)
     return WordEnds(style, encoding.ids[:max_tokens], places, is_last)

@@ -1,0 +1,255 @@
+"""Word ends of caller turns: where they lie, which of them end the turn, and what never comes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.recipes import word_ends
+from engine.recipes.calls import generate_call, is_held_out_turn
+from engine.recipes.corpus import Corpus
+from engine.recipes.word_ends import LAST_SENTENCES, SOURCES, WordEnds, conversations, encode
+from engine.text import Text
+
+AGENT = Path(__file__).resolve().parents[3] / "engine" / "embedded" / "agent"
+USER = "<|user|>"
+MARKS = ".,!?"
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "which_table",
+        "description": "Finds a table.",
+        "parameters": {"type": "object", "properties": {"which_day": {"type": "string"}}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(dialogues: Path) -> Corpus:
+    return Corpus(dialogues)
+
+
+@pytest.fixture(scope="module")
+def text() -> Text:
+    return Text(AGENT)
+
+
+@pytest.fixture(scope="module")
+def drawn(corpus: Corpus, text: Text) -> list[WordEnds]:
+    return list(islice(conversations(corpus, text, random.Random(1), 2048), 250))
+
+
+def roles(text: Text, tokens: list[int]) -> Iterator[tuple[str, bool]]:
+    """Of each token: the mark that its turn began with, and whether it is a mark itself."""
+    role = ""
+    for token in tokens:
+        mark = text.special.get(token)
+        role = mark if mark is not None else role
+        yield role, mark is not None
+
+
+def caller_turns(text: Text, found: WordEnds) -> list[str]:
+    """What the caller says in a conversation."""
+    turns = list[list[int]]()
+    for token, (role, is_mark) in zip(found.tokens, roles(text, found.tokens), strict=True):
+        if role == USER and is_mark:
+            turns.append([])
+        elif role == USER:
+            turns[-1].append(token)
+    return [text.decode(turn).strip() for turn in turns]
+
+
+def heard(text: Text, found: WordEnds) -> list[tuple[str, bool]]:
+    """The caller's turn up to each place, in order, and whether it is said to end there."""
+    starts = [at for at, token in enumerate(found.tokens) if text.special.get(token) == USER]
+    said = []
+    for place, is_last in sorted(zip(found.places, found.is_last, strict=True)):
+        start = max(at for at in starts if at < place)
+        said.append((text.decode(found.tokens[start + 1 : place + 1]).strip(), is_last))
+    return said
+
+
+def test_every_style_and_both_ends_of_the_mixture_come_out(drawn: list[WordEnds]) -> None:
+    assert {found.style for found in drawn} == {"recognized", "noisy", "written"}
+    last = [is_last for found in drawn for is_last in found.is_last]
+    assert len(last) > 2000 and 0.05 < sum(last) / len(last) < 0.5
+
+
+def test_no_place_lies_outside_a_callers_turn(text: Text, drawn: list[WordEnds]) -> None:
+    for found in drawn:
+        of = list(roles(text, found.tokens))
+        assert [of[place] for place in found.places] == [(USER, False)] * len(found.places)
+
+
+def test_no_last_word_is_followed_by_a_word(text: Text, drawn: list[WordEnds]) -> None:
+    n_last = 0
+    for found in drawn:
+        for place in (p for p, is_last in zip(found.places, found.is_last, strict=True) if is_last):
+            behind = takewhile(lambda t: t not in text.special, found.tokens[place + 1 :])
+            assert not text.decode(list(behind)).strip(MARKS)
+            n_last += 1
+    assert n_last > 400
+
+
+def test_every_turn_has_its_last_word_but_one_that_is_cut(
+    text: Text, drawn: list[WordEnds]
+) -> None:
+    n_cut = 0
+    for found in drawn:
+        turns = caller_turns(text, found)
+        ends = {said for said, is_last in heard(text, found) if is_last}
+        # A conversation ends with the agent, unless it was cut within the caller's turn.
+        is_cut = list(roles(text, found.tokens))[-2][0] == USER
+        assert set(turns[: -1 if is_cut else None]) <= ends
+        if is_cut:
+            assert found.style == "written" and turns[-1].endswith(LAST_SENTENCES)
+            start = max(at for at, t in enumerate(found.tokens) if text.special.get(t) == USER)
+            cut = [last for p, last in zip(found.places, found.is_last, strict=True) if p > start]
+            assert cut and not any(cut)
+            n_cut += 1
+    assert n_cut > 10
+
+
+def test_words_and_their_marks_are_places_of_their_own(text: Text) -> None:
+    messages = [
+        {"role": "system", "content": "You say: Two lattes, please."},
+        {"role": "assistant", "content": "Two lattes, please."},
+        {"role": "user", "content": " Two lattes, please. "},
+        {"role": "assistant", "content": "Thanks!"},
+        {"role": "user", "content": "Thanks!"},
+    ]
+    found = encode(text, messages, [], "written", 512)
+    assert heard(text, found) == [
+        ("Two", False),
+        ("Two lattes", False),
+        ("Two lattes,", False),
+        ("Two lattes, please", True),
+        ("Two lattes, please.", True),
+        ("Thanks", True),
+        ("Thanks!", True),
+    ]
+    cut = encode(text, messages, [], "written", 512, last_is_cut=True)
+    assert [last for _, last in heard(text, cut)] == [False, False, False, True, True, False, False]
+
+
+@pytest.mark.parametrize("said", ["hi", "day", "table"])
+def test_a_turn_is_not_looked_for_within_a_tools_signature(text: Text, said: str) -> None:
+    messages = [
+        {"role": "system", "content": "You are Ava."},
+        {"role": "user", "content": said},
+        {"role": "assistant", "content": "Hello."},
+    ]
+    found = encode(text, messages, [TOOL], "recognized", 512)
+    assert said in text.render(messages, [TOOL], False).split(USER)[0]
+    assert heard(text, found) == [(said, True)]
+
+
+def test_a_long_conversation_has_no_places_beyond_its_tokens(text: Text) -> None:
+    messages = [{"role": "user", "content": "one more word " * 40}]
+    whole, part = (encode(text, messages, [], "recognized", n) for n in (512, 30))
+    assert part.tokens == whole.tokens[:30] and len(whole.tokens) > 100
+    assert part.places == [place for place in whole.places if place < 30] != []
+    assert not any(part.is_last) and any(whole.is_last)
+
+
+def test_any_template_will_do(write_checkpoint: Callable[..., Path]) -> None:
+    text = Text(write_checkpoint())
+    messages = [
+        {"role": "user", "content": "Good day. Four."},
+        {"role": "assistant", "content": "Four."},
+    ]
+    found = encode(text, messages, [], "written", 512)
+    ends = {text.decode(found.tokens[: place + 1]).split("user\n")[1] for place in found.places}
+    assert ends == {"Good", "Good day", "Good day.", "Good day. Four", "Good day. Four."}
+    assert [text.decode(found.tokens[: p + 1]).count("Four") for p in found.places] == [
+        int(last) for last in found.is_last
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cut_ends_the_conversation_before_the_turns_last_word(seed: int) -> None:
+    before = [
+        {"role": "user", "content": "Yes."},
+        {"role": "assistant", "content": "Which one?"},
+        {"role": "user", "content": "The first, and then, please, the last."},
+        {"role": "assistant", "content": "Sure."},
+    ]
+    after = deepcopy(before)
+    assert word_ends._cut(after, random.Random(seed))
+    assert after[:2] == before[:2] and len(after) == 3
+    kept = after[2]["content"].rstrip(".?").split()
+    words = [word.strip(MARKS) for word in before[2]["content"].split()]
+    assert [word.strip(MARKS) for word in kept] == words[: len(kept)]
+    assert 1 <= len(kept) < len(words)
+    assert after[2]["content"] in {" ".join(kept) + mark for mark in LAST_SENTENCES}
+
+
+def test_turns_of_one_word_are_not_cut() -> None:
+    messages = [{"role": "user", "content": "Yes."}, {"role": "assistant", "content": "Fine, yes."}]
+    before = deepcopy(messages)
+    assert not word_ends._cut(messages, random.Random(0)) and messages == before
+
+
+@pytest.mark.parametrize("style", ["recognized", "noisy", "written"])
+def test_no_turn_of_the_demo_comes_out(
+    corpus: Corpus, text: Text, monkeypatch: pytest.MonkeyPatch, style: str
+) -> None:
+    for name in word_ends.STYLES:
+        monkeypatch.setitem(word_ends.STYLES, name, int(name == style))
+    found = list(islice(conversations(corpus, text, random.Random(2), 2048), 150))
+    turns = [turn for one in found for turn in caller_turns(text, one)]
+    assert not [turn for turn in turns if is_held_out_turn(turn)]
+    # What stood before it is there, and so is a longer turn that begins with the same words.
+    plain = [turn.lower() for turn in turns]
+    assert any("station" in turn for turn in plain)
+    assert style == "noisy" or any("carrot cake" in turn for turn in plain)
+
+
+def test_a_turn_that_becomes_one_of_the_demos_by_a_cut_does_not_come_out(
+    corpus: Corpus, text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_ends, "STYLES", {"written": 1})
+    monkeypatch.setattr(word_ends, "CUT_SHARE", 1.0)
+    cut, kept = word_ends._cut, list[str]()
+
+    def noted(messages: list[dict[str, Any]], rng: random.Random) -> bool:
+        was_cut = cut(messages, rng)
+        kept.extend(m["content"] for m in messages if m["role"] == "user")
+        return was_cut
+
+    monkeypatch.setattr(word_ends, "_cut", noted)
+    found = list(islice(conversations(corpus, text, random.Random(3), 2048), 200))
+    assert any(map(is_held_out_turn, kept))
+    assert not any(is_held_out_turn(turn) for one in found for turn in caller_turns(text, one))
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_calls_are_generated_as_asked_for(
+    corpus: Corpus, text: Text, monkeypatch: pytest.MonkeyPatch, held_out: bool
+) -> None:
+    calls = []
+
+    def noted(*given: Any, **named: Any) -> Any:
+        calls.append(generate_call(*given, **named))
+        return calls[-1]
+
+    monkeypatch.setattr(word_ends, "generate_call", noted)
+    for source in SOURCES:
+        monkeypatch.setitem(SOURCES, source, int(source == "calls"))
+    drawn = conversations(corpus, text, random.Random(4), 512, held_out=held_out)
+    assert len(list(islice(drawn, 20))) == 20
+    assert len(calls) >= 20 and {call.held_out for call in calls} == {held_out}
+
+
+def test_the_same_seed_gives_the_same_conversations(
+    corpus: Corpus, text: Text, drawn: list[WordEnds]
+) -> None:
+    again = list(islice(conversations(corpus, text, random.Random(1), 2048), 20))
+    assert again == drawn[:20]
+    assert list(islice(conversations(corpus, text, random.Random(9), 2048), 20)) != again
