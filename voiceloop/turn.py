@@ -390,10 +390,9 @@ class Turn:
     def _continue_with(self, results: list[tuple[ToolCall, str]]) -> tuple[ChatMessage, ...]:
         """The next response of this turn, and what it adds to the prompt."""
         protocol = self._services.protocol
-        request = self.response.request
         tail = as_results(results, None if self.response.is_out_of_band else protocol)
         self._rounds.begin()
-        self._answer_in(protocol.open_response(request))
+        self._answer_in(protocol.open_response(self.response.request))
         self.outcome = None
         self.wasted_audio_ms += self.utterance.wasted_ms
         self._new_utterance(self.playout.pacer.play_end_s)
