@@ -2,186 +2,86 @@
 
 A reply is cut at a random moment of its playing; the next request to the language model shows what
 the conversation believes was heard. The truth comes from the wire: how much of the reply's audio a
-client with a 40 ms buffer had played at that moment, and which words lie in that much audio. The
-replies are lists, so that the waveform's own pauses tell the words apart and no word time of the
-voice is believed. Real server, embedded voice; the language model is a stub that says given
-sentences and keeps what it is shown.
+client with a 40 ms buffer had played, and which words lie in that much audio. The replies are
+lists, so that the waveform's own pauses tell the words apart and no word time of the voice is
+believed. Half of the cuts are told by ``conversation.item.truncate``, a quarter are barge-ins on
+the wire of which the client tells nothing, and a quarter are replies that a sound without words cut
+and that were taken up again (see `benchmarks.cutting_caller`). Real server, embedded voice; the
+language model is a stub that says given sentences, and where replies are taken up the recognizer is
+one that hears no words.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import re
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from time import monotonic
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-import numpy as np
 import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from benchmarks.command_line import benchmark_parser, early_end, exit_code, run, without_results
+from benchmarks.cutting_caller import CuttingCaller, Kind, Played
 from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.recognizer_bench import edit_distance
 from benchmarks.synthetic_callers import words_of
+from benchmarks.told_models import SENTENCES, Told
 from clients.arguments import whole_number
-from clients.connection import RATE_HZ, RealtimeConnection, Received
+from clients.call_script import CALL_FOLDER
+from clients.connection import RATE_HZ, RealtimeConnection
 from clients.errors import ClientError
 from clients.outputs import prepare_folder
-from clients.playout import Playout
-from clients.recording import Samples
-from clients.server_process import free_port, running_server
+from clients.recording import Samples, read_flac
+from clients.server_process import ServerProcess, free_port, running_server
 from clients.waveform import pauses, speech_end, speech_start
 
-SENTENCES = (
-    "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday.",
-    "Apples, pears, plums, grapes, melons, lemons, oranges, berries.",
-    "London, Paris, Berlin, Madrid, Vienna, Dublin, Lisbon, Rome.",
-    "Red, yellow, green, blue, orange, purple, brown, black.",
-)
+KINDS: tuple[Kind, ...] = ("truncate", "barge_in", "resumed")
+OF_FOUR: dict[Kind, int] = {"truncate": 2, "barge_in": 1, "resumed": 1}  # of four cuts
+SPEECH = "slt/5_price.flac", "slt/7_interrupt.flac"  # without a pause; begins with "actually"
 AT_ONCE = 4
 EARLIEST_MS = 300.0
 PAUSE_MS = 40.0  # between two words of a list; a stop consonant within one is shorter
-LATEST_SHARE = 0.95  # of the reply: later it may have ended by itself
-
-
-class Told:
-    """The language model: says the sentence that is asked for and keeps what it is shown."""
-
-    def __init__(self) -> None:
-        self.shown: dict[str, list[dict[str, Any]]] = {}  # last user text -> messages
-
-    def app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/v1/models", self._models),
-                Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            ]
-        )
-
-    async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "told"}]})
-
-    async def _chat(self, request: Request) -> Response:
-        asked = await request.json()
-        messages = asked["messages"]
-        key = str(messages[-1]["content"])
-        self.shown[key] = messages
-        sentence = SENTENCES[int(key.split()[-1])]
-        return StreamingResponse(_stream(sentence), media_type="text/event-stream")
-
-
-async def _stream(text: str) -> AsyncIterator[str]:
-    for word in re.findall(r"\S+\s*", text):
-        choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
-        yield f"data: {json.dumps({'id': 'told', 'choices': [choice]})}\n\n"
-    done = {"index": 0, "delta": {}, "finish_reason": "stop"}
-    yield f"data: {json.dumps({'id': 'told', 'choices': [done]})}\n\ndata: [DONE]\n\n"
+# Of the reply: later it may have ended by itself, before the voice was judged where there is one.
+LATEST_SHARE, LATEST_BEFORE_END_MS = 0.95, 400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One reply that was cut: how much was played, the words in it, and the words remembered."""
+    """One reply that was cut: what was played, the words in it, and the words remembered."""
 
+    kind: Kind
     sentence: int
-    played_ms: float
-    n_heard: int
-    n_remembered: int
+    played_ms: Played
+    heard: tuple[str, ...]
+    remembered: tuple[str, ...]
 
     @property
     def off_by(self) -> int:
-        return abs(self.n_heard - self.n_remembered)
+        """Words that are missing, too many or other ones."""
+        return edit_distance(self.heard, self.remembered)
 
 
-class Caller:
-    """One session that has sentences said to it and cuts them short."""
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A reply as it sounds uncut; ``middles_ms`` of its words."""
 
-    def __init__(self, connection: RealtimeConnection, name: str) -> None:
-        self._connection = connection
-        self._events: asyncio.Queue[Received] = asyncio.Queue()
-        self._ear = asyncio.create_task(self._listen())  # a wait that ends must not end the stream
-        self._name = name
-        self._n_said = 0
+    words: tuple[str, ...]
+    middles_ms: tuple[float, ...]
+    length_ms: float
 
-    async def _listen(self) -> None:
-        async for received in self._connection.events():
-            self._events.put_nowait(received)
+    @classmethod
+    def of(cls, audio: Samples, text: str) -> Sentence:
+        """Raises: ClientError: there are more or fewer stretches of sound than words."""
+        return cls(words_of(text), middles_of(audio, text), 1000.0 * len(audio) / RATE_HZ)
 
-    async def close(self) -> None:
-        await self._connection.close()
-        await self._ear
-
-    async def start(self) -> None:
-        audio = {"input": {"turn_detection": None}, "output": {}}
-        session = {
-            "type": "realtime",
-            "output_modalities": ["audio"],
-            "instructions": "Say what you are asked to say.",  # its own: no greeting
-            "audio": audio,
-        }
-        await self._connection.send({"type": "session.update", "session": session})
-
-    async def _ask(self, sentence: int) -> str:
-        key = f"{self._name} {self._n_said} {sentence}"
-        self._n_said += 1
-        content = [{"type": "input_text", "text": key}]
-        item = {"type": "message", "role": "user", "content": content}
-        await self._connection.send({"type": "conversation.item.create", "item": item})
-        await self._connection.send({"type": "response.create"})
-        return key
-
-    async def whole(self, sentence: int) -> Samples:
-        """The sentence's audio, uncut."""
-        await self._ask(sentence)
-        pieces = []
-        while (received := await self._events.get()).type != "response.done":
-            if received.type == "response.output_audio.delta":
-                pieces.append(received.samples)
-        return np.concatenate(pieces)
-
-    async def cut(self, sentence: int, after_ms: float) -> float | None:
-        """Cut the sentence when so much of it has been played; how much, None: it had ended."""
-        await self._ask(sentence)
-        playout = Playout(RATE_HZ)
-        cut_at = float("inf")
-        ended = False
-        while True:
-            try:
-                async with asyncio.timeout(max(0.0, min(cut_at - monotonic(), 20.0))):
-                    received = await self._events.get()
-            except TimeoutError:
-                break
-            if received.type == "response.output_audio.delta":
-                playout.push(received.event["item_id"], received.samples, received.at)
-                if cut_at == float("inf"):
-                    cut_at = received.at + playout.buffer_s + after_ms / 1000.0
-            ended = ended or received.type == "response.done"
-        interrupted = playout.flush(monotonic())
-        if interrupted is None:
-            return None
-        await self._connection.send({"type": "response.cancel"})
-        await self._connection.truncate(interrupted)
-        while not ended:
-            ended = (await self._events.get()).type == "response.done"
-        return interrupted.played_ms
-
-    async def remembered(self, told: Told) -> int:
-        """Words of the last reply that the model is shown with the next request."""
-        key = await self._ask(0)
-        while (await self._events.get()).type != "response.output_audio.delta":
-            pass
-        await self._connection.send({"type": "response.cancel"})
-        while (await self._events.get()).type != "response.done":
-            pass
-        said = [m["content"] for m in told.shown[key] if m["role"] == "assistant"]
-        before = [m["role"] for m in told.shown[key]][-2]
-        return len(words_of(said[-1] or "")) if before == "assistant" else 0
+    def words_in(self, played_ms: Played) -> tuple[str, ...]:
+        """Those whose middle was played, as often as it was."""
+        begin_ms, end_ms = played_ms
+        named = list(zip(self.words, self.middles_ms, strict=True))
+        first = tuple(word for word, middle in named if middle <= begin_ms)
+        return first + tuple(word for word, middle in named if middle > self.length_ms - end_ms)
 
 
 def middles_of(audio: Samples, text: str) -> tuple[float, ...]:
@@ -203,59 +103,104 @@ async def measure(n_cuts: int, seed: int, cuts: list[Cut]) -> None:
     """Let the callers cut as many replies; ``cuts`` is filled one by one.
 
     Raises:
-        ClientError: the server did not start or a call broke off.
+        ClientError: a server did not start or a call broke off.
     """
     told, port = Told(), free_port()
     config = uvicorn.Config(told.app(), host="127.0.0.1", port=port, log_level="warning")
     stub = uvicorn.Server(config)
     serving = asyncio.create_task(stub.serve())
     chance = random.Random(seed)
-    arguments = ("--preset", "embedded", "--llm-url", f"http://127.0.0.1:{port}/v1")
+    url = f"http://127.0.0.1:{port}/v1"
+    arguments = ("--preset", "embedded", "--llm-url", url)
+    n_of = shares_of(n_cuts)
     try:
         async with running_server(arguments, log=RESULTS / "heard_history.log") as server:
-            callers = [await open_caller(server.url, f"caller{i}") for i in range(AT_ONCE)]
-            audio = [await callers[0].whole(index) for index in range(len(SENTENCES))]
-            middles = [middles_of(a, text) for a, text in zip(audio, SENTENCES, strict=True)]
-            shares = [n_cuts // AT_ONCE + (i < n_cuts % AT_ONCE) for i in range(AT_ONCE)]
-            plans = [[_place(chance, audio) for _ in range(share)] for share in shares]
-            await asyncio.gather(
-                *(
-                    cut_replies(c, told, p, middles, cuts)
-                    for c, p in zip(callers, plans, strict=True)
-                )
-            )
-            for caller in callers:
-                await caller.close()
+            sentences = await hear_sentences(server)
+            for kind in ("truncate", "barge_in"):
+                await cut_all(server, told, kind, places(chance, sentences, n_of[kind]), cuts)
+        deaf = (*arguments, "--stt-url", url)
+        async with running_server(deaf, log=RESULTS / "heard_history-deaf.log") as server:
+            plan = places(chance, sentences, n_of["resumed"])
+            await cut_all(server, told, "resumed", plan, cuts)
     finally:
         stub.should_exit = True
         await serving
 
 
-async def open_caller(url: str, name: str) -> Caller:
-    caller = Caller(await RealtimeConnection.open(url), name)
+def shares_of(n_cuts: int) -> dict[Kind, int]:
+    """How many of each kind; at least one, where there are as many."""
+    n_of = {kind: max(1, n_cuts * OF_FOUR[kind] // 4) for kind in KINDS[1:]}
+    return {"truncate": max(1, n_cuts - sum(n_of.values())), **n_of}
+
+
+async def hear_sentences(server: ServerProcess) -> list[Sentence]:
+    caller = await open_caller(server, "caller0", "truncate")
+    sentences = [Sentence.of(await caller.whole(i), text) for i, text in enumerate(SENTENCES)]
+    await caller.close()
+    return sentences
+
+
+Place = tuple[int, Sentence, float]  # which, what it is, and after how many ms it is cut
+
+
+def places(chance: random.Random, sentences: Sequence[Sentence], n: int) -> list[Place]:
+    found = []
+    for _ in range(n):
+        index = chance.randrange(len(sentences))
+        length_ms = sentences[index].length_ms
+        latest_ms = min(LATEST_SHARE * length_ms, length_ms - LATEST_BEFORE_END_MS)
+        found.append((index, sentences[index], chance.uniform(EARLIEST_MS, latest_ms)))
+    return found
+
+
+async def cut_all(
+    server: ServerProcess, told: Told, kind: Kind, plan: list[Place], cuts: list[Cut]
+) -> None:
+    """Each caller its share of the plan, all at once."""
+    names = [f"caller{KINDS.index(kind)}{i}" for i in range(AT_ONCE)]
+    callers = [await open_caller(server, name, kind) for name in names]
+    await asyncio.gather(
+        *(cut_replies(c, told, kind, plan[i::AT_ONCE], cuts) for i, c in enumerate(callers))
+    )
+    for caller in callers:
+        await caller.close()
+
+
+async def open_caller(server: ServerProcess, name: str, kind: Kind) -> CuttingCaller:
+    spoken = read_flac(CALL_FOLDER / SPEECH[kind == "barge_in"]).at_rate(RATE_HZ).samples
+    connection = await RealtimeConnection.open(server.url)
+    caller = CuttingCaller(connection, name, kind, spoken)
     await caller.start()
     return caller
 
 
-def _place(chance: random.Random, audio: list[Samples]) -> tuple[int, float]:
-    sentence = chance.randrange(len(audio))
-    length_ms = 1000.0 * len(audio[sentence]) / RATE_HZ
-    return sentence, chance.uniform(EARLIEST_MS, LATEST_SHARE * length_ms)
-
-
 async def cut_replies(
-    caller: Caller,
-    told: Told,
-    plan: list[tuple[int, float]],
-    middles: list[tuple[float, ...]],
-    cuts: list[Cut],
+    caller: CuttingCaller, told: Told, kind: Kind, plan: list[Place], cuts: list[Cut]
 ) -> None:
-    for sentence, after_ms in plan:
-        played_ms = await caller.cut(sentence, after_ms)
-        if played_ms is not None:
-            n_remembered = await caller.remembered(told)
-            n_heard = sum(middle <= played_ms for middle in middles[sentence])
-            cuts.append(Cut(sentence, round(played_ms, 1), n_heard, n_remembered))
+    for index, sentence, after_ms in plan:
+        key, played_ms = await caller.cut(index, after_ms)
+        if played_ms is None:
+            continue
+        remembered = told.remembered(key, await caller.go_on())
+        heard = sentence.words_in(played_ms)
+        cuts.append(Cut(kind, index, played_ms, heard, remembered))
+
+
+def bars_of(cuts: Sequence[Cut], n_planned: dict[Kind, int]) -> list[Bar]:
+    """A line for each kind, and one for the cuts that came about."""
+    bars = []
+    for kind in KINDS:
+        off_by = [float(cut.off_by) for cut in cuts if cut.kind == kind]
+        name = f"history against heard, worst by {kind}"
+        bars.append(Bar(name, max(off_by, default=None), 1, "words", n=len(off_by)))
+        made = 100.0 * len(off_by) / n_planned[kind]
+        bars.append(Bar(f"replies cut as planned by {kind}", made, 90, "%", True))
+    return bars
+
+
+def off_by_counts(cuts: Sequence[Cut]) -> dict[int, int]:
+    """How many cuts are off by how many words."""
+    return dict(sorted(Counter(cut.off_by for cut in cuts).items()))
 
 
 def main() -> int:
@@ -272,24 +217,23 @@ def main() -> int:
         "--seed", type=whole_number(0), default=0, metavar="N",
         help="seed of the places where they are cut (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="exit 1 where the bar is missed")
+    parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     chosen = parser.parse_args()
     prepare_folder(RESULTS)
     cuts: list[Cut] = []
     partial = early_end(measure(chosen.cuts, chosen.seed, cuts))
     if partial and not cuts:
         return without_results(partial)
-    counts = {n: sum(cut.off_by == n for cut in cuts) for n in sorted({c.off_by for c in cuts})}
-    worst = max((float(cut.off_by) for cut in cuts), default=None)
-    bars = [Bar("history against heard, worst of all cuts", worst, 1, "words")]
-    bars = [] if partial else bars
-    rows = [[c.sentence, c.played_ms, c.n_heard, c.n_remembered] for c in cuts]
+    bars = [] if partial else bars_of(cuts, shares_of(chosen.cuts))
+    counts = {kind: off_by_counts([c for c in cuts if c.kind == kind]) for kind in KINDS}
+    rows = [{**asdict(cut), "off_by": cut.off_by} for cut in cuts]
     settings = {"cuts": chosen.cuts}
     data = results(
         "heard_history", chosen.seed, settings, bars, partial=partial, off_by=counts, cuts=rows
     )
     path = write_results(data)
-    print(f"{len(cuts)} cuts; off by so many words: {counts}")
+    for kind, of_it in counts.items():
+        print(f"{sum(of_it.values())} cuts by {kind}; off by so many words: {of_it}")
     print(bar_table(bars))
     print(f"results: {path}")
     return exit_code(bars, partial, is_checked=chosen.check)
