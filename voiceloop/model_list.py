@@ -73,7 +73,12 @@ def run_path(name: str | None) -> int:
     if name is None:
         print(hub)
         return 0
-    for folder in _folders(repos_of(name), name, hub):
+    repos = repos_of(name)
+    if not repos:
+        raise ConfigError(
+            f"expected a model of the cache, found {name}: it comes with its packages"
+        )
+    for folder in _folders(repos, name, hub):
         print(folder)
     return 0
 

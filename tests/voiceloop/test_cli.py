@@ -227,6 +227,7 @@ def test_the_models_of_a_preset_that_are_not_on_disk_are_named(
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     assert "voiceloop models pull cpu" in refusal(capsys, "models", "path", "cpu")
+    assert "comes with its packages" in refusal(capsys, "models", "path", "embedded")
     assert "expected one of" in refusal(capsys, "models", "pull", "huge")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE" in refusal(capsys, "models", "pull", "cpu")
