@@ -41,15 +41,10 @@ def read_model(
         checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens))
         del dense  # 4 bytes a weight, before the next decoder is built
     decoder = Decoder(
-        checkpoint,
-        model,
-        dtype=config.dtype,
-        quant=config.quant,
-        device=device.torch_name,
-        context_length=length,
-        make_linear=device.make_linear,
+        checkpoint, model, dtype=config.dtype, quant=config.quant, device=device.torch_name,
+        context_length=length, make_linear=device.make_linear,
         end_head=None if is_draft else read_head(model_dir, model.hidden_size, device.torch_name),
-    )
+    )  # fmt: skip
     return text, decoder
 
 

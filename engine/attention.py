@@ -60,12 +60,7 @@ class Plan:
 
 
 def plan_step(
-    parts: Sequence[Part],
-    *,
-    windows: set[int],
-    group: int,
-    dtype: torch.dtype,
-    device: str,
+    parts: Sequence[Part], *, windows: set[int], group: int, dtype: torch.dtype, device: str
 ) -> Plan:
     """Decide how the rows of a step attend.
 
@@ -195,10 +190,7 @@ def _attend_grouped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor)
     group = n_heads // n_kv
     grouped = queries.view(n_rows, n_kv, group, head_dim).permute(1, 2, 0, 3)
     output = scaled_dot_product_attention(
-        grouped.reshape(1, n_kv, group * n_rows, head_dim),
-        keys,
-        values,
-        attn_mask=mask,
+        grouped.reshape(1, n_kv, group * n_rows, head_dim), keys, values, attn_mask=mask
     )
     output = output.view(n_kv, group, n_rows, head_dim).permute(2, 0, 1, 3)
     return output.reshape(n_rows, n_heads * head_dim)

@@ -74,12 +74,10 @@ def reply_places(text: Text, tokens: Tokens[int]) -> Tensor:
     All of them in a text without the checkpoint's assistant header.
     """
     turn = [{"role": "user", "content": "a"}]
-    n_shared = len(text.encode_chat(turn)) if text.template_source else 0
-    header = (
-        text.encode_chat(turn, add_generation_prompt=True)[n_shared:]
-        if text.template_source
-        else []
-    )
+    header = list[int]()
+    if text.template_source:
+        n_shared = len(text.encode_chat(turn))
+        header = text.encode_chat(turn, add_generation_prompt=True)[n_shared:]
     places, speaks = [], False
     for i, token in enumerate(tokens):
         places.append(speaks)

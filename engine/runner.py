@@ -102,10 +102,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, extensions: Items[Extension]) -> Tensor | None:
-        """Compute the KV of all rows; returns the wanted logits [sum of n_logits, vocab] in order.
-
-        The blocks must be reserved before. The caller advances `n_resident`.
-        """
+        """As `states`, but the logits [sum of n_logits, vocab] read from them."""
         states = self.states(extensions)
         return None if states is None else self.decoder.logits(states)
 
@@ -113,7 +110,7 @@ class Runner:
     def states(
         self, extensions: Items[Extension], interrupted: Interrupted | None = None
     ) -> Tensor | None:
-        """As `run`, but the states [sum of n_logits, hidden] that the logits are read from.
+        """Compute the KV of all rows; returns the wanted states [sum of n_logits, hidden] in order.
 
         The blocks must be reserved before. The caller advances `n_resident`. Raises: Abandoned.
         """
@@ -128,22 +125,12 @@ class Runner:
             positions += range(first, first + extension.n_rows)
             wanted += range(len(tokens) - extension.n_logits, len(tokens))
             parts.append((first, extension.n_rows, sequence.table))
-        device = self.decoder.device
-        config = self.decoder.config
+        decoder, device = self.decoder, self.decoder.device
+        group = decoder.config.n_heads // decoder.config.n_kv_heads
         plan = plan_step(
-            parts,
-            windows=self.decoder.windows,
-            group=config.n_heads // config.n_kv_heads,
-            dtype=self.decoder.dtype,
-            device=device,
+            parts, windows=decoder.windows, group=group, dtype=decoder.dtype, device=device
         )
-        one_run = len(extensions) == 1
-        return self.decoder.forward(
-            torch.tensor(tokens, device=device),
-            slice(positions[0], positions[-1] + 1) if one_run
-            else torch.tensor(positions, device=device),
-            plan,
-            self.pool,
-            compact(wanted, device) if wanted else None,
-            interrupted,
+        return decoder.forward(
+            torch.tensor(tokens, device=device), compact(positions, device), plan, self.pool,
+            compact(wanted, device) if wanted else None, interrupted,
         )  # fmt: skip

@@ -83,11 +83,7 @@ class ModelDrafter:
     """
 
     def __init__(
-        self,
-        decoder: Decoder,
-        config: EngineConfig,
-        context_length: int,
-        make_runner: MakeRunner,
+        self, decoder: Decoder, config: EngineConfig, context_length: int, make_runner: MakeRunner
     ) -> None:
         self.pool = decoder.make_pool(config.kv_tokens // BLOCK_TOKENS)
         self.tree = PrefixTree(self.pool)
