@@ -30,7 +30,7 @@ from benchmarks.synthetic_callers import words_of
 from benchmarks.told_models import SENTENCES, Told
 from clients.arguments import whole_number
 from clients.call_script import CALL_FOLDER
-from clients.connection import RATE_HZ, RealtimeConnection
+from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ClientError
 from clients.outputs import prepare_folder
 from clients.recording import Samples, read_flac
@@ -168,7 +168,7 @@ async def cut_all(
 
 async def open_caller(server: ServerProcess, name: str, kind: Kind) -> CuttingCaller:
     spoken = read_flac(CALL_FOLDER / SPEECH[kind == "barge_in"]).at_rate(RATE_HZ).samples
-    connection = await RealtimeConnection.open(server.url)
+    connection = await RealtimeConnection.open(server.url, key=own_key())
     caller = CuttingCaller(connection, name, kind, spoken)
     await caller.start()
     return caller
@@ -210,8 +210,8 @@ def main() -> int:
         "A run that is interrupted writes the cuts made by then.",
     )
     parser.add_argument(
-        "--cuts", type=whole_number(1), default=200, metavar="N",
-        help="replies that are cut (default: %(default)s)",
+        "--cuts", type=whole_number(len(KINDS)), default=200, metavar="N",
+        help=f"replies that are cut, by {', '.join(KINDS)} (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--seed", type=whole_number(0), default=0, metavar="N",

@@ -50,7 +50,7 @@ def call(monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: s
         (peers.main, ["--delays-ms", "0,0,0,nan"], "--delays-ms: expected a number of ms"),
         (peers.main, ["--turns", "2", "--barge-ins", "3"], "--barge-ins: expected at most --turns"),
         (capacity.main, ["--turns", "9"], "--turns: expected a whole number of 1 to 8"),
-        (heard_history.main, ["--cuts", "0"], "--cuts: expected a whole number of at least 1"),
+        (heard_history.main, ["--cuts", "0"], "--cuts: expected a whole number of at least 3"),
         (recognizer_bench.main, ["--most", "0"], "--most: expected a whole number of at least 1"),
         (speech_bench.main, ["--seconds", "inf"], "--seconds: expected a number of seconds above"),
         (speech_bench.main, ["--folder", "vits"], "--folder: expected NAME=PATH with a name of"),
