@@ -178,9 +178,6 @@ class Floor:
     def judge(self, sound: Sound) -> Verdict:
         onset, led_in_ms = Onset(), 0.0
         vad, listening, judge = Vad(), Listening(onset), BargeInJudge(self._options)
-        self._n_streams += 1
-        stream = f"{self._n_streams}"
-        self._recognizer.open(stream, RecognizerOptions())
         onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
         verdict = Verdict(sound, onset_ms, len(sound.samples) / MS - onset_ms)
         words: list[tuple[float, tuple[str, ...]]] = []
@@ -190,17 +187,23 @@ class Floor:
             window = sound.samples[start : start + WINDOW]
             probability = vad.feed(window)[0].probability
             onset.feed(window)
+            if listening.onset_ms is None:
+                onset.keep(window)
+            else:
+                self._recognizer.feed(self._stream, window)
             match listening.window(now_ms, probability):
                 case "speech":
                     led_in_ms = onset.led_in_ms()
+                    self._open(onset.take_pre_roll())
                 case "loud" if judge.ducks_at_once(onset.lasting_ms()):
                     verdict.act("duck", now_ms)
                 case "lost":
                     verdict.act("resume", now_ms)
-            self._recognizer.feed(stream, window)
-            words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]
+                case "paused":
+                    self._recognizer.flush(self._stream)
             if listening.onset_ms is None:
                 continue
+            words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]
             due = [heard for at_ms, heard in words if at_ms <= now_ms]
             judge.observe_words(due[-1] if due else ())
             probabilities += [] if listening.paused else [probability]
@@ -212,15 +215,28 @@ class Floor:
             )
             if action is not None:
                 verdict.act(action, now_ms)
+            verdict.words = words[-1][1] if words else ()
             if action == "stop":
                 break
             if action == "hold":
-                self._recognizer.flush(stream)
-            if action == "resume":
+                self._recognizer.flush(self._stream)
+            if action == "resume":  # what was heard is nobody's, and forgotten
+                self._recognizer.close(self._stream)
                 listening, probabilities, words = Listening(onset), [], []
-        self._recognizer.close(stream)
-        verdict.words = words[-1][1] if words else ()
+        if listening.onset_ms is not None:
+            self._recognizer.close(self._stream)
         return verdict
+
+    def _open(self, pre_roll: Sequence[Samples]) -> None:
+        """A stream of the recognizer for one stretch of speech."""
+        self._n_streams += 1
+        self._recognizer.open(self._stream, RecognizerOptions())
+        for samples in pre_roll:
+            self._recognizer.feed(self._stream, samples)
+
+    @property
+    def _stream(self) -> str:
+        return f"{self._n_streams}"
 
     def _words(self) -> Iterator[tuple[str, ...]]:
         while self._recognizer.has_work():
