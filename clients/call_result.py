@@ -143,9 +143,11 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         (at, reply) for reply in replies if (at := _first_audible_arrival(reply)) is not None
     ]
     early = [at for at, _ in audible if at < end_at]
-    answers = [(at, reply) for at, reply in audible if at >= end_at]
+    # What an agent says where its reply failed ("could you say that again?") is no answer.
+    told = [(at, reply) for at, reply in audible if reply.status != "failed"]
+    answers = [(at, reply) for at, reply in told if at >= end_at]
     first_at, first_reply = answers[0] if answers else (None, None)
-    items = frozenset(reply.item_id for _, reply in audible if reply.item_id)
+    items = frozenset(reply.item_id for _, reply in told if reply.item_id)
     heard_at = record.playout.first_audible_at(end_at, items) if first_at is not None else None
     gap_ms = 1000.0 * (first_at - end_at) if first_at is not None and not early else None
     answer = " ".join(reply.text.strip() for _, reply in audible)
@@ -172,7 +174,7 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         cut_in=bool(early),
         hesitates=bool(utterance.hesitations),
         hesitation_cut=bool(early) and bool(utterance.hesitations),
-        answered=bool(audible),
+        answered=bool(told),
         barge_in=_barge_in(record, onset_at, next_at),
         waterfall=waterfall,
         ahead=_ahead(first_reply) if first_reply is not None else None,

@@ -249,6 +249,20 @@ def test_a_reply_that_runs_dry_counts_unless_it_was_held_for_the_caller() -> Non
     assert call_result(record, "test").underruns == 2
 
 
+@pytest.mark.parametrize("retried", [False, True])
+def test_what_is_said_where_a_reply_failed_is_no_answer(retried: bool) -> None:
+    record = CallRecord(sent_at=[10.0 + 0.02 * index for index in range(100)])
+    record.spoken.append(Spoken(says(voice(1000)), position=0))
+    for index, status in enumerate(["failed", "completed"][: 1 + retried]):
+        audio = [Arrived(11.3 + index, voice(100)[1:])]
+        reply = Reply(f"r{index}", 11.1 + index, f"i{index}", status=status, audio=audio)
+        record.replies.append(reply)
+        record.playout.push(reply.item_id, audio[0].samples, audio[0].at)
+    [turn] = call_result(record, "test").turns
+    assert turn.answered is retried and not turn.cut_in
+    assert turn.gap_ms == (pytest.approx(1320.0, abs=25.0) if retried else None)
+
+
 @pytest.mark.parametrize(("facts", "held"), [({}, False), ({"held_ms": 0.0}, False),
     ({"held_ms": 50.0}, False), ({"held_ms": 51.0}, True)])  # fmt: skip
 def test_a_clause_was_held_where_what_was_kept_of_it_can_be_heard(
