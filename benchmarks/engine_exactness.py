@@ -23,7 +23,7 @@ from engine.types import SamplingParams
 # rows at a time: one as in decoding, some as in verifying, all as in a prompt.
 ERROR_PLACES = 32
 ERROR_ROWS = (1, 5, ERROR_PLACES)
-REPLIES_PART = 5.0  # per cent that near ties may end otherwise: 3 were found, 11 where bf16 ties them
+REPLIES_PART = 5.0  # per cent, by near ties: 3 were found, 11 where bf16 ties likely tokens
 RAW_DIFFERENCE = 5.0  # of 1,000 places: int8's likeliest token is not bf16's, near ties and all
 # Held-out conversations of the quality gate: agreement is then known to 0.05 % (one standard error,
 # places taken as independent).
