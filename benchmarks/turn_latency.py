@@ -177,8 +177,9 @@ def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
     stages = ", ".join(f"{name} {ms:g}" for name, ms in data["stage_p50_ms"].items())
     print(f"median of each stage, ms: {stages}")
     for turn in (turn for call in measured.calls for turn in call.turns):
-        if turn.missing or turn.cut_in or not turn.answered:
-            why = "cut in" if turn.cut_in else "missing " + ", ".join(turn.missing)
+        missing = () if variant == "fakes" else turn.missing  # a fake says always the same
+        if missing or turn.cut_in or not turn.answered:
+            why = "cut in" if turn.cut_in else "missing " + ", ".join(missing)
             why = why if turn.answered else "unanswered"
             print(f"  {turn.name}: {why}; heard {turn.heard!r}, answered {turn.answer!r}")
     print(bar_table(bars))

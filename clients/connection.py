@@ -17,7 +17,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidStatus,
+    InvalidURI,
+)
 
 from clients.errors import ConnectionFailed
 from clients.playout import Interrupted
@@ -90,6 +95,7 @@ class RealtimeConnection:
         self._socket = socket
         self._clock = clock
         self.url = url
+        self.ended_by = ""  # the server's close code and reason, or that there was none
 
     @classmethod
     async def open(
@@ -108,9 +114,12 @@ class RealtimeConnection:
             socket = await connect(
                 address, additional_headers=headers, compression=None, max_size=4 * 1024 * 1024
             )
+        except InvalidStatus as error:
+            raise ConnectionFailed(_refusal(url, error.response.status_code)) from error
         except (OSError, InvalidHandshake, InvalidURI, TimeoutError, UnicodeError) as error:
             raise ConnectionFailed(
-                f"expected a Realtime server at {url}, found none: {error}"
+                f"expected a Realtime server at {url}, found none: {error} (voiceloop serve "
+                "starts one)"
             ) from error
         return cls(socket, address)
 
@@ -152,11 +161,25 @@ class RealtimeConnection:
                 frame = await self._socket.recv()
                 at = self._clock()
                 yield Received(_read(frame), at)
-        except ConnectionClosed:
-            return
+        except ConnectionClosed as error:
+            self.ended_by = str(error)
 
     async def close(self) -> None:
         await self._socket.close()
+
+
+def _refusal(url: str, status: int) -> str:
+    """What a server that answers over HTTP, but not with a session, says by it."""
+    expected = f"expected {url} to take the call, found HTTP {status}"
+    match status:
+        case 401:
+            return f"{expected}: it wants a key that it knows (VOICELOOP_KEYS)"
+        case 503:
+            return f"{expected}: it is loading, full or stopping"
+        case 403 | 404:
+            return f"{expected}: no Realtime session there (the path is /v1/realtime)"
+        case _:
+            return expected
 
 
 def _read(frame: str | bytes) -> dict[str, Any]:

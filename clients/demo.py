@@ -137,6 +137,7 @@ async def play(
             result = await call.run()
     except (asyncio.CancelledError, ConnectionFailed) as error:
         partial = "interrupted" if isinstance(error, asyncio.CancelledError) else "broken off"
+        console.print(f"[red]{partial}[/red]")  # at once: the report takes a moment
         so_far = call.so_far()
         if so_far is None:
             console.print(TOO_EARLY)
@@ -221,7 +222,7 @@ def _print_end(console: Console, results: dict[str, Any], out: Path) -> None:
     gap = results["gap_ms"]
     n_turns = results["n_turns"]
     if results["partial"]:
-        console.print(f"[red]{results['partial']}[/red]; turns that were over by then: {n_turns}")
+        console.print(f"turns that were over by then: {n_turns}")
     if gap["p50"] is not None:
         console.print(
             f"[bold]{gap['p50']:.0f} ms[/bold] median gap, {gap['p95']:.0f} ms p95; "

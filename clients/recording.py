@@ -72,7 +72,10 @@ def read_wav(path: Path) -> Recording:
             data = file.readframes(n_frames)
     except (wave.Error, EOFError, OSError) as error:
         reason = str(error) or "it ends within its header"
-        raise RecordingError(f"{expected}, found no readable WAV in {path}: {reason}") from error
+        remedy = f"sox {path} -c 1 -b 16 OUT.wav makes one of most recordings"
+        raise RecordingError(
+            f"{expected}, found no readable WAV in {path}: {reason} ({remedy})"
+        ) from error
     if n_channels != 1:
         kind = "stereo" if n_channels == 2 else f"{n_channels} channels"
         raise RecordingError(f"{expected}, found {kind} in {path}")

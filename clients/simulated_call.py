@@ -121,7 +121,10 @@ class SimulatedCall:
             if interrupted is not None:
                 await self._connection.truncate(interrupted)
         if not self._ended:
-            raise ConnectionFailed("expected the call to go on, found the connection closed")
+            raise ConnectionFailed(
+                "expected the call to go on, found the connection closed: "
+                f"{self._connection.ended_by}"
+            )
 
     async def _open_session(self) -> None:
         settings = session_settings(self._options.turn_detection)

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from clients.connection import RATE_HZ, RealtimeConnection, own_key, realtime_url
 from clients.errors import ConnectionFailed
@@ -43,6 +44,32 @@ def test_extras_join_the_query() -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConnectionFailed, match="expected an address as ws://host:port"):
         realtime_url(url)
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(401, "VOICELOOP_KEYS"), (503, "loading, full"), (404, "/v1/realtime")]
+)
+async def test_a_server_that_refuses_is_there_and_says_why(status: int, told: str) -> None:
+    def refuses(socket: ServerConnection, request: Request) -> Response:
+        return socket.respond(status, "no")
+
+    async def never(socket: ServerConnection) -> None: ...
+
+    async with serve(never, "127.0.0.1", 0, process_request=refuses) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConnectionFailed, match=f"found HTTP {status}: .*{told}"):
+            await RealtimeConnection.open(url)
+
+
+async def test_a_connection_says_how_the_server_ended_it() -> None:
+    async def leaves(socket: ServerConnection) -> None:
+        await socket.close(1012, "restarting")
+
+    async with serve(leaves, "127.0.0.1", 0) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        connection = await RealtimeConnection.open(url)
+        assert [received async for received in connection.events()] == []
+    assert "1012" in connection.ended_by and "restarting" in connection.ended_by
 
 
 @pytest.mark.parametrize("key", ["schl\u00fcssel", "two\nlines"])
