@@ -102,9 +102,7 @@ def parse_frame(frame: str | bytes) -> Json:
     try:
         raw = msgspec.json.decode(frame)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidRequest(
-            f"expected JSON, found text that is not JSON ({error})"
-        ) from None
+        raise InvalidRequest(f"expected JSON, found text that is not JSON ({error})") from None
     except RecursionError:
         raise InvalidRequest(_too_deep()) from None
     if not isinstance(raw, dict):
