@@ -195,8 +195,8 @@ class Floor:
                 case "speech":
                     led_in_ms = onset.led_in_ms()
                     self._open(onset.take_pre_roll())
-                case "loud" if judge.ducks_at_once(onset.lasting_ms()):
-                    verdict.act("duck", now_ms)
+                case "loud" if (at_once := judge.suspect(onset.lasting_ms())) is not None:
+                    verdict.act(at_once, now_ms)
                 case "lost":
                     verdict.act("resume", now_ms)
                 case "paused":

@@ -59,13 +59,17 @@ class BargeInJudge:
         """What the caller has just heard of the agent; an echo repeats it."""
         self._agent_words = tuple(normalize(word) for word in text.replace("-", " ").split())
 
-    def ducks_at_once(self, lasting_ms: float) -> bool:
-        """Whether the first loud window of a sound, not yet known to be speech, ducks the agent.
+    def suspect(self, lasting_ms: float) -> Action | None:
+        """What to do at the first loud window of a sound, not yet known to be speech: it changes
+        no state, and is taken back where the next window is not loud.
 
-        lasting_ms: so long the sound has lasted by its loudness.
+        lasting_ms: so long the sound has lasted by its loudness, the window included.
         """
-        is_long = lasting_ms >= self.options.duck_ms
-        return self.options.enabled and is_long and not self.hears_itself
+        if not self.options.enabled or self.hears_itself:
+            return None
+        if lasting_ms >= self.options.hold_ms:
+            return "hold"
+        return "duck" if lasting_ms >= self.options.duck_ms else None
 
     def judge(
         self,

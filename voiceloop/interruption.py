@@ -1,7 +1,7 @@
 """A sound heard over the agent: judged, and acted on where it is not yet a turn of the caller.
 
-Owns the judge and what its verdicts do to the agent's playout: beware or duck at the first loud
-window, duck, hold, go on. Stopping the agent for good is the floor's to do.
+Owns the judge and what its verdicts do to the agent's playout: beware, duck or hold at the first
+loud window, duck, hold, go on. Stopping the agent for good is the floor's to do.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ class Interruption:
             return
         if lasting_ms is None:
             turn.playout.resume()  # no stretch is open: nothing else holds the agent
-        elif self._judge.ducks_at_once(lasting_ms):
-            turn.playout.duck()
-        else:
-            turn.playout.beware()
+            return
+        match self._judge.suspect(lasting_ms):
+            case "hold":
+                _hold(turn)
+            case "duck":
+                turn.playout.duck()
+            case _:
+                turn.playout.beware()
 
     def observe_words(self, words: tuple[str, ...]) -> None:
         self._judge.observe_words(words)
@@ -65,8 +69,7 @@ class Interruption:
             case "duck":
                 turn.playout.duck()
             case "hold":
-                turn.playout.duck()  # where it was not ducked before, the fade is as quick
-                turn.playout.hold()
+                _hold(turn)
             case "resume" | "go_on":
                 turn.playout.resume()
         return action
@@ -89,6 +92,11 @@ class Interruption:
         return self._judge.takes_floor(
             activity.speech_ms, reply_ends_soon=_ends_soon(turn), voice=activity.voice
         )
+
+
+def _hold(turn: Turn) -> None:
+    turn.playout.duck()  # where it was not ducked before, the fade is as quick
+    turn.playout.hold()
 
 
 def _ends_soon(turn: Turn) -> bool:

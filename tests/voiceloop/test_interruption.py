@@ -150,11 +150,11 @@ def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
 
 
 @pytest.mark.parametrize(
-    ("lasting_ms", "hears_itself", "is_ducked"),
-    [(64.0, False, True), (40.0, False, False), (300.0, True, False)],
+    ("lasting_ms", "hears_itself", "level"),
+    [(40.0, False, 1.0), (64.0, False, DUCK_GAIN), (128.0, False, 0.0), (300.0, True, 1.0)],
 )
-def test_a_sound_that_has_lasted_long_enough_ducks_at_its_first_loud_window(
-    lasting_ms: float, hears_itself: bool, is_ducked: bool
+def test_a_sound_that_has_lasted_long_enough_ducks_or_holds_at_its_first_loud_window(
+    lasting_ms: float, hears_itself: bool, level: float
 ) -> None:
     interruption = Interruption(BargeIn(), Metrics(), lambda: 0.0)
     interruption._judge.hears_itself = hears_itself
@@ -166,10 +166,10 @@ def test_a_sound_that_has_lasted_long_enough_ducks_at_its_first_loud_window(
         chunks = []
         while (chunk := pacer.next_chunk(now_s)) is not None:
             chunks.append(chunk)
-        return int(chunks[-1].samples[-1])
+        return int(chunks[-1].samples[-1]) if chunks else 0
 
     interruption.suspect(turn, lasting_ms)
-    assert level_at(0.0) == (round(1000 * DUCK_GAIN) if is_ducked else 1000)
+    assert level_at(0.0) == round(1000 * level)
     interruption.suspect(turn, None)  # no speech came of it
     assert level_at(0.3) == 1000
 
@@ -211,24 +211,25 @@ async def test_a_caller_over_the_agent_hears_it_ducked_within_120_ms_and_then_si
     assert max(level for ms, level in levels if ms > 700) == pytest.approx(loud, rel=0.02)
 
 
-async def click(caller: Caller) -> float:
+async def click(caller: Caller, soft_ms: float = 80.0) -> float:
     """A soft sound for long enough to duck the agent, loud in one window of the detector's.
 
     Returns when the soft sound began.
     """
-    await caller.wait_quietly((4 - 120 - caller.sent_ms) % 32)
+    await caller.wait_quietly((4 - soft_ms - caller.sent_ms) % 32)
     onset_s = caller.clock()
-    soft, loud = tone(120, RATE_HZ, amplitude=120), tone(20, RATE_HZ)
+    soft, loud = tone(soft_ms, RATE_HZ, amplitude=120), tone(20, RATE_HZ)
     await caller.play(np.concatenate((soft, loud, quiet(12, RATE_HZ))))
     return onset_s
 
 
 def loudest_between(levels: list[tuple[float, float]], from_ms: float, to_ms: float) -> float:
-    return max(level for ms, level in levels if from_ms <= ms < to_ms)
+    return max((level for ms, level in levels if from_ms <= ms < to_ms), default=0.0)
 
 
-async def test_a_duck_at_a_click_is_lifted_where_the_client_sends_nothing_after_it(
-    clock: Clock,
+@pytest.mark.parametrize(("soft_ms", "is_held"), [(80, False), (120, True)])
+async def test_what_a_click_did_is_lifted_where_the_client_sends_nothing_after_it(
+    clock: Clock, soft_ms: float, is_held: bool
 ) -> None:
     backends = instant_backends(
         recognizer=FakeRecognizer(["tell me a story"]), language_model=FakeLanguageModel([LONG])
@@ -237,11 +238,12 @@ async def test_a_duck_at_a_click_is_lifted_where_the_client_sends_nothing_after_
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(500)
-        onset_s = await click(caller)
+        onset_s = await click(caller, soft_ms)
         await asyncio.sleep(1.5)
     levels = heard_levels(caller, onset_s)
     loud = loudest_between(levels, -300, 0)
-    assert loudest_between(levels, 200, 300) < 0.5 * loud  # it was ducked
+    assert loudest_between(levels, 200, 300) < 0.5 * loud
+    assert (loudest_between(levels, 200, 300) == 0.0) == is_held
     assert loudest_between(levels, 750, 850) == pytest.approx(loud, rel=0.02)
 
 
