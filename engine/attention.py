@@ -15,7 +15,7 @@ from .kv_cache import KvPool
 from .types import BLOCK_TOKENS, n_blocks_for
 
 # Measured on a CPU with 1,000 tokens of KV, 6 heads on 2: 5 rows take 102 us grouped, 162 not;
-# from 16 rows on there is nothing to gain.
+# from 16 rows on there is nothing to gain. On another CPU, without AMX, one row takes 117 and 763.
 GROUPED_ROWS = 8
 # A padded batch reads at least this share of real tokens; below it, one call each is cheaper.
 LEAST_FILLED = 0.5
@@ -160,13 +160,8 @@ def attend(pool: KvPool, layer: int, plan: Plan, queries: Tensor, window: int) -
     batch = plan.batch
     if batch is not None:
         keys, values = pool.read_batch(layer, batch.blocks)
-        output = scaled_dot_product_attention(
-            queries[batch.rows].unsqueeze(2),
-            keys,
-            values,
-            attn_mask=batch.masks[window],
-            enable_gqa=True,
-        )
+        grouped = queries[batch.rows].view(len(batch.rows), keys.shape[1], -1, queries.shape[2])
+        output = scaled_dot_product_attention(grouped, keys, values, attn_mask=batch.masks[window])
         outputs[batch.rows] = output.flatten(1)
     return outputs
 
@@ -175,7 +170,7 @@ def _attend_span(pool: KvPool, layer: int, span: Span, queries: Tensor, window: 
     """queries: [rows of the span, heads, head_dim] -> [rows, heads * head_dim]."""
     keys, values = pool.read(layer, span.blocks, _skip(span.first, window), span.n_tokens)
     mask = span.masks[window]
-    if mask is not None and span.n_rows <= GROUPED_ROWS:
+    if span.n_rows <= GROUPED_ROWS:
         return _attend_grouped(queries, keys, values, mask)
     output = scaled_dot_product_attention(
         queries.transpose(0, 1).unsqueeze(0), keys, values, attn_mask=mask, enable_gqa=True
@@ -183,7 +178,7 @@ def _attend_span(pool: KvPool, layer: int, span: Span, queries: Tensor, window: 
     return output.transpose(1, 2).reshape(span.n_rows, -1)
 
 
-def _attend_grouped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def _attend_grouped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """Few rows: the heads that share a KV head become rows of one head, so it is read once."""
     n_rows, n_heads, head_dim = queries.shape
     n_kv = keys.shape[1]
