@@ -100,7 +100,7 @@ class Protocol:
         try:
             if len(frame) > self._limits.frame_bytes:
                 most = self._limits.frame_bytes
-                raise FrameTooLarge(f"expected at most {most} bytes a frame, found {len(frame)}")
+                raise FrameTooLarge(f"expected a frame of at most {most} bytes, found {len(frame)}")
             raw = asked.parse_frame(frame)
             given = raw.get("event_id")
             if isinstance(given, str) and len(given) <= MAX_EVENT_ID_CHARS:
