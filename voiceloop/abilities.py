@@ -53,15 +53,18 @@ class Abilities:
         if wanted is not None:
             raise expected(where, wanted, voice)
 
+    def check_language(self, language: str, where: str) -> None:
+        """Raises: InvalidRequest."""
+        wanted = self.language_expected(language)
+        if wanted is not None:
+            raise expected(where, wanted, language)
+
     def check(self, settings: SessionSettings) -> None:
         """Raises: InvalidRequest; ``param`` is the path in the session."""
         self.check_voice(settings.voice, "session.audio.output.voice")
         asked = settings.transcription
         if asked is not None and asked.language:
-            wanted = self.language_expected(asked.language)
-            if wanted is not None:
-                where = "session.audio.input.transcription.language"
-                raise expected(where, wanted, asked.language)
+            self.check_language(asked.language, "session.audio.input.transcription.language")
 
 
 def abilities(seats: Mapping[RoleName, Seat]) -> Abilities:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from voiceloop.abilities import Abilities
 from voiceloop.admission import RETRY_AFTER_S
 from voiceloop.auth import KeyRing, check_origin, client_key
 from voiceloop.client_events import parse_frame
@@ -140,12 +141,17 @@ def health_routes(
 
 
 def realtime_routes(
-    *, keys: KeyRing, allowed_origins: Sequence[str], settings: SessionSettings
+    *,
+    keys: KeyRing,
+    allowed_origins: Sequence[str],
+    settings: SessionSettings,
+    abilities: Callable[[], Abilities],
 ) -> list[Route]:
     """``POST /v1/realtime/client_secrets``: a short-lived key that a browser may hold.
 
     Args:
         settings: what a session starts with; the session asked for is merged into it.
+        abilities: what is known of the models by now.
     """
 
     async def client_secrets(request: Request) -> Response:
@@ -154,6 +160,7 @@ def realtime_routes(
             keys.check_lasting(client_key(request.headers))
             seconds, session = _read_secret_request(await _body(request))
             merged = merge(settings, session)
+            abilities().check(merged)
             secret = keys.issue(seconds, session)
         except VoiceLoopError as error:
             return error_response(error)

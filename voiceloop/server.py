@@ -23,6 +23,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from voiceloop import auth
+from voiceloop.abilities import Abilities
 from voiceloop.admission import Admission
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
@@ -136,6 +137,7 @@ def build_app(gateway: Gateway) -> Starlette:
         keys=gateway.keys,
         allowed_origins=gateway.config.allowed_origins,
         settings=gateway.agent.session_settings(),
+        abilities=lambda: gateway.backends.abilities if gateway.backends else Abilities(),
     )
     routes += openai_routes(
         gateway.config,

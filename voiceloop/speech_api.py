@@ -60,7 +60,9 @@ def parse_speech(raw: Json, settings: SessionSettings) -> SpeechRequest:
 def speech_routes(door: Door, settings: SessionSettings) -> list[Route]:
     async def speech(request: Request) -> Response:
         asked = parse_speech(await read_json(request), settings)
-        pcm = _spoken(door.models(), asked)
+        models = door.models()
+        models.abilities.check_voice(asked.options.voice, "voice")
+        pcm = _spoken(models, asked)
         match asked.response_format:
             case "pcm":
                 return Stream(await started(pcm), "audio/pcm")

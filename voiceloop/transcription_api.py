@@ -73,9 +73,11 @@ def transcription_routes(door: Door, *, max_s: float, language: str = "en") -> l
 
     async def transcriptions(request: Request) -> Response:
         asked = await _read_form(request, language)
+        models = door.models()
+        models.abilities.check_language(asked.options.language, "language")
         samples = await asyncio.to_thread(decode_audio, asked.data, max_s)
         spans = await asyncio.to_thread(speech_spans, samples)
-        segments = await _recognize(door.models(), asked.options, samples, spans)
+        segments = await _recognize(models, asked.options, samples, spans)
         return _answer(asked, segments, len(samples) / RECOGNIZER_HZ)
 
     handler = door.guard(transcriptions)

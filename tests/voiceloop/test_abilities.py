@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import instant_backends
+from tests.voiceloop.http_client import http_client
 from voiceloop.abilities import Abilities
 from voiceloop.protocol import Protocol, ProtocolLimits
 from voiceloop.settings import SessionSettings
@@ -69,3 +71,31 @@ def test_what_they_have_and_stock_names_are_taken(asked: dict[str, Any]) -> None
 @pytest.mark.parametrize("asked", [voice("bob"), language("de")])
 def test_nothing_is_refused_where_only_the_model_knows(asked: dict[str, Any]) -> None:
     assert [answer["type"] for answer in answers(Abilities(), asked)] == ["session.updated"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (
+            "/v1/realtime/client_secrets",
+            {"json": {"session": voice("bob")["session"]}},
+            "session.audio.output.voice",
+        ),
+        ("/v1/audio/speech", {"json": {"model": "m", "input": "Hello.", "voice": "bob"}}, "voice"),
+        (
+            "/v1/audio/transcriptions",
+            {"data": {"language": "de"}, "files": {"file": ("a.wav", b"RIFF")}},
+            "language",
+        ),
+    ],
+)
+async def test_over_http_it_is_refused_as_the_clients_mistake(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    async with http_client(instant_backends(abilities=KNOWN)) as http:
+        answer = await http.post(path, **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["param"]) == (
+        400, "invalid_request_error", param,
+    )  # fmt: skip
+    assert error["message"].startswith(f"{param}: expected a ")
