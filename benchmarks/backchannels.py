@@ -23,20 +23,21 @@ from numpy.typing import NDArray
 from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
-from benchmarks.command_line import benchmark_parser, exit_code, run
-from benchmarks.data_folder import data_folder
-from benchmarks.endpointing_set import HZ, MS
-from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
-from benchmarks.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
-from benchmarks.synthetic_callers import PITCH_HZ, ScriptedTurn, speak
+from benchmarks.harness.command_line import benchmark_parser, exit_code, run
+from benchmarks.harness.data_folder import data_folder
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
 from clients.outputs import prepare_folder
-from clients.percentiles import percentile
 from clients.recording import Samples, read_flac, to_int16
+from clients.report.percentiles import percentile
+from clients.report.waveform import FULL_SCALE, room_noise, speech_start
 from clients.uplink import FRAME_MS
-from clients.waveform import FULL_SCALE, room_noise, speech_start
-from voiceloop.agent import BargeIn, embedded_agent
-from voiceloop.barge_in import Action, BargeInJudge
-from voiceloop.onset import Onset
+from voiceloop.agent import BargeIn
+from voiceloop.agent_file import embedded_agent
+from voiceloop.call.barge_in import Action, BargeInJudge
+from voiceloop.listening.onset import Onset
+from voiceloop.listening.recipes.endpointing_set import HZ, MS
+from voiceloop.listening.recipes.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
+from voiceloop.listening.recipes.synthetic_callers import PITCH_HZ, ScriptedTurn, speak
 
 Kind = Literal["backchannel", "noise", "interruption"]
 BACKCHANNELS = ("mm hmm.", "uh huh.", "yeah.", "right.", "okay.", "I see.", "yeah, right.")
@@ -168,7 +169,7 @@ def in_room(name: str, kind: Kind, samples: Samples) -> Iterator[Sound]:
 
 
 class Floor:
-    """One sound at a time against the judge, as `voiceloop.floor` plays it."""
+    """One sound at a time against the judge, as `voiceloop.call.floor` plays it."""
 
     def __init__(self, options: BargeIn) -> None:
         self._options = options

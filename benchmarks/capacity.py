@@ -13,17 +13,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command_line import benchmark_parser, early_end, exit_code, run, without_results
-from benchmarks.harness import RESULTS, results, write_results
+from benchmarks.harness.command_line import (
+    benchmark_parser,
+    early_end,
+    exit_code,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import RESULTS, results, write_results
 from clients.arguments import whole_number
-from clients.call_script import load_call
+from clients.call.script import load_call
 from clients.connection import own_key
 from clients.loadgen import Load, figures, run_load
 from clients.outputs import prepare_folder
+from clients.report.stage_colors import color_of
+from clients.report.waterfall import stage_names
+from clients.report.waterfall_png import check_matplotlib
 from clients.server_process import running_server
-from clients.stage_colors import color_of
-from clients.waterfall import stage_names
-from clients.waterfall_png import check_matplotlib
 
 BROKEN_P95_MS = 1000.0
 GOOD_MS = 800.0

@@ -26,11 +26,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import engine_cpu, engine_exactness
-from benchmarks.command_line import benchmark_parser, exit_code, run
-from benchmarks.engine_models import SHAPES, embedded_model, sources, write_random_model
-from benchmarks.engine_setting import Setting
-from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.engine import cpu as engine_cpu
+from benchmarks.engine import exactness as engine_exactness
+from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
+from benchmarks.engine.setting import Setting
+from benchmarks.harness.command_line import benchmark_parser, exit_code, run
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
 from clients.arguments import whole_number
 from clients.errors import ClientError
 from clients.outputs import prepare_folder
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     prepare_folder(RESULTS)
     if options.gpu:
-        from benchmarks import engine_gpu
+        from benchmarks.engine import gpu as engine_gpu
 
         return engine_gpu.main(options.part)
     torch.set_num_threads(options.threads)

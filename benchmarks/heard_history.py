@@ -6,9 +6,9 @@ client with a 40 ms buffer had played, and which words lie in that much audio. T
 lists, so that the waveform's own pauses tell the words apart and no word time of the voice is
 believed. Half of the cuts are told by ``conversation.item.truncate``, a quarter are barge-ins on
 the wire of which the client tells nothing, and a quarter are replies that a sound without words cut
-and that were taken up again (see `benchmarks.cutting_caller`). Real server, embedded voice; the
-language model is a stub that says given sentences, and where replies are taken up the recognizer is
-one that hears no words.
+and that were taken up again (see `benchmarks.calls.cutting_caller`). Real server, embedded voice;
+the language model is a stub that says given sentences, and where replies are taken up the
+recognizer is one that hears no words.
 """
 
 from __future__ import annotations
@@ -22,20 +22,26 @@ from dataclasses import asdict, dataclass
 
 import uvicorn
 
-from benchmarks.command_line import benchmark_parser, early_end, exit_code, run, without_results
-from benchmarks.cutting_caller import CuttingCaller, Kind, Played
-from benchmarks.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.calls.cutting_caller import CuttingCaller, Kind, Played
+from benchmarks.calls.told_models import SENTENCES, Told
+from benchmarks.harness.command_line import (
+    benchmark_parser,
+    early_end,
+    exit_code,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
 from benchmarks.recognizer_bench import edit_distance
-from benchmarks.synthetic_callers import words_of
-from benchmarks.told_models import SENTENCES, Told
 from clients.arguments import whole_number
-from clients.call_script import CALL_FOLDER
+from clients.call.script import CALL_FOLDER
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ClientError
 from clients.outputs import prepare_folder
 from clients.recording import Samples, read_flac
+from clients.report.waveform import pauses, speech_end, speech_start
 from clients.server_process import ServerProcess, free_port, running_server
-from clients.waveform import pauses, speech_end, speech_start
+from voiceloop.listening.recipes.synthetic_callers import words_of
 
 KINDS: tuple[Kind, ...] = ("truncate", "barge_in", "resumed")
 OF_FOUR: dict[Kind, int] = {"truncate": 2, "barge_in": 1, "resumed": 1}  # of four cuts

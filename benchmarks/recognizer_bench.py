@@ -37,9 +37,15 @@ from audio.errors import AudioError
 from audio.frames import RECOGNIZER_HZ, Samples, rms_dbfs
 from audio.recipes.hear_turns import CHUNK, recognize
 from audio.stream import RecognizerOptions
-from benchmarks.command_line import INTERRUPTED, benchmark_parser, exit_code, run, without_results
-from benchmarks.data_folder import data_folder, data_with
-from benchmarks.harness import results, write_results
+from benchmarks.harness.command_line import (
+    INTERRUPTED,
+    benchmark_parser,
+    exit_code,
+    run,
+    without_results,
+)
+from benchmarks.harness.data_folder import data_folder, data_with
+from benchmarks.harness.harness import results, write_results
 from clients.arguments import whole_number
 from clients.errors import ClientError
 from clients.outputs import check_file, prepare_folder

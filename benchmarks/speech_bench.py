@@ -40,10 +40,16 @@ from audio.stream import (
     VoiceModel,
     VoiceOptions,
 )
-from benchmarks.command_line import INTERRUPTED, benchmark_parser, exit_code, run, without_results
-from benchmarks.data_folder import data_folder
-from benchmarks.harness import RESULTS, results, write_results
-from benchmarks.speech_models import CPU_MODELS, GPU_MODELS, RECOGNIZERS, VOICES, load
+from benchmarks.harness.command_line import (
+    INTERRUPTED,
+    benchmark_parser,
+    exit_code,
+    run,
+    without_results,
+)
+from benchmarks.harness.data_folder import data_folder
+from benchmarks.harness.harness import RESULTS, results, write_results
+from benchmarks.harness.speech_models import CPU_MODELS, GPU_MODELS, RECOGNIZERS, VOICES, load
 from clients.arguments import number, whole_number
 from clients.outputs import prepare_folder
 

@@ -26,25 +26,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ablation import MECHANISMS, print_ablation
-from benchmarks.call_bars import ANTICIPATION, SETS, bars_of
-from benchmarks.call_plot import plot
-from benchmarks.command_line import benchmark_parser, early_end, exit_code, run, without_results
-from benchmarks.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
-from benchmarks.human_turns import CHOSEN_ON, human_turns, utterance_of
+from benchmarks.calls.ablation import MECHANISMS, print_ablation
+from benchmarks.calls.bars import ANTICIPATION, SETS, bars_of
+from benchmarks.calls.human_turns import CHOSEN_ON, human_turns, utterance_of
+from benchmarks.calls.plot import plot
+from benchmarks.harness.command_line import (
+    benchmark_parser,
+    early_end,
+    exit_code,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
 from clients.arguments import whole_number
-from clients.call_result import CallResult
-from clients.call_script import Utterance, load_call, load_utterances
-from clients.call_summary import summary_of, turn_json
+from clients.call.result import CallResult
+from clients.call.script import Utterance, load_call, load_utterances
+from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.outputs import prepare_folder
 from clients.progress import progress_bar
+from clients.report.call_summary import summary_of, turn_json
+from clients.report.waterfall_png import check_matplotlib
 from clients.server_process import SERVE, ServerProcess, running_server
-from clients.simulated_call import CallOptions, SimulatedCall
-from clients.waterfall_png import check_matplotlib
 
 EXTRAS = {"voiceloop.timeline": "1"}
-FAKE_SERVER = (sys.executable, "-m", "benchmarks.fake_server")
+FAKE_SERVER = (sys.executable, "-m", "benchmarks.calls.fake_server")
 EMBEDDED = ("--preset", "embedded")  # named: the server's own choice is what is on disk
 DEFAULT_ENDPOINT_MS = 200
 HUMAN_TURNS_OF_A_CALL = 8

@@ -18,10 +18,10 @@ from typing import Any
 
 from rich.console import Console
 
-from clients.call_record import CallRecord
-from clients.call_result import CallResult
-from clients.call_script import ScriptedTurn, Utterance, load_call, load_utterances, utterance_of
-from clients.call_summary import summary_of, turn_json
+from clients.call.record import CallRecord
+from clients.call.result import CallResult
+from clients.call.script import ScriptedTurn, Utterance, load_call, load_utterances, utterance_of
+from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ConnectionFailed, RecordingError
 from clients.live_view import LiveView
@@ -29,12 +29,12 @@ from clients.outputs import prepare_folder, writing
 from clients.progress import spinner
 from clients.provenance import provenance
 from clients.recording import Recording, Samples, read_wav, write_wav
-from clients.report import report_html
+from clients.report.call_summary import summary_of, turn_json
+from clients.report.report import report_html
+from clients.report.waterfall_png import check_matplotlib, draw_waterfall
+from clients.report.waveform import pauses, speech_start
 from clients.server_process import ServerProcess, running_server
-from clients.simulated_call import CallOptions, SimulatedCall
 from clients.terminal import Terminal
-from clients.waterfall_png import check_matplotlib, draw_waterfall
-from clients.waveform import pauses, speech_start
 
 EXTRAS = {"voiceloop.timeline": "1", "voiceloop.partials": "1"}
 SPLIT_PAUSE_MS = 1_000.0  # in a person's own recording, a pause after which the agent may answer

@@ -18,11 +18,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from clients.call_result import TurnResult
-from clients.call_script import Utterance, words_found
+from clients.call.result import TurnResult
+from clients.call.script import Utterance, words_found
 from clients.connection import Received
-from clients.stage_colors import color_of
-from clients.waterfall import Waterfall
+from clients.report.stage_colors import color_of
+from clients.report.waterfall import Waterfall
 
 CALLER, AGENT = "#d9913f", "#5b9be6"
 BAR_CELLS = 48

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from clients.arguments import number, whole_number
-from clients.call_result import CallResult
-from clients.call_script import Utterance, load_call, load_utterances
-from clients.call_summary import summary_of
+from clients.call.result import CallResult
+from clients.call.script import Utterance, load_call, load_utterances
+from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.command import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, run
 from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ClientError
 from clients.outputs import check_file, writing
 from clients.progress import progress_bar
 from clients.provenance import provenance
-from clients.simulated_call import CallOptions, SimulatedCall
+from clients.report.call_summary import summary_of
 
 EXTRAS = {"voiceloop.timeline": "1"}
 

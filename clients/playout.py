@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clients.recording import Samples
-from clients.waveform import first_audible, last_audible
+from clients.report.waveform import first_audible, last_audible
 
 BUFFER_MS = 40.0
 

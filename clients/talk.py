@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from clients.call_script import ScriptedTurn, utterance_of
+from clients.call.script import ScriptedTurn, utterance_of
+from clients.call.simulated_call import SimulatedCall, session_settings
 from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection
 from clients.errors import ConnectionFailed, DeviceMissing
 from clients.live_view import LiveView
 from clients.outputs import check_file
 from clients.recording import Samples, read_wav, write_wav
-from clients.simulated_call import SimulatedCall, session_settings
 from clients.speaker import Speaker
 from clients.terminal import Terminal
 

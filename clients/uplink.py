@@ -16,7 +16,7 @@ import numpy as np
 
 from clients.connection import RATE_HZ
 from clients.recording import Samples
-from clients.waveform import room_noise
+from clients.report.waveform import room_noise
 
 FRAME_MS = 20
 N_FRAME = RATE_HZ * FRAME_MS // 1000

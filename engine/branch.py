@@ -10,7 +10,7 @@ from typing import Protocol
 
 from .reply import Reply
 from .sequence import Sequence
-from .tool_calls import ParsedCall
+from .text.tool_calls import ParsedCall
 from .types import (
     MAX_SALVAGED,
     Done,

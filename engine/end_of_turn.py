@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear
 
-from .loader import Checkpoint
-from .text import NO_TOKEN, Text
+from .load.loader import Checkpoint
+from .text.text import NO_TOKEN, Text
 from .types import CheckpointError, WrongShape
 
 HEAD_FILE = "end_of_turn.safetensors"

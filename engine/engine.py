@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from .allowance import Allowances
-from .assembly import context_length, make_drafters, read_model
 from .branch import Branch
 from .device import open_device
 from .end_of_turn import end_ids
-from .grammar import GrammarCompiler
+from .load.assembly import context_length, make_drafters, read_model
 from .model import Abandoned, Decoder, Interrupted
 from .prefix_tree import PrefixTree
 from .reply import Reply
@@ -28,8 +27,9 @@ from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task, is_batch, is_decoding
 from .sequence import Sequence
 from .speculative import Drafter, Speculation
-from .text import Text
-from .tool_calls import MalformedToolCall, ParsedCall, notation_of
+from .text.grammar import GrammarCompiler
+from .text.text import Text
+from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
 from .types import (
     BLOCK_TOKENS,
     DeadlineExceeded,

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .packed import Int4Weight, ScaledWeight, Weight
-from .quant import quantize_fp8, quantize_int4, quantize_int8
+from .load.packed import Int4Weight, ScaledWeight, Weight
+from .load.quant import quantize_fp8, quantize_int4, quantize_int8
 
 # Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
 # for 4, 98 for 16; oneDNN on packed bf16 weights takes 18 us for 1 row and 20 for 16, while the

@@ -17,8 +17,8 @@ from .attention import Plan, attend
 from .end_of_turn import EndHead
 from .kv_cache import KvPool
 from .linear import Linear, MakeLinear, lay_together, make_linear
-from .loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
-from .packed import join, read_weight
+from .load.loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
+from .load.packed import join, read_weight
 
 N_REFINED = 8  # tokens of a row whose logits are computed again where bf16 has rounded them
 MAX_AHEAD = 32  # positions past the context that a step computed ahead of its turn may touch

@@ -23,7 +23,7 @@ from torch import Tensor
 from .engine import Engine
 from .runner import Extension
 from .sequence import borrowed
-from .text import Text
+from .text.text import Text
 from .types import EngineConfig, EngineError
 
 WINDOW_TOKENS = 1024  # the text is read in pieces of this many, each from an empty context

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from .detokenizer import Detokenizer, StopStrings
-from .grammar import Grammar, OfferedCalls
-from .logprobs import describe
 from .runner import Draw
 from .sampler import is_stateful
-from .text import Text
-from .tool_calls import Notation, ParsedCall, ToolCallParser
+from .text.detokenizer import Detokenizer, StopStrings
+from .text.grammar import Grammar, OfferedCalls
+from .text.logprobs import describe
+from .text.text import Text
+from .text.tool_calls import Notation, ParsedCall, ToolCallParser
 from .types import SamplingParams, Timings, TokenLogprob, Usage
 
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from tests.fakes import EnergyVad, instant_backends, quiet, utterance
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
+from voiceloop.call.connection import Disconnected, Hello
+from voiceloop.call.session import Session
 from voiceloop.config import Config
-from voiceloop.connection import Disconnected, Hello
-from voiceloop.session import Session
 
 RATE_HZ = 24_000
 CHUNK_MS = 20

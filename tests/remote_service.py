@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from voiceloop.remote import RemoteService
+from voiceloop.remote.service import RemoteService
 
 
 @dataclass

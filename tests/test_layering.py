@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import subprocess
+import tomllib
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,15 +18,56 @@ TOP_LEVEL = {
     "benchmarks", "LICENSE", "NOTICE.md", "CHANGELOG.md", "Makefile", "constraints.txt", ".ci",
     ".gitignore",
 }  # fmt: skip
-MODEL_MODULES = {"worker", "chat_template", "language_role", "recognizer_role", "voice_role"}
-PURE_MODULES = ("protocol", "events", "endpointing", "evidence", "conversation", "admission")
+# What each folder and top module of the gateway may import of the others: one direction, no circle.
+# Read it from the bottom: the ground floor knows nobody, the command line knows everybody.
+MAY_IMPORT = {
+    "cli": {"config", "doctor", "errors", "models", "server"},
+    "server": {
+        "agent", "backends", "call", "capabilities", "config", "errors", "http", "models",
+        "realtime", "telemetry", "workers",
+    },
+    "doctor": {"backends", "config", "errors", "models", "workers"},
+    "models": {
+        "agent", "agent_file", "backends", "capabilities", "config", "errors", "remote", "workers",
+    },
+    "http": {"agent", "backends", "capabilities", "config", "errors", "realtime"},
+    "call": {
+        "agent", "backends", "config", "errors", "listening", "realtime", "reply", "telemetry",
+    },
+    "reply": {"agent", "backends", "config", "errors", "listening", "realtime", "telemetry"},
+    "listening": {"backends", "errors", "realtime", "telemetry"},
+    "agent_file": {"agent", "capabilities", "config_reader", "errors"},
+    "agent": {"backends", "realtime"},
+    "realtime": {"backends", "capabilities", "errors"},
+    "workers": {"backends", "errors", "event_stream"},
+    "remote": {"backends", "errors", "event_stream"},
+    "telemetry": {"backends"},
+    "config": {"config_reader", "errors"},
+    "backends": {"capabilities"},
+    "capabilities": {"errors"},
+    "config_reader": {"errors"},
+    "event_stream": {"errors"},
+    "errors": set(),
+}  # fmt: skip
+MODEL_MODULES = {
+    f"voiceloop/workers/{name}.py"
+    for name in ("worker", "chat_template", "language", "recognizer", "voice")
+}
+PURE_MODULES = (
+    "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
+    "listening/endpointing", "listening/evidence", "http/admission",
+)  # fmt: skip
 GATEWAY_AUDIO = {"audio.frames", "audio.codec", "audio.resample", "audio.vad"}
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader")
 MAX_LINES = 400
+MAX_FLAT = 14  # modules at the top of voiceloop/
+MAX_IN_FOLDER = {"voiceloop": 16, "engine": 21, "audio": 20, "clients": 20, "benchmarks": 20}
 
 
 def python_files(room: str) -> list[Path]:
-    return sorted(path for path in (ROOT / room).rglob("*.py") if ".venv" not in path.parts)
+    """The product's files of a room. Recipes make what ships and are no part of it."""
+    paths = (ROOT / room).rglob("*.py")
+    return sorted(path for path in paths if not {".venv", "recipes"} & set(path.parts))
 
 
 def imports(path: Path) -> set[str]:
@@ -65,7 +109,7 @@ def test_models_know_no_gateway_and_no_event_loop(room: str) -> None:
 def test_only_the_worker_imports_models() -> None:
     for path in python_files("voiceloop"):
         names = imports(path)
-        if path.stem in MODEL_MODULES:
+        if str(path.relative_to(ROOT)) in MODEL_MODULES:
             continue
         assert not reaches(names, *HEAVY), path
         touched = {".".join(name.split(".")[:2]) for name in reaches(names, "audio")} - {"audio"}
@@ -86,6 +130,75 @@ def test_pure_modules_have_no_event_loop_and_no_socket(module: str) -> None:
         "httpx",
     )
     assert not reaches(names, *forbidden)
+
+
+def wing_of(module: str) -> str:
+    """The folder or top module of the gateway that `voiceloop.x.y` belongs to."""
+    return module.split(".")[1]
+
+
+def imported_wings(path: Path) -> set[str]:
+    """The wings of the gateway that a file imports, type-only imports included."""
+    named = {name for name in imports(path) if name.startswith("voiceloop.")}
+    return {wing_of(name) for name in named} & MAY_IMPORT.keys()
+
+
+def test_each_wing_imports_only_what_the_table_grants() -> None:
+    for path in python_files("voiceloop"):
+        own = wing_of_path(path)
+        if own == "__init__":
+            continue
+        assert own in MAY_IMPORT, f"{own}: a wing that the table does not know"
+        strangers = imported_wings(path) - MAY_IMPORT[own] - {own}
+        assert not strangers, f"{path.relative_to(ROOT)} imports {', '.join(sorted(strangers))}"
+
+
+def test_the_table_of_wings_has_no_circle_and_nothing_unused() -> None:
+    ordered = list(MAY_IMPORT)
+    for number, (wing, granted) in enumerate(MAY_IMPORT.items()):
+        assert granted <= set(ordered[number + 1 :]), f"{wing} would import what stands above it"
+        files = [p for p in python_files("voiceloop") if wing_of_path(p) == wing]
+        used = set().union(*(imported_wings(path) for path in files)) - {wing}
+        assert granted == used, f"{wing}: granted, not used: {granted - used}"
+
+
+def wing_of_path(path: Path) -> str:
+    return path.relative_to(ROOT / "voiceloop").parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "benchmarks"])
+def test_no_files_import_each_other_in_a_circle(room: str) -> None:
+    """Type-only imports count: a circle of types is a circle of subjects."""
+    files = {module_name(path): path for path in python_files(room)}
+    edges = {name: imports(path) & files.keys() - {name} for name, path in files.items()}
+    order = TopologicalSorter(edges)
+    try:
+        order.prepare()
+    except CycleError as circle:
+        pytest.fail(f"a circle of imports: {' -> '.join(circle.args[1])}")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_folder_is_crowded() -> None:
+    flat = list((ROOT / "voiceloop").glob("*.py"))
+    assert len(flat) <= MAX_FLAT, f"{len(flat)} modules lie flat in voiceloop/"
+    for room, most in MAX_IN_FOLDER.items():
+        folders = Counter(path.parent.relative_to(ROOT) for path in python_files(room))
+        crowded = {str(folder): count for folder, count in folders.items() if count > most}
+        assert not crowded, crowded
+
+
+def test_the_wheel_holds_no_recipes() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        wheel = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for recipes in ROOT.rglob("recipes/__init__.py"):
+        folder = recipes.parent.relative_to(ROOT)
+        if folder.parts[0] in wheel["packages"]:
+            assert f"{folder}" in wheel["exclude"], f"{folder} would be in the wheel"
 
 
 def test_clients_meet_the_server_only_on_the_wire() -> None:

@@ -98,7 +98,9 @@ def test_the_program_in_the_readme_is_one() -> None:
 
 
 def test_the_events_of_a_round_trip_are_those_of_the_wire() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "voiceloop").glob("*.py"))
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "voiceloop").rglob("*.py")
+    )
     events = re.findall(r"^[<>] ([\w.]+)", text_of("voiceloop/PROTOCOL.md"), re.MULTILINE)
     assert {"session.update", "response.function_call_arguments.done"} <= set(events)
     assert not [event for event in events if f'"{event}"' not in source]

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from voiceloop.commands import Command
-from voiceloop.protocol import Protocol
-from voiceloop.settings import SessionSettings
+from voiceloop.realtime.commands import Command
+from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.settings import SessionSettings
 
 
 def counted_ids() -> Callable[[str], str]:

@@ -1,21 +1,17 @@
 """The agent: what ``agent.toml`` says of its character, voice, tools and manners.
 
-Owns ``AgentConfig`` and its strict reading. The session's own settings replace what they name.
+Owns ``AgentConfig``. ``agent_file`` reads it; the session's own settings replace what they name.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from importlib import resources
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from voiceloop.agent_check import check_agent
 from voiceloop.backends import Tool
-from voiceloop.settings import SemanticVad, SessionSettings
-from voiceloop.table import overlay, read_toml, read_toml_text
+from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
@@ -153,37 +149,3 @@ class AgentConfig:
             turn_detection=SemanticVad(eagerness=self.eagerness),
             temperature=self.limits.temperature,
         )
-
-
-def load_agent(path: Path) -> AgentConfig:
-    """Read an agent file.
-
-    Raises:
-        ConfigError: the file is missing or not TOML, a key is unknown (the nearest valid name is
-            in the message), or a value is of the wrong type or out of its range.
-    """
-    return _read(read_toml(path, "agent: expected an agent file"), str(path))
-
-
-def embedded_agent() -> AgentConfig:
-    """The agent that ships with the embedded preset."""
-    name = "cafe.toml"
-    text = resources.files("voiceloop").joinpath("agents", name).read_text(encoding="utf-8")
-    return _read(read_toml_text(text, name), name)
-
-
-def _read(values: dict[str, Any], source: str) -> AgentConfig:
-    agent = overlay(AgentConfig(), values, source)
-    check_agent(agent, source)
-    # What is heard comes in small letters, so that is how it is compared.
-    barge_in = replace(
-        agent.barge_in,
-        stop_words=_small(agent.barge_in.stop_words),
-        backchannels=_small(agent.barge_in.backchannels),
-    )
-    crisis = replace(agent.crisis, words=_small(agent.crisis.words))
-    return replace(agent, barge_in=barge_in, crisis=crisis)
-
-
-def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(" ".join(phrase.lower().split()) for phrase in phrases)

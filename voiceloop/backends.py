@@ -1,7 +1,7 @@
 """What the gateway asks of a recognizer, a language model and a voice.
 
 Three protocols, message level, each implemented three times: by a proxy to a worker process
-(``worker_client.py``), by a remote OpenAI-compatible service (``remote.py``) and by a scripted fake
+(``workers/client.py``), by a remote OpenAI-compatible service (``remote/``) and by a scripted fake
 (``tests/fakes.py``). Messages are immutable; a stream is used by one task at a time, and closing
 it is idempotent and valid in every state.
 
@@ -21,7 +21,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from voiceloop.abilities import Abilities
+from voiceloop.capabilities import Capabilities
+
+RoleName = Literal["engine", "recognizer", "voice"]  # what a worker process can hold
 
 # --- recognizer ---------------------------------------------------------------------------------
 
@@ -342,7 +344,7 @@ class Backends:
     recognizer: Recognizer
     language_model: LanguageModel
     voice: Voice
-    abilities: Abilities = Abilities()
+    capabilities: Capabilities = Capabilities()
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""

@@ -286,8 +286,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     flags = {name: getattr(arguments, name) for name in names}
     config, notes = _with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
 
-    from voiceloop.serve_progress import ServeProgress
-    from voiceloop.server import serve
+    from voiceloop.server.process import serve
+    from voiceloop.server.progress import ServeProgress
 
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -301,9 +301,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _with_preset(config: Config) -> tuple[Config, list[str]]:
     """The configuration with its preset chosen, and what there is to tell about the choice."""
     from voiceloop.config import AUTO
-    from voiceloop.machine import this_machine
-    from voiceloop.model_cache import hub_folder
-    from voiceloop.preset_check import choose
+    from voiceloop.models.cache import hub_folder
+    from voiceloop.models.machine import this_machine
+    from voiceloop.models.preset_check import choose
 
     if config.preset != AUTO:
         return config, []
@@ -344,25 +344,25 @@ def _conformance(arguments: argparse.Namespace) -> int:
 
 
 def _models_list(arguments: argparse.Namespace) -> int:
-    from voiceloop.model_list import run_list
+    from voiceloop.models.listing import run_list
 
     return run_list()
 
 
 def _models_pull(arguments: argparse.Namespace) -> int:
-    from voiceloop.model_list import run_pull
+    from voiceloop.models.listing import run_pull
 
     return run_pull(arguments.name)
 
 
 def _models_path(arguments: argparse.Namespace) -> int:
-    from voiceloop.model_list import run_path
+    from voiceloop.models.listing import run_path
 
     return run_path(arguments.name)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from voiceloop.doctor import run_doctor
+    from voiceloop.doctor.report import run_doctor
 
     code: int = run_doctor()
     return code

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from voiceloop.config_reader import field_types, nearest, overlay, read_toml
 from voiceloop.errors import ConfigError
-from voiceloop.table import field_types, nearest, overlay, read_toml
 
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 from scipy.signal import butter, sosfiltfilt
 
-from clients.call_script import CALL_FOLDER, CallScript, load_call
+from clients.call.script import CALL_FOLDER, CallScript, load_call
 from clients.command import run
 from clients.errors import CallScriptError
 from clients.outputs import prepare_folder
 from clients.recording import Recording, Samples, read_wav, to_int16, write_flac
-from clients.waveform import FULL_SCALE, speech_end, speech_start
+from clients.report.waveform import FULL_SCALE, speech_end, speech_start
 
 SPEECH_DBFS = -23.0  # a caller at arm's length from a headset
 PADDING_MS = 60  # silence kept around the speech: flite's own 200 ms would slow the call down

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from websockets.exceptions import ConnectionClosed
 
-from clients.call_script import CALL_FOLDER
+from clients.call.script import CALL_FOLDER
 from clients.conformance import (
     door_checks,
     event_checks,

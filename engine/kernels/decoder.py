@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ..kv_cache import KvPool
+from ..load.packed import Int4Weight, ScaledWeight, Weight
+from ..load.quant import quantize_fp8, quantize_int4, quantize_int8
 from ..model import Decoder
-from ..packed import Int4Weight, ScaledWeight, Weight
-from ..quant import quantize_fp8, quantize_int4, quantize_int8
 from . import (
     attention,
     gemm_8bit,

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..packed import Int4Weight
+from ..load.packed import Int4Weight
 from .launch import IS_COMPILED, LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_splits, tile_outputs
 from .operands import LESS_8
 

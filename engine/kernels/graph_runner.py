@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..draft_length import DraftLength, PlainSteps
 from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
 from ..runner import Draw, Extension, Outcome
-from ..speculative import DraftLength, PlainSteps
 from ..types import (
     BLOCK_TOKENS,
     MAX_HOST_ROWS,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..end_of_turn import end_ids, probability, read_head
-from ..text import Text
+from ..text.text import Text
 from . import measures
 from .call import Call
 from .calls import generate_call

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..text import Text
+from ..text.text import Text
 from .calls import generate_call, is_held_out_turn
 from .corpus import Corpus
 from .dialogues import as_messages

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fake_server import REPLY
+from benchmarks.calls.fake_server import REPLY
 from benchmarks.turn_latency import FAKE_SERVER
-from clients.call_script import load_call, load_utterances
+from clients.call.script import load_call, load_utterances
+from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection
 from clients.loadgen import Load, run_load
 from clients.server_process import running_server
-from clients.simulated_call import CallOptions, SimulatedCall
-from voiceloop.presets import embedded_model_dir
+from voiceloop.models.presets import embedded_model_dir
 
 pytestmark = [pytest.mark.call, pytest.mark.timeout(240)]
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.call_script import load_call, load_utterances
-from clients.call_summary import summary_of, turn_json
+from clients.call.script import load_call, load_utterances
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ
 from clients.demo import DemoOptions, play, recording_as_call, run_demo, write_outputs
 from clients.errors import ClientError, ConnectionFailed, OutputError, RecordingError
 from clients.provenance import provenance
 from clients.recording import write_wav
+from clients.report.call_summary import summary_of, turn_json
 from clients.server_process import ServerProcess
-from clients.simulated_call import SimulatedCall
 from clients.terminal import Terminal
 from tests.clients.mock_server import memory_call
 
@@ -61,7 +61,7 @@ async def test_without_matplotlib_the_demo_refuses_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
-    monkeypatch.setattr("clients.waterfall_png.find_spec", lambda name: None)
+    monkeypatch.setattr("clients.report.waterfall_png.find_spec", lambda name: None)
     with pytest.raises(ClientError, match="expected matplotlib"):
         await run_demo(DemoOptions(out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clients import loadgen
-from clients.call_result import CallResult, TurnResult
+from clients.call.result import CallResult, TurnResult
 from clients.errors import OutputError
 from clients.loadgen import Load, LoadResult, command, figures, goodput_of, print_figures
 

@@ -13,7 +13,8 @@ from tests.conformance.mutants import Mutant, MutatedApp
 from tests.fakes import EnergyVad, FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config, Limits
-from voiceloop.server import Gateway, build_app, listen, make_server
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server
 
 KEY = "conformance-key"
 WORDS = "We open at nine and close at five every day."
@@ -34,7 +35,7 @@ async def serving(mutants: Iterable[Mutant] = ()) -> AsyncIterator[str]:
     server.config.loaded_app = MutatedApp(server.config.loaded_app, mutants)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:
-        with mock.patch("voiceloop.session.Vad", EnergyVad):  # a network for each of 100 calls
+        with mock.patch("voiceloop.call.session.Vad", EnergyVad):  # a network for each of 100 calls
             yield f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
     finally:
         server.should_exit = server.force_exit = True

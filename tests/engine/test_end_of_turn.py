@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import engine.loader
+import engine.load.loader
 from engine.end_of_turn import HEAD_FILE, end_ids
 from engine.engine import Engine
 from engine.types import CheckpointError, EngineConfig, SamplingParams, Staged
@@ -154,14 +154,14 @@ def test_a_head_that_cannot_be_read_is_named(
 ) -> None:
     folder = with_head(tiny_model, tmp_path, head_tensors())
 
-    opened = engine.loader.safe_open
+    opened = engine.load.loader.safe_open
 
     def denied(path: Path, framework: str) -> Any:
         if path.name == HEAD_FILE:
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, framework=framework)
 
-    monkeypatch.setattr(engine.loader, "safe_open", denied)
+    monkeypatch.setattr(engine.load.loader, "safe_open", denied)
     with pytest.raises(CheckpointError, match=r"end_of_turn.*expected safetensors, found .*denied"):
         make_engine(folder)
 

@@ -13,7 +13,7 @@ import torch
 
 from engine.engine import Engine
 from engine.speculative import Speculation
-from engine.tool_calls import notation_of
+from engine.text.tool_calls import notation_of
 from engine.types import ConfigError, Done, EngineConfig, SamplingParams, Staged
 
 pytest.importorskip("triton", reason="the GPU path needs triton")

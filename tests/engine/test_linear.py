@@ -8,8 +8,8 @@ import torch
 
 import engine.linear
 from engine.linear import ScaledLinear, lay_together, make_linear
-from engine.packed import dense
-from engine.quant import quantize_fp8, quantize_int4, quantize_int8
+from engine.load.packed import dense
+from engine.load.quant import quantize_fp8, quantize_int4, quantize_int8
 
 ROWS = (1, 2, 4, 5, 8, 16, 70)  # on both sides of every switch between kernels
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.kv_cache import KvPool
-from engine.loader import Checkpoint, read_config
+from engine.load.loader import Checkpoint, read_config
 from engine.model import N_REFINED, Decoder
 from engine.prefix_tree import PrefixTree
 from engine.runner import Extension, Runner

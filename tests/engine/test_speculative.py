@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.draft_length import DraftLength
 from engine.engine import Engine
 from engine.reply import Reply
 from engine.sequence import Sequence
-from engine.speculative import Drafter, DraftLength, NgramDrafter, Speculation
+from engine.speculative import Drafter, NgramDrafter, Speculation
 from engine.types import CheckpointError, Done, EngineConfig, SamplingParams, TextDelta
 
 MakeEngine = Callable[..., Engine]

@@ -20,8 +20,7 @@ from voiceloop.backends import (
     Usage,
     Word,
 )
-from voiceloop.role import RoleError, StreamError
-from voiceloop.worker_messages import (
+from voiceloop.workers.messages import (
     Commit,
     FeedAudio,
     FeedText,
@@ -37,6 +36,7 @@ from voiceloop.worker_messages import (
     StreamOutput,
     ToRole,
 )
+from voiceloop.workers.role import RoleError, StreamError
 
 
 class EchoRole:

@@ -12,8 +12,8 @@ import pytest
 
 from tests.callers import Caller
 from voiceloop.backends import Backends
-from voiceloop.supervisor import Supervisor, WorkerProcess
-from voiceloop.worker_messages import RoleSpec, WorkerSpec
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.supervisor import Supervisor, WorkerProcess
 
 ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
 PLACE = "scripted_roles:load"

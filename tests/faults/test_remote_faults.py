@@ -13,11 +13,11 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeRecognizer
 from tests.remote_service import Answer, Remote, scripted_remote
-from voiceloop import remote
 from voiceloop.backends import Backends
-from voiceloop.remote_language import RemoteLanguageModel
-from voiceloop.remote_recognizer import RemoteRecognizer
-from voiceloop.remote_voice import RemoteVoice
+from voiceloop.remote import service as remote
+from voiceloop.remote.language import RemoteLanguageModel
+from voiceloop.remote.recognizer import RemoteRecognizer
+from voiceloop.remote.voice import RemoteVoice
 
 CHAT, VOICE, HEARD = "/chat/completions", "/audio/speech", "/audio/transcriptions"
 PCM = b"\x00\x20" * 4800  # 200 ms

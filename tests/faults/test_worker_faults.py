@@ -23,8 +23,8 @@ from voiceloop.backends import (
     VoiceOptions,
 )
 from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
-from voiceloop.supervisor import Supervisor
-from voiceloop.worker_messages import RoleSpec, WorkerSpec
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.supervisor import Supervisor
 
 ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
 
@@ -182,8 +182,8 @@ async def test_workers_end_with_their_supervisor() -> None:
 GATEWAY = """
 import asyncio, time
 from voiceloop.backends import VoiceOptions
-from voiceloop.supervisor import Supervisor
-from voiceloop.worker_messages import RoleSpec, WorkerSpec
+from voiceloop.workers.supervisor import Supervisor
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 async def main():
     spec = WorkerSpec("voice", (RoleSpec("voice", {}, "scripted_roles:load"),))

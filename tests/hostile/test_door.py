@@ -13,10 +13,10 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message
 
 from voiceloop.agent import AgentConfig
-from voiceloop.auth import KeyRing
 from voiceloop.backends import Backends
 from voiceloop.config import Config
-from voiceloop.server import Gateway, build_app
+from voiceloop.http.auth import KeyRing
+from voiceloop.server.app import Gateway, build_app
 
 KEY = "the-only-key"
 # Open to all, for they tell nothing: probes, the page (it asks for the key itself), the API's form.

@@ -24,7 +24,7 @@ N_CONNECTIONS = int(os.environ.get("VOICELOOP_CONNECTIONS", "1000"))
 N_BEFORE = 400  # until the allocator and the caches have what they keep
 AT_ONCE = 15
 GROWTH_MB = 10.0
-COMMAND = (sys.executable, "-m", "benchmarks.fake_server")
+COMMAND = (sys.executable, "-m", "benchmarks.calls.fake_server")
 AUDIO = base64.b64encode(bytes(48 * 500)).decode()  # half a second
 
 

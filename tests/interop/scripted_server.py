@@ -14,7 +14,8 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backen
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.config import Config
-from voiceloop.server import Gateway, build_app, listen, make_server
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server
 
 HEARD = "well this is what i said"
 REPLY = "Certainly, that is noted, and here is a little more about it so that you can interrupt."

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.remote_service import Remote, Service, scripted_remote
-from voiceloop import remote
-from voiceloop.remote import RemoteService
+from voiceloop.remote import service as remote
+from voiceloop.remote.service import RemoteService
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.fakes import instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config
-from voiceloop.server import Gateway, build_app
+from voiceloop.server.app import Gateway, build_app
 
 KEY = "secret-key-1"
 AGENT = AgentConfig(instructions="Be kind.", voice="ava")

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from audio.tts.espeak import EspeakVoice
-from voiceloop.abilities import OPENAI_VOICES, known_voices
-from voiceloop.agent import AgentTool, embedded_agent, load_agent
-from voiceloop.catalog import ESPEAK, PHONON
+from voiceloop.agent import AgentTool
+from voiceloop.agent_file import embedded_agent, load_agent
+from voiceloop.capabilities import OPENAI_VOICES
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
-from voiceloop.presets import resolve_agent
-from voiceloop.seats import Seat
-from voiceloop.settings import SemanticVad
+from voiceloop.models.catalog import ESPEAK, PHONON
+from voiceloop.models.presets import resolve_agent
+from voiceloop.models.resolve import ResolvedModel, known_voices
+from voiceloop.realtime.settings import SemanticVad
 
 
 def write(path: Path, text: str) -> Path:
@@ -223,8 +224,8 @@ def test_the_voices_of_a_folder_are_its_files(tmp_path: Path) -> None:
     (tmp_path / "voices").mkdir()
     for name in ("anna.safetensors", "ben.wav", "cleo.pt", "README.md"):
         (tmp_path / "voices" / name).touch()
-    assert known_voices(Seat(PHONON, tmp_path)) == {"anna", "ben", "cleo"}
-    assert not known_voices(Seat(PHONON))
+    assert known_voices(ResolvedModel(PHONON, tmp_path)) == {"anna", "ben", "cleo"}
+    assert not known_voices(ResolvedModel(PHONON))
 
 
 def test_a_language_that_the_recognizer_lacks_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
-from voiceloop.presets import worker_specs
+from voiceloop.models.presets import worker_specs
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("tests", "benchmarks", "engine", "audio")
@@ -116,7 +116,11 @@ def test_keys_come_from_a_file_and_stay_out_of_sight(tmp_path: Path) -> None:
 
 def test_what_tests_and_benchmarks_read_from_the_environment_stops_no_server() -> None:
     """A benchmark starts a server with its own environment."""
-    files = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    files = (
+        path
+        for room in (*ROOMS, "voiceloop/listening/recipes")
+        for path in (ROOT / room).rglob("*.py")
+    )
     reads = re.compile(r'os\.environ(?:\.get\(|\[)"(VOICELOOP_\w+)"')
     read = {name for path in files for name in reads.findall(path.read_text(encoding="utf-8"))}
     assert {"VOICELOOP_DATA", "VOICELOOP_CACHE"} <= read

@@ -13,7 +13,7 @@ from typing import Any
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config
-from voiceloop.endpointing import FITTED, LONGEST_WAIT_MS
+from voiceloop.listening.endpointing import FITTED, LONGEST_WAIT_MS
 
 PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "CONFIG.md"
 SERVER, AGENT = PAGE.read_text(encoding="utf-8").split("\n## The agent")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from voiceloop import doctor
-from voiceloop.doctor import (
+from voiceloop.doctor import report as doctor
+from voiceloop.doctor.report import (
     Finding,
     check_machine,
     check_models,
@@ -22,8 +22,8 @@ from voiceloop.doctor import (
     run_doctor,
     self_test,
 )
-from voiceloop.machine import Machine
-from voiceloop.worker_messages import RoleSpec, WorkerSpec
+from voiceloop.models.machine import Machine
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 FAULTS = Path(__file__).parents[1] / "faults"
 

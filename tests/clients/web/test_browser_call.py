@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.fake_server import fake_backends
+from benchmarks.calls.fake_server import fake_backends
 from clients.recording import read_flac, write_wav
 from clients.server_process import running_server
 from tests.clients.web.chromium import Page, chromium, find_chromium
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
-from voiceloop.server import Gateway, build_app, listen, make_server
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server
 
 CHROMIUM = find_chromium()
 pytestmark = [

@@ -19,8 +19,8 @@ from engine.kernels.gemm_int4 import (  # noqa: E402
     unpack_int4,
 )
 from engine.kernels.launch import choose_splits  # noqa: E402
-from engine.packed import Int4Weight  # noqa: E402
-from engine.quant import quantize_int4, quantize_int8  # noqa: E402
+from engine.load.packed import Int4Weight  # noqa: E402
+from engine.load.quant import quantize_int4, quantize_int8  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -1,0 +1,1 @@
+"""What the benchmarks of whole calls share: their turns, callers, bars and plots."""

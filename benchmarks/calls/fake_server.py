@@ -1,0 +1,53 @@
+"""The real server with scripted models that answer at once: what the runtime alone costs.
+
+``python -m benchmarks.calls.fake_server --port N`` is for ``turn_latency --fakes``; it takes the
+place of ``voiceloop serve`` and runs everything but the workers: sockets, protocol, detector,
+turns, pacing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from benchmarks.harness.command_line import run
+from clients.arguments import whole_number
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
+from voiceloop.config import Config
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server
+
+# About two seconds of the fake voice's tone: long enough to be interrupted after 1.2 s.
+REPLY = "Certainly, that is noted, and here is a little more about it so that you can interrupt."
+
+
+def fake_backends() -> Backends:
+    return Backends(
+        FakeRecognizer(("well this is what i said",)), FakeLanguageModel((REPLY,)), FakeVoice()
+    )
+
+
+async def serve_fakes(port: int) -> None:
+    config = Config(port=port)
+    gateway = Gateway(config, AgentConfig(name="Fake", greeting="Hello."), fake_backends())
+    server = make_server(build_app(gateway), config)
+    await server.serve(sockets=[listen(config.host, config.port)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.calls.fake_server", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--port", type=whole_number(0, 65535), required=True, metavar="N",
+        help="loopback port to listen on, 0 for any",
+    )  # fmt: skip
+    asyncio.run(serve_fakes(parser.parse_args().port))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, loss="the server has stopped"))

@@ -1,0 +1,124 @@
+"""Human callers for calls over the wire: clips of the shared data, whole turns, honest truth.
+
+Owns which clips are played: those of the endpointing test's speakers, spread over all of them,
+each plain or with a hesitation of 300-1200 ms spliced in, and none that the waits were chosen on.
+The clip's end is the waveform's, unless a breath or an old recording's floor follows the last word
+(`voiceloop.listening.recipes.endpointing_set`).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from benchmarks.harness.data_folder import OF_TURNS, data_with
+from clients.call.script import ScriptedTurn, Utterance
+from clients.connection import RATE_HZ
+from clients.recording import Recording, Samples
+from clients.report.waveform import AUDIBLE_DBFS, FRAME_MS, frame_levels_db, speech_start
+from voiceloop.listening.recipes.endpointing_set import (
+    COPIES,
+    HZ,
+    LEAD_MS,
+    MS,
+    CallerTurn,
+    caller_turns,
+)
+
+Kind = Literal["plain", "hesitation"]
+AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own silence
+BEFORE_WORD_MS = 150.0  # what sounds earlier than this before the first word is a breath or a click
+WAIT_MS = 600.0  # after the agent has finished, before the caller speaks
+# The first so many of each kind were played and looked at while the waits of each eagerness were
+# chosen (LOG.md, "what sets the waits"): a figure on them would flatter. The rest was part of the
+# whole set's figures only.
+CHOSEN_ON = 32
+LONGEST_MS = 9000.0  # a turn in a call is rarely longer, and every second is measured in real time
+
+
+@dataclass(frozen=True, slots=True)
+class HumanTurn:
+    """One clip: int16 at 16 kHz, beginning with its first sound. Times in ms from there."""
+
+    name: str
+    speaker: str
+    kind: Kind
+    samples: Samples
+    onset_ms: float
+    end_ms: float
+    words: tuple[tuple[str, float, float], ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word for word, _, _ in self.words)
+
+    def at_rate(self, rate_hz: int) -> Samples:
+        return Recording(self.samples, HZ).at_rate(rate_hz).samples
+
+
+def human_turns(kind: Kind, n_turns: int) -> list[HumanTurn]:
+    """So many turns of the test's speakers, fairly spread over them; always the same.
+
+    All are ranked, one of each speaker before a second of any, and the first CHOSEN_ON are left
+    out. Fewer come where the set ends before (it has some 60 of a kind beyond them).
+
+    Raises:
+        DataMissing: the shared data is not here.
+    """
+    turns = caller_turns(data_with(*OF_TURNS), "test")
+    wanted = [turn for turn in turns if _fits(turn, kind)]
+    random.Random(f"human turns {kind}").shuffle(wanted)
+    rounds: dict[str, int] = {}
+    ranked = []
+    for turn in wanted:
+        rounds[turn.speaker] = rounds.get(turn.speaker, 0) + 1
+        ranked.append((rounds[turn.speaker], turn))
+    ranked.sort(key=lambda pair: pair[0])
+    return [_cut_out(turn, kind) for _, turn in ranked[CHOSEN_ON:][:n_turns]]
+
+
+def _fits(turn: CallerTurn, kind: Kind) -> bool:
+    if turn.words is None or "human" not in turn.slices or turn.slices & COPIES:
+        return False
+    return ("hesitation" in turn.slices) == (kind == "hesitation") and turn.end_ms < LONGEST_MS
+
+
+def _cut_out(turn: CallerTurn, kind: Kind) -> HumanTurn:
+    """The clip out of its quiet room: the line of a call has a room of its own."""
+    begin = int(LEAD_MS * MS)
+    samples = turn.samples[begin : int((turn.end_ms + AFTER_END_MS) * MS)]
+    assert turn.words is not None
+    return HumanTurn(
+        name=turn.name,
+        speaker=turn.speaker,
+        kind=kind,
+        samples=samples,
+        onset_ms=_onset_ms(samples, turn.words[0].start_ms - LEAD_MS),
+        end_ms=turn.end_ms - LEAD_MS,
+        words=tuple((w.text, w.start_ms - LEAD_MS, w.end_ms - LEAD_MS) for w in turn.words),
+    )
+
+
+def _onset_ms(samples: Samples, first_word_ms: float) -> float:
+    """Where the first word begins to sound: what a barge-in's delay runs from.
+
+    Some recordings have a floor within 35 dB of their peak, which is no onset: what is softer than
+    -45 dBFS counts from where the word is aligned.
+    """
+    quiet = int(max(0.0, first_word_ms - BEFORE_WORD_MS) * MS)
+    sounds_ms = (quiet + (speech_start(samples[quiet:], HZ) or 0)) / MS
+    audible = np.flatnonzero(frame_levels_db(samples[quiet:], HZ) >= AUDIBLE_DBFS)
+    audible_ms = quiet / MS + FRAME_MS * float(audible[0]) if len(audible) else sounds_ms
+    return max(sounds_ms, min(audible_ms, first_word_ms))
+
+
+def utterance_of(turn: HumanTurn) -> Utterance:
+    """The clip as a turn of a simulated call, which asks nothing of the answer."""
+    script = ScriptedTurn(turn.name, turn.text, turn.name, "agent", WAIT_MS, 0.0, ())
+    recording = Recording(turn.at_rate(RATE_HZ), RATE_HZ)
+    onset, end = (int(ms * RATE_HZ / 1000.0) for ms in (turn.onset_ms, turn.end_ms))
+    hesitations = ((onset, end),) if turn.kind == "hesitation" else ()
+    return Utterance(script, recording, onset, end, hesitations)

@@ -1,0 +1,1 @@
+"""Endpointing, offline: ``python -m benchmarks.endpointing`` measures what the recipe fitted."""

@@ -1,0 +1,273 @@
+"""The engine on a GPU, in parts of at most eight minutes, each row written as soon as it is known.
+
+    python -m benchmarks.engine_bench --gpu [--part NAME ...]
+
+Rows go to `out/benchmarks/engine_gpu.json`; what stands there for this engine's sources and device
+is not measured again, so an interrupted part goes on where it stopped; rows that failed are tried
+again. Weights are random, made on the device: they serve speed alone. No network is needed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.engine import gpu_kernels, gpu_serving
+from benchmarks.engine.models import SHAPES, RandomCheckpoint, sources, write_folder
+from benchmarks.harness.harness import RESULTS
+from clients.provenance import provenance
+from engine.branch import Branch
+from engine.device import open_device
+from engine.engine import Engine
+from engine.load.loader import read_config
+from engine.model import Decoder
+from engine.text.text import Text
+from engine.types import Done, EngineConfig, Event, SamplingParams
+
+PART_SECONDS = 440  # after this no further row is begun: a part must end within eight minutes
+DEVICE = "cuda"  # tests put "reference" here, to try the parts where there is no GPU
+N_TOKENS = 64  # of a measured reply
+N_COMMITS = 20
+TAIL = [17, 18, 19, 20, 21]  # what a commit adds to staged words
+Row = tuple[str, Callable[[], dict[str, Any]]]
+
+
+class Rows:
+    """The file of rows; one measurement a row, kept for the same sources and device."""
+
+    def __init__(self, path: Path = RESULTS / "engine_gpu.json") -> None:
+        self._path = path
+        where = {
+            **provenance(),
+            "sources": sources(),
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "bandwidth_gb_s": 0.0,
+        }
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        same = all(known.get(key) == where[key] for key in ("sources", "device"))
+        self.data = known if same else {**where, "rows": {}}
+        if not self.data["bandwidth_gb_s"]:
+            self.data["bandwidth_gb_s"] = gpu_kernels.copy_bandwidth()
+
+    def run(self, part: str, rows: Iterator[Row]) -> bool:
+        """Measure what is missing; False when time ran out first."""
+        started = time.monotonic()
+        for name, measure in rows:
+            key = f"{part}/{name}"
+            if key in self.data["rows"] and not self.data["rows"][key].get("error"):
+                continue
+            if time.monotonic() - started > PART_SECONDS:
+                print(f"{part}: time is up before {name}; run the part again to go on")
+                return False
+            try:
+                row = measure()
+            except Exception as error:  # one row's failure must not cost the others their turn
+                traceback.print_exc()
+                row = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            self.data["rows"][key] = row
+            print(key, json.dumps(row), flush=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps(self.data, indent=1) + "\n")
+            if "CUDA error" in (row.get("error") or ""):
+                print(f"{part}: the device is lost to this process; run the part again")
+                return False
+        return True
+
+
+# -- an engine of a given shape ------------------------------------------------------------------
+
+
+def build(shape: str, **changes: Any) -> Engine:
+    """An engine with random weights of that shape, its graphs captured."""
+    release()
+    config = EngineConfig(device=DEVICE, share_steps=True, **changes)
+    device = open_device(DEVICE, "bf16")
+    with tempfile.TemporaryDirectory() as folder:
+        model_dir = write_folder(Path(folder), SHAPES[shape])
+        model = read_config(model_dir)
+        decoder = Decoder(
+            RandomCheckpoint(model_dir, device.torch_name),
+            model,
+            dtype="bf16",
+            quant=config.quant,
+            device=device.torch_name,
+            context_length=config.context_length or model.context_length,
+            make_linear=device.make_linear,
+        )
+        return Engine(Text(model_dir, model.eos_ids), decoder, config)
+
+
+def release() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def resident(engine: Engine, branch: Branch, n_tokens: int) -> None:
+    """Make a branch hold `n_tokens` whose KV nobody computed: its content costs no time."""
+    sequence = branch.sequence
+    sequence.tokens = [16 + i % 200 for i in range(n_tokens)]
+    sequence.reserve(n_tokens)
+    sequence.n_resident = branch.n_history = n_tokens
+
+
+def drain(engine: Engine) -> list[Event]:
+    events: list[Event] = []
+    while engine.has_work():
+        events += engine.step()
+    return events
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """p50, p90 and p99."""
+    values = sorted(values)
+    return {
+        f"p{p}": round(values[min(len(values) - 1, p * len(values) // 100)], 3)
+        for p in (50, 90, 99)
+    }
+
+
+def decode(engine: Engine, n_sequences: int, n_context: int) -> dict[str, Any]:
+    """ms per step with so many replies side by side, each over so much KV; TTFT after a commit.
+
+    Steps right after the prompts are left out, as they are of peers.
+    """
+    params = SamplingParams(max_tokens=N_TOKENS, ignore_eos=True)
+    gaps: list[float] = []
+    for attempt in range(3):
+        branches = [engine.branch(f"b{attempt}-{i}") for i in range(n_sequences)]
+        for branch in branches:
+            resident(engine, branch, n_context)
+            branch.commit(TAIL, params)
+        done = [event for event in drain(engine) if isinstance(event, Done)]
+        if attempt:  # the first one warms up
+            for event in done:
+                gaps += event.timings.token_gaps_ms[gpu_serving.N_UNSETTLED :]
+        for branch in branches:
+            branch.close()
+    ttft = []
+    for attempt in range(N_COMMITS):
+        branch = engine.branch(f"t{attempt}")
+        resident(engine, branch, n_context)
+        branch.commit(TAIL, SamplingParams(max_tokens=2, ignore_eos=True))
+        ttft += [e.timings.ttft_ms for e in drain(engine) if isinstance(e, Done)]
+        branch.close()
+    tokens_s = round(n_sequences * 1e3 / statistics.median(gaps))
+    return {"ms_per_step": spread(gaps), "ttft_ms": spread(ttft[2:]), "tokens_s": tokens_s}
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def matrix() -> Iterator[Row]:
+    """8B: weights x KV format x batch x context."""
+    for quant, kv_format in (
+        (None, "plain"), ("int4", "int8"), ("int8", "plain"), ("fp8", "fp8"), ("int4", "int4"),
+    ):  # fmt: skip
+        engines: list[Engine] = []
+        for batch in (1, 8, 32):
+            for context in (64, 4096, 16384):
+                n_tokens = batch * (context + 256) + 4096
+
+                def measure(
+                    batch: int = batch,
+                    context: int = context,
+                    n_tokens: int = n_tokens,
+                    engines: list[Engine] = engines,
+                    quant: str | None = quant,
+                    kv_format: str = kv_format,
+                ) -> dict[str, Any]:
+                    held = engines[0].config.kv_tokens if engines else 0
+                    if held < n_tokens:  # one engine serves the small batches, one the large
+                        engines.clear()
+                        room = 8 * 16384 + 8192 if n_tokens <= 8 * 16384 + 8192 else n_tokens
+                        engines.append(
+                            build("8b", quant=quant, kv_format=kv_format, kv_tokens=room)
+                        )
+                    return decode(engines[0], batch, context)
+
+                yield (
+                    f"{quant or 'bf16'}, kv {kv_format}, batch {batch}, context {context}",
+                    measure,
+                )
+        engines.clear()
+
+
+def small() -> Iterator[Row]:
+    """1B and 4B at batch 1."""
+    for shape in ("1b", "4b"):
+        for quant in (None, "int8", "int4", "fp8"):
+            yield f"{shape}, {quant or 'bf16'}", partial(_small, shape, quant)
+
+
+def _small(shape: str, quant: str | None) -> dict[str, Any]:
+    return decode(build(shape, quant=quant, kv_tokens=16384), 1, 1024)
+
+
+def breakdown() -> Iterator[Row]:
+    """Where a step's time goes: microseconds by kernel, of one reply at 8B."""
+    for quant, kv_format in (("int4", "int8"), (None, "plain")):
+        yield f"8b, {quant or 'bf16'}, kv {kv_format}", partial(_breakdown, quant, kv_format)
+
+
+def _breakdown(quant: str | None, kv_format: str) -> dict[str, Any]:
+    engine = build("8b", quant=quant, kv_format=kv_format, kv_tokens=16384)
+    branch = engine.branch("b")
+    resident(engine, branch, 4096)
+    branch.commit(TAIL, SamplingParams(max_tokens=N_TOKENS, ignore_eos=True))
+    for _ in range(8):
+        engine.step()
+    n_before = engine.metrics()["steps"]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(16):
+            engine.step()
+        torch.cuda.synchronize()
+    n_steps = engine.metrics()["steps"] - n_before
+    drain(engine)
+    kernels = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    return {
+        "us_per_step": {
+            event.key[:60]: [round(event.self_device_time_total / n_steps, 1), event.count]
+            for event in kernels[:24]
+        }
+    }
+
+
+PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "kernels": gpu_kernels.rows,
+    "sealed": lambda: gpu_serving.sealed(build),
+    "breakdown": breakdown,
+    "matrix": matrix,
+    "small": small,
+    "peers": lambda: gpu_serving.peers(build, decode),
+    "speculation": lambda: gpu_serving.speculation(build),
+    "conversations": lambda: gpu_serving.conversations(build),
+}
+
+
+def main(parts: list[str] | None) -> int:
+    if not torch.cuda.is_available():
+        print("engine_bench --gpu: expected a CUDA GPU, found none", file=sys.stderr)
+        return 2
+    unknown = set(parts or ()) - set(PARTS)
+    if unknown:
+        found = ", ".join(sorted(unknown))
+        print(f"--part: expected of {', '.join(PARTS)}, found {found}", file=sys.stderr)
+        return 2
+    rows = Rows()
+    finished = [rows.run(part, PARTS[part]()) for part in parts or PARTS]
+    failed = [key for key, row in rows.data["rows"].items() if row.get("error")]
+    for key in failed:
+        print(f"FAILED {key}: {rows.data['rows'][key]['error']}")
+    return 0 if all(finished) and not failed else 1

@@ -1,0 +1,344 @@
+"""Each kernel on a GPU: right on random data with poisoned outputs, and how near to the bandwidth.
+
+A kernel is held against its torch reference; outputs are filled with NaN (or an impossible id)
+first, so that an entry nobody wrote shows. Its time is that of graph replays over several copies of
+its data, too large together for the cache where a call moves a megabyte or more; what is smaller
+says `cached`, as in service, where activations are just written. The share is of a copy's bandwidth
+in the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.kernels import (
+    attention,
+    gemm_8bit,
+    gemm_int4,
+    kv_write,
+    norm,
+    place_rows,
+    probability,
+    sample,
+    silu_mul,
+    verify,
+)
+from engine.kernels.attention import Partials, Rows
+from engine.kernels.sample import Draws, SampleSpace
+from engine.kv_format import KV_FORMATS
+from engine.load.quant import quantize_fp8, quantize_int4, quantize_int8
+from engine.types import BLOCK_TOKENS
+
+Row = tuple[str, Callable[[], dict[str, Any]]]
+
+HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 4096, 14336, 32, 8, 128, 128256  # an 8B Llama
+N_CALLS = 20  # at least, in one timed graph; every copy of the data has its turn
+CACHE_BYTES = 100e6  # copies of a kernel's data exceed this together: two caches of an H200
+MAX_COPIES = 128
+TOLERANCE = 0.02  # of the largest entry: bf16 products against fp32
+
+
+@dataclass(slots=True)
+class Case:
+    """A kernel's arguments; `outputs` are among them. bytes: that one call must move."""
+
+    kernel: Callable[..., None]
+    reference: Callable[..., None]
+    arguments: list[Any]
+    outputs: list[Tensor]
+    n_bytes: int
+    sums: tuple[int, ...] = ()  # outputs that are partial sums, compared after adding them up
+
+
+def rows() -> Iterator[Row]:
+    for name, make in _cases():
+        yield name, partial(_measure, make)
+
+
+def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
+    for m in (1, 8, 32):
+        for n_out, n_in in ((6144, HIDDEN), (HIDDEN, HIDDEN), (2 * INNER, HIDDEN), (HIDDEN, INNER)):
+            for quant in ("int4", "int8", "fp8"):
+                yield (
+                    f"{quant} gemm {m} x {n_in} x {n_out}",
+                    partial(_gemm, quant, m, n_out, n_in),
+                )
+    for kv_format in KV_FORMATS:
+        for batch, n_rows, context in (
+            (1, 1, 1024),
+            (1, 1, 4096),
+            (8, 1, 4096),
+            (32, 1, 4096),
+            (1, 8, 16384),
+            (1, 16, 4096),
+        ):
+            yield (
+                f"decode attention, kv {kv_format}, {batch} x {n_rows} over {context}",
+                partial(_attention, kv_format, batch, n_rows, context),
+            )
+        yield (
+            f"prefill attention, kv {kv_format}, 256 over 4096",
+            partial(_attention, kv_format, 1, 256, 4096),
+        )
+        yield f"kv write, {kv_format}, 32 rows", partial(_kv_write, kv_format, 32)
+    for m in (1, 32):
+        yield f"add norm, {m} rows", partial(_add_norm, m)
+        yield f"silu mul, {m} rows", partial(_silu_mul, m)
+        for filtered in (False, True):
+            name = f"sample, {m} rows{', top-p' if filtered else ''}"
+            yield name, partial(_sample, m, filtered)
+    yield "probability, 1 row", _probability
+    yield "verify, 16 x 8", _verify
+    yield "place rows, 16 x 8", partial(_place_rows, 16, 8)
+    yield "place rows, 1 x 256", partial(_place_rows, 1, 256)
+
+
+def _measure(make: Callable[[], Case]) -> dict[str, Any]:
+    """Right, and how fast. Raises: RuntimeError where it is wrong."""
+    torch.manual_seed(0)
+    case = make()
+    before = [out.clone() for out in case.outputs]
+    case.reference(*case.arguments)
+    expected = [out.clone() for out in case.outputs]
+    for out, old in zip(case.outputs, before, strict=True):
+        out.copy_(old)
+    case.kernel(*case.arguments)
+    torch.cuda.synchronize()
+    worst = 0.0
+    for i, (found, right) in enumerate(zip(case.outputs, expected, strict=True)):
+        a, b = (found.sum(0), right.sum(0)) if i in case.sums else (found, right)
+        if a.dtype.is_floating_point and a.element_size() > 1:
+            error = float((a.float() - b.float()).abs().max() / b.float().abs().max())
+        elif a.dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
+            # Codes may differ by one step where a value lies between two.
+            error = float((a.view(torch.uint8) != b.view(torch.uint8)).float().mean()) / 10
+        else:
+            error = float((a != b).float().max())
+        if not error <= TOLERANCE:  # NaN too
+            raise RuntimeError(f"expected an error of at most {TOLERANCE}, found {error}")
+        worst = max(worst, error)
+    took_us, is_cached = _time_us(make, case)
+    share = case.n_bytes / (took_us * 1e3) / copy_bandwidth()
+    row = {"error": None, "worst": worst, "us": round(took_us, 2), "of_copy": round(share, 3)}
+    return row | ({"cached": True} if is_cached else {})
+
+
+def _time_us(make: Callable[[], Case], case: Case) -> tuple[float, bool]:
+    """Median microseconds a call, in a graph over copies of the data; whether the cache has it."""
+    n_copies = max(1, min(MAX_COPIES, int(CACHE_BYTES / case.n_bytes) + 1))
+    cases = [case, *(make() for _ in range(n_copies - 1))]
+    n_calls = max(N_CALLS, n_copies)
+
+    def run() -> None:
+        for i in range(n_calls):
+            cases[i % n_copies].kernel(*cases[i % n_copies].arguments)
+
+    return _graph_us(run) / n_calls, n_copies * case.n_bytes < CACHE_BYTES
+
+
+def _graph_us(run: Callable[[], None]) -> float:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    took = []
+    for _ in range(12):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        took.append(start.elapsed_time(end) * 1e3)
+    return sorted(took)[len(took) // 2]
+
+
+_bandwidth: list[float] = []
+
+
+def copy_bandwidth() -> float:
+    """GB/s of a device copy of 1 GiB, bytes read and written."""
+    if not _bandwidth:
+        source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        _bandwidth.append(2 * source.nbytes / (_graph_us(lambda: target.copy_(source)) * 1e3))
+    return _bandwidth[0]
+
+
+# -- one case a kernel ---------------------------------------------------------------------------
+
+
+def _random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def _poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.full(shape, torch.nan, dtype=dtype, device="cuda")
+
+
+def _gemm(quant: str, m: int, n_out: int, n_in: int) -> Case:
+    weight, x = _random(n_out, n_in).mul_(n_in**-0.5), _random(m, n_in)
+    kernels: tuple[Callable[..., None], ...]
+    count: Callable[..., int]
+    packed: Any
+    if quant == "int4":
+        packed = gemm_int4.pack_int4(quantize_int4(weight, 128))
+        kernels = gemm_int4.gemm_int4, gemm_int4.gemm_int4_reference
+        count = gemm_int4.gemm_int4_bytes
+    else:
+        codes = quantize_int8(weight) if quant == "int8" else quantize_fp8(weight)
+        packed = gemm_8bit.pack_8bit(codes.codes, codes.scale)
+        kernels = gemm_8bit.gemm_8bit, gemm_8bit.gemm_8bit_reference
+        count = gemm_8bit.gemm_8bit_bytes
+    out = _poisoned(packed.n_splits, m, n_out)
+
+    return Case(
+        kernels[0], kernels[1], [x, packed, None, out], [out], count(x, packed, out), sums=(0,)
+    )
+
+
+def _pool(kv_format: str, n_tokens: int) -> tuple[Tensor, Tensor]:
+    """One layer of random KV."""
+    stored = KV_FORMATS[kv_format](HEAD_DIM, torch.bfloat16)
+    vectors = _random(n_tokens // BLOCK_TOKENS, BLOCK_TOKENS, 2, KV_HEADS, HEAD_DIM)
+    codes, scales = stored.encode(vectors)
+    empty = torch.empty(*vectors.shape[:-1], 0, device="cuda", dtype=torch.bfloat16)
+    return codes.contiguous(), empty if scales is None else scales.contiguous()
+
+
+def _int32(values: Any) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.int32, device="cuda")
+
+
+def _attention(kv_format: str, batch: int, n_rows: int, context: int) -> Case:
+    n_blocks = context // BLOCK_TOKENS
+    blocks, scales = _pool(kv_format, batch * context)
+    tables = _int32(torch.randperm(batch * n_blocks).view(batch, n_blocks))
+    rows = Rows(
+        _int32(range(0, batch * n_rows, n_rows)),
+        _int32([n_rows] * batch),
+        _int32([context - n_rows] * batch),
+        tables,
+    )
+    queries = _random(batch * n_rows, HEADS, HEAD_DIM)
+    out = _poisoned(batch * n_rows, HEADS * HEAD_DIM, dtype=torch.bfloat16)
+    n_bytes = attention.attention_bytes(batch * context, len(queries), queries, blocks, scales)
+    kernels: tuple[Callable[..., None], ...]
+    if not attention.is_split(n_rows, HEADS, KV_HEADS):
+        kernels = attention.prefill_attention, attention.prefill_attention_reference
+        arguments = [queries, blocks, scales, rows, n_rows, 0, out]
+    else:
+        kernels = attention.decode_attention, attention.decode_attention_reference
+        partials = Partials.allocate(len(queries), HEADS, HEAD_DIM, context, queries.device)
+        arguments = [queries, blocks, scales, rows, n_rows, 0, partials, out]
+
+    return Case(kernels[0], kernels[1], arguments, [out], n_bytes)
+
+
+def _kv_write(kv_format: str, m: int) -> Case:
+    blocks, scales = _pool(kv_format, 64 * m)
+    qkv = _random(1, m, (HEADS + 2 * KV_HEADS) * HEAD_DIM)
+    angles = torch.randn(8192, HEAD_DIM // 2, device="cuda")
+    cos = torch.cat([angles.cos()] * 2, -1).bfloat16()
+    sin = torch.cat([-angles.sin(), angles.sin()], -1).bfloat16()
+    queries = _poisoned(m, HEADS, HEAD_DIM, dtype=torch.bfloat16)
+    slots = _int32(torch.randperm(64 * m)[:m])
+    weight = torch.rand(HEAD_DIM, device="cuda")
+    arguments = [
+        qkv, _int32(torch.arange(m) * 7), slots, cos, sin, weight, weight, 1e-5, queries, blocks,
+        scales,
+    ]  # fmt: skip
+    outputs = [queries, blocks, *([scales] if scales.numel() else [])]
+    n_bytes = kv_write.kv_write_bytes(qkv, queries, blocks)
+    return Case(kv_write.kv_write, kv_write.kv_write_reference, arguments, outputs, n_bytes)
+
+
+def _add_norm(m: int) -> Case:
+    residual, delta = _random(m, HIDDEN, dtype=torch.float32), _random(2, m, HIDDEN).float()
+    weight = torch.rand(HIDDEN, device="cuda")
+    out = _poisoned(m, HIDDEN, dtype=torch.bfloat16)
+    n_bytes = norm.add_norm_bytes(residual, delta, out)
+    arguments = [residual, delta, weight, 1e-5, out]
+    return Case(norm.add_norm, norm.add_norm_reference, arguments, [residual, out], n_bytes)
+
+
+def _silu_mul(m: int) -> Case:
+    gate_up = _random(1, m, 2 * INNER).float()
+    out = _poisoned(m, INNER, dtype=torch.bfloat16)
+    n_bytes = silu_mul.silu_mul_bytes(gate_up, out)
+    return Case(silu_mul.silu_mul, silu_mul.silu_mul_reference, [gate_up, out], [out], n_bytes)
+
+
+def _sample(m: int, filtered: bool) -> Case:
+    logits = 3 * torch.randn(m, VOCAB, device="cuda")
+
+    def each(value: float, dtype: torch.dtype) -> Tensor:
+        return torch.full((m,), value, dtype=dtype, device="cuda")
+
+    draws = Draws(
+        temperature=each(0.8, torch.float64),
+        top_k=each(0, torch.int64),
+        top_p=each(0.9 if filtered else 1.0, torch.float64),
+        min_p=each(0.0, torch.float64),
+        seed=each(7, torch.int64),
+        index=torch.arange(m, device="cuda"),
+    )
+    tokens = torch.full((m,), -1, dtype=torch.int64, device="cuda")
+    space = SampleSpace.allocate(m, VOCAB, logits.device)
+    arguments = [logits, draws, None, space, tokens]
+    n_bytes = sample.sample_bytes(logits, None)
+    return Case(sample.sample, sample.sample_reference, arguments, [tokens], n_bytes)
+
+
+def _probability() -> Case:
+    logits, rows = 3 * torch.randn(1, VOCAB, device="cuda"), torch.zeros(1, device="cuda").long()
+    masses, out = _poisoned(1, probability.n_chunks(VOCAB), 2), _poisoned(1).double()
+    n_bytes = probability.probability_bytes(logits, rows)
+    tokens = torch.tensor([17, 18, 19], device="cuda")
+    arguments = [logits, rows, tokens, masses, out]
+    return Case(
+        probability.probability, probability.probability_reference, arguments, [out], n_bytes
+    )
+
+
+def _verify() -> Case:
+    n, q = 16, 8
+    inputs, chosen = (torch.randint(0, 2, (n * q,), device="cuda") for _ in range(2))
+    rows = Rows(_int32(range(0, n * q, q)), _int32([q] * n), _int32([100] * n), _int32([[0]] * n))
+    n_accepted = torch.full((n,), -1, dtype=torch.int32, device="cuda")
+    following = torch.full((n,), -1, dtype=torch.int64, device="cuda")
+    arguments = [inputs, chosen, rows, _int32([1] * n), n_accepted, following]
+    return Case(
+        verify.verify,
+        verify.verify_reference,
+        arguments,
+        [n_accepted, following],
+        inputs.nbytes * 2,
+    )
+
+
+def _place_rows(n: int, q: int) -> Case:
+    """Half of the sequences full of rows, half with one; the last of many is padding."""
+    n_blocks = 4096 // BLOCK_TOKENS
+    firsts = torch.arange(n, device="cuda") * 37
+    counts = torch.full((n,), q, device="cuda")
+    counts[1::2] = 1
+    if n > 1:
+        counts[-1] = 0
+    tables = _int32(torch.randperm(n * n_blocks).view(n, n_blocks))
+    starts, filled, placed = (torch.full((n,), -7, dtype=torch.int32, device="cuda") for _ in "abc")
+    rows = Rows(starts, filled, placed, tables)
+    positions, slots = (torch.full((n * q,), -7, dtype=torch.int32, device="cuda") for _ in "ab")
+    outputs = [positions, slots, rows.counts, rows.firsts]
+    n_bytes = firsts.nbytes + counts.nbytes + sum(out.nbytes for out in outputs)
+    arguments = [firsts, counts, rows, positions, slots]
+    return Case(place_rows.place_rows, place_rows.place_rows_reference, arguments, outputs, n_bytes)

@@ -1,0 +1,276 @@
+"""The engine on a GPU in use: sealed, beside transformers, drafting, with 64 callers at once."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.engine.models import SHAPES, embedded_model
+from benchmarks.engine.setting import ms_per_token
+from engine.branch import Branch
+from engine.engine import Engine
+from engine.kernels.launch import allow_compilation, forbid_compilation
+from engine.reply import Reply
+from engine.sequence import Sequence
+from engine.speculative import Speculation
+from engine.types import Done, EngineConfig, SamplingParams
+
+Row = tuple[str, Callable[[], dict[str, Any]]]
+Build = Callable[..., Engine]
+N_TOKENS = 128
+N_UNSETTLED = 2  # steps after a prompt, the first of which are launched behind a prefill
+N_CONVERSATIONS, CONVERSATION_SECONDS = 64, 60.0
+
+
+def reply(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[list[int], Done]:
+    branch = engine.branch(f"r{time.perf_counter_ns()}")
+    branch.commit(prompt, params)
+    done = None
+    while done is None:
+        done = next((event for event in engine.step() if isinstance(event, Done)), None)
+    tokens = branch.sequence.tokens[len(prompt) :]
+    branch.close()
+    return tokens, done
+
+
+# -- nothing compiled, allocated or synchronized after ready -------------------------------------
+
+
+def sealed(build: Build) -> Iterator[Row]:
+    """A busy minute in which any late compilation, allocation or synchronization is an error."""
+    for quant, kv_format in ((None, "plain"), ("int4", "int8"), ("fp8", "fp8")):
+
+        def measure(quant: str | None = quant, kv_format: str = kv_format) -> dict[str, Any]:
+            engine = build(
+                "1b", quant=quant, kv_format=kv_format, kv_tokens=65536, ngram_draft=True
+            )
+            runner: Any = engine.runner
+            runner.seal()
+            forbid_compilation()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                _be_busy(engine)
+                runner.check_sealed()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+                allow_compilation()
+            return {"launches": runner.n_launches, "ahead_used": runner.n_ahead_used}
+
+        yield f"1b, {quant or 'bf16'}, kv {kv_format}", measure
+
+
+def _be_busy(engine: Engine) -> None:
+    """Prompts, stagings, drafts and replies of all sizes side by side."""
+    chance = random.Random(1)
+    for turn in range(12):
+        branches = []
+        for i in range(1 + turn * 2):
+            branch = engine.branch(f"s{turn}-{i}", [16 + i % 7] * chance.randrange(1, 300))
+            branch.stage([30 + i] * chance.randrange(1, 40))
+            for _ in range(chance.randrange(3)):
+                engine.step()
+            if i % 3 == 0:
+                branch.speculate([20, 21], SamplingParams(max_tokens=20, temperature=0.7))
+            branches.append(branch)
+        for i, branch in enumerate(branches):
+            params = SamplingParams(
+                max_tokens=chance.randrange(2, 60), temperature=0.8 * (i % 2), top_p=0.9
+            )
+            branch.commit([31 + i] * chance.randrange(1, 30), params)
+        while engine.has_work():
+            engine.step()
+        for branch in branches:
+            branch.close()
+
+
+# -- beside transformers -------------------------------------------------------------------------
+
+
+def peers(build: Build, decode: Callable[[Engine, int, int], dict[str, Any]]) -> Iterator[Row]:
+    """transformers with a static cache and torch.compile, bf16, the same shapes and context.
+
+    Of both, the first `N_UNSETTLED` steps after a prompt are left out.
+    """
+    for shape in ("1b", "8b"):
+        yield f"{shape}, transformers", partial(_transformers, shape)
+        yield f"{shape}, engine bf16", partial(_engine, build, decode, shape)
+
+
+def _engine(build: Build, decode: Callable[..., dict[str, Any]], shape: str) -> dict[str, Any]:
+    return decode(build(shape, kv_tokens=16384), 1, 1024)
+
+
+def _transformers(shape: str) -> dict[str, Any]:
+    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+    sizes = SHAPES[shape]
+    config = LlamaConfig(**asdict(sizes), tie_word_embeddings=True)
+    with torch.device("cuda"):
+        torch.set_default_dtype(torch.bfloat16)
+        model = LlamaForCausalLM(config).eval()
+        torch.set_default_dtype(torch.float32)
+    cache = StaticCache(config=config, max_cache_len=2048)
+    step = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
+
+    @torch.no_grad()  # as `generate` does; tensors of inference mode may not become static inputs
+    def run() -> tuple[float, float]:
+        cache.reset()
+        prompt = torch.full((1, 1024), 17, device="cuda")
+        model(prompt, past_key_values=cache, cache_position=torch.arange(1024, device="cuda"))
+        token = torch.full((1, 1), 18, device="cuda")
+        took = []
+        for i in range(64):
+            position = torch.tensor([1024 + i], device="cuda")
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            logits = step(token, past_key_values=cache, cache_position=position).logits
+            token = logits[:, -1:].argmax(-1).clone()
+            int(token)
+            took.append((time.perf_counter() - started) * 1e3)
+        settled = took[N_UNSETTLED:]
+        return statistics.median(settled), sorted(settled)[-2]
+
+    run()  # compiles
+    p50, p99 = run()
+    return {"ms_per_step": {"p50": round(p50, 3), "p99": round(p99, 3)}}
+
+
+# -- drafting ------------------------------------------------------------------------------------
+
+
+class Oracle:
+    """Knows the reply and is right with a given probability: any acceptance one wants."""
+
+    def __init__(self, tokens: list[int], acceptance: float) -> None:
+        self.tokens, self.acceptance, self.chance = tokens, acceptance, random.Random(3)
+
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
+        start = len(reply.tokens)
+        return [
+            token if self.chance.random() < self.acceptance else 16
+            for token in self.tokens[start : start + n_most]
+        ]
+
+    def forget(self, branch_id: str) -> None:
+        """Nothing is kept."""
+
+
+def speculation(build: Build) -> Iterator[Row]:
+    """8B int4: a sweep of acceptance and draft length; then the embedded pair as it drafts."""
+    engines: list[Engine] = []
+    params = SamplingParams(max_tokens=N_TOKENS, ignore_eos=True)
+    prompt = [16 + i % 97 for i in range(512)]
+
+    def sweep(acceptance: float, n_drafted: int) -> dict[str, Any]:
+        if not engines:
+            engines.append(build("8b", quant="int4", kv_format="int8", kv_tokens=16384))
+        engine = engines[0]
+        engine.speculation = Speculation((), 0, engine.clock)
+        tokens, _ = reply(engine, prompt, params)
+        if n_drafted:
+            engine.speculation = Speculation([Oracle(tokens, acceptance)], n_drafted, engine.clock)
+            for _, length in engine.speculation._drafters:
+                length.choose = lambda *_: n_drafted  # type: ignore[method-assign]
+        done = [reply(engine, prompt, params)[1] for _ in range(3)][-1]
+        usage = done.usage
+        return {
+            "ms_per_token": round(ms_per_token(done), 3),
+            "accepted": usage.accepted_tokens,
+            "drafted": usage.drafted_tokens,
+        }
+
+    yield "8b int4, none", partial(sweep, 0.0, 0)
+    for acceptance in (0.6, 0.75, 0.9):
+        for n_drafted in (3, 7):
+            yield (
+                f"8b int4, acceptance {acceptance}, {n_drafted} drafted",
+                partial(sweep, acceptance, n_drafted),
+            )
+    engines.clear()
+    agent, draft = embedded_model(), embedded_model("draft")
+    if agent is None:
+        return
+    variants: dict[str, dict[str, Any]] = {"none": {}, "ngram": {"ngram_draft": True}}
+    variants["early exit"] = {"self_draft_layers": 2}
+    if draft is not None:
+        variants["draft model"] = {"draft_dir": draft}
+    for name, changes in variants.items():
+        yield f"embedded, {name}", partial(_embedded, changes)
+
+
+def _embedded(changes: dict[str, Any]) -> dict[str, Any]:
+    agent = embedded_model()
+    assert agent is not None
+    engine = Engine.load(agent, EngineConfig(device="cuda", share_steps=True, **changes))
+    messages = [
+        {"role": "system", "content": "You answer the phone of a small business. Be brief."},
+        {"role": "user", "content": "my number is zero five five one could you read that back"},
+    ]
+    prompt = engine.text.encode_chat(messages, add_generation_prompt=True)
+    done = [reply(engine, prompt, SamplingParams(max_tokens=60))[1] for _ in range(10)]
+    return {
+        "ms_per_token": round(statistics.median(map(ms_per_token, done)), 3),
+        "accepted": done[-1].usage.accepted_tokens,
+        "drafted": done[-1].usage.drafted_tokens,
+    }
+
+
+# -- conversations -------------------------------------------------------------------------------
+
+
+class Caller:
+    """One conversation: words come while it speaks, a reply is asked for, then it listens."""
+
+    def __init__(self, engine: Engine, index: int, now: float) -> None:
+        self.chance = random.Random(index)
+        self.branch: Branch = engine.branch(f"c{index}", [16 + index] * 500)
+        self.words: list[int] = []
+        self.due = now + 4 * self.chance.random()
+        self.is_answered = False
+
+    def act(self, now: float) -> None:
+        """Say some more, or end the turn."""
+        if len(self.words) < 40:
+            self.words += [self.chance.randrange(16, 250) for _ in range(4)]
+            self.branch.stage(self.words)
+            self.due = now + 0.25
+            return
+        params = SamplingParams(max_tokens=40, ignore_eos=True, temperature=0.7)
+        self.branch.commit([*self.words, 17, 18], params)
+        self.words, self.due = [], float("inf")
+
+
+def conversations(build: Build) -> Iterator[Row]:
+    """64 callers on one 8B int4 engine for a minute."""
+
+    def measure() -> dict[str, Any]:
+        engine = build("8b", quant="int4", kv_format="int8", kv_tokens=64 * 4096, max_branches=64)
+        now = time.monotonic()
+        callers = {f"c{i}": Caller(engine, i, now) for i in range(N_CONVERSATIONS)}
+        ttft, gaps = list[float](), list[float]()
+        end = now + CONVERSATION_SECONDS
+        while (now := time.monotonic()) < end:
+            for caller in callers.values():
+                if caller.due <= now:
+                    caller.act(now)
+            for event in engine.step():
+                if isinstance(event, Done):
+                    ttft.append(event.timings.ttft_ms)
+                    gaps += event.timings.token_gaps_ms
+                    callers[event.branch_id].due = now + 4.0
+        ttft.sort()
+        gaps.sort()
+        return {
+            "replies": len(ttft),
+            "ttft_ms": {f"p{p}": round(ttft[p * len(ttft) // 100], 2) for p in (50, 95, 99)},
+            "gap_ms": {f"p{p}": round(gaps[p * len(gaps) // 100], 2) for p in (50, 95, 99)},
+        }
+
+    yield f"8b int4, {N_CONVERSATIONS} callers", measure

@@ -1,0 +1,46 @@
+"""The recognizers and voices of `benchmarks.speech_bench`: their classes, and how one is loaded."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+# name -> (class, whether it needs a folder)
+RECOGNIZERS: dict[str, tuple[str, bool]] = {
+    "pocketsphinx": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
+    "moonshine": ("audio.asr.moonshine:MoonshineRecognizer", True),
+    "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
+    "whisper-base": ("audio.asr.whisper:WhisperRecognizer", True),
+    "whisper-small": ("audio.asr.whisper:WhisperRecognizer", True),
+    "whisper-turbo": ("audio.asr.whisper:WhisperRecognizer", True),
+    "transducer": ("audio.asr.transducer:TransducerRecognizer", True),
+}
+VOICES: dict[str, tuple[str, bool]] = {
+    "espeak": ("audio.tts.espeak:EspeakVoice", False),
+    "vits": ("audio.tts.vits:VitsVoice", True),
+    "phonon": ("audio.tts.phonon:PhononVoice", True),
+    "pocket": ("audio.tts.pocket:PocketVoice", True),
+}
+CPU_MODELS = ("pocketsphinx", "moonshine", "whisper-tiny", "espeak", "vits", "phonon", "pocket")
+GPU_MODELS = ("moonshine", "whisper-turbo", "transducer", "vits", "phonon", "pocket")
+
+
+def load(name: str, folders: dict[str, Path], device: str, scratch: Path) -> tuple[Any, bool]:
+    """The model, and whether its weights are random."""
+    place, needs_folder = (RECOGNIZERS | VOICES)[name]
+    module, _, class_name = place.partition(":")
+    build = getattr(import_module(module), class_name)
+    if not needs_folder:
+        return build(), False
+    folder, is_random = folders.get(name), name not in folders
+    options: dict[str, Any] = {"device": device}
+    if folder is None:
+        from benchmarks.harness.random_checkpoints import BUILDERS
+
+        folder = scratch / name
+        folder.mkdir()
+        BUILDERS[name](folder)
+    if name.startswith("whisper"):
+        options["cache_dir"] = scratch / "converted"
+    return build(folder, **options), is_random

@@ -1,0 +1,1 @@
+"""VoiceLoop beside other runtimes, on the same stubs and audio: ``python -m benchmarks.peers``."""

@@ -1,0 +1,81 @@
+"""Owns how an engine's parts are put together from a model folder and a config.
+
+Target, drafters, tokenizer: read, checked against each other, quantized and calibrated as asked.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..device import open_device
+from ..end_of_turn import read_head
+from ..model import Decoder
+from ..speculative import Drafter, ModelDrafter, NgramDrafter
+from ..text.text import Text
+from ..types import CheckpointError, ConfigError, EngineConfig
+from .calibrate import ScaledCheckpoint, calibrate
+from .loader import Checkpoint, ModelConfig, read_config
+
+
+def read_model(
+    model_dir: Path, config: EngineConfig, *, is_draft: bool = False
+) -> tuple[Text, Decoder]:
+    """Tokenizer and decoder of one folder, fitting each other; no words are staged for a draft.
+
+    Raises: CheckpointError, TemplateError, ConfigError.
+    """
+    checkpoint = Checkpoint(model_dir)
+    model = read_config(model_dir)
+    text = Text(model_dir, model.eos_ids)
+    if text.vocab_size > model.vocab_size:
+        raise CheckpointError(
+            f"{model_dir}: expected a tokenizer of at most {model.vocab_size} tokens, "
+            f"found {text.vocab_size}"
+        )
+    length = context_length(model, config)
+    device = open_device(config.device, config.dtype)
+    if config.calibration_text is not None:
+        dense = Decoder(
+            checkpoint, model, dtype="fp32", quant=None, device="cpu", context_length=length
+        )
+        tokens = _calibration_tokens(text, config.calibration_text, length)
+        checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens))
+        del dense  # 4 bytes a weight, before the next decoder is built
+    decoder = Decoder(
+        checkpoint, model, dtype=config.dtype, quant=config.quant, device=device.torch_name,
+        context_length=length, make_linear=device.make_linear,
+        end_head=None if is_draft else read_head(model_dir, model.hidden_size, device.torch_name),
+    )  # fmt: skip
+    return text, decoder
+
+
+def _calibration_tokens(text: Text, path: Path, n_most: int) -> list[int]:
+    try:
+        tokens = text.encode(path.read_text(encoding="utf-8"))[:n_most]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"calibration_text: expected a UTF-8 text, found {error}") from None
+    if not tokens:
+        raise ConfigError(f"calibration_text: expected some text in {path}, found none")
+    return tokens
+
+
+def context_length(model: ModelConfig, config: EngineConfig) -> int:
+    """The config's bound on prompt and reply, never above what the model was trained for."""
+    return min(config.context_length or model.context_length, model.context_length)
+
+
+def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterator[Drafter]:
+    """The drafters a config asks for, the cheapest first."""
+    device = open_device(config.device, config.dtype)
+    if config.ngram_draft and not device.drafts_ngrams:
+        yield NgramDrafter()
+    length = context_length(decoder.config, config)
+    if config.draft_dir is not None:
+        draft_text, draft = read_model(config.draft_dir, config, is_draft=True)
+        if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
+            raise CheckpointError(
+                f"{config.draft_dir}: expected the target's tokenizer, found another"
+            )
+        yield ModelDrafter(draft, config, length, device.make_runner)
+    if config.self_draft_layers:
+        shallow = decoder.shallow(config.self_draft_layers)
+        yield ModelDrafter(shallow, config, length, device.make_runner)

@@ -1,0 +1,252 @@
+"""Owns the reading of a Hugging Face model folder: config, tensors, and the checks on both.
+
+A `Checkpoint` hands out tensors by name and shape; whatever is missing or malformed is refused
+with an error that names it. Nothing here computes.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..types import CheckpointError, MissingTensor, UnsupportedArchitecture, WrongShape
+
+# Class name in config.json -> what sets the family apart from plain Llama.
+ARCHITECTURES: dict[str, dict[str, bool]] = {
+    "LlamaForCausalLM": {},
+    "MistralForCausalLM": {},
+    "Qwen2ForCausalLM": {"qkv_bias": True},
+    "Qwen3ForCausalLM": {"qk_norm": True},
+}
+
+ROPE_TYPES = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding: base and, for stretched contexts, how its frequencies change."""
+
+    theta: float = 10000.0
+    kind: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The decoder a checkpoint describes, in this engine's own words.
+
+    windows: per layer, how many last positions attention sees (0: all).
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    context_length: int
+    rope: RopeConfig
+    windows: tuple[int, ...]
+    tied_head: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    eos_ids: tuple[int, ...] = ()
+    quantization: dict[str, Any] = field(default_factory=dict)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises: CheckpointError."""
+    if not path.is_file():
+        raise CheckpointError(f"expected a file {path.name} in {path.parent}, found none")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path}: expected JSON, found {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+class _Fields:
+    """Typed access to config.json, with the file and key in every complaint."""
+
+    def __init__(self, values: dict[str, Any], path: Path) -> None:
+        self.values, self.path = values, path
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.values.get(key, default)
+        if value is None:
+            value = default
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise CheckpointError(
+                f"{self.path}: expected a positive number at {key!r}, found {value!r}"
+            )
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.number(key, default)
+        if value != int(value):
+            raise CheckpointError(f"{self.path}: expected an integer at {key!r}, found {value!r}")
+        return int(value)
+
+
+def read_config(model_dir: Path) -> ModelConfig:
+    """Read config.json (and generation_config.json where there is one).
+
+    Raises: CheckpointError, UnsupportedArchitecture.
+    """
+    path = model_dir / "config.json"
+    values = read_json(path)
+    names = values.get("architectures") or ["none"]
+    if names[0] not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedArchitecture(
+            f"{path}: expected an architecture among {known}, found {names[0]}"
+        )
+    if values.get("hidden_act", "silu") != "silu":
+        raise UnsupportedArchitecture(
+            f"{path}: expected hidden_act silu, found {values['hidden_act']}"
+        )
+    fields = _Fields(values, path)
+    n_heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    n_layers = fields.integer("num_hidden_layers")
+    n_kv_heads = fields.integer("num_key_value_heads", n_heads)
+    head_dim = fields.integer("head_dim", hidden // n_heads)
+    if n_heads % n_kv_heads or head_dim % 2:
+        raise CheckpointError(
+            f"{path}: expected num_attention_heads a multiple of num_key_value_heads and an even "
+            f"head_dim, found {n_heads}, {n_kv_heads} and {head_dim}"
+        )
+    bias = bool(values.get("attention_bias", False))
+    family = {"qkv_bias": bias, "output_bias": bias, **ARCHITECTURES[names[0]]}
+    return ModelConfig(
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=fields.integer("intermediate_size"),
+        n_layers=n_layers,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        norm_eps=float(fields.number("rms_norm_eps", 1e-6)),
+        context_length=fields.integer("max_position_embeddings", 2048),
+        rope=_read_rope(values, path),
+        windows=_read_windows(values, n_layers),
+        tied_head=bool(values.get("tie_word_embeddings", False)),
+        mlp_bias=bool(values.get("mlp_bias", False)),
+        eos_ids=_read_eos(model_dir, values),
+        quantization=values.get("quantization_config") or {},
+        **family,
+    )
+
+
+def _read_rope(values: dict[str, Any], path: Path) -> RopeConfig:
+    """Both spellings: `rope_theta` + `rope_scaling` (to transformers 4), `rope_parameters` (5)."""
+    params = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    kind = params.get("rope_type", params.get("type", "default"))
+    if kind not in ROPE_TYPES:
+        raise UnsupportedArchitecture(
+            f"{path}: expected a rope type among {', '.join(ROPE_TYPES)}, found {kind}"
+        )
+    default = RopeConfig()
+    return RopeConfig(
+        theta=float(params.get("rope_theta", values.get("rope_theta") or default.theta)),
+        kind=kind,
+        factor=float(params.get("factor", default.factor)),
+        low_freq_factor=float(params.get("low_freq_factor", default.low_freq_factor)),
+        high_freq_factor=float(params.get("high_freq_factor", default.high_freq_factor)),
+        original_context=int(
+            params.get("original_max_position_embeddings", default.original_context)
+        ),
+    )
+
+
+def _read_windows(values: dict[str, Any], n_layers: int) -> tuple[int, ...]:
+    window = int(values.get("sliding_window") or 0)
+    if values.get("use_sliding_window") is False:
+        window = 0  # Qwen names a window and then does not use it
+    kinds = values.get("layer_types")
+    if kinds:
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    first = int(values.get("max_window_layers", 0)) if "use_sliding_window" in values else 0
+    return tuple(window if layer >= first else 0 for layer in range(n_layers))
+
+
+def _read_eos(model_dir: Path, values: dict[str, Any]) -> tuple[int, ...]:
+    found = values.get("eos_token_id")
+    generation = model_dir / "generation_config.json"
+    if generation.is_file():
+        found = read_json(generation).get("eos_token_id", found)
+    if found is None:
+        return ()
+    return tuple(found) if isinstance(found, list) else (int(found),)
+
+
+class Checkpoint:
+    """The tensors of one model folder, opened lazily, one file or sharded."""
+
+    def __init__(self, model_dir: Path, name: str = "model.safetensors") -> None:
+        """name: of the file where there is no index of shards. Raises: CheckpointError."""
+        if not model_dir.is_dir():
+            raise CheckpointError(f"expected a model folder at {model_dir}, found none")
+        self.model_dir, self._name = model_dir, name
+        self._files: dict[str, Any] = {}
+        self._where = dict(self._index())
+
+    def _index(self) -> Iterator[tuple[str, str]]:
+        name, index = self._name, self.model_dir / f"{self._name}.index.json"
+        if index.is_file():
+            yield from read_json(index).get("weight_map", {}).items()
+            return
+        if not (self.model_dir / name).is_file():
+            raise CheckpointError(
+                f"expected {name} or {index.name} in {self.model_dir}, found neither"
+            )
+        for key in self._open(name).keys():  # noqa: SIM118 - not a dict
+            yield key, name
+
+    def _open(self, name: str) -> Any:
+        if name not in self._files:
+            path = self.model_dir / name
+            if not path.is_file():
+                raise CheckpointError(f"expected shard {name} in {self.model_dir}, found none")
+            try:
+                self._files[name] = safe_open(path, framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise CheckpointError(f"{path}: expected safetensors, found {error}") from None
+        return self._files[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """One tensor as stored, on the CPU.
+
+        Raises: MissingTensor, WrongShape.
+        """
+        if name not in self._where:
+            raise MissingTensor(f"{self.model_dir}: expected a tensor {name}, found none")
+        try:
+            tensor: Tensor = self._open(self._where[name]).get_tensor(name)
+        except SafetensorError as error:
+            raise MissingTensor(f"{self.model_dir}: expected {name}, found {error}") from None
+        if shape is not None and tuple(tensor.shape) != shape:
+            raise WrongShape(
+                f"{self.model_dir}: expected {name} of shape {list(shape)}, "
+                f"found {list(tensor.shape)}"
+            )
+        return tensor
+
+
+TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}

@@ -1,0 +1,195 @@
+"""Owns the reading of quantized checkpoints: AWQ, GPTQ and compressed-tensors.
+
+Whatever the layout on disk, a weight comes out in one of three canonical forms: `Int4Weight`,
+`ScaledWeight`, or a dense tensor where neither holds the same numbers. A format the engine does not
+know is refused by name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..types import UnsupportedQuantization, WrongShape
+from .loader import Checkpoint
+
+DENSE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # which 4 bits of an AWQ word hold each of 8 outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weight:
+    """w = (codes - 8) * scale + zero; codes int32 [out, in] in 0..15, others [out, in / group]."""
+
+    codes: Tensor
+    scale: Tensor
+    zero: Tensor
+
+    def dense(self) -> Tensor:
+        n_out, n_in = self.codes.shape
+        codes = self.codes.view(n_out, self.scale.shape[1], -1) - 8
+        weight = codes * self.scale[..., None] + self.zero[..., None]
+        return weight.view(n_out, n_in)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledWeight:
+    """w = codes * scale; codes int8 or float8_e4m3fn [out, in], scale [out]."""
+
+    codes: Tensor
+    scale: Tensor
+
+    def dense(self) -> Tensor:
+        return self.codes.float() * self.scale[:, None]
+
+
+Weight: TypeAlias = Tensor | Int4Weight | ScaledWeight
+
+
+def dense(weight: Weight) -> Tensor:
+    return weight if isinstance(weight, Tensor) else weight.dense()
+
+
+def join(weights: Sequence[Weight]) -> Weight:
+    """Stack along the outputs; formats that differ meet as dense tensors."""
+    int4 = [weight for weight in weights if isinstance(weight, Int4Weight)]
+    if len(int4) == len(weights) and len({weight.scale.shape[1] for weight in int4}) == 1:
+        return Int4Weight(
+            torch.cat([weight.codes for weight in int4]),
+            torch.cat([weight.scale for weight in int4]),
+            torch.cat([weight.zero for weight in int4]),
+        )
+    scaled = [weight for weight in weights if isinstance(weight, ScaledWeight)]
+    if len(scaled) == len(weights) and len({weight.codes.dtype for weight in scaled}) == 1:
+        codes = torch.cat([weight.codes for weight in scaled])
+        return ScaledWeight(codes, torch.cat([weight.scale for weight in scaled]))
+    return torch.cat([dense(weight) for weight in weights])
+
+
+def read_weight(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
+) -> Weight:
+    """The weight of the linear layer `name`, [out, in], in whatever format it is stored.
+
+    Raises: MissingTensor, WrongShape, UnsupportedQuantization.
+    """
+    method = quantization.get("quant_method")
+    if method is None or f"{name}.weight" in checkpoint:
+        weight = checkpoint.tensor(f"{name}.weight", shape)
+        if weight.dtype in DENSE_DTYPES:  # quantizers leave some layers as they were
+            return weight
+    match method:
+        case "awq":
+            return _read_awq(checkpoint, name, shape, quantization)
+        case "gptq":
+            return _read_gptq(checkpoint, name, shape, quantization)
+        case "compressed-tensors":
+            return _read_compressed(checkpoint, name, shape, quantization)
+    raise UnsupportedQuantization(
+        f"{checkpoint.model_dir}: expected quantization awq, gptq or compressed-tensors, "
+        f"found {method or weight.dtype}"
+    )
+
+
+def _unpack(words: Tensor, bits: int, dim: int) -> Tensor:
+    """Split int32 words along `dim` into values of `bits`, lowest first: int32."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    values = (words.unsqueeze(dim + 1) >> shifts.view(-1, *[1] * (words.dim() - dim - 1))) & (
+        (1 << bits) - 1
+    )
+    return values.flatten(dim, dim + 1)
+
+
+def _grouped(codes: Tensor, scale: Tensor, zero_code: Tensor | int) -> Int4Weight:
+    """From w = (codes - zero_code) * scale."""
+    scale = scale.float()
+    return Int4Weight(
+        codes.contiguous(), scale.contiguous(), ((8 - zero_code) * scale).contiguous()
+    )
+
+
+def _expect(checkpoint: Checkpoint, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise WrongShape(
+            f"{checkpoint.model_dir}: expected {name} unpacked to {list(shape)}, "
+            f"found {list(tensor.shape)}"
+        )
+
+
+def _read_awq(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
+) -> Weight:
+    """qweight int32 [in, out / 8] with the outputs of a word in `AWQ_ORDER`; scales [groups, out].
+
+    Source: the GEMM layout of AutoAWQ.
+    """
+    version, bits = quantization.get("version", "gemm"), quantization.get("bits")
+    if version != "gemm" or bits != 4:
+        raise UnsupportedQuantization(
+            f"{checkpoint.model_dir}: expected AWQ gemm of 4 bits, found {version} of {bits}"
+        )
+
+    def unpack(tensor: Tensor) -> Tensor:
+        values = _unpack(tensor, 4, 1).view(tensor.shape[0], -1, 8)
+        return values[..., torch.tensor(AWQ_ORDER)].flatten(1).T
+
+    codes = unpack(checkpoint.tensor(f"{name}.qweight"))
+    _expect(checkpoint, f"{name}.qweight", codes, shape)
+    zeros = unpack(checkpoint.tensor(f"{name}.qzeros"))
+    return _grouped(codes, checkpoint.tensor(f"{name}.scales").T, zeros)
+
+
+def _read_gptq(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
+) -> Weight:
+    """qweight int32 [in * bits / 32, out], inputs in order; zeros are stored less one.
+
+    Source: AutoGPTQ's layout; "gptq_v2" stores the zeros as they are.
+    """
+    bits = quantization.get("bits")
+    if bits not in (4, 8):
+        raise UnsupportedQuantization(
+            f"{checkpoint.model_dir}: expected GPTQ of 4 or 8 bits, found {bits}"
+        )
+    codes = _unpack(checkpoint.tensor(f"{name}.qweight"), bits, 0).T
+    _expect(checkpoint, f"{name}.qweight", codes, shape)
+    zeros = _unpack(checkpoint.tensor(f"{name}.qzeros"), bits, 1).T
+    if quantization.get("checkpoint_format", "gptq") != "gptq_v2":
+        zeros = (zeros + 1) & ((1 << bits) - 1)
+    scale = checkpoint.tensor(f"{name}.scales").T.float()
+    group = shape[1] // scale.shape[1]
+    in_order = torch.arange(shape[1]) // group
+    index = checkpoint.tensor(f"{name}.g_idx").long() if f"{name}.g_idx" in checkpoint else in_order
+    if bits == 4 and torch.equal(index, in_order):
+        return _grouped(codes, scale, zeros)
+    return (codes - zeros[:, index]) * scale[:, index]
+
+
+def _read_compressed(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
+) -> Weight:
+    """Formats "pack-quantized" (int4), "int-quantized" (int8) and "float-quantized" (fp8).
+
+    Source: the compressed-tensors package's compressors.
+    """
+    scale = checkpoint.tensor(f"{name}.weight_scale").float()
+    if f"{name}.weight_packed" in checkpoint:
+        packed = checkpoint.tensor(f"{name}.weight_packed")
+        if packed.shape[1] * 8 != shape[1]:
+            raise UnsupportedQuantization(
+                f"{checkpoint.model_dir}: expected {name}.weight_packed of 4 bits and shape "
+                f"{[shape[0], shape[1] // 8]}, found {list(packed.shape)}"
+            )
+        codes, zero_code = _unpack(packed, 4, 1), torch.tensor(8)
+        if f"{name}.weight_zero_point" in checkpoint:
+            zero_code = _unpack(checkpoint.tensor(f"{name}.weight_zero_point"), 4, 0)
+        return _grouped(codes, scale, zero_code)
+    weight = checkpoint.tensor(f"{name}.weight", shape)
+    if weight.dtype in (torch.int8, torch.float8_e4m3fn) and scale.numel() in (1, shape[0]):
+        return ScaledWeight(weight, scale.flatten().expand(shape[0]).contiguous())
+    raise UnsupportedQuantization(
+        f"{checkpoint.model_dir}: expected {name} as int4, int8 or fp8 with a scale per channel, "
+        f"found {weight.dtype} with {list(scale.shape)} scales ({quantization.get('format')})"
+    )

@@ -1,0 +1,229 @@
+"""Owns constrained decoding: which tokens may come next so that a reply obeys its grammar.
+
+The grammar work is llguidance's (MIT, Rust), an optional package; here it is fitted to a reply.
+Masks are computed while the model runs and applied before sampling, at drafted positions too, so
+drafting stays exact. A grammar is a JSON schema, or tool calls as the checkpoint writes them: of a
+whole reply, or of what follows the token that opens a call in a reply that may call or speak.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..types import GrammarError, SamplingParams
+from .tool_calls import Notation
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+    from .text import Text
+
+# As templates write JSON, or without its spaces; free whitespace would let a model that is forced
+# to speak write nothing else until its limit.
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+GAP = "/[ \\n]{0,2}/"  # around a call that was not forced, where some models write line feeds
+PROBE = '{"name": "a", "b": ["c", "d"]}'  # some tokenizers write spaces into it
+MAX_OFFERS = 64  # compiled lists of tools that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedCalls:
+    """What binds the calls of a reply that may call or speak.
+
+    open_id: the token that opens a call. closes: whether a mark ends it, and the reply is free
+    again. begin: the grammar of what follows `open_id`; None where the tools do not compile.
+    """
+
+    open_id: int
+    closes: bool
+    begin: Callable[[], "Grammar | None"]
+
+
+class GrammarCompiler:
+    """Makes grammars for one tokenizer; its table of tokens is built at the first need."""
+
+    def __init__(self, text: "Text", n_vocab: int) -> None:
+        self._text, self._n_vocab = text, n_vocab
+        self._offer = lru_cache(MAX_OFFERS)(
+            lambda *offer: self._worker.submit(self._compile_offer, *offer)
+        )
+
+    def warm_up(self) -> None:
+        """Build the table of tokens now: for large vocabularies it takes a while."""
+        try:
+            _ = self._tokenizer
+        except GrammarError:
+            pass  # whoever asks for a grammar is told
+
+    @cached_property
+    def _tokenizer(self) -> "LLTokenizer":
+        try:
+            from llguidance import LLTokenizer
+        except ImportError:
+            raise GrammarError("expected llguidance for constrained replies, found none") from None
+        stop_ids = sorted(self._text.stop_ids)
+        if not stop_ids:
+            raise GrammarError("expected an end-of-turn token in the checkpoint, found none")
+        return LLTokenizer(self._text.tokenizer.to_str(), n_vocab=self._n_vocab, eos_token=stop_ids)
+
+    @cached_property
+    def _spells_json(self) -> bool:
+        """Whether JSON becomes tokens of the same bytes, and not of others that decode to it."""
+        tokens = self._text.tokenizer.encode(PROBE, add_special_tokens=False).ids
+        return str(self._tokenizer.decode_str(tokens)).strip() == PROBE
+
+    @cached_property
+    def _worker(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix="grammar")
+
+    def of(self, params: SamplingParams, notation: Notation | None) -> "Grammar | None":
+        """The grammar these parameters ask for. Raises: GrammarError."""
+        if params.forced_tools is not None:
+            if notation is None:
+                raise GrammarError("expected a chat template that knows tool calls, found none")
+            matcher = self._calls(params.forced_tools, notation, is_forced=True, by_schema=True)
+            return self._grammar(matcher)
+        if params.json_schema is None:
+            return None
+        schema = json.dumps(_read_json(params.json_schema, "a JSON schema"))
+        return self._grammar(
+            self._compile(f"start: %json {schema}\n", "a JSON schema that compiles")
+        )
+
+    def offered(self, params: SamplingParams, notation: Notation | None) -> OfferedCalls | None:
+        """What binds the calls of a reply without a grammar of its own; None where nothing can.
+
+        A mark of several tokens opens none: its first may begin what is said.
+        """
+        tools, is_bound = params.offered_tools, params.forced_tools or params.json_schema
+        if tools is None or is_bound or notation is None:
+            return None
+        open_id = self._text.tokenizer.token_to_id(notation.open)
+        if open_id is None or notation.keep_open:
+            return None
+        compiled = self._offer(tools, notation)
+
+        def begin() -> Grammar | None:
+            matcher = compiled.result()
+            return None if matcher is None else self._grammar(matcher.deep_copy())
+
+        return OfferedCalls(open_id, bool(notation.close), begin)
+
+    def _compile_offer(self, tools: str, notation: Notation) -> "LLMatcher | None":
+        """With arguments by their schemas, else as any JSON object, else None."""
+        for by_schema in (True, False):
+            try:
+                if self._spells_json or not by_schema:
+                    return self._calls(tools, notation, is_forced=False, by_schema=by_schema)
+            except GrammarError:
+                continue
+        return None
+
+    def _compile(self, lark: str, expected: str) -> "LLMatcher":
+        tokenizer = self._tokenizer
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
+        if matcher.is_error():
+            found = matcher.get_error().splitlines()[0]
+            raise GrammarError(f"expected {expected}, found: {found}")
+        return matcher
+
+    def _grammar(self, matcher: "LLMatcher") -> "Grammar":
+        return Grammar(matcher, self._n_vocab, self._worker)
+
+    def _calls(
+        self, tools: str, notation: Notation, *, is_forced: bool, by_schema: bool
+    ) -> "LLMatcher":
+        """One forced call with its opening mark, or one that was opened (of a list, several)."""
+        found = _read_json(tools, "tools as JSON")
+        if not (isinstance(found, list) and found and all(map(_is_tool, found))):
+            raise GrammarError(f"expected a list of tools with names, found {tools}")
+        begin = self._mark(notation.open) if is_forced and not notation.keep_open else ""
+        gap = "" if is_forced else GAP
+        calls = "call" if is_forced else 'call ("," / ?/ call)*'
+        calls = f'"[" {calls} "]"' if notation.is_list else "call"
+        lines = [f"start: {begin} {gap} {calls} {gap} {self._mark(notation.close)}"]
+        lines.append("call: " + " | ".join(f"call{i}" for i in range(len(found))))
+        space = "" if self._spells_json else "/ ?/"
+        head, key = json.dumps('{"name":'), json.dumps(f'{notation.arguments_key}":')
+        for i, tool in enumerate(found):
+            schema: dict[str, Any] = {"type": "object", "x-guidance": JSON_STYLE}
+            if by_schema:  # arguments that the schema does not name would be made up
+                schema |= {"additionalProperties": False, **(tool.get("parameters") or {})}
+            name = json.dumps(json.dumps(tool["name"], ensure_ascii=False) + ",")
+            lines.append(
+                f'call{i}: {head} / ?/ {name} / ?/ "\\"" {space} {key} / ?/ arguments{i} "}}"'
+            )
+            lines.append(f"arguments{i}: %json {json.dumps(schema)}")
+        return self._compile("\n".join(lines) + "\n", "tools whose parameters compile")
+
+    def _mark(self, mark: str) -> str:
+        """A mark of the notation in Lark: its token where it has one, else its text."""
+        token = self._text.tokenizer.token_to_id(mark) if mark else None
+        return f"<[{token}]>" if token is not None else json.dumps(mark) if mark else ""
+
+
+class Grammar:
+    """Where one reply stands in its grammar."""
+
+    def __init__(self, matcher: "LLMatcher", n_vocab: int, worker: ThreadPoolExecutor) -> None:
+        self._matcher, self._n_vocab, self._worker = matcher, n_vocab, worker
+        self._masks: Future[list[bytes]] | None = None
+
+    def prepare(self, proposals: Sequence[int]) -> None:
+        """Begin to compute the masks of a step: for its next token, and after each proposal."""
+        self._masks = self._worker.submit(self._compute, tuple(proposals))
+
+    def _compute(self, proposals: Sequence[int]) -> list[bytes]:
+        masks = [self._matcher.compute_bitmask()]
+        n_consumed = 0
+        for token in proposals:
+            if not self._matcher.try_consume_tokens([token]):
+                break
+            n_consumed += 1
+            if self._matcher.is_stopped():
+                break
+            masks.append(self._matcher.compute_bitmask())
+        self._matcher.rollback(n_consumed)
+        return masks
+
+    def mask(self, logits: Tensor, index: int) -> Tensor:
+        """-inf for every token forbidden after `index` proposals; `logits` [vocab] stay as is.
+
+        Raises: GrammarError.
+        """
+        masks = self._masks.result() if self._masks is not None else self._compute(())
+        if self._matcher.is_error() or index >= len(masks):
+            raise GrammarError(f"the grammar gave up: {self._matcher.get_error()}")
+        words = torch.frombuffer(bytearray(masks[index]), dtype=torch.uint8)
+        bits = (words[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        allowed = bits.flatten()[: self._n_vocab].bool().to(logits.device)
+        return logits.masked_fill(~allowed, -torch.inf)
+
+    def advance(self, token: int) -> None:
+        """The reply goes on with `token`. Raises: GrammarError."""
+        if not self._matcher.consume_token(token):
+            raise GrammarError(f"expected a token the grammar allows, found token {token}")
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing but the end can follow."""
+        return bool(self._matcher.is_stopped())
+
+
+def _read_json(text: str, expected: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise GrammarError(f"expected {expected}, found {error}") from None
+
+
+def _is_tool(tool: Any) -> bool:
+    return isinstance(tool, dict) and isinstance(tool.get("name"), str)

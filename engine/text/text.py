@@ -1,0 +1,187 @@
+"""Owns the border between text and tokens: the tokenizer and the checkpoint's chat template."""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from ..load.loader import read_json
+from ..types import CheckpointError, TemplateError
+
+Message = dict[str, Any]
+
+# Stands where an open turn ends; private-use characters no tokenizer or template touches.
+_CUT = "\ue0f1\ue0f2"
+
+MAX_STRETCHES = 1024  # remembered: two a message, so some ten long calls
+
+NO_TOKEN = -1  # where a checkpoint has no end-of-turn token
+
+
+class Text:
+    """Tokenizer and chat template of one checkpoint."""
+
+    def __init__(self, model_dir: Path, eos_ids: Sequence[int] = ()) -> None:
+        """Raises: CheckpointError, TemplateError."""
+        path = model_dir / "tokenizer.json"
+        if not path.is_file():
+            raise CheckpointError(f"expected a file tokenizer.json in {model_dir}, found none")
+        try:
+            self.tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception for any malformed file
+            raise CheckpointError(f"{path}: expected a tokenizer, found {error}") from None
+        self.vocab_size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        added = self.tokenizer.get_added_tokens_decoder()
+        self.special = {i: token.content for i, token in added.items() if token.special}
+        config_path = model_dir / "tokenizer_config.json"
+        self._config = read_json(config_path) if config_path.is_file() else {}
+        self.template_source = self._read_template(model_dir)
+        self._template = self._compile(self.template_source)
+        spelled = sorted(map(re.escape, self.special.values()), key=len, reverse=True)
+        self._special_pattern = re.compile("|".join(spelled) or r"(?!)")
+        # Added tokens are taken out of a text before all else, longest first. What stands on
+        # either side is encoded by itself, unless the token also looks at its neighbours.
+        apart = [token for token in added.values() if token.content and not token.normalized]
+        self._seams = {t.content for t in apart if not (t.lstrip or t.rstrip or t.single_word)}
+        spelled = sorted((re.escape(token.content) for token in apart), key=len, reverse=True)
+        self._seam_pattern = re.compile("|".join(spelled) or r"(?!)")
+        self._encode_stretch = lru_cache(MAX_STRETCHES)(self._encode_plainly)
+        self.end_of_turn_id = self._find_end_of_turn(eos_ids)
+        # Some templates end a turn with plain text ("[/INST]"); a reply may well contain that.
+        self.stop_ids = frozenset({*eos_ids, *({self.end_of_turn_id} & set(self.special))})
+
+    def _read_template(self, model_dir: Path) -> str:
+        path = model_dir / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        found = self._config.get("chat_template") or ""
+        if isinstance(found, list):  # several by name
+            found = next((t["template"] for t in found if t["name"] == "default"), "")
+        return str(found)
+
+    def _compile(self, source: str) -> jinja2.Template:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        try:
+            return environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"expected a chat template in Jinja, found: {error}") from None
+
+    def _special_text(self, key: str) -> str:
+        value = self._config.get(key) or ""
+        return value["content"] if isinstance(value, dict) else value
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Message], add_generation_prompt: bool
+    ) -> str:
+        """The conversation as the template writes it. Raises: TemplateError."""
+        if not self.template_source:
+            raise TemplateError("expected a chat template in the model folder, found none")
+        try:
+            return self._template.render(
+                messages=list(messages),
+                tools=list(tools) or None,
+                add_generation_prompt=add_generation_prompt,
+                enable_thinking=False,  # a caller cannot wait for hidden reasoning
+                bos_token=self._special_text("bos_token"),
+                eos_token=self._special_text("eos_token"),
+            )
+        except (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:  # what Python raises for an expression that does not suit its operands
+            raise TemplateError(
+                f"expected messages the chat template takes, found: {error}"
+            ) from None
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        open_user: str | None = None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        """Token ids of a conversation.
+
+        messages: as Hugging Face chat templates take them, "arguments" of tool calls as dicts.
+        open_user: what the caller has said so far; appended as a user turn without its end.
+        Text that spells a special token is stripped from contents: a caller cannot end their
+        own turn by saying so.
+        Raises: TemplateError.
+        """
+        clean = [self._clean(message) for message in messages]
+        if open_user is None:
+            return self.encode(self.render(clean, tools, add_generation_prompt))
+        content = self._strip_special(open_user).rstrip() + _CUT
+        rendered = self.render([*clean, {"role": "user", "content": content}], tools, False)
+        before, found, _ = rendered.rpartition(_CUT)
+        if not found:
+            raise TemplateError("expected the chat template to write user content, found none")
+        return self.encode(before)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text in which special tokens are spelled out.
+
+        A conversation is encoded again with every partial, and only its end is new: stretches
+        between special tokens are remembered.
+        """
+        ids: list[int] = []
+        start = 0
+        for match in self._seam_pattern.finditer(text):
+            if match.group() in self._seams and match.start() > start:
+                ids += self._encode_stretch(text[start : match.start()])
+                start = match.start()
+        ids += self._encode_stretch(text[start:])
+        return ids
+
+    def _encode_plainly(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text without special tokens."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _clean(self, message: Message) -> Message:
+        content = message.get("content")
+        if isinstance(content, str):
+            return {**message, "content": self._strip_special(content)}
+        return message
+
+    def _strip_special(self, text: str) -> str:
+        return self._special_pattern.sub("", text).replace(_CUT, "")
+
+    def _find_end_of_turn(self, eos_ids: Sequence[int]) -> int:
+        """The token the template writes right after user content."""
+        fallback = eos_ids[0] if eos_ids else NO_TOKEN
+        if not self.template_source:
+            return fallback
+        rendered = self.render([{"role": "user", "content": _CUT}], (), False)
+        ids = self.encode(rendered.rpartition(_CUT)[2])
+        return ids[0] if ids else fallback
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    """Jinja's own filter escapes HTML, which no model was trained on."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

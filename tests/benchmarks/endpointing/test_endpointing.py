@@ -1,0 +1,260 @@
+"""How endpointing is judged and fitted, on turns made by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.endpointing.table import bars_of
+from benchmarks.harness.data_folder import data_folder
+from voiceloop.listening.endpointing import (
+    LONGEST_WAIT_MS,
+    Hazard,
+    OperatingPoint,
+    Weights,
+    WeightSets,
+    read_weights,
+)
+from voiceloop.listening.evidence import Evidence
+from voiceloop.listening.recipes.caller_habit import in_calls
+from voiceloop.listening.recipes.endpointing_set import (
+    MS,
+    UNSEEN,
+    CallerTurn,
+    _spliced,
+    marked,
+    part_of,
+)
+from voiceloop.listening.recipes.forced_alignment import SpokenWord
+from voiceloop.listening.recipes.hazard_fit import fit, samples_of
+from voiceloop.listening.recipes.heard_turn import Pause
+from voiceloop.listening.recipes.operating_points import as_toml, costs, draft_needed_ms, fit_both
+from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step
+from voiceloop.listening.recipes.reference_replay import replay
+from voiceloop.listening.recipes.synthetic_callers import SOURCES, SPLIT, VOICES, scripted_turns
+from voiceloop.listening.recipes.turn_frontier import (
+    Outcome,
+    Point,
+    bootstrap_by_speaker,
+    cut_at,
+    frontier,
+    hazard_moment,
+    latency_at,
+    most_above,
+    outcome,
+    timer_moment,
+)
+
+WORDS = (SpokenWord("a", 500, 700), SpokenWord("large", 700, 1000), SpokenWord("tea", 1500, 1900))
+
+
+def a_turn(end_ms: float = 1900.0, name: str = "turn") -> CallerTurn:
+    samples = np.random.default_rng(1).normal(0, 900, 4000 * MS).astype(np.int16)
+    return CallerTurn(
+        name, "someone", "test", samples, WORDS, ((1000, 1500),), end_ms, (), frozenset()
+    )
+
+
+def a_pause(since_ms: float, resumed_ms: float | None, text: str = "a large tea") -> HeardPause:
+    evidence = Evidence(tuple(text.split()), True, None, 1500.0)
+    detected_ms = since_ms + 60
+    return HeardPause(since_ms, detected_ms, resumed_ms, (Step(detected_ms, evidence),))
+
+
+def test_a_timer_shorter_than_the_hold_cuts_the_turn() -> None:
+    heard = HeardTurn(a_turn(), (a_pause(1000, 1500), a_pause(1900, None)))
+    cut = outcome(heard, [timer_moment(pause, 300) for pause in heard.pauses])
+    whole = outcome(heard, [timer_moment(pause, 600) for pause in heard.pauses])
+    assert cut == Outcome(True, 300.0) and whole == Outcome(False, 600.0)
+
+
+def test_a_decision_before_the_detector_has_fallen_is_impossible() -> None:
+    assert timer_moment(a_pause(1000, None), 10) == 1060
+
+
+def weight_sets(weights: Weights, threshold: float) -> WeightSets:
+    hazard = Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, OperatingPoint(threshold)))
+    return WeightSets(hazard, hazard)
+
+
+def test_the_hazard_waits_by_what_was_said() -> None:
+    sets = weight_sets(Weights(bias=0.0, silence=2.0, open_word=-1.0), threshold=1.0)
+    assert hazard_moment(a_pause(1000, None), sets) == 1500  # 500 ms, at a chunk's end
+    assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == 2000
+    assert hazard_moment(a_pause(1000, 1900, "a tea and"), sets) is None
+
+
+def test_the_frontier_keeps_what_nothing_beats() -> None:
+    points = [Point("a", 300, 0.3), Point("b", 400, 0.35), Point("c", 500, 0.05)]
+    best = frontier(points)
+    assert [p.setting for p in best] == ["a", "c"]
+    assert cut_at(best, 400) == pytest.approx(0.175) and cut_at(best, 200) is None
+    assert latency_at(best, 0.05) == 500 and latency_at(best, 0.01) is None
+
+
+def test_a_frontier_is_above_another_by_its_worst_latency() -> None:
+    low = [Point("a", 200, 0.3), Point("b", 400, 0.1)]
+    crossing = [Point("c", 200, 0.4), Point("d", 400, 0.05)]
+    assert most_above(low, crossing, (200, 400)) == pytest.approx(0.05)
+    assert most_above(low, crossing, (200,)) == pytest.approx(-0.1)
+    assert most_above(low, crossing, (100, 200)) == pytest.approx(-0.1)  # nobody is so fast
+    assert most_above(low, [Point("e", 100, 0.9)], (100, 200)) is None  # the other alone is
+
+
+def test_one_latency_at_which_a_peer_is_better_misses_a_bar() -> None:
+    def policy(*cuts: float) -> dict[str, object]:
+        points = [(200.0, cuts[0]), (500.0, cuts[1]), (1200.0, cuts[2])]
+        best = [{"setting": "", "latency_ms": ms, "cut": cut} for ms, cut in points]
+        return {"frontier": best, "slices": {}}
+
+    def missed(own: dict[str, object]) -> list[str]:
+        measured = {"policies": {"voiceloop": own, "timer": policy(0.5, 0.3, 0.1)}}
+        return [bar.name for bar in bars_of(measured) if not bar.holds]
+
+    assert missed(policy(0.4, 0.2, 0.0)) == []
+    assert missed(policy(0.4, 0.31, 0.0)) == ["points above timer, the most from 200 to 1200 ms"]
+
+
+def spoken(part: str) -> tuple[set[str], set[str]]:
+    """Speakers and sentences of the recorded clips of a part."""
+    path = data_folder() / "speech" / "manifest.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no speech data at {path}: set VOICELOOP_DATA")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    chosen = [row for row in rows if part_of(row["speaker"]) == part]
+    return {row["speaker"] for row in chosen}, {row["text"] for row in chosen}
+
+
+def test_the_fit_and_the_test_share_no_speaker_no_voice_and_no_sentence_read() -> None:
+    fitted, tested = spoken("fit"), spoken("test")
+    for ours, theirs in zip(fitted, tested, strict=True):
+        assert ours and theirs and not ours & theirs
+    assert not set(VOICES["fit"]) & set(VOICES["test"])
+
+
+def splits_of(folder: Path) -> dict[str, str]:
+    found = {}
+    for source in SOURCES:
+        with gzip.open(folder / f"{source}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            records = [json.loads(line) for line in lines]
+        found |= {record["id"]: record["split"] for record in records}
+    return found
+
+
+def test_no_dialogue_that_a_model_learned_from_is_spoken() -> None:
+    folder = data_folder() / "dialogues"
+    if not folder.is_dir():
+        pytest.skip(f"no dialogues at {folder}: set VOICELOOP_DATA")
+    splits = splits_of(folder)
+    for part, split in SPLIT.items():
+        names = [turn.name for turn in scripted_turns(folder, part) if "#" in turn.name]
+        assert len(names) > 50 and split != "train"
+        assert {splits[name.rpartition("#")[0]] for name in names} == {split}
+
+
+def test_turns_that_nobody_says_in_training_are_unseen() -> None:
+    words_unknown = replace(a_turn(), words=None)
+    turns = marked([a_turn(), words_unknown], frozenset({("tea",)}))
+    assert [UNSEEN in turn.slices for turn in turns] == [True, False]
+    assert UNSEEN not in marked([a_turn()], frozenset({("a", "large", "tea")}))[0].slices
+
+
+def test_speakers_are_drawn_whole() -> None:
+    draws = bootstrap_by_speaker(["x", "x", "y"], 20, seed=1)
+    assert all(list(draw).count(0) == list(draw).count(1) for draw in draws)
+
+
+def test_words_are_revealed_late_and_never_ahead() -> None:
+    heard = replay(a_turn(), [Pause(1060, 1000, 1500, 500, None, None)])
+    flushed = next(words for words in heard if words.flushed)
+    assert flushed.words == ("a", "large") and flushed.at_ms == 1120
+    assert heard[-1].words == ("a", "large", "tea") and heard[-1].at_ms == 2020
+
+
+def test_a_spliced_hesitation_is_a_hold_of_its_length() -> None:
+    spliced = _spliced(a_turn(), 0, random.Random(1))
+    gap_ms = spliced.end_ms - 1900
+    assert 300 <= gap_ms <= 1200
+    start_ms, end_ms = spliced.holds[0]
+    assert end_ms - start_ms == pytest.approx(gap_ms) and abs(start_ms - 700) <= 40
+    assert spliced.words is not None and spliced.words[1].start_ms == pytest.approx(700 + gap_ms)
+    assert spliced.holds[1] == pytest.approx((1000 + gap_ms, 1500 + gap_ms))
+    assert len(spliced.samples) == pytest.approx(len(a_turn().samples) + gap_ms * MS, abs=1)
+
+
+def fit_set() -> list[HeardTurn]:
+    return [
+        HeardTurn(
+            a_turn(name=f"{i}"), (a_pause(1000, 1300 + 20 * i, "a large and"), a_pause(1900, None))
+        )
+        for i in range(30)
+    ]
+
+
+def test_the_fit_learns_that_an_open_word_holds_the_turn() -> None:
+    weights = fit(samples_of(fit_set(), with_p_end=False))
+    assert weights.open_word < -1 and weights.silence > 0
+
+
+def test_fitted_weights_survive_their_file() -> None:
+    sets = fit_both([], fit_set())
+    again = read_weights(as_toml(sets, ("made by a test",)))
+    found, made = again.without_p_end, sets.without_p_end
+    assert found.weights.open_word == pytest.approx(made.weights.open_word, abs=1e-3)
+    assert found.settings == made.settings and set(found.settings) == set(LONGEST_WAIT_MS)
+    assert again.draft_needed_ms == sets.draft_needed_ms
+
+
+def test_less_eager_settings_are_fitted_to_wait_longer() -> None:
+    settings = fit_both([], fit_set()).without_p_end.settings
+    ladder = [settings[name] for name in ("high", "auto", "medium", "low")]
+    thresholds = [setting.threshold for setting in ladder]
+    waits_ms = [setting.least_wait_ms for setting in ladder]
+    assert thresholds == sorted(thresholds) and waits_ms == sorted(waits_ms)
+    assert waits_ms[0] < waits_ms[-1]
+
+
+def test_a_weights_file_says_which_budgets_are_missed() -> None:
+    never = weight_sets(Weights(bias=-9.0, silence=1.0), threshold=9.0)
+    at_once = weight_sets(Weights(bias=9.0, silence=1.0), threshold=0.0)
+    kept, missed = (costs(fit_set(), sets, is_told=True)[1] for sets in (never, at_once))
+    assert kept.startswith("  auto: without hesitation 0.0% (budget 1.2%);")
+    assert missed.startswith("  auto: without hesitation 100.0% (budget 1.2%, MISSED);")
+
+
+def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
+    def told(since_ms: float, resumed_ms: float | None, p_end: float) -> HeardPause:
+        evidence = Evidence(("tea",), True, p_end)
+        return HeardPause(since_ms, since_ms + 60, resumed_ms, (Step(since_ms + 120, evidence),))
+
+    sets = weight_sets(Weights(bias=0.0, silence=2.0, p_end=1.0), threshold=1.0)
+    sure = [HeardTurn(a_turn(), (told(1900, None, 0.5),))] * 3  # waits 500 ms
+    doubtful = [HeardTurn(a_turn(), (told(1000, 1500, 0.3),))] * 2  # waits 924 ms
+    assert draft_needed_ms([*sure, doubtful[0]], sets) == 920
+    assert draft_needed_ms([*sure, *doubtful], sets) == 920
+
+
+def test_a_turn_in_a_call_knows_how_its_caller_pauses() -> None:
+    def habits() -> list[float | None]:
+        pauses = [pause for turn in in_calls(fit_set()) for pause in turn.pauses]
+        return [step.evidence.habit_ms for pause in pauses for step in pause.steps]
+
+    assert None in habits() and len(set(habits())) > 5
+    assert habits() == habits()
+
+
+def test_a_past_of_short_answers_tells_nothing_of_how_its_caller_pauses() -> None:
+    def habits(text: str) -> set[float | None]:
+        pauses = (a_pause(1000, 1300, "yes"), a_pause(1900, None, text))
+        others = [HeardTurn(a_turn(name=f"{i}"), pauses) for i in range(20)]
+        heard = [pause for turn in in_calls(others) for pause in turn.pauses]
+        return {step.evidence.habit_ms for pause in heard for step in pause.steps}
+
+    assert habits("yes please") == {None}
+    assert habits("yes please thanks") == {None, 300.0}

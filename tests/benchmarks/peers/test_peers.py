@@ -1,0 +1,100 @@
+"""The parts of the peer comparison that decide its figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.peers.__main__ import bars_of, figures_of, judged_of
+from benchmarks.peers.call import MeasuredTurn, silent_after
+from benchmarks.peers.stub_services import KnownTurn, words_inside
+
+HZ = 16_000
+RNG = np.random.default_rng(1)
+TURN = KnownTurn(
+    (RNG.normal(0, 3000, 2 * HZ)).astype(np.int16),
+    (("one", 100.0, 500.0), ("two", 600.0, 1000.0), ("three", 1200.0, 1800.0)),
+)
+
+
+def part(from_ms: int, to_ms: int, rate_hz: int = HZ) -> np.ndarray:
+    samples = TURN.samples[from_ms * HZ // 1000 : to_ms * HZ // 1000]
+    if rate_hz == HZ:
+        return samples
+    at = np.arange(len(samples) * rate_hz // HZ) * HZ / rate_hz
+    return np.interp(at, np.arange(len(samples)), samples).astype(np.int16)
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "to_ms", "words"),
+    [(0, 2000, "one two three"), (0, 1100, "one two"), (550, 1900, "two three"), (0, 250, "")],
+)
+def test_the_recognizer_knows_the_words_in_the_audio_and_no_others(
+    from_ms: int, to_ms: int, words: str
+) -> None:
+    assert " ".join(words_inside(TURN, part(from_ms, to_ms), HZ)) == words
+
+
+def test_audio_may_come_in_a_room_and_at_another_rate() -> None:
+    quiet = RNG.normal(0, 10, 24_000).astype(np.int16)
+    padded = np.concatenate([quiet, part(0, 1100, 24_000), quiet])
+    assert words_inside(TURN, padded, 24_000) == ("one", "two")
+
+
+def test_audio_of_nothing_has_no_words() -> None:
+    assert words_inside(TURN, np.zeros(HZ, dtype=np.int16), HZ) == ()
+    assert words_inside(TURN, RNG.normal(0, 3000, HZ).astype(np.int16), HZ) == ()
+
+
+def test_an_agent_is_silent_at_its_first_break() -> None:
+    assert silent_after([20.0, 40.0, 200.0, 900.0]) == 200.0
+    assert silent_after([]) == 0.0
+
+
+def turns(gap_ms: float | None, *, cut: bool = False) -> list[MeasuredTurn]:
+    interrupted = MeasuredTurn("b", "barge-in", None, False, True, 200.0, 240.0)
+    kinds = ("plain", "hesitation")
+    return [MeasuredTurn("a", kind, gap_ms, cut, True) for kind in kinds] + [interrupted]
+
+
+def test_the_better_peer_sets_the_bar() -> None:
+    figures = {
+        "voiceloop": figures_of(turns(220.0)),
+        "pipecat": figures_of(turns(340.0)),
+        "livekit-tuned": figures_of(turns(310.0)),
+    }
+    missed = {bar.name for bar in bars_of(figures, "voiceloop") if not bar.holds}
+    assert missed == {"voiceloop: gap p50, 0.7 of the better peer"}
+    figures["livekit-tuned"] = figures_of(turns(320.0))
+    assert all(bar.holds for bar in bars_of(figures, "voiceloop"))
+
+
+def test_a_cut_turn_has_no_gap_and_counts() -> None:
+    own = figures_of(turns(None, cut=True))
+    assert own["plain"]["cut"] == 100.0 and own["plain"]["gap_ms"]["n"] == 0
+    figures = {"voiceloop": own, "pipecat": figures_of(turns(1.0))}
+    bars = {bar.name: bar for bar in bars_of(figures, "voiceloop")}
+    assert not bars["voiceloop: turns cut, plain: the better peer"].holds
+
+
+def test_a_turn_without_an_answer_misses_its_bar() -> None:
+    silent = [MeasuredTurn("a", "hesitation", None, False, False), *turns(200.0)]
+    bars = {bar.name: bar for bar in bars_of({"voiceloop": figures_of(silent)}, "voiceloop")}
+    assert bars["voiceloop: unanswered turns"].value == 1
+    assert not bars["voiceloop: unanswered turns"].holds
+
+
+def test_every_variant_is_held_against_the_same_bars() -> None:
+    figures = {
+        "voiceloop": figures_of(turns(340.0)),
+        "voiceloop-eager": figures_of(turns(210.0, cut=False)),
+        "pipecat": figures_of(turns(320.0)),
+    }
+    assert judged_of(tuple(reversed(figures))) == ["voiceloop", "voiceloop-eager"]
+    assert judged_of(("pipecat",)) == []
+    default, eager = (bars_of(figures, name) for name in judged_of(tuple(figures)))
+    assert all(bar.holds for bar in eager)
+    assert not all(bar.holds for bar in default)
+    assert [bar.name.removeprefix("voiceloop: ") for bar in default] == [
+        bar.name.removeprefix("voiceloop-eager: ") for bar in eager
+    ]

@@ -1,0 +1,105 @@
+"""The bundled call holds what a demo must show, and expected words are judged fairly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clients.call.script import load_call, load_utterances, missing_words, words_found
+from clients.errors import CallScriptError, RecordingError
+
+SCRIPT = load_call()
+
+
+def test_the_bundled_call_has_its_turns() -> None:
+    assert len(SCRIPT.turns) >= 6
+    assert any(turn.after == "barge_in" for turn in SCRIPT.turns)
+    assert any(len(turn.text.split()) == 1 for turn in SCRIPT.turns)
+    assert all(turn.expect for turn in SCRIPT.turns)
+    assert any(
+        word.isdigit() and len(word) >= 4 for t in SCRIPT.turns for w in t.expect for word in w
+    )
+
+
+@pytest.mark.parametrize("voice", SCRIPT.voices)
+def test_every_voice_hesitates_once_for_600_to_900_ms_and_nowhere_else(voice: str) -> None:
+    for utterance in load_utterances(SCRIPT, voice, 16_000):
+        lengths = [(end - begin) / 16.0 for begin, end in utterance.hesitations]
+        if "|" in utterance.turn.text:
+            assert len(lengths) == 1
+            assert 600 <= lengths[0] <= 900
+        else:
+            assert lengths == []
+
+
+@pytest.mark.parametrize("voice", SCRIPT.voices)
+def test_truth_lies_inside_the_recording_in_every_voice(voice: str) -> None:
+    for utterance in load_utterances(SCRIPT, voice, 24_000):
+        assert 0 <= utterance.onset < utterance.end <= len(utterance.recording.samples)
+        assert utterance.onset <= 0.1 * 24_000  # no silence that would delay a barge-in
+
+
+def test_an_unknown_voice_or_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CallScriptError, match="expected a voice of slt"):
+        load_utterances(SCRIPT, "kal", 16_000)
+    with pytest.raises(RecordingError, match="expected a FLAC file"):
+        load_utterances(SCRIPT, "slt", 16_000, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("turns = 3 = 4", "found a mistake"),
+        ("title = 'x'", r"expected \[\[turns\]\]"),
+        ("[[turns]]\nname = 'a'", "expected 'text' in turn 1"),
+        (
+            "[[turns]]\nname='a'\ntext='a'\nfile='a'\nafter='noon'\nexpect=[]",
+            "found 'noon'",
+        ),
+    ],
+)
+def test_a_script_that_lacks_something_is_refused(tmp_path: Path, text: str, found: str) -> None:
+    path = tmp_path / "call.toml"
+    path.write_text(text)
+    with pytest.raises(CallScriptError, match=found):
+        load_call(path)
+
+
+def test_an_absent_script_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CallScriptError, match="found none"):
+        load_call(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "555-0142",
+        "five five five, zero one four two.",
+        "555 oh one 42",
+        "Five five five 0142, right?",
+    ],
+)
+def test_digits_match_however_they_are_written(answer: str) -> None:
+    assert missing_words((("5550142",),), answer) == []
+
+
+def test_digits_across_other_words_do_not_match() -> None:
+    assert missing_words((("5550142",),), "five five five and then zero one four two") != []
+
+
+def test_every_list_needs_one_of_its_words() -> None:
+    expect = (("latte",), ("muffin", "cake"))
+    assert missing_words(expect, "A latte and two Muffins.") == []
+    assert missing_words(expect, "A latte, sure.") == ["muffin/cake"]
+    assert words_found(expect, "cake") == ["cake"]
+
+
+def test_words_match_whole_words_only() -> None:
+    assert missing_words((("six",),), "sixty") == ["six"]
+    assert missing_words((("6",),), "6 pm") == []
+    assert missing_words((("4",),), "14 dollars") == ["4"]
+
+
+def test_a_long_list_is_shortened_in_the_message() -> None:
+    assert missing_words((("a", "b", "c", "d"),), "") == ["a/b/c/…"]

@@ -1,0 +1,72 @@
+"""The scale search for int4: the function stays, the error shrinks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.engine import Engine
+from engine.load.calibrate import ScaledCheckpoint, calibrate, search_scale
+from engine.load.loader import Checkpoint, read_config
+from engine.load.quant import quantize_int4
+from engine.model import Decoder
+from engine.types import ConfigError, EngineConfig
+
+TOKENS = [5 + (i * i * 7) % 90 for i in range(60)]
+
+
+def test_scales_follow_the_inputs_that_matter() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(32, 64, generator=generator)
+    inputs = torch.randn(200, 64, generator=generator)
+    inputs[:, ::16] *= 50
+
+    def error(scale: torch.Tensor) -> float:
+        rounded = quantize_int4(weight * scale, 32).dense() / scale
+        return float((inputs @ (rounded - weight).T).square().mean())
+
+    scale = search_scale(weight, inputs)
+    assert error(scale) < 0.5 * error(torch.ones(64))
+    assert scale[::16].min() > scale[1::16].max()
+
+
+def test_folded_scales_change_nothing_but_rounding(tiny_model: Path) -> None:
+    config, checkpoint = read_config(tiny_model), Checkpoint(tiny_model)
+
+    def decoder(source: Checkpoint) -> Decoder:
+        return Decoder(source, config, dtype="fp32", quant=None, device="cpu", context_length=64)
+
+    scales = calibrate(decoder(checkpoint), TOKENS)
+    assert not torch.allclose(scales[0].qkv, torch.ones_like(scales[0].qkv))
+    plain = Engine(*text_and(tiny_model, decoder(checkpoint)))
+    folded = Engine(*text_and(tiny_model, decoder(ScaledCheckpoint(checkpoint, scales))))
+    from engine.quality import log_probabilities
+
+    expected, found = (log_probabilities(engine, TOKENS) for engine in (plain, folded))
+    assert torch.allclose(found, expected, atol=1e-3)
+
+
+def text_and(folder: Path, decoder: Decoder):  # type: ignore[no-untyped-def]
+    from engine.text.text import Text
+
+    return Text(folder, (2,)), decoder, EngineConfig(dtype="fp32", kv_tokens=128)
+
+
+def test_loading_with_a_calibration_text(tiny_model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("I would like to book a table for four on Friday evening, please.")
+    config = EngineConfig(dtype="fp32", quant="int4", calibration_text=text, kv_tokens=128)
+    assert Engine.load(tiny_model, config).text.vocab_size > 0
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\xff"])
+def test_a_calibration_text_that_is_none_is_refused(
+    tiny_model: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match="calibration_text: expected"):
+        Engine.load(tiny_model, EngineConfig(quant="int4", calibration_text=path, kv_tokens=128))
+    with pytest.raises(ConfigError, match="expected quant int4"):
+        EngineConfig(quant="int8", calibration_text=path)

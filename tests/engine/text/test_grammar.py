@@ -1,0 +1,319 @@
+"""Replies under a JSON schema or a tool's, drafted or not."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.engine import Engine
+from engine.text.grammar import GrammarCompiler, OfferedCalls
+from engine.text.text import Text
+from engine.text.tool_calls import NOTATIONS
+from engine.types import (
+    Done,
+    DraftCall,
+    GrammarError,
+    InvalidRequest,
+    SamplingParams,
+    TextDelta,
+    ToolCall,
+)
+
+pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
+
+MakeEngine = Callable[..., Engine]
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "day": {"enum": ["Friday", "Sunday"]},
+            "people": {"type": "integer", "minimum": 1, "maximum": 12},
+        },
+        "required": ["day", "people"],
+        "additionalProperties": False,
+    }
+)
+
+
+def answer(engine: Engine, params: SamplingParams) -> tuple[str, str]:
+    branch = engine.branch("b")
+    branch.commit([5, 6, 7], params)
+    text, reason = "", ""
+    while engine.has_work():
+        for event in engine.step():
+            if isinstance(event, TextDelta):
+                text += event.text
+            elif isinstance(event, Done):
+                reason = event.finish_reason
+    branch.close()
+    return text, reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reply_under_a_schema_is_valid_whoever_drafts(make_engine: MakeEngine, seed: int) -> None:
+    params = SamplingParams(max_tokens=120, temperature=1.0, seed=seed, json_schema=SCHEMA)
+    text, reason = answer(make_engine(), params)
+    booking = json.loads(text)
+    assert reason == "stop"
+    assert booking["day"] in ("Friday", "Sunday") and 1 <= booking["people"] <= 12
+    for drafter in ({"ngram_draft": True}, {"self_draft_layers": 1}):
+        assert answer(make_engine(**drafter), params) == (text, reason)
+
+
+@pytest.mark.parametrize("schema", ["{", '{"type": "no such type"}', '{"$ref": "#/nowhere"}'])
+def test_a_schema_that_does_not_compile_is_refused_and_hurts_nobody(
+    make_engine: MakeEngine, schema: str
+) -> None:
+    engine = make_engine()
+    branch = engine.branch("b")
+    with pytest.raises(GrammarError, match="expected a JSON schema"):
+        branch.commit([5, 6], SamplingParams(json_schema=schema))
+    branch.commit([5, 6], SamplingParams(max_tokens=2))
+    assert engine.has_work()
+    branch.close()
+    engine.check_integrity()
+
+
+TOOLS = json.dumps(
+    [
+        {"name": "book_table", "parameters": json.loads(SCHEMA)},
+        {"name": "hang_up", "parameters": {}},
+    ]
+)
+
+
+@pytest.mark.parametrize("drafter", [{}, {"ngram_draft": True}, {"self_draft_layers": 1}])
+def test_a_forced_reply_is_one_call_of_one_of_the_tools(
+    make_engine: MakeEngine, drafter: dict[str, object]
+) -> None:
+    engine = make_engine(**drafter)
+    params = SamplingParams(max_tokens=120, temperature=1.0, seed=3, forced_tools=TOOLS)
+    engine.branch("b").commit([5, 6, 7], params)
+    events = []
+    while engine.has_work():
+        events += engine.step()
+    call, done = events
+    assert isinstance(call, ToolCall) and isinstance(done, Done)
+    if call.name == "book_table":
+        assert set(json.loads(call.arguments_json)) == {"day", "people"}
+    else:
+        assert (call.name, call.arguments_json) == ("hang_up", "{}")
+    assert done.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("tools", "sentence"),
+    [
+        ("[", "expected tools as JSON"),
+        ("[]", "expected a list of tools"),
+        ('[{"name": "a", "parameters": {"type": "nonsense"}}]', "parameters compile"),
+    ],
+)
+def test_tools_that_cannot_be_forced_are_refused(
+    make_engine: MakeEngine, tools: str, sentence: str
+) -> None:
+    branch = make_engine().branch("b")
+    with pytest.raises(GrammarError, match=sentence):
+        branch.commit([5, 6], SamplingParams(forced_tools=tools))
+
+
+def test_a_checkpoint_without_a_call_notation_forces_no_tool(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.notation = None
+    with pytest.raises(GrammarError, match="knows tool calls"):
+        engine.branch("b").commit([5, 6], SamplingParams(forced_tools=TOOLS))
+
+
+def test_a_schema_and_forced_tools_exclude_each_other() -> None:
+    with pytest.raises(InvalidRequest, match="json_schema"):
+        SamplingParams(json_schema=SCHEMA, forced_tools=TOOLS)
+
+
+Told = tuple[str, list[tuple[str, object]], Done]
+
+
+def reply_of(engine: Engine, params: SamplingParams, prompt: tuple[int, ...] = (5, 6, 7)) -> Told:
+    branch = engine.branch("b")
+    branch.commit(list(prompt), params)
+    found = told(engine)
+    branch.close()
+    return found
+
+
+def told(engine: Engine) -> Told:
+    """What a committed reply comes to: its text, its calls, its end."""
+    text, calls, ends = "", list[tuple[str, object]](), list[Done]()
+    while engine.has_work():
+        for event in engine.step():
+            match event:
+                case TextDelta():
+                    text += event.text
+                case ToolCall():
+                    calls.append((event.name, json.loads(event.arguments_json)))
+                case Done():
+                    ends.append(event)
+    (done,) = ends
+    return text, calls, done
+
+
+def may_call(seed: int, **changes: object) -> SamplingParams:
+    offered = {"max_tokens": 100, "temperature": 1.0, "seed": seed, "offered_tools": TOOLS}
+    return SamplingParams(**{**offered, **changes})  # type: ignore[arg-type]
+
+
+# With these seeds the tiny model opens a call, among other things.
+@pytest.mark.parametrize("seed", [5, 15, 16])
+def test_a_call_in_a_reply_that_may_speak_is_bound_whoever_drafts(
+    make_engine: MakeEngine, seed: int
+) -> None:
+    text, calls, done = reply_of(make_engine(), may_call(seed))
+    ((name, arguments),) = calls
+    assert done.error is None
+    if name == "book_table":
+        assert isinstance(arguments, dict)
+        assert arguments["day"] in ("Friday", "Sunday") and 1 <= arguments["people"] <= 12
+    else:
+        assert (name, arguments) == ("hang_up", {})
+    for drafter in ({"ngram_draft": True}, {"self_draft_layers": 1}):
+        found = reply_of(make_engine(**drafter), may_call(seed))
+        assert found[:2] == (text, calls)
+        assert found[2].finish_reason == done.finish_reason
+    before, unbound, _ = reply_of(make_engine(), may_call(seed, offered_tools=None))
+    assert not unbound and before != text
+    n_before = next(i for i, (a, b) in enumerate(zip(before + "\0", text, strict=False)) if a != b)
+    assert 0 < n_before < len(text)  # it speaks before the call, and is free again behind it
+
+
+@pytest.mark.parametrize("seed", [31, 35, 54, 56])
+@pytest.mark.parametrize("answered", [(8, 9, 10, 11), (8, 12, 10, 11)], ids=["same", "changed"])
+def test_a_drafted_call_is_kept_or_verified_without_changing_the_reply(
+    make_engine: MakeEngine, seed: int, answered: tuple[int, ...]
+) -> None:
+    engine, params = make_engine(), may_call(seed)
+    *expected, plain = reply_of(make_engine(), params, answered)
+    branch = engine.branch("b")
+    branch.stage([8, 9])
+    draft = branch.speculate([10, 11], params)
+    n_called = 0
+    while engine.has_work():
+        n_called += sum(isinstance(event, DraftCall) for event in engine.step())
+    branch.commit(list(answered), params, draft=draft)
+    *found, done = told(engine)
+    assert n_called == 1 and len(expected[1]) == 1
+    assert (found, done.finish_reason) == (expected, plain.finish_reason)
+
+
+def test_what_was_drafted_behind_the_mark_of_a_call_is_verified_too(
+    make_engine: MakeEngine,
+) -> None:
+    engine, params = make_engine(), may_call(5)
+    branch = engine.branch("b")
+    branch.commit([5, 6, 7], params)
+    told(engine)
+    tokens = branch.sequence.tokens[3:]
+    mark = tokens.index(engine.text.tokenizer.token_to_id("<tool_call>"))
+    branch.close()
+    other = engine.branch("other")
+    reply = engine.new_reply(3, params)
+    other.commit([5, 6, 7], params)
+    assert other.reply is not None and reply.params == other.reply.params
+    other.reply.proposals = tokens[: mark + 12]
+    n_steps = 0
+    while other.reply is not None and len(other.reply.tokens) < mark + 12:
+        engine.step()
+        n_steps += 1
+    assert n_steps == 2  # up to the mark, and what follows it under its grammar
+    told(engine)
+    assert other.sequence.tokens[3:] == tokens
+
+
+def test_tools_whose_parameters_do_not_compile_bind_the_name_alone(make_engine: MakeEngine) -> None:
+    tools = '[{"name": "hang_up", "parameters": {"properties": {"a": {"type": "nonsense"}}}}]'
+    assert takes(make_engine(), tools, '{"name": "hang_up", "arguments": {"any": 1}}')
+    assert not takes(make_engine(), tools, '{"name": "book_table", "arguments": {}}')
+
+
+def takes(engine: Engine, tools: str, call: str) -> bool:
+    """Whether an opened call may be written so, in the tokenizer's own tokens, and then ends."""
+    text = engine.text
+    return _takes(GrammarCompiler(text, text.vocab_size), text, tools, call)
+
+
+def _takes(compiler: GrammarCompiler, text: Text, tools: str, call: str) -> bool:
+    hermes = NOTATIONS["<tool_call>"]
+    offered = compiler.offered(SamplingParams(offered_tools=tools), hermes)
+    assert isinstance(offered, OfferedCalls)
+    grammar = offered.begin()
+    assert grammar is not None
+    try:
+        for token in text.encode(call + hermes.close):
+            assert not grammar.is_over
+            grammar.advance(token)
+    except GrammarError:
+        return False
+    return grammar.is_over
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '{"name": "book_table", "arguments": {"day": "Friday", "people": 4}}',
+        '\n{"name": "book_table", "arguments": {"day": "Friday", "people": 4}}\n',
+        '{"name":"book_table","arguments":{"day":"Friday","people":4}}',
+        '{"name": "hang_up", "arguments": {}}',
+    ],
+)
+def test_a_call_may_be_written_with_spaces_or_without(make_engine: MakeEngine, call: str) -> None:
+    assert takes(make_engine(), TOOLS, call)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '{"name": "book", "arguments": {}}',
+        '{"name": "book_table", "arguments": {"day": "Friday"}}',
+        '{"name": "book_table", "arguments": {"day": "Monday", "people": 4}}',
+        '{"name": "hang_up", "arguments": {"a": 1}}',
+        '{"name": "hang_up"}',
+        '\n\n\n{"name": "hang_up", "arguments": {}}',
+    ],
+)
+def test_no_other_call_may_be_written(make_engine: MakeEngine, call: str) -> None:
+    assert not takes(make_engine(), TOOLS, call)
+
+
+def test_a_tokenizer_that_spells_json_with_more_spaces_may_write_it_so() -> None:
+    text = Text(Path(__file__).parents[3] / "engine" / "embedded" / "agent")
+    call = '{"name": "book_table", "arguments": {"day": "Friday", "people": 4}}'
+    spelled = "".join(text.tokenizer.decode([token]) for token in text.encode(call))
+    assert spelled.replace('" arguments', '"arguments') != spelled  # it is such a tokenizer
+    compiler = GrammarCompiler(text, text.vocab_size)
+    assert _takes(compiler, text, TOOLS, call)
+    assert not _takes(compiler, text, TOOLS, call.replace("book_table", "table"))
+
+
+def test_a_call_cut_off_by_the_replys_limit_is_no_call_and_no_error(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    branch = engine.branch("b")
+    branch.commit([5, 6, 7], may_call(5))
+    text, calls, _ = told(engine)
+    assert calls
+    mark = engine.text.tokenizer.token_to_id("<tool_call>")
+    n_before = branch.sequence.tokens[3:].index(mark)
+    for n_more in (1, 2, 8):
+        cut, none, done = reply_of(make_engine(), may_call(5, max_tokens=n_before + n_more))
+        assert text.startswith(cut) and not none
+        assert (done.finish_reason, done.error) == ("length", None)
+
+
+def test_without_the_package_calls_are_not_bound_and_replies_go_on(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    unbound = reply_of(make_engine(), may_call(5, offered_tools=None))
+    assert reply_of(make_engine(), may_call(5))[:2] == unbound[:2]

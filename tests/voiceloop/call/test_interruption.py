@@ -1,0 +1,272 @@
+"""What a caller who speaks over the agent hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.callers import RATE_HZ, Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, quiet, tone
+from voiceloop.agent import AgentConfig, BargeIn
+from voiceloop.call.interruption import Interruption
+from voiceloop.listening.events import Activity
+from voiceloop.reply.playout import CAREFUL_LEAD_MS, DUCK_GAIN, LEAD_MS, Pacer, Playout
+from voiceloop.telemetry import Metrics
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+LONG = "Once upon a time there was a cafe that had everything, and everybody came to eat there."
+
+
+async def test_a_caller_who_barges_in_hears_silence_before_it_is_decided(clock: Clock) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", "something else now"], ms_per_word=400),
+        language_model=FakeLanguageModel([LONG]),
+    )
+    agent = AgentConfig(barge_in=BargeIn(least_words=3, words_ms=450))
+    async with Caller(clock, backends, agent, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(800)
+        onset_s = clock()
+        await caller.say(1500)
+        (decided,) = caller.of("input_audio_buffer.speech_started")[1:]
+        last = max(
+            r.at_s for r in caller.of("response.output_audio.delta") if r.at_s < decided.at_s
+        )
+    assert 1000 * (last - onset_s) <= 180  # the fade
+    assert 1000 * (decided.at_s - onset_s) >= 300
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(
+    clock: Clock, truncates: bool
+) -> None:
+    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.")
+    recognizer = FakeRecognizer(["i want a latte", "with oat milk"], ms_per_word=200)
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(120)
+        onset_s = clock()
+        speaking = asyncio.create_task(caller.say(700))
+        await caller.wait_for("input_audio_buffer.speech_started", count=2)
+        if truncates:  # as a client does that flushes
+            (item,) = (r.event["item"] for r in caller.of("response.output_item.added"))
+            place = {"item_id": item["id"], "content_index": 0}
+            played_ms = int(caller.audio_ms()) - 20
+            caller.send("conversation.item.truncate", **place, audio_end_ms=played_ms)
+            await caller.wait_for("conversation.item.truncated")
+        await speaking
+        await caller.listen_until("response.done", count=2)
+        messages = caller.session.protocol.conversation.messages()
+    assert caller.statuses() == ["cancelled", "completed"]
+    started, done = caller.of("input_audio_buffer.speech_started")[1], caller.of("response.done")[0]
+    assert caller.transport.received.index(started) < caller.transport.received.index(done)
+    assert started.at_s - onset_s <= 0.18  # no word is waited for
+    assert [(m.role, m.content) for m in messages] == [
+        ("user", "i want a latte with oat milk"),
+        ("assistant", "You said i want a latte with oat milk."),
+    ]
+
+
+@pytest.mark.parametrize(("soft_ms", "loud_ms", "is_taken_back"), [
+    (0, 70, False), (90, 70, False), (0, 170, True), (90, 170, True),
+])  # fmt: skip
+async def test_a_fresh_answer_is_held_at_a_short_sound_and_taken_back_at_a_voice(
+    clock: Clock, soft_ms: float, loud_ms: float, is_taken_back: bool
+) -> None:
+    recognizer = FakeRecognizer()
+    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
+    backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(100)
+        soft, loud = tone(soft_ms, RATE_HZ, amplitude=120), tone(loud_ms, RATE_HZ)
+        onset_s = clock()
+        await caller.play(np.concatenate((soft, loud)))
+        await caller.wait_quietly(6000)
+    silent = [b - a for a, b in pairwise([r.at_s for r in caller.of("response.output_audio.delta")
+              if onset_s <= r.at_s < onset_s + 0.6])]  # fmt: skip
+    if is_taken_back:
+        assert caller.statuses()[0] == "cancelled"
+    else:
+        assert caller.statuses() == ["completed"]
+        assert (max(silent) > 0.2) == (soft_ms + loud_ms >= 128)  # held at once, given back
+
+
+async def test_a_bug_in_a_turn_costs_the_turn_and_not_the_call(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reply(messages: object) -> str:
+        return LONG
+
+    voice = FakeVoice()
+    backends = instant_backends(language_model=FakeLanguageModel(reply), voice=voice)
+    async with Caller(clock, backends) as caller:
+        voice.open = None  # type: ignore[assignment,method-assign]
+        await caller.say(800)
+        await caller.listen_until("response.done")
+        del voice.open
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2, limit_ms=20_000)
+    assert caller.statuses() == ["failed", "completed"]
+    assert "found a bug" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("speech_ms", "silence_ms", "echoes", "is_careful"),
+    [(64, 0, False, True), (64, 32, False, False), (640, 0, True, False)],
+)
+def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
+    speech_ms: float, silence_ms: float, echoes: bool, is_careful: bool
+) -> None:
+    interruption = Interruption(BargeIn(duck_ms=96), Metrics(), lambda: 0.0)
+    pacer = Pacer(8000)
+    turn: Any = SimpleNamespace(
+        playout=Playout(pacer, lambda chunk: None, lambda: 0.0),
+        utterance=SimpleNamespace(text=SimpleNamespace(said_lately="once upon a time")),
+        remaining_ms=None,
+    )
+    if echoes:  # on a speakerphone the agent hears itself
+        interruption.observe_words(("upon", "a", "time"))
+        interruption.judge(Activity(0.0, 400.0, 300.0, 0.0), turn)
+        interruption.reset()
+    interruption.suspect(turn, 40.0)
+    assert interruption.judge(Activity(0.0, speech_ms, silence_ms, 0.0), turn) is None
+    pacer.push(np.zeros(8000, np.int16))
+    while pacer.next_chunk(0.0) is not None:
+        pass
+    assert pacer.sent_ms == (CAREFUL_LEAD_MS if is_careful else LEAD_MS)
+
+
+@pytest.mark.parametrize(
+    ("lasting_ms", "hears_itself", "level"),
+    [(40.0, False, 1.0), (64.0, False, DUCK_GAIN), (128.0, False, 0.0), (300.0, True, 1.0)],
+)
+def test_a_sound_that_has_lasted_long_enough_ducks_or_holds_at_its_first_loud_window(
+    lasting_ms: float, hears_itself: bool, level: float
+) -> None:
+    interruption = Interruption(BargeIn(), Metrics(), lambda: 0.0)
+    interruption._judge.hears_itself = hears_itself
+    pacer = Pacer(8000)
+    turn: Any = SimpleNamespace(playout=Playout(pacer, lambda chunk: None, lambda: 0.0))
+    pacer.push(np.full(8000, 1000, np.int16))
+
+    def level_at(now_s: float) -> int:
+        chunks = []
+        while (chunk := pacer.next_chunk(now_s)) is not None:
+            chunks.append(chunk)
+        return int(chunks[-1].samples[-1]) if chunks else 0
+
+    interruption.suspect(turn, lasting_ms)
+    assert level_at(0.0) == round(1000 * level)
+    interruption.suspect(turn, None)  # no speech came of it
+    assert level_at(0.3) == 1000
+
+
+def heard_levels(caller: Caller, from_s: float) -> list[tuple[float, float]]:
+    """(ms since `from_s`, loudness) of each 5 ms as a client without a buffer plays them."""
+    found, play_s = [], 0.0
+    for received in caller.of("response.output_audio.delta"):
+        samples = np.frombuffer(base64.b64decode(received.event["delta"]), "<i2").astype(float)
+        play_s = max(play_s, received.at_s)
+        for start in range(0, len(samples), 120):
+            level = float(np.sqrt(np.mean(samples[start : start + 120] ** 2)))
+            found.append((1000 * (play_s + start / 24_000 - from_s), level))
+        play_s += len(samples) / 24_000
+    return found
+
+
+@pytest.mark.parametrize("wait_ms", [500, 507, 513, 522])
+async def test_a_caller_over_the_agent_hears_it_ducked_within_120_ms_and_then_silent(
+    clock: Clock, wait_ms: float
+) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", ""]), language_model=FakeLanguageModel([LONG])
+    )
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(wait_ms)
+        onset_s = clock()
+        await caller.say(300)
+        await caller.wait_quietly(1500)
+    levels = heard_levels(caller, onset_s)
+    loud = max(level for _, level in levels)
+    last_loud_ms = max(ms for ms, level in levels if ms < 300 and level > 0.6 * loud)
+    assert last_loud_ms <= 120
+    ducked = [ms for ms, level in levels if last_loud_ms < ms < 200 and level > 0.2 * loud]
+    assert ducked  # quieter, before it is silent
+    assert max(ms for ms, level in levels if ms < 450 and level > 0.01 * loud) <= 200
+    assert max(level for ms, level in levels if ms > 700) == pytest.approx(loud, rel=0.02)
+
+
+async def click(caller: Caller, soft_ms: float = 80.0) -> float:
+    """A soft sound for long enough to duck the agent, loud in one window of the detector's.
+
+    Returns when the soft sound began.
+    """
+    await caller.wait_quietly((4 - soft_ms - caller.sent_ms) % 32)
+    onset_s = caller.clock()
+    soft, loud = tone(soft_ms, RATE_HZ, amplitude=120), tone(20, RATE_HZ)
+    await caller.play(np.concatenate((soft, loud, quiet(12, RATE_HZ))))
+    return onset_s
+
+
+def loudest_between(levels: list[tuple[float, float]], from_ms: float, to_ms: float) -> float:
+    return max((level for ms, level in levels if from_ms <= ms < to_ms), default=0.0)
+
+
+@pytest.mark.parametrize(("soft_ms", "is_held"), [(80, False), (120, True)])
+async def test_what_a_click_did_is_lifted_where_the_client_sends_nothing_after_it(
+    clock: Clock, soft_ms: float, is_held: bool
+) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story"]), language_model=FakeLanguageModel([LONG])
+    )
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        onset_s = await click(caller, soft_ms)
+        await asyncio.sleep(1.5)
+    levels = heard_levels(caller, onset_s)
+    loud = loudest_between(levels, -300, 0)
+    assert loudest_between(levels, 200, 300) < 0.5 * loud
+    assert (loudest_between(levels, 200, 300) == 0.0) == is_held
+    assert loudest_between(levels, 750, 850) == pytest.approx(loud, rel=0.02)
+
+
+async def test_a_click_over_the_next_reply_is_lifted_after_a_caller_began_over_the_last_one(
+    clock: Clock,
+) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", "and another one please"]),
+        language_model=FakeLanguageModel(["Sure here.", LONG]),
+    )
+    async with Caller(clock, backends, chunk_ms=20) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(440)  # 100 ms are left of the reply: it ends while it is judged
+        await caller.say(900)
+        await caller.listen_until("response.created", count=2)
+        await caller.wait_quietly(700)
+        onset_s = await click(caller)
+        turn = caller.session._floor._turn
+        assert turn is not None and turn.playout.pacer._target_gain == DUCK_GAIN
+        await caller.wait_quietly(600)
+        assert turn.playout.pacer._target_gain == 1.0
+    assert caller.statuses()[0] == "completed"
+    levels = heard_levels(caller, onset_s)
+    loud = loudest_between(levels, -300, 0)
+    assert loudest_between(levels, 350, 450) == pytest.approx(loud, rel=0.02)

@@ -1,0 +1,294 @@
+"""/v1/audio/speech and /v1/audio/transcriptions: forms, bounds, failures."""
+
+from __future__ import annotations
+
+import io
+import sys
+import wave
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fakes import (
+    EnergyVad,
+    FakeLanguageModel,
+    FakeRecognizer,
+    FakeVoice,
+    FakeVoiceStream,
+    Fault,
+    SpeechProbability,
+    quiet,
+    utterance,
+)
+from tests.voiceloop.http_client import http_client
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
+from voiceloop.config import Config, Limits
+from voiceloop.errors import InvalidRequest
+from voiceloop.http import transcription as transcription_api
+from voiceloop.http.compressed_audio import ENCODINGS, Encoder, container_of, decode_audio
+from voiceloop.http.speech import parse_speech
+
+SPEECH = "/v1/audio/speech"
+TRANSCRIPTIONS = "/v1/audio/transcriptions"
+SAY: dict[str, Any] = {"model": "tts-1", "input": "Good morning to you.", "voice": "alloy"}
+
+
+def wav(samples: np.ndarray, rate_hz: int = 16_000) -> bytes:
+    data = io.BytesIO()
+    with wave.open(data, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate_hz)
+        file.writeframes(samples.astype("<i2").tobytes())
+    return data.getvalue()
+
+
+def caller(n_utterances: int = 1) -> np.ndarray:
+    """Utterances of one second with a second of silence around each, 16 kHz."""
+    parts = [quiet(1000, 16_000)]
+    for _ in range(n_utterances):
+        parts += [utterance(1000, 16_000), quiet(1000, 16_000)]
+    return np.concatenate(parts)
+
+
+def backends(**voice: Any) -> tuple[Backends, FakeVoice]:
+    fake = FakeVoice(**voice)
+    return Backends(FakeRecognizer(("well hello", "and goodbye")), FakeLanguageModel(), fake), fake
+
+
+@pytest.fixture(autouse=True)
+def loudness_for_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcription_api, "Vad", EnergyVad)
+
+
+# --- speech ---
+
+
+async def test_pcm_is_the_voice_as_it_is() -> None:
+    fakes, voice = backends()
+    async with http_client(fakes) as http:
+        response = await http.post(SPEECH, json=SAY | {"response_format": "pcm"})
+    assert response.headers["content-type"] == "audio/pcm"
+    # 60 ms a character of the four words, at 24 kHz, two bytes a sample
+    assert len(response.content) == sum(map(len, ("Good", "morning", "to", "you."))) * 60 * 24 * 2
+    assert not voice.open_streams
+
+
+async def test_text_that_has_no_sound_is_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeVoiceStream, "feed", lambda self, text: None)
+    fakes, _ = backends()
+    async with http_client(fakes) as http:
+        response = await http.post(SPEECH, json=SAY | {"response_format": "pcm", "input": "..."})
+    assert (response.status_code, response.content) == (200, b"")
+
+
+async def test_a_voice_of_another_rate_is_brought_to_24_khz() -> None:
+    fakes, _ = backends(rate_hz=16_000)
+    async with http_client(fakes) as http:
+        response = await http.post(SPEECH, json=SAY | {"response_format": "pcm"})
+    assert len(response.content) == 17 * 60 * 24 * 2
+
+
+async def test_wav_opens_in_a_reader_of_wav() -> None:
+    fakes, _ = backends()
+    async with http_client(fakes) as http:
+        response = await http.post(SPEECH, json=SAY | {"response_format": "wav"})
+    with wave.open(io.BytesIO(response.content)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (24_000, 1, 2)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+async def test_compressed_speech_decodes_to_its_length(name: str) -> None:
+    fakes, _ = backends()
+    async with http_client(fakes) as http:
+        response = await http.post(SPEECH, json=SAY | {"response_format": name})
+    assert response.headers["content-type"] == ENCODINGS[name][3]
+    decoded = decode_audio(response.content, 60.0)
+    assert len(decoded) / 16_000 == pytest.approx(17 * 0.06, abs=0.12)  # encoders pad
+
+
+async def test_mp3_is_what_a_client_gets_that_names_no_form() -> None:
+    fakes, _ = backends()
+    async with http_client(fakes) as http:
+        assert (await http.post(SPEECH, json=SAY)).headers["content-type"] == "audio/mpeg"
+
+
+@pytest.mark.parametrize(("fields", "param"), [
+    ({"input": ""}, "input"), ({"input": "x" * 4097}, "input"), ({"input": 3}, "input"),
+    ({"speed": 9}, "speed"), ({"response_format": "midi"}, "response_format"),
+    ({"voice": 1}, "voice"),
+])  # fmt: skip
+async def test_a_wrong_field_of_speech_is_named(fields: dict[str, Any], param: str) -> None:
+    async with http_client() as http:
+        response = await http.post(SPEECH, json=SAY | fields)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param
+
+
+def test_an_openai_voice_is_the_agents_own_and_others_keep_their_name() -> None:
+    settings = AgentConfig(voice="ava").session_settings()
+    assert parse_speech(SAY, settings).options.voice == "ava"
+    assert parse_speech(SAY | {"voice": {"id": "en-gb"}}, settings).options.voice == "en-gb"
+
+
+async def test_a_voice_that_fails_has_a_status_and_leaves_nothing_open() -> None:
+    fakes, voice = backends(faults=(Fault("feed"),))
+    async with http_client(fakes) as http:
+        response = await http.post(SPEECH, json=SAY | {"response_format": "pcm"})
+    assert response.status_code == 503 and response.json()["error"]["code"] == "worker_lost"
+    assert not voice.open_streams
+
+
+# --- transcriptions ---
+
+
+async def transcribe(samples: np.ndarray, **fields: Any) -> Any:
+    fakes, _ = backends()
+    async with http_client(fakes) as http:
+        response = await http.post(
+            TRANSCRIPTIONS,
+            files={"file": ("caller.wav", wav(samples))},
+            data={"model": "whisper-1"} | fields,
+        )
+    assert response.status_code == 200, response.text
+    return response
+
+
+async def test_a_file_becomes_its_words() -> None:
+    body = (await transcribe(caller())).json()
+    assert body["text"] == "well hello" and body["usage"] == {"type": "duration", "seconds": 3}
+    assert (await transcribe(caller(), response_format="text")).text == "well hello\n"
+
+
+async def test_words_have_their_times_in_the_file() -> None:
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    body = (await transcribe(caller(2), **fields)).json()
+    assert body["text"] == "well hello and goodbye" and body["duration"] == 5.0
+    first, second = body["segments"]
+    assert first["text"] == "well hello" and second["text"] == "and goodbye"
+    # 300 ms of padding before the speech at 1 s and at 3 s
+    assert first["start"] == pytest.approx(0.7, abs=0.04)
+    assert second["start"] == pytest.approx(2.7, abs=0.04)
+    words = body["words"]
+    assert [word["word"] for word in words] == ["well", "hello", "and", "goodbye"]
+    assert words[2]["start"] == second["start"]
+    assert all(word["start"] < word["end"] for word in words)
+
+
+async def test_silence_has_no_words() -> None:
+    body = (await transcribe(quiet(2000, 16_000), response_format="verbose_json")).json()
+    assert body["text"] == "" and body["segments"] == []
+
+
+async def test_telephone_and_studio_rates_are_taken() -> None:
+    fakes, _ = backends()
+    for rate_hz in (8_000, 48_000):
+        samples = np.concatenate(
+            (quiet(500, rate_hz), utterance(800, rate_hz), quiet(500, rate_hz))
+        )
+        async with http_client(fakes) as http:
+            files = {"file": ("a.wav", wav(samples, rate_hz))}
+            response = await http.post(TRANSCRIPTIONS, files=files)
+        assert response.json()["text"] in ("well hello", "and goodbye")
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_form_we_write_we_also_read(name: str) -> None:
+    encoder = Encoder(name, 24_000)
+    data = encoder.push(utterance(500, 24_000).astype("<i2").tobytes()) + encoder.finish()
+    assert len(decode_audio(data, 60.0)) / 16_000 == pytest.approx(0.5, abs=0.12)
+
+
+async def test_audio_over_the_limit_is_stopped_while_it_decodes() -> None:
+    encoder = Encoder("flac", 24_000)
+    silence = bytes(2 * 24_000 * 30)
+    small = b"".join(encoder.push(silence) for _ in range(10)) + encoder.finish()
+    assert len(small) < 200_000  # five minutes
+    config = Config(limits=Limits(uncommitted_audio_minutes=1.0))
+    async with http_client(config=config) as http:
+        response = await http.post(TRANSCRIPTIONS, files={"file": ("long.flac", small)})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "audio_too_long"
+
+
+async def test_an_upload_over_the_limit_is_refused_while_it_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transcription_api, "MAX_UPLOAD_BYTES", 10_000)
+    async with http_client() as http:
+        response = await http.post(TRANSCRIPTIONS, files={"file": ("a.wav", bytes(20_000))})
+    assert response.status_code == 413
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"hello", b"#EXTM3U\nhttp://127.0.0.1/x.ts\n", b"ffconcat version 1.0\nfile /etc/passwd\n",
+    b"RIFF\x00\x00\x00\x00WAVEjunk", b"OggS" + bytes(200), b"ID3" + bytes(200), b"\xff\xf1" * 50,
+    b"\x00\x00\x00\x18ftypmp42" + bytes(100), b"\x1aE\xdf\xa3" + bytes(100), b"fLaC" + bytes(60),
+])  # fmt: skip
+async def test_what_is_no_audio_is_refused(data: bytes) -> None:
+    async with http_client() as http:
+        response = await http.post(TRANSCRIPTIONS, files={"file": ("a.wav", data)})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_audio_file"
+
+
+@pytest.mark.parametrize("head", [b"#EXTM3U", b"ffconcat version 1.0", b"<?xml", b"[playlist]"])
+def test_playlists_never_reach_the_decoder(head: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        container_of(head + bytes(64))
+
+
+async def test_a_form_without_a_file_or_of_another_type_is_refused() -> None:
+    async with http_client() as http:
+        assert (await http.post(TRANSCRIPTIONS, json={})).status_code == 400
+        no_file = await http.post(TRANSCRIPTIONS, files={"other": b"x"}, data={"file": "text"})
+        assert no_file.json()["error"]["param"] == "file"
+        srt = {"response_format": "srt"}
+        files = {"file": ("a.wav", wav(caller()))}
+        refused = await http.post(TRANSCRIPTIONS, files=files, data=srt)
+        assert refused.json()["error"]["param"] == "response_format"
+
+
+@pytest.mark.parametrize(("content_type", "body"), [
+    ("multipart/form-data", b""), ("multipart/form-data; boundary=x", b""),
+    ("multipart/form-data; boundary=x", b"--x\r\nnonsense"),
+    ("multipart/form-data; boundary=x; charset=nothing", b"--x\r\n\r\n\r\n--x--\r\n"),
+])  # fmt: skip
+async def test_a_broken_form_is_refused(content_type: str, body: bytes) -> None:
+    async with http_client() as http:
+        headers = {"Content-Type": content_type}
+        response = await http.post(TRANSCRIPTIONS, content=body, headers=headers)
+    assert response.status_code == 400
+
+
+async def test_a_recognizer_that_fails_leaves_nothing_open() -> None:
+    recognizer = FakeRecognizer(("x",), faults=(Fault("finalize"),))
+    fakes = Backends(recognizer, FakeLanguageModel(), FakeVoice())
+    async with http_client(fakes) as http:
+        files = {"file": ("a.wav", wav(caller()))}
+        response = await http.post(TRANSCRIPTIONS, files=files)
+    assert response.status_code == 503 and not recognizer.open_streams
+
+
+def test_speech_is_cut_at_pauses_and_before_it_grows_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scripted:
+        def feed(self, samples: np.ndarray) -> list[SpeechProbability]:
+            speech = [True] * 100 + [False] * 10 + [True] * 100 + [False] * 40 + [True] * 700
+            return [SpeechProbability(512 * (i + 1), float(one)) for i, one in enumerate(speech)]
+
+    monkeypatch.setattr(transcription_api, "Vad", Scripted)
+    spans = transcription_api.speech_spans(np.zeros(512 * 1000, np.int16))
+    lengths_s = [(last - first) / 16_000 for first, last in spans]
+    assert len(spans) == 3 and lengths_s[0] > 6.5  # a short pause does not cut
+    assert max(lengths_s) < 21
+    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+
+
+async def test_without_pyav_the_message_names_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    async with http_client() as http:
+        response = await http.post(SPEECH, json=SAY)
+    assert response.status_code == 501 and "pip install av" in response.json()["error"]["message"]

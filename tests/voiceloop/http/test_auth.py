@@ -1,0 +1,127 @@
+"""The door: keys, origins, binds."""
+
+from __future__ import annotations
+
+import pytest
+
+from voiceloop.errors import ConfigError, Forbidden, Overloaded, Unauthorized
+from voiceloop.http.auth import (
+    ClientSecret,
+    KeyRing,
+    check_bind,
+    check_origin,
+    client_key,
+    subprotocol,
+)
+
+KEY = "secret-key-1"
+
+
+@pytest.mark.parametrize(("headers", "offered", "key"), [
+    ({"authorization": f"Bearer {KEY}"}, [], KEY),
+    ({"authorization": f"bearer  {KEY} "}, [], KEY),
+    ({"api-key": KEY}, [], KEY),
+    ({}, ["realtime", f"openai-insecure-api-key.{KEY}"], KEY),
+    ({"authorization": "Bearer "}, [], None),
+    ({"authorization": f"Basic {KEY}"}, [], None),
+    ({}, ["openai-insecure-api-key."], None),
+    ({}, ["realtime"], None),
+])  # fmt: skip
+def test_a_key_is_found_where_clients_put_it(
+    headers: dict[str, str], offered: list[str], key: str | None
+) -> None:
+    assert client_key(headers, offered) == key
+
+
+@pytest.mark.parametrize("key", [None, "", KEY[:-1], KEY + " ", KEY.upper(), "\udcff"])
+def test_a_wrong_key_is_refused_without_a_hint(key: str | None) -> None:
+    with pytest.raises(Unauthorized) as caught:
+        KeyRing(["another-key", KEY]).check(key)
+    assert KEY not in str(caught.value)
+
+
+def test_any_of_the_keys_opens_and_no_keys_mean_an_open_door() -> None:
+    KeyRing(["another-key", KEY]).check(KEY)
+    KeyRing([]).check(None)
+
+
+@pytest.mark.parametrize(("headers", "is_keyed"), [
+    ({}, False),
+    ({"origin": "http://localhost:8080", "host": "localhost:8080"}, False),
+    ({"origin": "http://[::1]:8080", "host": "[::1]:8080"}, False),
+    ({"origin": "https://calls.example.org", "host": "calls.example.org"}, True),
+    ({"origin": "https://app.example.org", "host": "calls.example.org"}, True),
+])  # fmt: skip
+def test_own_and_listed_origins_pass(headers: dict[str, str], is_keyed: bool) -> None:
+    check_origin(headers, ["https://app.example.org"], is_keyed=is_keyed)
+
+
+@pytest.mark.parametrize(("headers", "is_keyed"), [
+    ({"origin": "https://evil.example", "host": "localhost:8080"}, False),
+    ({"origin": "https://evil.example", "host": "localhost:8080"}, True),
+    ({"origin": "http://localhost:9999", "host": "localhost:8080"}, False),
+    ({"origin": "null", "host": "localhost:8080"}, False),
+    ({"origin": "", "host": ""}, True),
+    ({"origin": "http://[::1", "host": "localhost"}, True),
+    # A hostile name that resolves to 127.0.0.1: the same origin, and yet not ours.
+    ({"origin": "http://evil.example:8080", "host": "evil.example:8080"}, False),
+])  # fmt: skip
+def test_other_origins_are_refused(headers: dict[str, str], is_keyed: bool) -> None:
+    with pytest.raises(Forbidden):
+        check_origin(headers, ["https://app.example.org"], is_keyed=is_keyed)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", ""])
+def test_other_machines_are_not_served_without_keys(host: str) -> None:
+    with pytest.raises(ConfigError, match="expected keys"):
+        check_bind(host, is_keyed=False, is_unauthenticated_allowed=False)
+    check_bind(host, is_keyed=True, is_unauthenticated_allowed=False)
+    check_bind(host, is_keyed=False, is_unauthenticated_allowed=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_this_machine_is_served_without_keys(host: str) -> None:
+    check_bind(host, is_keyed=False, is_unauthenticated_allowed=False)
+
+
+def test_the_selected_subprotocol_is_never_the_key() -> None:
+    assert subprotocol([f"openai-insecure-api-key.{KEY}", "realtime"]) == "realtime"
+    assert subprotocol([f"openai-insecure-api-key.{KEY}"]) is None
+
+
+# --- client secrets ---
+
+
+def test_a_client_secret_opens_until_it_expires_and_brings_its_session() -> None:
+    now = [1000.0]
+    ring = KeyRing([KEY], lambda: now[0])
+    secret = ring.issue(10, {"instructions": "Be brief."})
+    assert secret.value.startswith("ek_") and secret.expires_at == 1010
+    assert ring.check(secret.value) == {"instructions": "Be brief."} and ring.check(KEY) == {}
+    now[0] = 1010.0
+    with pytest.raises(Unauthorized):
+        ring.check(secret.value)
+    assert secret.value not in repr(secret)
+
+
+def test_a_client_secret_makes_no_others() -> None:
+    ring = KeyRing([KEY])
+    with pytest.raises(Unauthorized):
+        ring.check_lasting(ring.issue(10, {}).value)
+
+
+@pytest.mark.parametrize("keys", [[KEY], []])
+def test_an_invented_client_secret_opens_nothing(keys: list[str]) -> None:
+    with pytest.raises(Unauthorized):
+        KeyRing(keys).check("ek_invented")
+
+
+def test_client_secrets_are_bounded_and_old_ones_make_room() -> None:
+    now = [1000.0]
+    ring = KeyRing([], lambda: now[0])
+    for _ in range(10_000):
+        ring._secrets[len(ring._secrets).to_bytes(4, "big")] = ClientSecret("ek_", 1010, {})
+    with pytest.raises(Overloaded):
+        ring.issue(10, {})
+    now[0] = 2000.0
+    ring.issue(10, {})

@@ -1,0 +1,379 @@
+"""Audio in, turns out: onset, pre-roll, pauses, the audio clock, a client that stalls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from audio.codec import encode
+from tests.fakes import (
+    EnergyVad,
+    FakeRecognizer,
+    FakeRecognizerStream,
+    Fault,
+    quiet,
+    tone,
+    utterance,
+)
+from voiceloop.backends import ChatMessage, Partial, RecognizerOptions
+from voiceloop.errors import BackendError
+from voiceloop.listening.events import Activity, TurnInput
+from voiceloop.listening.listener import Listener
+from voiceloop.realtime.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+TIMER = SessionSettings(turn_detection=ServerVad(silence_duration_ms=300))
+
+
+class RecordingEar:
+    def __init__(self) -> None:
+        self.onsets: list[Activity] = []
+        self.activities: list[Activity] = []
+        self.ending: list[float] = []
+        self.turns: list[TurnInput] = []
+        self.failures: list[BackendError] = []
+        self.words: list[tuple[str, ...]] = []
+        self.takes_turns = True
+        self.sounds: list[float | None] = []
+
+    def on_sound(self, lasting_ms: float | None) -> None:
+        self.sounds.append(lasting_ms)
+
+    def on_speech_onset(self, activity: Activity) -> None:
+        self.onsets.append(activity)
+
+    def on_activity(self, activity: Activity) -> None:
+        self.activities.append(activity)
+
+    def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
+        self.words.append(stable + unstable)
+
+    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> bool:
+        self.ending.append(end_ms)
+        return self.takes_turns
+
+    def on_turn(self, turn: TurnInput) -> None:
+        self.turns.append(turn)
+
+    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None:
+        self.failures.append(error)
+
+
+class Bench:
+    """A listener, its ear, and a caller's line in any format."""
+
+    def __init__(self, clock: Clock, recognizer: FakeRecognizer, settings: SessionSettings) -> None:
+        self.ear = RecordingEar()
+        self.recognizer = recognizer
+        self.format = settings.input_format
+        self.listener = Listener(
+            recognizer=recognizer,
+            options=RecognizerOptions(),
+            settings=settings,
+            ear=self.ear,
+            vad=EnergyVad(),
+            clock=clock,
+            stream_id="s",
+        )
+
+    async def play(self, samples: np.ndarray, chunk_ms: int = 20) -> None:
+        encoding: Any = {"audio/pcm": "pcm16", "audio/pcmu": "pcmu", "audio/pcma": "pcma"}
+        data = encode(samples, encoding[self.format.type])
+        per_chunk = self.format.rate * chunk_ms // 1000 * self.format.n_sample_bytes
+        for start in range(0, len(data), per_chunk):
+            self.listener.feed(data[start : start + per_chunk])
+            await asyncio.sleep(chunk_ms / 1000)
+
+    async def say(self, ms: float) -> None:
+        await self.play(utterance(ms, self.format.rate))
+
+    async def click(self) -> None:
+        """Loud in one of the detector's windows where it begins with one; the next is begun."""
+        rate_hz = self.format.rate
+        await self.play(np.concatenate((tone(20, rate_hz), quiet(16, rate_hz))))
+
+    async def be_quiet(self, ms: float) -> None:
+        await self.play(quiet(ms, self.format.rate))
+
+
+@asynccontextmanager
+async def listening(
+    clock: Clock, recognizer: FakeRecognizer | None = None, settings: SessionSettings = TIMER
+) -> AsyncIterator[Bench]:
+    bench = Bench(clock, recognizer or FakeRecognizer(["one two three"]), settings)
+    task = asyncio.create_task(bench.listener.run())
+    await asyncio.sleep(0)
+    try:
+        yield bench
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    "audio_format",
+    [
+        AudioFormat("audio/pcm", 24000),
+        AudioFormat("audio/pcm", 16000),
+        AudioFormat("audio/pcmu", 8000),
+        AudioFormat("audio/pcma", 8000),
+    ],
+)
+async def test_a_turn_is_timed_on_the_audio_clock_in_every_format(
+    clock: Clock, audio_format: AudioFormat
+) -> None:
+    settings = SessionSettings(turn_detection=TIMER.turn_detection, input_format=audio_format)
+    async with listening(clock, settings=settings) as bench:
+        await bench.be_quiet(960)
+        await bench.say(800)
+        await bench.be_quiet(500)
+    (turn,) = bench.ear.turns
+    assert turn.text == "one two three"
+    assert turn.onset_ms == pytest.approx(960, abs=33)
+    assert turn.end_ms == pytest.approx(1760, abs=33)
+    marks = turn.timeline.marks
+    waited_ms = 1000 * (marks["endpoint_decision"] - marks["speech_end"])
+    assert waited_ms == pytest.approx(300, abs=40)
+
+
+async def test_a_wait_may_end_between_two_chunks(clock: Clock) -> None:
+    settings = SessionSettings(turn_detection=ServerVad(silence_duration_ms=313))
+    async with listening(clock, settings=settings) as bench:
+        await bench.say(800)
+        await bench.be_quiet(500)
+    (turn,) = bench.ear.turns
+    assert turn.timeline.facts["endpoint"]["silence_ms"] == pytest.approx(313, abs=0.2)
+
+
+async def test_the_recognizer_hears_the_sound_before_the_onset(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(1000)
+        await bench.say(400)
+        (stream,) = bench.recognizer.open_streams
+        assert isinstance(stream, FakeRecognizerStream)
+        assert 400 + 280 <= stream.fed_bytes / 32 <= 400 + 400
+
+
+async def test_a_soft_sound_before_the_onset_is_told_apart_from_the_voice(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(1000)
+        await bench.play(tone(120, bench.format.rate, amplitude=120))  # below the detector
+        await bench.say(400)
+        await bench.be_quiet(600)
+        await bench.say(400)
+    first, second = bench.ear.onsets
+    assert first.led_in_ms == pytest.approx(120, abs=40)  # windows and chunks
+    assert second.led_in_ms <= 40
+    assert first.speech_ms == second.speech_ms == 64.0
+    first_ms, second_ms = bench.ear.sounds
+    assert first_ms == pytest.approx(120 + 32, abs=30) and second_ms == pytest.approx(32, abs=30)
+
+
+async def test_a_sound_right_after_one_that_was_given_back_has_no_beginning(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(500)
+        bench.ear.on_activity = lambda activity: bench.listener.discard()  # type: ignore[method-assign]
+        await bench.play(tone(640, bench.format.rate), chunk_ms=320)
+    assert len(bench.ear.onsets) > 2 and 0.0 in bench.ear.sounds
+
+
+async def test_a_click_is_no_onset(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(320)
+        await bench.say(30)
+        await bench.be_quiet(500)
+    assert not bench.ear.onsets
+
+
+@pytest.mark.parametrize("ends", ["stall", "discard", "commit", "manual"])
+async def test_a_loud_window_that_nothing_follows_is_taken_back(clock: Clock, ends: str) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(320)
+        await bench.click()
+        assert len(bench.ear.sounds) == 1
+        match ends:
+            case "stall":  # the client's own gate has closed: no window follows
+                await asyncio.sleep(0.5)
+            case "discard":
+                bench.listener.discard()
+            case "commit":
+                bench.listener.commit()
+            case "manual":
+                bench.listener.configure(SessionSettings(turn_detection=None))
+        assert len(bench.ear.sounds) == 2 and bench.ear.sounds[1] is None
+        assert not bench.ear.onsets
+
+
+async def test_a_stall_that_took_a_loud_window_back_leaves_the_next_one_heard(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        for _ in range(2):
+            await bench.be_quiet(320)
+            await bench.click()
+            await asyncio.sleep(1.0)
+        await bench.say(400)
+        await bench.be_quiet(500)
+    assert [sound is None for sound in bench.ear.sounds] == [False, True, False, True, False]
+    assert len(bench.ear.turns) == 1
+
+
+async def test_a_pause_shorter_than_the_wait_stays_one_turn(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer(["one two three four"])) as bench:
+        await bench.say(500)
+        await bench.be_quiet(250)
+        await bench.say(500)
+        await bench.be_quiet(400)
+    assert [turn.text for turn in bench.ear.turns] == ["one two three four"]
+
+
+async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) -> None:
+    settings = SessionSettings(turn_detection=SemanticVad())
+    recognizer = FakeRecognizer(["a latte and", "what time do you close"], ms_per_word=250)
+    async with listening(clock, recognizer, settings) as bench:
+        await bench.say(750)
+        await bench.be_quiet(900)
+        assert not bench.ear.turns
+        await bench.be_quiet(1500)
+        assert len(bench.ear.turns) == 1
+        await bench.say(1250)
+        await bench.be_quiet(1100)
+        assert len(bench.ear.turns) == 2
+
+
+async def test_the_agents_question_shortens_the_wait_for_its_answer(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer([])) as bench:
+        reply = ChatMessage("assistant", "Would you like a muffin?")
+        bench.listener.observe_history((ChatMessage("user", "hello"), reply))
+        assert bench.listener._endpointing.evidence.question == "yes_no"
+        bench.listener.observe_history((reply, ChatMessage("user", "what?")))
+        assert bench.listener._endpointing.evidence.question is None
+
+
+async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> None:
+    settings = SessionSettings(turn_detection=SemanticVad())
+    recognizer = FakeRecognizer(["a large latte"], ms_per_word=250)
+    async with listening(clock, recognizer, settings) as bench:
+        await bench.say(750)
+        await bench.be_quiet(100)
+        bench.listener.observe_p_end(("a", "large", "latte"), 0.98)
+        await bench.be_quiet(500)  # without, it waits 800 ms and more
+        assert len(bench.ear.turns) == 1
+
+
+async def test_a_client_that_stops_sending_mid_word_still_ends_its_turn(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        await bench.say(800)
+        await asyncio.sleep(1.0)
+        assert len(bench.ear.turns) == 1
+        assert bench.ear.activities[-1].silence_ms > 0
+
+
+async def test_speech_after_the_decision_is_another_turn(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["one", "two"], final_delay_ms=400)
+    async with listening(clock, recognizer) as bench:
+        await bench.say(400)
+        await bench.be_quiet(350)
+        await bench.say(400)
+        await bench.be_quiet(900)
+    assert [turn.text for turn in bench.ear.turns] == ["one", "two"]
+    assert [turn.segment for turn in bench.ear.turns] == [0, 1]
+
+
+async def test_a_commit_ends_the_turn_without_silence(clock: Clock) -> None:
+    async with listening(clock, settings=SessionSettings(turn_detection=None)) as bench:
+        await bench.say(800)
+        segment = bench.listener.commit()
+        await asyncio.sleep(0)
+    assert [(t.segment, t.text) for t in bench.ear.turns] == [(segment, "one two three")]
+
+
+async def test_what_is_discarded_is_never_reported(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer(["noise", "one"])) as bench:
+        await bench.say(300)
+        bench.listener.discard()
+        await bench.be_quiet(600)
+        await bench.say(300)
+        await bench.be_quiet(600)
+    assert [turn.text for turn in bench.ear.turns] == ["one"]
+
+
+async def test_only_what_ended_as_a_turn_tells_how_its_caller_pauses(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer(["one two three", "one two three"])) as bench:
+        await bench.say(800)
+        await bench.be_quiet(200)
+        bench.listener.discard()
+        assert bench.listener._endpointing.evidence.habit_ms is None
+        await bench.be_quiet(1500)
+        await bench.say(800)
+        await bench.be_quiet(600)
+        assert bench.listener._endpointing.evidence.habit_ms == 200.0
+
+
+async def test_a_sound_over_the_agent_tells_nothing_of_how_its_caller_pauses(clock: Clock) -> None:
+    async with listening(clock, FakeRecognizer(["one two three", "one two three"])) as bench:
+        bench.ear.takes_turns = False  # the agent goes on: its words are nobody's
+        await bench.say(800)
+        await bench.be_quiet(600)
+        assert len(bench.ear.ending) == 1 and not bench.listener.in_speech
+        assert bench.listener._endpointing.evidence.habit_ms is None
+        bench.ear.takes_turns = True
+        await bench.say(800)
+        await bench.be_quiet(600)
+        assert bench.listener._endpointing.evidence.habit_ms is not None
+
+
+async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["one two three"], faults=[Fault("flush")])
+    async with listening(clock, recognizer) as bench:
+        await bench.say(800)
+        await bench.be_quiet(1000)
+    assert [turn.text for turn in bench.ear.turns] == ["one two three"]
+
+
+async def test_audio_that_breaks_the_recognizer_twice_fails_its_turn_only(clock: Clock) -> None:
+    faults = [Fault("flush"), Fault("finalize")]
+    recognizer = FakeRecognizer(["one two three"], faults=faults)
+    async with listening(clock, recognizer) as bench:
+        await bench.say(800)
+        await bench.be_quiet(1500)
+        assert len(bench.ear.failures) == 1 and not bench.ear.turns
+        await bench.say(800)
+        await bench.be_quiet(1000)
+        assert len(bench.ear.turns) == 1
+
+
+async def test_a_recognizer_that_hangs_fails_the_turn_at_its_deadline(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["one"], faults=[Fault("flush", "hang")])
+    async with listening(clock, recognizer) as bench:
+        await bench.say(800)
+        await bench.be_quiet(7000)
+    assert [error.wire_code for error in bench.ear.failures] == ["backend_timeout"]
+
+
+async def test_a_recognizer_that_has_no_room_is_asked_again(clock: Clock) -> None:
+    faults = [Fault("open", "overload", nth=n) for n in range(3)]
+    async with listening(clock, FakeRecognizer(["one two"], faults=faults)) as bench:
+        await bench.say(800)
+        await bench.be_quiet(1500)
+    assert [turn.text for turn in bench.ear.turns] == ["one two"]
+
+
+async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clock: Clock) -> None:
+    settings = SessionSettings(turn_detection=SemanticVad())
+    recognizer = FakeRecognizer(["i want a latte and then"], ms_per_word=100)
+    async with listening(clock, recognizer, settings) as bench:
+        await bench.say(400)
+        await bench.be_quiet(120)
+        listener, words = bench.listener, ("i", "want", "a", "tea")
+        listener.observe_p_end(bench.ear.words[-1], 0.02)
+        listener.on_partial(0, Partial(0, (), words, flushed=True))
+        listener._endpointing.observe_silence(-5000.0, None)
+        listener._decide(listener.now_ms + 79)
+        assert not bench.ear.turns and not bench.ear.ending
+        listener.observe_p_end(words, 0.9)
+        assert bench.ear.turns or bench.ear.ending

@@ -1,0 +1,70 @@
+"""The level of the last syllable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.fakes import quiet, tone
+from voiceloop.listening.prosody import LoudnessTrack
+
+HZ = 16_000
+
+
+def track(*pieces: np.ndarray) -> LoudnessTrack:
+    found = LoudnessTrack()
+    joined = np.concatenate(pieces)
+    for start in range(0, len(joined), 333):  # chunks that cut frames anywhere
+        found.feed(joined[start : start + 333])
+    return found
+
+
+def test_a_held_voice_is_level_and_a_dying_one_below() -> None:
+    voice, room = tone(800, HZ), quiet(60, HZ)
+    fading = (tone(200, HZ) * np.linspace(1.0, 0.1, HZ // 5)).astype(np.int16)
+    held = track(voice, room).tail_level_db()
+    fallen = track(voice, fading, room).tail_level_db()
+    assert held == pytest.approx(0.0, abs=0.5)
+    assert fallen is not None and fallen < -8
+
+
+def test_too_little_speech_says_nothing() -> None:
+    assert track(tone(100, HZ)).tail_level_db() is None
+
+
+def test_digital_silence_is_no_error() -> None:
+    assert track(np.zeros(HZ, np.int16)).tail_level_db() == pytest.approx(0.0)
+
+
+def test_a_reset_forgets() -> None:
+    found = track(tone(800, HZ))
+    found.reset()
+    assert found.tail_level_db() is None
+
+
+def test_the_last_sound_is_found_to_ten_milliseconds() -> None:
+    assert track(tone(800, HZ), quiet(150, HZ)).quiet_ms() == pytest.approx(150, abs=10)
+    assert track(tone(800, HZ)).quiet_ms() == 0.0
+
+
+def test_noise_as_loud_as_the_voice_hides_its_end() -> None:
+    noise = np.random.default_rng(1).normal(0, 3000, HZ // 2).astype(np.int16)
+    assert track(tone(800, HZ), noise).quiet_ms() == 0.0
+
+
+@pytest.mark.parametrize(("closure_ms", "sound_ms"), [(0, 300), (60, 360), (150, 200)])
+def test_a_sound_reaches_back_over_closures_and_not_over_pauses(
+    closure_ms: int, sound_ms: int
+) -> None:
+    consonant, vowel = tone(100, HZ, amplitude=150), tone(200, HZ)
+    found = track(quiet(200, HZ), consonant, quiet(closure_ms, HZ, seed=1), vowel).sound_ms()
+    assert found == pytest.approx(sound_ms, abs=10)
+
+
+def test_a_sound_without_a_beginning_has_no_length() -> None:
+    noise = np.random.default_rng(1).normal(0, 300, HZ // 3).astype(np.int16)
+    assert track(noise, tone(60, HZ, amplitude=400)).sound_ms() == 0.0
+    assert track(quiet(50, HZ), tone(300, HZ)).sound_ms() == 0.0  # too little room to tell
+    assert track(quiet(200, HZ), tone(100, HZ), quiet(200, HZ)).sound_ms() == 0.0  # it is over
+    assert track(tone(100, HZ)).sound_ms() == 0.0
+    assert LoudnessTrack().sound_ms() == 0.0

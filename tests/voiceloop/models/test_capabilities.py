@@ -1,0 +1,103 @@
+"""What a session asks of the server's models that they are known to lack."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.fakes import instant_backends
+from tests.voiceloop.http_client import http_client
+from voiceloop.capabilities import Capabilities
+from voiceloop.realtime.protocol import Protocol, ProtocolLimits
+from voiceloop.realtime.settings import SessionSettings
+
+KNOWN = Capabilities(
+    frozenset({"ava", "ben"}), "espeak", ("en",), "pocketsphinx", hears_regions=True
+)
+
+
+def answers(known: Capabilities, *asked: dict[str, Any]) -> list[dict[str, Any]]:
+    protocol = Protocol(SessionSettings(), limits=ProtocolLimits(capabilities=known))
+    for event in asked:
+        protocol.receive(json.dumps(event))
+    return [json.loads(frame.data) for frame in protocol.take_outgoing()]
+
+
+def voice(name: str) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"audio": {"output": {"voice": name}}}}
+
+
+def language(code: str) -> dict[str, Any]:
+    audio = {"input": {"transcription": {"language": code}}}
+    return {"type": "session.update", "session": {"audio": audio}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "message"),
+    [
+        (
+            voice("bob"),
+            "session.audio.output.voice",
+            "expected a voice of espeak (ava, ben), found 'bob'",
+        ),
+        (
+            language("de"),
+            "session.audio.input.transcription.language",
+            "expected a language of pocketsphinx (en), found 'de'",
+        ),
+        (
+            {"type": "response.create", "response": {"audio": {"output": {"voice": "bob"}}}},
+            "response.audio.output.voice",
+            "expected a voice of espeak (ava, ben), found 'bob'",
+        ),
+    ],
+)
+def test_what_the_models_lack_is_refused_where_it_is_asked_for(
+    asked: dict[str, Any], param: str, message: str
+) -> None:
+    (answer,) = answers(KNOWN, asked)
+    assert answer["type"] == "error"
+    assert answer["error"]["param"] == param
+    assert answer["error"]["message"] == f"{param}: {message}"
+
+
+@pytest.mark.parametrize(
+    "asked", [voice("ben"), voice("alloy"), voice("default"), language("en-US")]
+)
+def test_what_they_have_and_stock_names_are_taken(asked: dict[str, Any]) -> None:
+    assert [answer["type"] for answer in answers(KNOWN, asked)] == ["session.updated"]
+
+
+@pytest.mark.parametrize("asked", [voice("bob"), language("de")])
+def test_nothing_is_refused_where_only_the_model_knows(asked: dict[str, Any]) -> None:
+    assert [answer["type"] for answer in answers(Capabilities(), asked)] == ["session.updated"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (
+            "/v1/realtime/client_secrets",
+            {"json": {"session": voice("bob")["session"]}},
+            "session.audio.output.voice",
+        ),
+        ("/v1/audio/speech", {"json": {"model": "m", "input": "Hello.", "voice": "bob"}}, "voice"),
+        (
+            "/v1/audio/transcriptions",
+            {"data": {"language": "de"}, "files": {"file": ("a.wav", b"RIFF")}},
+            "language",
+        ),
+    ],
+)
+async def test_over_http_it_is_refused_as_the_clients_mistake(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    async with http_client(instant_backends(capabilities=KNOWN)) as http:
+        answer = await http.post(path, **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["param"]) == (
+        400, "invalid_request_error", param,
+    )  # fmt: skip
+    assert error["message"].startswith(f"{param}: expected a ")

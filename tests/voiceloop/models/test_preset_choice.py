@@ -1,0 +1,332 @@
+"""Which preset starts: what is on disk, which device is here, and what a better one would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.remote_service import Service
+from voiceloop.config import Config, load_config
+from voiceloop.errors import ConfigError
+from voiceloop.models import presets
+from voiceloop.models.cache import find_repo, hub_folder
+from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset, Repo
+from voiceloop.models.machine import Gpu, Machine
+from voiceloop.models.preset_check import choose, find_preset, missing_pieces
+from voiceloop.models.presets import context_tokens, end_reader_spec, resolve_agent, worker_specs
+from voiceloop.models.resolve import resolve_models, resolve_named
+from voiceloop.remote.end_reader import EndReadingModel
+from voiceloop.remote.service import RemoteService
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.recognizer import MODELS as RECOGNIZERS
+from voiceloop.workers.role import model_name
+from voiceloop.workers.voice import MODELS as VOICES
+
+H200 = Gpu("NVIDIA H200", 150_000)
+
+
+def machine(*gpus: Gpu, memory_mb: int = 64_000, **lacks: str | None) -> Machine:
+    return Machine(8, memory_mb, gpus, lambda name: lacks.get(name.replace("-", "_"), "99.0"))
+
+
+def put(hub: Path, *repos: Repo, commit: str = "a" * 40, branch: str = "main") -> None:
+    """A whole snapshot of each, in the layout of the Hugging Face cache."""
+    for repo in repos:
+        place = hub / f"models--{repo.id.replace('/', '--')}"
+        folder = place / "snapshots" / commit
+        folder.mkdir(parents=True, exist_ok=True)
+        for pattern in repo.needed:
+            (folder / pattern.replace("*", "model")).write_text("{}")
+        (place / "refs").mkdir(exist_ok=True)
+        (place / "refs" / branch).write_text(commit)
+
+
+def put_preset(hub: Path, preset: Preset) -> None:
+    put(hub, *preset.repos)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+# --- the choice ---
+
+
+def test_with_an_empty_cache_the_embedded_preset_starts(hub: Path) -> None:
+    choice = choose(Config(), machine(), hub)
+    assert choice.preset == EMBEDDED
+    assert choice.better.endswith("voiceloop models pull cpu")
+
+
+def test_models_on_disk_make_the_preset(hub: Path) -> None:
+    put_preset(hub, CPU)
+    choice = choose(Config(), machine(), hub)
+    assert (choice.preset, choice.reason) == (CPU, "its models are on disk and it needs no GPU")
+    assert choice.better == ""  # no command brings a GPU
+
+
+def test_a_gpu_without_its_models_is_told_how_to_get_them(hub: Path) -> None:
+    put_preset(hub, CPU)
+    choice = choose(Config(), machine(H200), hub)
+    assert choice.preset == CPU
+    assert choice.better.endswith("voiceloop models pull gpu")
+
+
+def test_a_gpu_with_its_models_wins(hub: Path) -> None:
+    put_preset(hub, CPU)
+    put_preset(hub, GPU)
+    assert choose(Config(), machine(H200), hub).preset == GPU
+    assert choose(Config(), machine(), hub).preset == CPU
+    assert choose(Config(), machine(Gpu("NVIDIA T4", 16_000)), hub).preset == CPU
+
+
+def test_a_preset_without_its_packages_or_memory_does_not_start(hub: Path) -> None:
+    put_preset(hub, CPU)
+    choice = choose(Config(), machine(transformers=None), hub)
+    assert choice.preset == EMBEDDED
+    assert choice.better.endswith(": pip install 'voiceloop[cpu]'")
+    old = choose(Config(), machine(transformers="5.9.1"), hub)
+    assert old.preset == EMBEDDED
+    assert choose(Config(), machine(memory_mb=3000), hub).preset == EMBEDDED
+
+
+def test_a_cpu_build_of_torch_does_not_start_a_preset_of_the_gpu(hub: Path) -> None:
+    put_preset(hub, CPU)
+    put_preset(hub, GPU)
+    built_for_cpu = machine(H200, torch="2.13.0+cpu")
+    choice = choose(Config(), built_for_cpu, hub)
+    assert choice.preset == CPU
+    assert "pip uninstall -y torch && pip install torch" in choice.better
+    [lack] = missing_pieces(GPU, resolve_models(Config(), GPU, hub), built_for_cpu, hub)
+    assert (lack.kind, lack.subject) == ("package", "torch")
+    assert lack.found == "version 2.13.0+cpu, a CPU build"
+    assert choose(Config(), machine(H200, torch="2.13.0+cu130"), hub).preset == GPU
+
+
+def test_a_gpu_that_is_too_small_is_told_how_to_name_a_smaller_model(hub: Path) -> None:
+    put_preset(hub, GPU)
+    small = machine(Gpu("NVIDIA T4", 16_000))
+    [lack] = missing_pieces(GPU, resolve_models(Config(), GPU, hub), small, hub)
+    assert lack.remedy.startswith("voiceloop serve --preset gpu --llm-model ")
+
+
+def test_a_half_fetched_model_does_not_count(hub: Path) -> None:
+    put_preset(hub, CPU)
+    assert CPU.models["engine"].repo is not None
+    folder = find_repo(CPU.models["engine"].repo, hub).folder
+    assert folder is not None
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(folder / "a blob that never came")
+    assert choose(Config(), machine(), hub).preset == EMBEDDED
+
+
+def test_a_named_preset_is_taken_as_it_is(hub: Path) -> None:
+    assert choose(Config(preset="gpu"), machine(), hub).preset == GPU
+    with pytest.raises(ConfigError, match="expected one of auto, embedded, cpu, gpu, remote"):
+        find_preset("huge")
+
+
+def test_three_urls_need_no_model(hub: Path) -> None:
+    url = "http://127.0.0.1:9/v1"
+    config = Config(stt_url=url, llm_url=url, tts_url=url)
+    assert choose(config, machine(), hub).preset.name == "remote"
+
+
+def test_a_url_spares_the_preset_that_part(hub: Path) -> None:
+    put(hub, *CPU.models["recognizer"].repos, *CPU.models["voice"].repos)
+    assert choose(Config(), machine(), hub).preset == EMBEDDED
+    assert choose(Config(llm_url="http://127.0.0.1:9/v1"), machine(), hub).preset == CPU
+
+
+def test_every_missing_piece_is_named_with_its_command(hub: Path) -> None:
+    bare = machine(memory_mb=1000, torch=None, transformers="4.0")
+    lacks = missing_pieces(GPU, resolve_models(Config(), GPU, hub), bare, hub)
+    assert [(one.kind, one.subject) for one in lacks][:3] == [
+        ("device", "GPU"), ("package", "torch"), ("package", "transformers"),
+    ]  # fmt: skip
+    models = [one for one in lacks if one.kind == "model"]
+    assert [one.subject for one in models] == [repo.id for repo in GPU.repos]
+    assert lacks[-1].kind == "memory"
+    assert all(one.remedy for one in lacks)
+
+
+# --- the cache and the overrides ---
+
+
+@pytest.mark.parametrize(("environ", "folder"), [
+    ({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+    ({"HF_HOME": "/b"}, "/b/hub"),
+    ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+])  # fmt: skip
+def test_the_cache_is_where_other_programs_have_it(environ: dict[str, str], folder: str) -> None:
+    assert hub_folder(environ) == Path(folder)
+
+
+def test_a_snapshot_of_the_pinned_commit_goes_before_that_of_main(hub: Path) -> None:
+    repo = CPU.models["recognizer"].repo
+    assert repo is not None
+    put(hub, repo, commit="b" * 40)
+    assert find_repo(repo, hub).commit == "b" * 40
+    put(hub, repo, commit=repo.revision, branch="pinned")
+    assert find_repo(repo, hub).commit == repo.revision
+
+
+def test_a_checkpoint_whose_shard_is_missing_is_not_whole(hub: Path) -> None:
+    repo = Repo("owner/name")
+    put(hub, repo)
+    folder = find_repo(repo, hub).folder
+    assert folder is not None
+    index = '{"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}'
+    (folder / "model.safetensors.index.json").write_text(index)
+    assert find_repo(repo, hub).missing == ("model-2.safetensors",)
+
+
+def folder_of(tmp_path: Path, config: str, *files: str) -> Path:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(config)
+    for name in files:
+        (folder / name).write_text("x")
+    return folder
+
+
+@pytest.mark.parametrize(("role", "config", "files", "loader"), [
+    ("recognizer", '{"model_type": "whisper"}', (), "whisper"),
+    ("recognizer", "{}", ("model.bin", "vocabulary.txt"), "whisper"),
+    ("recognizer", '{"model_type": "moonshine_streaming"}', (), "moonshine"),
+    ("recognizer", '{"model_type": "nemotron_asr_streaming"}', (), "transducer"),
+    ("voice", '{"model_type": "vits"}', (), "vits"),
+    ("voice", "{}", ("kokoro-v1_0.pth",), "kokoro"),
+    ("voice", '{"model_type": "pocket_tts"}', (), "pocket"),
+    ("engine", '{"model_type": "qwen3"}', (), ""),
+])  # fmt: skip
+def test_a_folder_is_loaded_by_what_is_in_it(
+    role: Any, config: str, files: tuple[str, ...], loader: str, tmp_path: Path, hub: Path
+) -> None:
+    folder = folder_of(tmp_path, config, *files)
+    resolved = resolve_named(role, str(folder), hub)
+    assert (resolved.model.loader, resolved.folder) == (loader, folder)
+
+
+def test_a_folder_that_no_loader_knows_is_refused(tmp_path: Path, hub: Path) -> None:
+    folder = folder_of(tmp_path, '{"model_type": "mamba"}')
+    with pytest.raises(ConfigError, match="llm_model: expected config.json .* found 'mamba'"):
+        resolve_named("engine", str(folder), hub)
+
+
+def test_a_home_that_nobody_has_is_no_folder(hub: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a folder, .* found '~nobody-here/x'"):
+        resolve_named("engine", "~nobody-here/x", hub)
+
+
+def test_an_id_on_disk_is_found_and_one_that_is_not_names_the_command(hub: Path) -> None:
+    with pytest.raises(ConfigError, match="voiceloop models pull owner/name@main"):
+        resolve_named("engine", "owner/name@main", hub)
+    repo = Repo("owner/name")
+    put(hub, repo)
+    folder = find_repo(repo, hub).folder
+    assert folder is not None
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    assert resolve_named("engine", "owner/name", hub).folder == folder
+
+
+# --- the processes ---
+
+
+def test_the_cpu_preset_gives_each_model_a_process_and_its_folder(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_preset(hub, CPU)
+    monkeypatch.setattr(presets, "n_cores", lambda: 8)
+    specs = worker_specs(Config(preset="cpu"))
+    assert [(spec.name, spec.n_threads) for spec in specs] == [
+        ("engine", 4), ("recognizer", 2), ("voice", 2),
+    ]  # fmt: skip
+    [engine], [recognizer], [voice] = (spec.roles for spec in specs)
+    assert engine.options["quant"] == "int8"
+    assert Path(engine.options["model_dir"]).name == "a" * 40
+    assert (recognizer.options["model"], recognizer.options["device"]) == ("moonshine", "cpu")
+    assert set(voice.options) == {"model", "source", "device", "codec_folder"}
+    assert model_name(voice.options["source"]) == "gradium/phonon-31m-en"
+    assert context_tokens(Config(preset="cpu")) == 4096 - presets.REPLY_TOKENS
+
+
+def test_a_preset_that_is_not_on_disk_names_one_command(hub: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        worker_specs(Config(preset="cpu"))
+    assert caught.value.message.endswith("found nothing: voiceloop models pull cpu")
+    assert caught.value.message.count("voiceloop models") == 1
+
+
+def test_a_folder_takes_the_place_of_one_model_of_a_preset(tmp_path: Path, hub: Path) -> None:
+    folder = folder_of(tmp_path, '{"model_type": "llama", "max_position_embeddings": 2048}')
+    config = Config(preset="embedded", llm_model=str(folder))
+    engine, speech = worker_specs(config)
+    assert engine.roles[0].options["model_dir"] == str(folder)
+    assert [role.options["model"] for role in speech.roles] == ["pocketsphinx", "espeak"]
+    assert context_tokens(config) == 2048 - 256
+    assert resolve_agent(config).name == "Agent"  # the cafe's agent goes with its own model
+    assert resolve_agent(Config(preset="embedded")).name == "Ava"
+
+
+def test_the_switches_of_anticipation_reach_the_engine() -> None:
+    flags = {"preset": "embedded", "anticipation": {"prefix_cache": False}}
+    [engine] = worker_specs(load_config(flags=flags))[0].roles
+    assert engine.options["prefix_cache"] is False
+    assert "max_draft_tokens" not in engine.options
+
+
+def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> None:
+    config = Config(preset="embedded", llm_url="http://127.0.0.1:9/v1")
+    spec = end_reader_spec(config)
+    assert spec is not None
+    assert spec.roles[0].options["model_dir"] == str(presets.embedded_model_dir())
+    assert end_reader_spec(Config(preset="embedded")) is None
+    silent = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "end_reader": "none"})
+    assert end_reader_spec(silent) is None
+
+
+async def test_a_server_starts_without_the_reader_where_that_cannot_load(
+    service: Service, connect: Callable[..., RemoteService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unloadable = WorkerSpec("end reader", (RoleSpec("engine", {}, "scripted_roles:unloadable"),))
+    monkeypatch.setattr(presets, "end_reader_spec", lambda config: unloadable)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"))
+    url = connect().url
+    config = Config(preset="remote", stt_url=url, llm_url=url, tts_url=url)
+    async with presets.open_backends(config) as (backends, is_ready):
+        assert is_ready()
+        assert isinstance(backends.language_model, EndReadingModel)
+        branch = await backends.language_model.branch("sess_1/turn_1", ())
+        await branch.close()
+
+
+# --- the table ---
+
+
+def test_no_model_of_a_preset_forbids_commercial_use() -> None:
+    for preset in PRESETS:
+        for model in preset.models.values():
+            assert "-NC" not in model.licence.upper()
+            assert model.why and model.languages and model.licence
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_every_model_has_a_loader_and_patterns_that_fetch_what_it_needs(model: Model) -> None:
+    loaders = {"recognizer": RECOGNIZERS, "voice": VOICES, "engine": {"": ""}}
+    assert model.loader in loaders[model.role]
+    for repo in model.repos:
+        assert set(repo.needed) <= set(repo.files) | {"config.json", "tokenizer.json"}
+        assert repo.size_mb > 0
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+def test_every_preset_seats_each_role_in_one_process(preset: Preset) -> None:
+    seated = [role for process in preset.processes for role in process.roles]
+    assert sorted(seated) == sorted(preset.models) == ["engine", "recognizer", "voice"]
+    assert set(preset.options) <= set(preset.models)

@@ -1,0 +1,82 @@
+"""What is no event is refused with one clear sentence; what newer clients add is ignored."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from voiceloop.errors import InvalidRequest
+from voiceloop.realtime.client_events import (
+    CLIENT_EVENTS,
+    MAX_DEPTH,
+    AudioAppend,
+    SessionUpdate,
+    parse_event,
+    parse_frame,
+)
+
+
+def refused(frame: str | bytes) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_event(parse_frame(frame))
+    return caught.value
+
+
+def test_the_protocol_has_eleven_client_events() -> None:
+    assert len(CLIENT_EVENTS) == 11
+
+
+@pytest.mark.parametrize(("frame", "words"), [
+    ("{", "expected JSON, found"),
+    ("[1]", "expected a JSON object, found a list"),
+    ("3", "expected a JSON object, found a bare value"),
+    (b"\x00", "found a binary frame"),
+    ('{"a": NaN}', "expected JSON, found"),
+    ('{"type": "x", "a": 1e999}', "expected JSON, found"),
+    ('{"a": 1, "a": 2}', "expected each key once, found 'a' twice"),
+    ("[" * 100_000, "nested at most 64 deep"),
+    ('{"type":"session.update","session":' + '{"a":' * 80 + "1" + "}" * 81, "64 deep"),
+    ('{"type": "\\ud800"}', "expected"),
+    ('{"type": 5}', "expected type to be a string"),
+    ("{}", "expected type to be a string, found nothing"),
+    ('{"type": "respnse.create"}', "did you mean 'response.create'?"),
+    ('{"type": "input_audio_buffer.append"}', "expected audio in input_audio_buffer.append"),
+    ('{"type": "input_audio_buffer.append", "audio": 5}', "audio: expected str, found int"),
+    ('{"type": "session.update", "session": []}', "session: expected object, found array"),
+    ('{"type": "conversation.item.truncate", "item_id": "i", "content_index": 0.5, '
+     '"audio_end_ms": 1}', "content_index: expected int, found float"),
+    ('{"type": "response.cancel", "event_id": 7}', "event_id: expected str"),
+])  # fmt: skip
+def test_a_bad_frame_is_refused_in_words(frame: str | bytes, words: str) -> None:
+    assert words in refused(frame).message
+
+
+def test_a_frame_of_many_keys_is_searched_once_for_a_double_one() -> None:
+    keys = ", ".join(f'"k{n}": 0' for n in range(100_000))
+    # Compared pairwise these would hold up every call of the server for minutes.
+    assert "found 'k99999' twice" in refused(f'{{{keys}, "k99999": 1}}').message
+
+
+def test_a_missing_field_names_itself() -> None:
+    error = refused('{"type": "conversation.item.delete"}')
+    assert (error.param, error.wire_code) == ("item_id", "missing_required_parameter")
+
+
+def test_unknown_fields_and_null_options_are_ignored() -> None:
+    frame = '{"type": "session.update", "session": {}, "new_field": 1, "event_id": null}'
+    assert parse_event(parse_frame(frame)) == SessionUpdate(session={})
+
+
+def test_depth_is_measured_as_documented() -> None:
+    deep = json.loads("[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1))
+    frame = json.dumps({"type": "session.update", "session": {"x": deep}})
+    with pytest.raises(InvalidRequest):
+        parse_frame(frame)
+    frame = json.dumps({"type": "session.update", "session": {"x": deep[0]}})
+    assert parse_frame(frame)["type"] == "session.update"
+
+
+def test_audio_takes_the_short_way() -> None:
+    event = parse_event(parse_frame('{"type": "input_audio_buffer.append", "audio": "AAAA"}'))
+    assert event == AudioAppend(audio="AAAA")

@@ -1,0 +1,185 @@
+"""The history is what was said and heard, to the word."""
+
+from __future__ import annotations
+
+import pytest
+
+from voiceloop.backends import SpokenWord, Tool
+from voiceloop.errors import InvalidRequest
+from voiceloop.realtime.conversation import Conversation, Window
+from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
+
+TEXT = "We close at six on Saturday."
+WORDS = [
+    SpokenWord("We", 0, 200, 2),
+    SpokenWord("close", 200, 500, 8),
+    SpokenWord("at", 500, 600, 11),
+    SpokenWord("six", 600, 1000, 15),
+    SpokenWord("on", 1000, 1100, 18),
+    SpokenWord("Saturday", 1100, 1800, len(TEXT)),
+]
+
+
+def said(*words: SpokenWord) -> Conversation:
+    conversation = Conversation()
+    part = Part(type="output_audio", transcript=TEXT)
+    conversation.insert(Message(id="reply", role="assistant", content=(part,)))
+    conversation.append_text("reply", TEXT[:10])
+    conversation.append_text("reply", TEXT[10:])
+    conversation.add_words("reply", words)
+    conversation.add_audio("reply", 1800.0)
+    return conversation
+
+
+@pytest.mark.parametrize(("heard_ms", "kept"), [
+    (0, ""), (99, ""), (100, "We"), (340, "We"), (360, "We close"), (790, "We close at"),
+    (810, "We close at six"), (1800, TEXT), (99_999, TEXT),
+])  # fmt: skip
+def test_a_word_half_heard_is_kept(heard_ms: float, kept: str) -> None:
+    conversation = said(*WORDS)
+    assert conversation.cut("reply", heard_ms) == kept
+    contents = [message.content for message in conversation.messages()]
+    assert contents == ([kept] if kept else [])
+
+
+def test_a_later_cut_is_of_the_full_reply() -> None:
+    conversation = said(*WORDS)
+    conversation.cut("reply", 150)
+    assert conversation.cut("reply", 850) == "We close at six"
+    item = conversation.get("reply")
+    assert isinstance(item, Message) and item.text == "We close at six"
+
+
+def test_of_a_retracted_reply_nothing_was_said_whatever_was_heard() -> None:
+    conversation = said(*WORDS)
+    conversation.cut("reply", 850)
+    conversation.retract("reply")
+    assert conversation.cut("reply", 850) == ""  # a client that flushed tells what it had played
+    item = conversation.get("reply")
+    assert isinstance(item, Message) and item.text == ""
+    assert conversation.messages() == ()
+    assert conversation.audio_ms("reply") == 1800.0
+
+
+def test_a_voice_without_word_times_is_cut_at_a_word_by_its_share() -> None:
+    conversation = said()
+    assert conversation.cut("reply", 900) == "We close at"
+    assert conversation.cut("reply", 1800) == TEXT
+
+
+def test_items_without_words_are_not_shown_to_the_model() -> None:
+    conversation = Conversation()
+    conversation.insert(Message(id="a", role="assistant", status="in_progress"))
+    conversation.insert(
+        Message(id="u", role="user", content=(Part(type="input_audio", transcript=None),))
+    )
+    broken = FunctionCall(id="f", call_id="c", name="x", arguments="{", status="incomplete")
+    conversation.insert(broken)
+    assert conversation.messages("Be kind.")[1:] == ()
+    conversation.set_transcript("u", "hello")
+    assert [message.content for message in conversation.messages()] == ["hello"]
+
+
+def test_words_and_calls_of_one_turn_are_one_message() -> None:
+    conversation = said(*WORDS)
+    for n in (1, 2):
+        conversation.insert(FunctionCall(id=f"f{n}", call_id=f"c{n}", name="x", arguments="{}"))
+    conversation.insert(FunctionCallOutput(id="o", call_id="c1", output="ok"))
+    messages = conversation.messages()
+    assert [message.role for message in messages] == ["assistant", "tool"]
+    assert messages[0].content == TEXT and len(messages[0].tool_calls) == 2
+
+
+def test_the_history_before_an_item_ends_in_front_of_it() -> None:
+    conversation = said(*WORDS)
+    part = Part(type="input_text", text="hi")
+    conversation.insert(Message(id="u", role="user", content=(part,)))
+    assert [m.role for m in conversation.messages(before="u")] == ["assistant"]
+
+
+def test_ids_are_unique_and_places_known() -> None:
+    conversation = said(*WORDS)
+    with pytest.raises(InvalidRequest):
+        conversation.insert(Message(id="reply", role="user"))
+    with pytest.raises(InvalidRequest):
+        conversation.insert(Message(id="u", role="user"), "nobody")
+    assert conversation.insert(Message(id="u", role="user"), "root") is None
+    assert conversation.previous_id("reply") == "u"
+
+
+def test_a_deleted_reply_is_gone_for_good() -> None:
+    conversation = said(*WORDS)
+    assert conversation.delete("reply") and not conversation.delete("reply")
+    conversation.replace(Message(id="reply", role="assistant"))
+    assert conversation.cut("reply", 500) == "" and len(conversation) == 0
+
+
+# --- the window of a long conversation ---
+
+
+def talk(conversation: Conversation, n_turns: int) -> None:
+    for n in range(n_turns):
+        for role, text in (("user", f"question {n} " + "x" * 40), ("assistant", "y" * 48)):
+            part = Part(type="input_text" if role == "user" else "output_text", text=text)
+            item_id = f"{role}{len(conversation)}"
+            conversation.insert(Message(id=item_id, role=role, content=(part,)))  # type: ignore[arg-type]
+
+
+def test_a_long_conversation_keeps_its_instructions_and_its_latest_turns() -> None:
+    conversation = Conversation(Window(n_tokens=400, retention_ratio=0.5))
+    talk(conversation, 40)
+    messages = conversation.messages("Be kind.")
+    assert messages[0].content == "Be kind." and messages[1].role == "user"
+    assert messages[-1].role == "assistant" and messages[-2].content.startswith("question 39")
+    assert sum(len(message.content) // 3 + 6 for message in messages) <= 200
+
+
+def test_a_clients_own_bound_holds_for_what_follows_the_instructions() -> None:
+    asked = {
+        "type": "retention_ratio",
+        "retention_ratio": 0.5,
+        "token_limits": {"post_instructions": 200},
+    }
+    for n_tokens in (0, 5000):
+        conversation = Conversation(Window.of(asked, n_tokens))
+        talk(conversation, 40)
+        messages = conversation.messages("Be kind. " * 100)[1:]
+        assert 0 < sum(len(message.content) // 3 + 6 for message in messages) <= 100
+
+
+def test_tools_take_their_room_from_the_conversation() -> None:
+    tool = Tool("hours", "The opening hours of a day. " * 20, {"type": "object"})
+    shown = []
+    for tools in ((), (tool,)):
+        conversation = Conversation(Window.of("auto", 600, tools))
+        talk(conversation, 40)
+        shown.append(len(conversation.messages("Be kind.")))
+    assert 1 < shown[1] < shown[0]
+
+
+def test_instructions_that_leave_no_room_are_refused_with_their_size() -> None:
+    window = Window.of("auto", 400)
+    assert window is not None
+    window.check("Be kind. " * 100)
+    with pytest.raises(InvalidRequest, match="fit the model's 400 tokens, found about 671"):
+        window.check("Be kind" * 429)
+
+
+def test_the_window_stands_still_between_its_moves() -> None:
+    conversation = Conversation(Window(n_tokens=400, retention_ratio=0.5))
+    talk(conversation, 10)
+    first = conversation.messages("Be kind.")
+    assert len(first) < 21
+    talk(conversation, 1)
+    assert conversation.messages("Be kind.")[: len(first)] == first
+    oldest = conversation.items()[len(conversation) - len(first) - 1].id
+    assert conversation.delete(oldest)
+    assert conversation.messages("Be kind.")[1:] == (*first[2:], *conversation.messages()[-2:])
+
+
+def test_the_latest_turn_is_shown_even_where_it_is_too_long() -> None:
+    conversation = Conversation(Window(n_tokens=10))
+    part = Part(type="input_text", text="x" * 900)
+    for n in range(3):
+        conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
+    assert len(conversation.messages()) == 1

@@ -1,0 +1,137 @@
+"""session.update: present fields replace, null clears, a type change starts from defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from voiceloop.errors import InvalidRequest
+from voiceloop.realtime.session_update import merge
+from voiceloop.realtime.settings import (
+    AudioFormat,
+    SemanticVad,
+    ServerVad,
+    SessionSettings,
+    Transcription,
+)
+
+BASE = SessionSettings(instructions="Be kind.", max_output_tokens=50)
+
+
+def detect(patch: Any) -> dict[str, Any]:
+    return {"audio": {"input": {"turn_detection": patch}}}
+
+
+def test_absent_fields_stay() -> None:
+    assert merge(BASE, {}) == BASE
+    assert merge(BASE, {"audio": {"output": {"speed": 1.25}}}).instructions == "Be kind."
+
+
+def test_null_goes_back_to_the_default() -> None:
+    merged = merge(BASE, {"instructions": None, "max_output_tokens": None, "tools": None})
+    assert (merged.instructions, merged.max_output_tokens, merged.tools) == ("", "inf", ())
+
+
+def test_null_turn_detection_means_manual() -> None:
+    assert merge(BASE, detect(None)).turn_detection is None
+
+
+def test_turn_detection_merges_within_its_type_and_starts_anew_across_types() -> None:
+    first = merge(BASE, detect({"type": "server_vad", "threshold": 0.7}))
+    second = merge(first, detect({"silence_duration_ms": 300}))
+    assert second.turn_detection == ServerVad(threshold=0.7, silence_duration_ms=300)
+    third = merge(second, detect({"type": "semantic_vad", "eagerness": "high"}))
+    assert third.turn_detection == SemanticVad(eagerness="high")
+    assert merge(third, detect({"type": "server_vad"})).turn_detection == ServerVad()
+
+
+def test_explicit_nulls_of_livekit_are_defaults() -> None:
+    patch = {
+        "type": "server_vad",
+        "threshold": None,
+        "create_response": None,
+        "idle_timeout_ms": None,
+    }
+    assert merge(BASE, detect(patch)).turn_detection == ServerVad()
+
+
+def test_transcription_is_switched_and_merged() -> None:
+    on = merge(BASE, {"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
+    assert on.transcription == Transcription(model="whisper-1")
+    more = merge(on, {"audio": {"input": {"transcription": {"language": "en", "keywords": []}}}})
+    assert more.transcription == Transcription(model="whisper-1", language="en")
+    assert merge(more, {"audio": {"input": {"transcription": None}}}).transcription is None
+
+
+def test_unknown_keys_are_dropped_and_never_echoed() -> None:
+    merged = merge(BASE, {"tracing": "auto", "prompt": {"id": "x"}, "include": [], "new": 1})
+    assert merged == BASE
+    echo = merged.to_wire("sess_1", 1)
+    assert not {"tracing", "prompt", "include", "new"} & set(echo)
+
+
+def test_tools_are_flat_and_other_kinds_are_dropped() -> None:
+    tools = [{"type": "function", "name": "hours"}, {"type": "mcp", "server_label": "x"}]
+    merged = merge(BASE, {"tools": tools})
+    assert [tool.name for tool in merged.tools] == ["hours"]
+    assert merged.to_wire("s", 1)["tools"] == [
+        {
+            "type": "function",
+            "name": "hours",
+            "description": "",
+            "parameters": {"type": "object", "properties": {}},
+        }
+    ]
+
+
+def test_a_g711_format_is_echoed_without_a_rate() -> None:
+    merged = merge(BASE, {"audio": {"input": {"format": {"type": "audio/pcmu"}}}})
+    assert merged.input_format == AudioFormat("audio/pcmu", 8000)
+    assert merged.to_wire("s", 1)["audio"]["input"]["format"] == {"type": "audio/pcmu"}
+
+
+def test_a_transcription_session_echoes_its_input_only() -> None:
+    echo = merge(BASE, {"type": "transcription"}).to_wire("s", 1)
+    assert echo["object"] == "realtime.transcription_session" and set(echo["audio"]) == {"input"}
+
+
+@pytest.mark.parametrize(("patch", "param"), [
+    ({"type": "video"}, "session.type"),
+    ({"instructions": 5}, "session.instructions"),
+    ({"output_modalities": ["audio", "text"]}, "session.output_modalities"),
+    ({"output_modalities": "audio"}, "session.output_modalities"),
+    ({"audio": 5}, "session.audio"),
+    ({"audio": {"input": []}}, "session.audio.input"),
+    ({"audio": {"input": {"format": {"type": "audio/opus"}}}}, "session.audio.input.format.type"),
+    ({"audio": {"input": {"format": {"type": "audio/pcm", "rate": 44100}}}},
+     "session.audio.input.format.rate"),
+    ({"audio": {"input": {"noise_reduction": {"type": "x"}}}},
+     "session.audio.input.noise_reduction"),
+    (detect({"type": "magic"}), "session.audio.input.turn_detection.type"),
+    (detect({"type": "server_vad", "threshold": "0.5"}),
+     "session.audio.input.turn_detection.threshold"),
+    (detect({"type": "server_vad", "threshold": 2}),
+     "session.audio.input.turn_detection.threshold"),
+    (detect({"type": "server_vad", "create_response": 1}),
+     "session.audio.input.turn_detection.create_response"),
+    (detect({"type": "semantic_vad", "eagerness": "very"}),
+     "session.audio.input.turn_detection.eagerness"),
+    ({"audio": {"output": {"speed": 9}}}, "session.audio.output.speed"),
+    ({"audio": {"output": {"voice": {"name": "x"}}}}, "session.audio.output.voice"),
+    ({"tools": {}}, "session.tools"),
+    ({"tools": [{"type": "function", "name": "two words"}]}, "session.tools[0].name"),
+    ({"tool_choice": "maybe"}, "session.tool_choice"),
+    ({"max_output_tokens": 0}, "session.max_output_tokens"),
+    ({"max_output_tokens": True}, "session.max_output_tokens"),
+    ({"truncation": "some"}, "session.truncation"),
+    ({"truncation": {"type": "retention_ratio", "retention_ratio": 0.5,
+                     "token_limits": {"post_instructions": 0}}},
+     "session.truncation.token_limits.post_instructions"),
+    ({"voiceloop": {"timeline": 1}}, "session.voiceloop.timeline"),
+])  # fmt: skip
+def test_a_wrong_value_names_its_path(patch: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        merge(BASE, patch)
+    assert caught.value.param == param
+    assert "expected" in caught.value.message and "found" in caught.value.message

@@ -1,0 +1,97 @@
+"""Two language models in one branch: one answers, the other tells whether the turn is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeLanguageModel, Fault
+from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged, TextDelta
+from voiceloop.errors import BackendError
+from voiceloop.remote.end_reader import MAX_HISTORY_CHARACTERS, EndReadingModel, recent
+
+pytestmark = pytest.mark.virtual_time
+
+USER = (ChatMessage("user", "a table for two"),)
+
+
+def models(**reading: object) -> tuple[FakeLanguageModel, FakeLanguageModel]:
+    reader = FakeLanguageModel(p_end_of_turn=lambda text: len(text) / 100, **reading)  # type: ignore[arg-type]
+    return FakeLanguageModel(["certainly"]), reader
+
+
+async def test_the_reader_is_staged_and_the_other_answers() -> None:
+    answering, reader = models()
+    branch = await EndReadingModel(answering, reader).branch("b1", ())
+    events = branch.events()
+    branch.stage(1, "a table")
+    # Tokens resident in the reader save the answering model nothing: they are not reported.
+    assert await anext(events) == Staged(1, 0, 0, 0.07)
+    branch.commit(USER, GenerateParams())
+    assert await anext(events) == TextDelta("certainly")
+    assert isinstance(await anext(events), Generated)
+    await branch.close()
+    assert (len(answering.prompts), len(reader.prompts)) == (1, 0)
+    assert answering.branches[0].staged == []
+    assert not answering.open_branches and not reader.open_branches
+
+
+async def test_the_reader_is_given_what_was_said_and_not_the_instructions() -> None:
+    answering, reader = models()
+    history = (ChatMessage("system", "Be brief."), ChatMessage("assistant", "Hello, this is Ava."))
+    branch = await EndReadingModel(answering, reader).branch("b1", history)
+    assert reader.branches[0].messages == list(history[1:])
+    assert answering.branches[0].messages == list(history)
+    await branch.close()
+
+
+async def test_a_call_without_the_reader_goes_on() -> None:
+    answering, reader = models(faults=[Fault("branch")])
+    branch = await EndReadingModel(answering, reader).branch("b1", ())
+    events = branch.events()
+    branch.stage(1, "a table")
+    assert isinstance(await anext(events), Staged)
+    branch.commit(USER, GenerateParams())
+    assert await anext(events) == TextDelta("certainly")
+    await branch.close()
+
+
+async def test_a_call_does_not_wait_for_a_reader_that_is_not_there() -> None:
+    answering, reader = models()
+    branch = await EndReadingModel(answering, reader, lambda: False).branch("b1", ())
+    assert (len(answering.branches), len(reader.branches)) == (1, 0)
+    await branch.close()
+
+
+async def test_a_reader_that_fails_in_mid_call_leaves_no_stage_unanswered() -> None:
+    answering, reader = models(faults=[Fault("stage", nth=1)])
+    branch = await EndReadingModel(answering, reader).branch("b1", ())
+    events = branch.events()
+    branch.stage(1, "a")
+    assert await anext(events) == Staged(1, 0, 0, 0.01)
+    branch.stage(2, "a table")
+    assert await anext(events) == Staged(2, 0, 0, None)
+    branch.stage(3, "a table for")
+    staged = await anext(events)
+    assert isinstance(staged, Staged) and staged.stage_id == 3 and staged.p_end_of_turn is None
+    branch.commit(USER, GenerateParams())
+    assert await anext(events) == TextDelta("certainly")
+    await branch.close()
+    assert not reader.open_branches
+
+
+async def test_a_failed_answer_is_the_branchs_failure_and_both_are_closed() -> None:
+    answering = FakeLanguageModel(faults=[Fault("commit")])
+    reader = FakeLanguageModel()
+    branch = await EndReadingModel(answering, reader).branch("b1", ())
+    branch.commit(USER, GenerateParams())
+    with pytest.raises(BackendError):
+        await anext(branch.events())
+    await branch.close()
+    assert not answering.open_branches and not reader.open_branches
+
+
+def test_a_long_call_is_read_by_its_last_messages() -> None:
+    said = tuple(ChatMessage("user", f"{n} " + "x" * 500) for n in range(20))
+    kept = recent(said)
+    assert kept == said[-len(kept) :]
+    assert 0 < sum(len(message.content) for message in kept) <= MAX_HISTORY_CHARACTERS

@@ -1,0 +1,128 @@
+"""A remote recognizer: what is sent at a pause, and when it is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import wave
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.remote_service import Answer, Service
+from voiceloop.backends import (
+    Partial,
+    RecognizerOptions,
+    Transcript,
+)
+from voiceloop.errors import BackendError
+from voiceloop.remote.recognizer import RemoteRecognizer, is_quiet
+from voiceloop.remote.service import RemoteService
+
+Connect = Callable[..., RemoteService]
+
+
+LOUD = (8000 * np.sin(np.arange(8000) / 5)).astype("<i2").tobytes()  # half a second
+SILENCE = bytes(8000)
+
+
+def transcription(text: str, **options: Any) -> Answer:
+    return Answer([json.dumps({"text": text}).encode()], **options)
+
+
+async def test_a_segment_is_sent_as_wav_and_its_words_share_its_time(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/audio/transcriptions", transcription("one four"))
+    options = RecognizerOptions(hotwords=("Zoe",))
+    stream = await RemoteRecognizer(connect()).open("sess_1", options)
+    stream.feed(LOUD)
+    stream.finalize()
+    transcript = await anext(stream.events())
+    assert isinstance(transcript, Transcript)
+    assert [(w.text, round(w.end_ms)) for w in transcript.words] == [("one", 214), ("four", 500)]
+    await stream.close()
+    body = service.asked("/audio/transcriptions")[0]
+    with wave.open(io.BytesIO(body[body.index(b"RIFF") :])) as sent:
+        assert (sent.getframerate(), sent.getnframes()) == (16_000, 8000)
+    assert b"Zoe" in body
+
+
+async def test_what_was_decoded_at_the_pause_is_the_transcript_when_only_silence_follows(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/audio/transcriptions", transcription("hello"))
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    events = stream.events()
+    stream.feed(LOUD)
+    stream.flush()
+    assert await anext(events) == Partial(0, (), ("hello",), flushed=True)
+    stream.feed(SILENCE)
+    stream.finalize()
+    transcript = await anext(events)
+    assert isinstance(transcript, Transcript) and transcript.text == "hello"
+    await stream.close()
+    assert len(service.asked("/audio/transcriptions")) == 1
+
+
+async def test_speech_after_the_pause_is_decoded_again(service: Service, connect: Connect) -> None:
+    release = asyncio.Event()
+    service.say(
+        "/audio/transcriptions", transcription("hel", hold=release), transcription("hello you")
+    )
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    stream.feed(LOUD)
+    stream.flush()
+    await service.wait_asked("/audio/transcriptions", 1)
+    stream.feed(LOUD)
+    stream.finalize()
+    transcript = await anext(stream.events())
+    assert isinstance(transcript, Transcript) and transcript.text == "hello you"
+    await stream.close()
+
+
+async def test_transcripts_come_in_the_order_of_their_segments(
+    service: Service, connect: Connect
+) -> None:
+    release = asyncio.Event()
+    service.say("/audio/transcriptions", transcription("first", hold=release), transcription("two"))
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    stream.feed(LOUD)
+    stream.finalize()
+    await service.wait_asked("/audio/transcriptions", 1)
+    stream.feed(LOUD)
+    stream.finalize()
+    await service.wait_asked("/audio/transcriptions", 2)
+    release.set()
+    events = stream.events()
+    segments = [await anext(events), await anext(events)]
+    assert [s.segment for s in segments if isinstance(s, Transcript)] == [0, 1]
+    await stream.close()
+
+
+async def test_an_empty_segment_is_not_sent(service: Service, connect: Connect) -> None:
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    stream.finalize()
+    assert await anext(stream.events()) == Transcript(0, ())
+    await stream.close()
+
+
+async def test_an_answer_that_is_no_transcription_fails_the_stream(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/audio/transcriptions", Answer([b"[]"]))
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    stream.feed(LOUD)
+    stream.finalize()
+    with pytest.raises(BackendError, match="expected a transcription"):
+        await anext(stream.events())
+    await stream.close()
+
+
+def test_a_tail_is_quiet_by_its_own_level() -> None:
+    assert is_quiet(LOUD + SILENCE, len(LOUD))
+    assert not is_quiet(LOUD + LOUD, len(LOUD))
+    assert is_quiet(LOUD, len(LOUD))

@@ -1,0 +1,330 @@
+"""A reply made ahead: ready at the endpoint, never said to other words, never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import (
+    FakeLanguageModel,
+    FakeRecognizer,
+    FakeVoice,
+    Fault,
+    Reply,
+    instant_backends,
+)
+from voiceloop.agent import AgentConfig, AgentTool, Crisis
+from voiceloop.backends import Backends, ChatMessage, DraftCall, ToolCall
+from voiceloop.config import Ahead, Config
+from voiceloop.reply.tool_answers import ToolAnswers
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+
+
+def slow_models(
+    model: FakeLanguageModel | None = None, transcripts: tuple[str, ...] = ("what time is it",)
+) -> Backends:
+    """200 ms to the first sample, of which a draft hides all."""
+    return instant_backends(
+        recognizer=FakeRecognizer(transcripts, ms_per_word=200),
+        language_model=model
+        or FakeLanguageModel(["It is noon."], ttft_ms=100, p_end_of_turn=lambda text: 0.9),
+        voice=FakeVoice(first_audio_ms=100),
+    )
+
+
+async def gap_ms_of(clock: Clock, **switches: bool) -> tuple[float, Caller]:
+    config = Config(anticipation=Ahead(**switches))
+    async with Caller(clock, slow_models(), config=config) as caller:
+        end_s = await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert caller.statuses() == ["completed"] and caller.transcript() == "It is noon."
+    return 1000 * (caller.first_audio_s() - end_s), caller
+
+
+async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
+    with_draft_ms, caller = await gap_ms_of(clock)
+    text_only_ms, silent = await gap_ms_of(clock, held_clause=False)
+    without_ms, undrafted = await gap_ms_of(clock, speculative_reply=False)
+    for other in (silent, undrafted):
+        assert other.of("voiceloop.timeline")[0].event["timeline"]["held_ms"] == 0.0
+    assert text_only_ms - with_draft_ms == pytest.approx(100, abs=25)
+    assert without_ms - with_draft_ms == pytest.approx(200, abs=25)
+    timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
+    assert timeline["draft_buffered_ms"] > 0
+    assert timeline["held_ms"] == timeline["draft_buffered_ms"]
+    summed_ms = sum(stage["ms"] for stage in timeline["stages"])
+    assert summed_ms == pytest.approx(timeline["gap_ms"], abs=0.01)  # stages are in whole us
+    marks = timeline["marks"]
+    released_ms = 1000 * (marks["first_byte_on_wire"] - marks["endpoint_decision"])
+    assert released_ms <= 10
+
+
+async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clock) -> None:
+    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.9)
+    backends = slow_models(model, ("a large latte please",))
+    async with Caller(clock, backends) as caller:
+        await caller.say(600)
+        await caller.wait_quietly(250)
+        assert not caller.of("response.created")
+        await caller.say(400)
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "You said a large latte please."
+    assert caller.statuses() == ["completed"]
+    assert len(model.prompts) == 1  # drafts are no turns
+    assert model.branches[0].speculated[-1] == "a large latte please"
+    assert not model.open_branches
+    sample = caller.session._metrics.registry.get_sample_value
+    assert sample("voiceloop_drafts_total", {"fate": "released"}) == 1
+    wasted = sample("voiceloop_reply_tokens_total", {"fate": "discarded"})
+    assert wasted and wasted < (sample("voiceloop_reply_tokens_total", {"fate": "generated"}) or 0)
+
+
+async def test_a_draft_that_fails_is_made_again_in_the_open(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        ["It is noon."], p_end_of_turn=lambda text: 0.4, faults=[Fault("speculate")]
+    )
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    assert caller.statuses() == ["completed"]
+
+
+async def test_a_drafted_call_is_not_announced_before_the_turn_is_over(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        [Reply("", (ToolCall("c1", "order", "{}"),))], p_end_of_turn=lambda text: 0.9
+    )
+    async with Caller(clock, slow_models(model)) as caller:
+        tool = {"type": "function", "name": "order", "parameters": {}}
+        caller.send("session.update", session={"type": "realtime", "tools": [tool]})
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    call_s = caller.of("response.function_call_arguments.done")[0].at_s
+    assert len(model.prompts) == 1
+    assert call_s >= caller.of("input_audio_buffer.committed")[0].at_s
+
+
+async def test_words_in_danger_are_never_drafted(clock: Clock) -> None:
+    agent = AgentConfig(crisis=Crisis(("time",), "Please call for help."))
+    backends = slow_models()
+    async with Caller(clock, backends, agent) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "Please call for help."
+    assert isinstance(backends.language_model, FakeLanguageModel)
+    assert not backends.language_model.prompts
+
+
+async def test_a_setting_changed_meanwhile_makes_the_draft_void(clock: Clock) -> None:
+    def answer(messages: tuple[ChatMessage, ...]) -> str:
+        return "New." if "brief" in messages[0].content else "Old."
+
+    model = FakeLanguageModel(answer, p_end_of_turn=lambda text: 0.9)
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(200)
+        assert sum((branch.speculated for branch in model.branches), []) == ["what time is it"]
+        session = {"type": "realtime", "instructions": "Be brief."}
+        caller.send("session.update", session=session)
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "New."
+    assert model.prompts[0][0] == ChatMessage("system", "Be brief.")
+
+
+async def test_an_overloaded_machine_drafts_nothing(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        ["It is noon."], stage_delay_ms=300, p_end_of_turn=lambda text: 0.05 * len(text.split())
+    )
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+        sample = caller.session._metrics.registry.get_sample_value
+        assert not sample("voiceloop_drafts_total", {"fate": "released"})
+    assert caller.statuses() == ["completed"]
+
+
+async def test_what_still_stands_of_a_draft_to_other_words_is_kept_with_its_sound(
+    clock: Clock,
+) -> None:
+    def answer(messages: tuple[ChatMessage, ...]) -> str:
+        size = "large" if "large" in messages[-1].content else "small"
+        return f"Sure thing, one {size} latte."
+
+    model = FakeLanguageModel(answer, ttft_ms=100, p_end_of_turn=lambda t: 0.4)
+    recognizer = FakeRecognizer(["a latte please make it large"], ms_per_word=300)
+    voice = FakeVoice(first_audio_ms=100)
+    backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
+    config = Config(anticipation=Ahead())
+    async with Caller(clock, backends, config=config) as caller:
+        await caller.say(900)  # the draft answers "a latte please"; the last pass hears more
+        await caller.wait_quietly(200)
+        caller.send("input_audio_buffer.commit")
+        caller.send("response.create")
+        await caller.listen_until("voiceloop.timeline")
+    assert caller.transcript() == "Sure thing, one large latte."
+
+
+async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is_over() -> None:
+    tools = (
+        AgentTool("hours", side_effect_free=True, result="nine"),
+        AgentTool("order", result="ordered"),
+    )
+    agent = AgentConfig(tools=tools)
+    answers = ToolAnswers(agent, agent.session_settings().tools)
+    answers.call_ahead(DraftCall(1, "hours", "{}"))
+    answers.call_ahead(DraftCall(1, "order", "{}"))
+    assert answers.called_ahead == 1
+    calls = [ToolCall("c1", "hours", "{}"), ToolCall("c2", "order", "{}")]
+    assert [answer for _, answer in answers.of(calls) or ()] == ["nine", "ordered"]
+
+
+async def test_a_session_that_wasted_its_budget_drafts_no_more(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        lambda m: " ".join(f"{m[-1].content} {i}." for i in range(2)), p_end_of_turn=lambda t: 0.9
+    )
+    backends = slow_models(model, ("a latte please and a muffin please",))
+    config = Config(anticipation=Ahead(budget_tokens=1))
+    async with Caller(clock, backends, config=config) as caller:
+        for turn in range(3):
+            await caller.say(600)
+            await caller.wait_quietly(200)
+            await caller.say(600)
+            await caller.listen_until("response.done", count=turn + 1)
+        sample = caller.session._metrics.registry.get_sample_value
+        assert (sample("voiceloop_drafts_total", {"fate": "forgone"}) or 0) >= 1
+
+
+async def test_a_busy_machine_drafts_nothing(clock: Clock) -> None:
+    model = FakeLanguageModel(["It is noon."], p_end_of_turn=lambda t: 0.4)
+    model.utilization = 0.9
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert not any(branch.speculated for branch in model.branches)
+
+
+async def test_a_draft_that_was_lost_is_made_again_and_never_said_unverified(clock: Clock) -> None:
+    answers = iter(["Sure, a latte. Anything else?"])
+
+    def answer(messages: tuple[ChatMessage, ...]) -> str:
+        return next(answers, "Which size, please?")  # the service does not say the same twice
+
+    model = FakeLanguageModel(
+        answer, ms_per_token=30, p_end_of_turn=lambda text: 0.9, loses_drafts=True
+    )
+    async with Caller(clock, slow_models(model, ("a latte please",))) as caller:
+        await caller.say(600)
+        await caller.wait_quietly(150)  # "Sure, a latte." is drafted, the rest is not
+        await caller.say(40)  # a breath: the draft is given up, and the words stay the same
+        await caller.listen_until("response.done")
+    assert caller.statuses() == ["completed"]
+    assert caller.transcript() == "Which size, please?"
+    assert caller.audio_ms() == pytest.approx(60 * len("Whichsize,please?"), abs=2)
+
+
+async def test_a_draft_that_was_lost_is_begun_once_more_at_the_next_pause(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        ["One moment, please."], ms_per_token=200, p_end_of_turn=lambda t: 0.9, loses_drafts=True
+    )
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(150)
+        await caller.say(40)
+        await caller.listen_until("response.done")
+    assert model.branches[0].speculated == ["what time is it"] * 2
+
+
+async def test_what_a_retracted_answer_cost_is_counted_as_wasted(clock: Clock) -> None:
+    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.9)
+    async with Caller(clock, slow_models(model, ("i want a latte", "with oat milk"))) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(120)
+        sent_ms = caller.audio_ms()
+        await caller.say(700)
+        await caller.listen_until("voiceloop.timeline")
+    facts = caller.of("voiceloop.timeline")[0].event["timeline"]["anticipation"]
+    assert (facts["n_reply_tokens"], facts["n_discarded_tokens"]) == (0, 6)
+    assert facts["wasted_audio_ms"] >= 60 * len("Yousaidiwantalatte.") > sent_ms > 0
+
+
+async def test_a_draft_that_ends_without_words_leaves_room_for_the_fallback(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        [Reply("", (ToolCall("c1", "of_nobody", "{}"),))], p_end_of_turn=lambda text: 0.9
+    )
+    agent = AgentConfig(fallback="Pardon me?")
+    async with Caller(clock, slow_models(model), agent) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(2000)
+        await caller.listen_until("response.done")
+    assert model.branches[0].speculated == ["what time is it"]
+    assert caller.statuses() == ["completed"]
+    assert caller.transcript() == "Pardon me?"
+    assert caller.audio_ms() == pytest.approx(60 * len("Pardonme?"), abs=2)
+
+
+@pytest.mark.parametrize("after", [0, 2])
+async def test_a_whole_draft_is_said_though_its_model_is_lost_before_the_reply(
+    clock: Clock, after: int
+) -> None:
+    fault = Fault("commit", after=after)
+    model = FakeLanguageModel(["It is noon."], p_end_of_turn=lambda t: 0.9, faults=[fault])
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    assert caller.statuses() == ["failed"] and caller.transcript() == "It is noon."
+
+
+async def test_a_draft_to_other_words_whose_reply_fails_gives_way_to_the_fallback(
+    clock: Clock,
+) -> None:
+    def answer(messages: tuple[ChatMessage, ...]) -> str:
+        size = "large" if "large" in messages[-1].content else "small"
+        return f"Sure thing, one {size} latte."
+
+    faults = [Fault("commit", after=3)]
+    model = FakeLanguageModel(answer, ttft_ms=100, p_end_of_turn=lambda t: 0.4, faults=faults)
+    recognizer = FakeRecognizer(["a latte please make it large"], ms_per_word=300)
+    voice = FakeVoice(first_audio_ms=100)
+    backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+        await caller.say(900)
+        await caller.wait_quietly(200)
+        assert model.branches[0].speculated
+        caller.send("input_audio_buffer.commit")
+        caller.send("response.create")
+        await caller.listen_until("response.done")
+    assert caller.statuses() == ["failed"]
+    assert caller.transcript() == "Sure thing, one Pardon me?"
+
+
+@pytest.mark.parametrize(
+    ("drafted", "answered", "said"),
+    [
+        ("Sure thing, one latte.", "", "Pardon me?"),
+        ("Sure thing, one latte.", Reply("", (ToolCall("c", "of_nobody", "{}"),)), "Pardon me?"),
+        ("", "One large latte.", "One large latte."),
+        ("", "", "Pardon me?"),
+        ("...", "", "Pardon me?"),
+    ],
+)
+async def test_a_reply_or_a_draft_of_it_without_words_is_never_silence(
+    clock: Clock, drafted: str, answered: str | Reply, said: str
+) -> None:
+    model = FakeLanguageModel(
+        lambda m: answered if "large" in m[-1].content else drafted, p_end_of_turn=lambda t: 0.4
+    )
+    recognizer = FakeRecognizer(["a latte please make it large"], ms_per_word=300)
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+        await caller.say(900)  # the draft answers "a latte please"; the last pass hears more
+        await caller.wait_quietly(200)
+        assert model.branches[0].speculated == ["a latte please"]
+        caller.send("input_audio_buffer.commit")
+        caller.send("response.create")
+        await caller.listen_until("response.done")
+    assert caller.statuses() == ["completed"] and caller.transcript() == said
+    assert caller.audio_ms() == pytest.approx(60 * len(said.replace(" ", "")), abs=2)

@@ -1,0 +1,405 @@
+"""The server on real sockets: who gets in, what it says when it cannot, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.fakes import instant_backends
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
+from voiceloop.call.connection import Disconnected, Transport
+from voiceloop.config import Config, Limits
+from voiceloop.errors import BackendRefused, ConfigError
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server, serve
+
+KEY = "secret-key-1"
+AGENT = AgentConfig(instructions="Be kind.")
+
+
+class Running:
+    """A server of this test."""
+
+    def __init__(self, gateway: Gateway, port: int) -> None:
+        self.gateway = gateway
+        self.port = port
+        self.http = f"http://127.0.0.1:{port}"
+
+    def connect(self, query: str = "", **options: Any) -> connect:
+        return connect(f"ws://127.0.0.1:{self.port}/v1/realtime{query}", proxy=None, **options)
+
+
+@asynccontextmanager
+async def running(
+    config: Config | None = None, backends: Backends | None = None, **state: Any
+) -> AsyncIterator[Running]:
+    loaded = state.pop("loaded", True)
+    gateway = state.pop("kind", Gateway)(config or Config(), AGENT, **state)
+    gateway.backends = (backends or instant_backends()) if loaded else None
+    sock = listen("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    server = make_server(build_app(gateway), gateway.config)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        yield Running(gateway, port)
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await serving
+
+
+async def event(client: ClientConnection) -> dict[str, Any]:
+    async with asyncio.timeout(5):
+        found: dict[str, Any] = json.loads(await client.recv())
+        return found
+
+
+async def until(client: ClientConnection, kind: str) -> dict[str, Any]:
+    while (found := await event(client))["type"] != kind:
+        pass
+    return found
+
+
+async def test_a_session_opens_with_its_settings_and_a_text_turn_is_answered() -> None:
+    async with running() as server, server.connect("?model=gpt-realtime") as client:
+        created = await event(client)
+        assert created["type"] == "session.created"
+        assert created["session"]["model"] == "gpt-realtime"
+        assert created["session"]["instructions"] == "Be kind."
+        item = {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "hello"}],
+        }
+        await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
+        asked = {"type": "response.create", "response": {"output_modalities": ["text"]}}
+        await client.send(json.dumps(asked))
+        done = await until(client, "response.done")
+        assert done["response"]["status"] == "completed"
+        assert done["response"]["output"][0]["content"][0]["text"]
+
+
+async def test_a_bad_frame_is_an_error_and_the_session_goes_on() -> None:
+    async with running() as server, server.connect() as client:
+        await client.send("{")
+        assert (await until(client, "error"))["error"]["code"] == "invalid_value"
+        await client.send(b"\x00\x01")
+        assert "binary" in (await until(client, "error"))["error"]["message"]
+        await client.send('{"type": "input_audio_buffer.clear"}')
+        await until(client, "input_audio_buffer.cleared")
+
+
+async def test_an_oversize_frame_closes_with_1009() -> None:
+    config = Config(limits=Limits(frame_bytes=5000))
+    async with running(config) as server, server.connect() as client:
+        await event(client)
+        await client.send("x" * 5001)
+        with pytest.raises(ConnectionClosed) as caught:
+            await until(client, "never")
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1009
+
+
+REFUSED: list[tuple[dict[str, Any], int]] = [
+    ({}, 401),
+    ({"additional_headers": {"Authorization": "Bearer wrong-key-1"}}, 401),
+    ({"subprotocols": ["realtime", "openai-insecure-api-key.wrong"]}, 401),
+    ({"subprotocols": ["realtime", "openai-insecure-api-key.ek_invented"]}, 401),
+    ({"additional_headers": {"Authorization": f"Bearer {KEY}", "Origin": "https://evil"}}, 403),
+]
+
+
+async def test_a_refusal_is_no_error_of_the_servers(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(Config(keys=(KEY,))) as server:
+        with pytest.raises(InvalidStatus):
+            async with server.connect():
+                pass
+    assert not caplog.records
+
+
+async def test_who_may_not_come_in_is_refused_before_the_upgrade() -> None:
+    async with running(Config(keys=(KEY,))) as server:
+        for options, status in REFUSED:
+            with pytest.raises(InvalidStatus) as caught:
+                async with server.connect(**options):
+                    pass
+            response = caught.value.response
+            assert response.status_code == status, options
+            assert KEY not in (response.body or b"").decode()
+            assert "error" in json.loads(response.body or b"")
+
+
+async def test_a_key_opens_and_realtime_is_the_subprotocol() -> None:
+    async with running(Config(keys=(KEY,))) as server:
+        for headers in ({"Authorization": f"Bearer {KEY}"}, {"api-key": KEY}):
+            async with server.connect(additional_headers=headers) as client:
+                assert client.subprotocol is None
+                assert (await event(client))["type"] == "session.created"
+        offered = ["realtime", f"openai-insecure-api-key.{KEY}"]
+        async with server.connect(subprotocols=offered) as client:
+            assert client.subprotocol == "realtime"
+            assert (await event(client))["type"] == "session.created"
+
+
+async def test_a_browser_page_of_a_listed_origin_comes_in() -> None:
+    config = Config(allowed_origins=("https://app.example.org",))
+    async with running(config) as server:
+        async with server.connect(origin="https://app.example.org") as client:
+            assert (await event(client))["type"] == "session.created"
+        with pytest.raises(InvalidStatus):
+            async with server.connect(origin="https://other.example.org"):
+                pass
+
+
+async def test_a_full_server_says_when_to_come_back() -> None:
+    config = Config(limits=Limits(max_sessions=1))
+    async with running(config) as server, server.connect() as client:
+        await event(client)
+        with pytest.raises(InvalidStatus) as caught:
+            async with server.connect():
+                pass
+        response = caught.value.response
+        assert response.status_code == 503 and int(response.headers["Retry-After"]) > 0
+
+
+async def test_a_server_that_still_loads_is_alive_not_ready_and_takes_no_call() -> None:
+    async with running(loaded=False) as server, httpx.AsyncClient(base_url=server.http) as http:
+        assert (await http.get("/healthz")).status_code == 200
+        ready = await http.get("/readyz")
+        assert ready.status_code == 503 and ready.json()["reason"] == "the models are loading"
+        with pytest.raises(InvalidStatus) as caught:
+            async with server.connect():
+                pass
+        assert caught.value.response.status_code == 503
+        server.gateway.backends = instant_backends()
+        assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_a_worker_that_restarts_shows_in_readyz() -> None:
+    async with running(is_ready=lambda: False) as server:
+        async with httpx.AsyncClient(base_url=server.http) as http:
+            assert (await http.get("/readyz")).json()["reason"] == "a worker is restarting"
+
+
+async def test_metrics_count_sessions_and_want_a_key() -> None:
+    async with running(Config(keys=(KEY,))) as server:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with (
+            httpx.AsyncClient(base_url=server.http) as http,
+            server.connect(additional_headers=headers) as client,
+        ):
+            await event(client)
+            assert (await http.get("/metrics")).status_code == 401
+            text = (await http.get("/metrics", headers=headers)).text
+            assert "voiceloop_sessions 1.0" in text
+
+
+async def test_compression_is_not_offered() -> None:
+    async with running() as server, server.connect(compression="deflate") as client:
+        assert client.response is not None
+        assert "Sec-WebSocket-Extensions" not in client.response.headers
+
+
+async def test_draining_closes_calls_and_takes_no_new_one() -> None:
+    async with running() as server, server.connect() as client:
+        await event(client)
+        async with asyncio.timeout(5):
+            await server.gateway.drain()
+        with pytest.raises(ConnectionClosed) as caught:
+            await until(client, "never")
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1012
+        with pytest.raises(InvalidStatus):
+            async with server.connect():
+                pass
+
+
+def test_a_busy_port_is_named() -> None:
+    first = listen("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    with pytest.raises(ConfigError, match=f"expected a free port, found that 127.0.0.1:{port}"):
+        listen("127.0.0.1", port)
+    first.close()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "two..dots"])
+def test_a_host_that_is_none_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"host: expected an address, found '{host}'"):
+        listen(host, 0)
+
+
+def test_the_listening_socket_holds_little() -> None:
+    sock = listen("127.0.0.1", 0)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * 64 * 1024
+    assert sock.getsockopt(socket.IPPROTO_TCP, 25) == 16 * 1024
+    sock.close()
+
+
+async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    none, wrong = tmp_path / "none.pem", tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    for file in (none, wrong):
+        with pytest.raises(ConfigError, match="expected a certificate and its key in"):
+            await serve(Config(port=0, certfile=file, keyfile=file))
+
+
+async def test_other_machines_are_not_served_without_keys() -> None:
+    with pytest.raises(ConfigError, match="expected keys"):
+        await serve(Config(host="0.0.0.0"))
+
+
+async def test_a_client_secret_opens_the_door_with_its_session() -> None:
+    async with running(Config(keys=(KEY,))) as server:
+        async with httpx.AsyncClient(base_url=server.http) as http:
+            asked = {"session": {"type": "realtime", "instructions": "Be brief."}}
+            refused = await http.post("/v1/realtime/client_secrets", json=asked)
+            assert refused.status_code == 401
+            headers = {"Authorization": f"Bearer {KEY}"}
+            answer = await http.post("/v1/realtime/client_secrets", json=asked, headers=headers)
+            found = answer.json()
+            assert answer.status_code == 200 and found["value"].startswith("ek_")
+            assert found["session"]["instructions"] == "Be brief."
+        offered = ["realtime", f"openai-insecure-api-key.{found['value']}"]
+        async with server.connect(subprotocols=offered) as client:
+            assert (await event(client))["session"]["instructions"] == "Be brief."
+
+
+NONSENSE = [
+    b"[]", b"{", b"\xff", b'{"session": 5}', b'{"expires_after": {"seconds": 5}}',
+    b'{"expires_after": {"seconds": true}}', b'{"expires_after": {"anchor": "now"}}',
+    b'{"session": {"type": "video"}}', b'{"session": {"output_modalities": "audio"}}',
+    b" " * 600_000,
+]  # fmt: skip
+
+
+async def test_a_client_secret_for_nonsense_is_refused() -> None:
+    async with running() as server, httpx.AsyncClient(base_url=server.http) as http:
+        for body in NONSENSE:
+            answer = await http.post("/v1/realtime/client_secrets", content=body)
+            assert answer.status_code == 400, body[:80]
+            assert "expected" in answer.json()["error"]["message"]
+
+
+async def test_another_sites_page_gets_no_client_secret() -> None:
+    async with running() as server, httpx.AsyncClient(base_url=server.http) as http:
+        headers = {"Origin": "https://evil.example"}
+        answer = await http.post("/v1/realtime/client_secrets", headers=headers)
+        assert answer.status_code == 403
+
+
+# --- the transport ---
+
+
+async def test_a_client_that_stops_reading_is_cut_and_its_neighbour_does_not_notice() -> None:
+    config = Config(limits=Limits(slow_client_s=0.2))
+    async with running(config) as server, server.connect() as neighbour:
+        await event(neighbour)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        writer.write(
+            b"GET /v1/realtime HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        # Every update is echoed; nobody reads the echoes.
+        session = {"instructions": "x" * 60_000}
+        update = json.dumps({"type": "session.update", "session": session}).encode()
+        frame = b"\x81\xff" + len(update).to_bytes(8, "big") + b"\0\0\0\0" + update
+        async with asyncio.timeout(8):
+            while server.gateway.admission.n_sessions == 2:
+                writer.write(frame)
+                await asyncio.sleep(0.01)
+            await neighbour.send('{"type": "input_audio_buffer.clear"}')
+            await until(neighbour, "input_audio_buffer.cleared")
+            rest = await reader.read(-1)
+        writer.close()
+        assert (1013).to_bytes(2, "big") + b"the client does not read" in rest[-64:]
+
+
+class OneLine(Gateway):
+    """A server whose sessions only close, twice, and then try to go on."""
+
+    async def serve_session(self, transport: Transport) -> None:
+        await transport.close(1000, "done")
+        await transport.close(1011, "again")
+        with pytest.raises(Disconnected):
+            await transport.receive()
+        with pytest.raises(Disconnected):
+            await transport.send("x")
+
+
+async def test_a_transport_closes_once_and_then_says_disconnected() -> None:
+    async with running(kind=OneLine) as server, server.connect() as client:
+        with pytest.raises(ConnectionClosed) as caught:
+            await client.recv()
+        assert caught.value.rcvd is not None
+        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1000, "done")
+
+
+# --- the process ---
+
+
+async def test_a_signal_drains_the_server_and_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    @asynccontextmanager
+    async def fakes(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        yield instant_backends(), lambda: True
+        closed.append("models")
+
+    monkeypatch.setattr("voiceloop.server.process.open_backends", fakes)
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(Config(port=0), agent=AGENT, ready=url.set_result))
+    async with asyncio.timeout(5):
+        address = (await url).replace("http://", "ws://")
+        async with connect(f"{address}/v1/realtime", proxy=None) as client:
+            await event(client)
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(ConnectionClosed) as caught:
+                await until(client, "never")
+            assert caught.value.rcvd is not None and caught.value.rcvd.code == 1012
+        await serving
+    assert closed == ["models"]
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()
+
+
+async def test_a_signal_while_models_load_gives_the_loading_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_up: list[str] = []
+
+    @asynccontextmanager
+    async def endless(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            given_up.append("models")
+        yield
+
+    monkeypatch.setattr("voiceloop.server.process.open_backends", endless)
+    async with asyncio.timeout(5):
+        await serve(Config(port=0), agent=AGENT, ready=lambda url: pytest.fail("is not ready"))
+    assert given_up == ["models"]
+
+
+async def test_models_that_cannot_load_end_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def broken(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        raise BackendRefused("expected a model folder, found none")
+        yield
+
+    monkeypatch.setattr("voiceloop.server.process.open_backends", broken)
+    with pytest.raises(BackendRefused, match="expected a model folder"):
+        await serve(Config(port=0), agent=AGENT)

@@ -1,0 +1,203 @@
+"""When a worker that says nothing is taken to hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from voiceloop.errors import WorkerLost
+from voiceloop.workers.heartbeat import WorkerSilence, cpu_waits, peak_memory_mb
+from voiceloop.workers.messages import WorkerSpec
+from voiceloop.workers.supervisor import LOAD_SILENCE_S, WorkerProcess
+
+LOOK_S = 0.25
+HUNG_AFTER_S = 2.0
+
+
+def silent_for(
+    seconds: float, waits_share: Mapping[int, float], *, looked_every_s: float = LOOK_S
+) -> float:
+    """The worker's own silence so long after it was missed, its threads waiting so much."""
+    passed_s = 0.0
+    silence = WorkerSilence(
+        LOOK_S,
+        100.0 - looked_every_s,
+        7,
+        lambda: {thread: 50.0 + share * passed_s for thread, share in waits_share.items()},
+    )
+    for look in range(round(seconds / looked_every_s) + 1):
+        passed_s = look * looked_every_s
+        silence.observe(100.0 + passed_s, 7)
+    return silence.own_s
+
+
+def test_a_worker_that_sleeps_is_silent_of_its_own_doing() -> None:
+    assert silent_for(2.0, {1: 0.0, 2: 0.0}) == pytest.approx(2.0)
+
+
+def test_time_without_a_processor_does_not_count() -> None:
+    assert silent_for(8.0, {1: 0.9}) == pytest.approx(0.8)
+
+
+def test_a_step_waits_for_its_slowest_thread() -> None:
+    assert silent_for(8.0, {1: 0.0, 2: 0.9, 3: 0.2}) == pytest.approx(0.8)
+
+
+def test_a_worker_that_spins_is_found_out_on_a_busy_machine_too() -> None:
+    assert silent_for(20.0, {1: 0.8}, looked_every_s=0.5) == pytest.approx(4.0)
+
+
+def test_a_gateway_that_was_held_up_has_not_listened() -> None:
+    assert silent_for(8.0, {}, looked_every_s=2.0) == pytest.approx(1.0)
+
+
+def test_a_heartbeat_ends_the_silence() -> None:
+    silence = WorkerSilence(LOOK_S, 0.0, 1, dict)
+    silence.observe(1.5, 1)
+    silence.observe(1.75, 1)
+    assert silence.own_s == pytest.approx(0.25)
+    silence.observe(2.0, 2)
+    assert silence.own_s == 0.0
+    silence.observe(2.25, 2)
+    silence.observe(2.5, 2)
+    assert silence.own_s == pytest.approx(0.25)
+
+
+def test_of_a_worker_that_beats_no_file_is_read() -> None:
+    n_read = 0
+
+    def waits() -> dict[int, float]:
+        nonlocal n_read
+        n_read += 1
+        return {}
+
+    silence = WorkerSilence(LOOK_S, 0.0, 0, waits)
+    for n_beats in range(1, 9):
+        silence.observe(LOOK_S * n_beats, n_beats)
+    assert n_read == 0
+    silence.observe(LOOK_S * 9, 8)
+    assert n_read == 1
+
+
+def test_the_kernel_tells_how_long_a_thread_waited() -> None:
+    waits_s = cpu_waits(os.getpid())
+    assert all(wait_s >= 0.0 for wait_s in waits_s.values())
+    assert os.getpid() in waits_s or not os.path.exists("/proc/self/schedstat")
+    assert cpu_waits(2**31 - 1) == {}
+
+
+# --- the supervisor, with a process that is played ---
+
+
+@dataclass(slots=True)
+class SilentConnection:
+    n_heartbeats: int = 3
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    loading: str = "recognizer"
+    load_failure: None = None
+    ready: None = None
+    hop_ms: float = 0.0
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class SilentProcess:
+    pid: int = 4711
+    returncode: int | None = None
+
+    def kill(self) -> None:
+        self.returncode = -9
+
+    async def wait(self) -> int | None:
+        return self.returncode
+
+
+async def watched_for(waits_share: float, clock: Callable[[], float]) -> float | None:
+    """When a worker that never beats again was killed, in seconds; None: not within a minute."""
+    begin_s = clock()
+
+    def waits(pid: int) -> dict[int, float]:
+        return {pid: waits_share * (clock() - begin_s)}
+
+    spec = WorkerSpec("speech", (), hung_after_s=HUNG_AFTER_S)
+    worker = WorkerProcess(spec, clock=clock, cpu_waits=waits)
+    process = SilentProcess()
+    worker.connection, worker.process = SilentConnection(), process  # type: ignore[assignment]
+    try:
+        async with asyncio.timeout(60.0):
+            await worker._watch()
+    except TimeoutError:
+        return None
+    assert process.returncode == -9
+    return clock() - begin_s
+
+
+@pytest.mark.virtual_time
+async def test_a_hung_worker_is_killed_when_its_time_is_up(clock: Callable[[], float]) -> None:
+    killed_s = await watched_for(0.0, clock)
+    assert killed_s == pytest.approx(HUNG_AFTER_S, abs=LOOK_S)
+
+
+@pytest.mark.virtual_time
+async def test_an_overloaded_machine_is_no_crash(clock: Callable[[], float]) -> None:
+    assert await watched_for(0.98, clock) is None
+    killed_s = await watched_for(0.75, clock)  # a quarter of the time it ran, and said nothing
+    assert killed_s == pytest.approx(4 * HUNG_AFTER_S, abs=4 * LOOK_S)
+
+
+async def loaded_for(
+    clock: Callable[[], float], *, waits_share: float = 0.0, mb_per_s: float = 0.0
+) -> float | None:
+    """When a worker that never says Ready was given up, in seconds; None: not within 15 minutes."""
+    begin_s = clock()
+
+    def waits(pid: int) -> dict[int, float]:
+        return {pid: waits_share * (clock() - begin_s)}
+
+    worker = WorkerProcess(
+        WorkerSpec("speech", ()),
+        clock=clock,
+        cpu_waits=waits,
+        peak_memory_mb=lambda pid: int(mb_per_s * (clock() - begin_s)),
+    )
+    worker.process = SilentProcess()  # type: ignore[assignment]
+    try:
+        async with asyncio.timeout(900.0):
+            await worker._wait_ready(SilentConnection())  # type: ignore[arg-type]
+    except WorkerLost as error:
+        assert "300 s without progress in recognizer" in error.message
+        return clock() - begin_s
+    except TimeoutError:
+        pass
+    return None
+
+
+@pytest.mark.virtual_time
+async def test_a_model_that_fills_memory_may_load_for_as_long_as_it_takes(
+    clock: Callable[[], float],
+) -> None:
+    assert await loaded_for(clock, mb_per_s=0.01) is None
+
+
+@pytest.mark.virtual_time
+async def test_a_load_that_waits_for_a_processor_is_not_given_up(
+    clock: Callable[[], float],
+) -> None:
+    assert await loaded_for(clock, waits_share=0.75) is None
+
+
+@pytest.mark.virtual_time
+async def test_a_load_that_comes_no_further_is_given_up(clock: Callable[[], float]) -> None:
+    assert await loaded_for(clock) == pytest.approx(LOAD_SILENCE_S, abs=2 * LOOK_S)
+
+
+def test_the_kernel_tells_how_much_memory_a_process_filled() -> None:
+    peak_mb = peak_memory_mb(os.getpid())
+    assert peak_mb > 5 or not os.path.exists("/proc/self/status")
+    assert peak_memory_mb(2**31 - 1) == 0

@@ -1,0 +1,371 @@
+"""How chat messages and revised partials become engine branches, on an engine that only records.
+
+Its tokens are letters: a turn reads "<u:hello>", the assistant's header "<a:".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+import engine.types as engine_types
+from engine.engine import Engine
+from engine.types import InvalidRequest, TemplateError
+from voiceloop.backends import (
+    ChatMessage,
+    DraftDelta,
+    Generated,
+    GenerateParams,
+    Staged,
+    TextDelta,
+    Tool,
+    ToolCall,
+)
+from voiceloop.workers.language import LanguageRole
+from voiceloop.workers.messages import (
+    Commit,
+    OpenBranch,
+    Speculate,
+    Stage,
+    StreamEvent,
+    StreamFailed,
+)
+from voiceloop.workers.role import StreamError
+
+PARAMS = GenerateParams(max_tokens=7, seed=3)
+SYSTEM = ChatMessage("system", "be brief")
+
+
+class LetterText:
+    """Writes a conversation as letters; ``tidy`` drops the line feed after the last message."""
+
+    tidy = False
+    is_strict = False
+
+    def encode_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] = (),
+        *,
+        open_user: str | None = None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        text = "".join(f"[{tool['function']['name']}]" for tool in tools)
+        if self.is_strict:
+            roles = [message["role"] for message in messages]
+            roles += [] if open_user is None else ["user"]
+            if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
+                raise TemplateError(f"expected user and assistant in turn, found {roles}")
+        for message in messages:
+            if message["content"] == "refused":
+                raise TemplateError("expected messages the template takes, found 'refused'")
+            calls = "".join(
+                f"{call['function']['name']}({call['function']['arguments']['n']})"
+                for call in message.get("tool_calls", ())
+            )
+            text += f"<{message['role'][0]}:{message['content']}{calls}>\n"
+        if open_user is not None:
+            text += f"<u:{open_user}"
+        elif add_generation_prompt:
+            text += "<a:"
+        elif self.tidy:
+            text = text.rstrip("\n") + "!"
+        return [ord(letter) for letter in text]
+
+
+class RecordingBranch:
+    def __init__(self, engine: RecordingEngine, branch_id: str, history: Sequence[int]) -> None:
+        self.branch_id = branch_id
+        self._engine = engine
+        self._log("branch", history)
+
+    def _log(self, call: str, tokens: Sequence[int] = (), *rest: object) -> None:
+        number = self.branch_id.rpartition("#")[2]
+        text = "".join(map(chr, tokens))
+        self._engine.calls.append((f"{number} {call}", text, *rest))
+
+    def stage(self, tokens: Sequence[int]) -> None:
+        self._log("stage", tokens)
+        self._engine.due.append(engine_types.Staged(self.branch_id, len(tokens), 1, 0.25))
+
+    def speculate(self, tail: Sequence[int], params: engine_types.SamplingParams) -> str:
+        self._log("speculate", tail)
+        return "draft_1"
+
+    def stop_draft(self, reason: str) -> None:
+        self._log("stop")
+
+    def commit(
+        self, tokens: Sequence[int], params: engine_types.SamplingParams, draft: str | None = None
+    ) -> None:
+        if params.max_tokens == 99:
+            raise InvalidRequest("max_tokens: expected fewer, found 99")
+        self._log("commit", tokens, draft)
+        self._engine.params.append(params)
+        self._engine.due += self._engine.reply(self.branch_id)
+
+    def close(self) -> None:
+        self._log("close")
+
+
+class RecordingEngine:
+    def __init__(self) -> None:
+        self.text = LetterText()
+        self.calls: list[tuple[object, ...]] = []
+        self.params: list[engine_types.SamplingParams] = []
+        self.due: list[engine_types.Event] = []
+        self.answer: list[engine_types.Event] = []
+
+    def branch(
+        self,
+        branch_id: str,
+        history_tokens: Sequence[int] = (),
+        salt: str = "",
+        session: str | None = None,
+    ) -> RecordingBranch:
+        return RecordingBranch(self, branch_id, history_tokens)
+
+    def reply(self, branch_id: str) -> list[engine_types.Event]:
+        return [
+            engine_types.TextDelta(branch_id, "yes", 1),
+            engine_types.Done(branch_id, "stop"),
+        ]
+
+    def has_work(self) -> bool:
+        return bool(self.due)
+
+    def step(self, interrupted: Callable[[], bool] | None = None) -> list[engine_types.Event]:
+        due, self.due = self.due, []
+        return due
+
+
+@pytest.fixture
+def model() -> RecordingEngine:
+    return RecordingEngine()
+
+
+@pytest.fixture
+def role(model: RecordingEngine) -> LanguageRole:
+    return LanguageRole(cast(Engine, model), "letters")
+
+
+def user(text: str) -> tuple[ChatMessage, ...]:
+    return (ChatMessage("user", text),)
+
+
+def answers(role: LanguageRole) -> list[object]:
+    found: list[object] = []
+    while role.has_work():
+        for message in role.step():
+            found.append(message.event if isinstance(message, StreamEvent) else message)
+    return found
+
+
+def test_the_whole_turn_is_committed_behind_what_was_staged(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", (SYSTEM,)))
+    role.receive(Stage("s", 1, "he"))
+    assert answers(role) == [Staged(1, 5, 1, 0.25)]
+    role.receive(Commit("s", user("hello"), PARAMS))
+    assert model.calls == [
+        ("1 branch", "<s:be brief>\n"),
+        ("1 stage", "<u:he"),
+        ("1 commit", "<u:hello>\n<a:", None),
+    ]
+    delta, generated = answers(role)
+    assert delta == TextDelta("yes")
+    assert isinstance(generated, Generated) and generated.finish_reason == "stop"
+
+
+def test_a_burst_of_partials_costs_one_staging_and_answers_the_newest(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", ()))
+    for stage_id, words in enumerate(["he", "hel", "hello"]):
+        role.receive(Stage("s", stage_id, words))
+    assert answers(role) == [Staged(2, 8, 1, 0.25)]
+    assert [call[0] for call in model.calls] == ["1 branch", "1 stage"]
+
+
+def test_a_draft_is_made_behind_the_staged_words_and_handed_to_the_commit(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", ()))
+    role.receive(Stage("s", 1, "hello"))
+    role.receive(Speculate("s", 1, "hello", PARAMS))
+    role.receive(Commit("s", user("hello"), PARAMS))
+    assert model.calls[1:] == [
+        ("1 stage", "<u:hello"),
+        ("1 speculate", ">\n<a:"),
+        ("1 commit", "<u:hello>\n<a:", "draft_1"),
+    ]
+
+
+def test_tool_results_follow_the_reply_that_called_the_tool(
+    model: RecordingEngine, role: LanguageRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call_a_tool(branch_id: str) -> list[engine_types.Event]:
+        return [
+            engine_types.ToolCall(branch_id, "call_1", "order", '{"n": 2}'),
+            engine_types.Done(branch_id, "stop"),
+        ]
+
+    monkeypatch.setattr(model, "reply", call_a_tool)
+    tools = (Tool("order", "orders", {"type": "object"}),)
+    role.receive(OpenBranch("s", (), tools))
+    role.receive(Commit("s", user("two"), PARAMS))
+    call, generated = answers(role)
+    assert call == ToolCall("call_1", "order", '{"n": 2}')
+    assert isinstance(generated, Generated) and generated.finish_reason == "tool_calls"
+    role.receive(Commit("s", (ChatMessage("tool", "ok", tool_call_id="call_1"),), PARAMS))
+    assert model.calls[-3:] == [
+        ("1 close", ""),
+        ("2 branch", "[order]<u:two>\n<a:order(2)>\n"),
+        ("2 commit", "<t:ok>\n<a:", None),
+    ]
+
+
+def test_a_model_told_to_call_no_tool_does_not_see_the_tools(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", (SYSTEM,), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Commit("s", user("hi"), GenerateParams(tool_choice="none")))
+    assert model.calls == [
+        ("1 branch", "[order]<s:be brief>\n"),
+        ("1 close", ""),
+        ("2 branch", ""),
+        ("2 commit", "<s:be brief>\n<u:hi>\n<a:", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "offers", "forces"),
+    [("auto", True, False), ("required", False, True), ("none", False, False)],
+)
+def test_the_calls_of_a_reply_that_may_speak_are_bound_to_the_tools(
+    model: RecordingEngine, role: LanguageRole, choice: str, offers: bool, forces: bool
+) -> None:
+    role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Commit("s", user("hi"), GenerateParams(tool_choice=choice)))
+    function = {"name": "order", "description": "orders", "parameters": {"type": "object"}}
+    (params,) = model.params
+    bound = [json.loads(tools or "null") for tools in (params.offered_tools, params.forced_tools)]
+    assert bound == [[function] if offers else None, [function] if forces else None]
+
+
+def test_a_reply_that_may_call_no_tool_is_not_drafted_behind_words_staged_with_the_tools(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Stage("s", 1, "hi"))
+    role.receive(Speculate("s", 1, "hi", GenerateParams(tool_choice="none")))
+    answers(role)
+    assert "1 speculate" not in [call[0] for call in model.calls]
+
+
+def test_what_an_earlier_draft_says_is_not_passed_on_as_a_later_one_that_could_not_begin(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Stage("s", 1, "hi"))
+    role.receive(Speculate("s", 1, "hi", PARAMS))
+    role.receive(Speculate("s", 2, "hi", GenerateParams(tool_choice="none")))
+    answers(role)
+    assert model.calls[-1] == ("1 stop", "")
+    model.due.append(engine_types.DraftDelta("s#1", "draft_1", "yes", 1))
+    assert not answers(role)
+
+
+def test_a_template_that_ends_a_history_differently_starts_from_what_is_common(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    model.text.tidy = True
+    role.receive(OpenBranch("s", (SYSTEM,)))
+    role.receive(Stage("s", 1, "hi"))
+    answers(role)
+    role.receive(Commit("s", user("hi"), PARAMS))
+    assert model.calls == [
+        ("1 branch", "<s:be brief>!"),
+        ("1 close", ""),
+        ("2 branch", "<s:be brief>"),
+        ("2 stage", "\n<u:hi"),
+        ("2 commit", "\n<u:hi>\n<a:", None),
+    ]
+
+
+def test_a_template_that_wants_speakers_in_turn_is_told_an_agents_greeting_too(
+    model: RecordingEngine,
+) -> None:
+    model.text.is_strict = True
+    role = LanguageRole(model, "strict")  # type: ignore[arg-type]
+    history = (SYSTEM, ChatMessage("assistant", "welcome"), *user("er"))
+    role.receive(OpenBranch("s", history))
+    role.receive(Stage("s", 1, "hi"))
+    assert not [answer for answer in answers(role) if isinstance(answer, StreamFailed)]
+    role.receive(Commit("s", user("hi"), PARAMS))
+    said = "".join(call[1] for call in model.calls if "branch" in call[0] or "commit" in call[0])
+    assert said.endswith("<u:be brief\n\ner\nhi>\n<a:") and "welcome" in said
+
+
+def test_an_error_of_one_request_is_an_error_of_its_stream(role: LanguageRole) -> None:
+    role.receive(OpenBranch("s", ()))
+    with pytest.raises(StreamError, match="found 99"):
+        role.receive(Commit("s", user("hi"), GenerateParams(max_tokens=99)))
+    with pytest.raises(StreamError, match="refused"):
+        role.receive(Commit("s", user("refused"), PARAMS))
+    with pytest.raises(StreamError, match="temperature"):
+        role.receive(Commit("s", user("hi"), GenerateParams(temperature=-1.0)))
+
+
+@pytest.mark.parametrize("arguments", ["{", "[" * 100_000])
+def test_arguments_that_cannot_be_read_fail_their_stream_alone(
+    role: LanguageRole, arguments: str
+) -> None:
+    called = ChatMessage("assistant", "", (ToolCall("call_1", "add", arguments),))
+    with pytest.raises(StreamError, match="arguments as JSON"):
+        role.receive(OpenBranch("s", (called,)))
+
+
+def test_a_reply_that_ends_in_an_error_fails_the_stream(
+    model: RecordingEngine, role: LanguageRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        model, "reply", lambda branch_id: [engine_types.Done(branch_id, "error", error="too slow")]
+    )
+    role.receive(OpenBranch("s", ()))
+    role.receive(Commit("s", user("hi"), PARAMS))
+    assert answers(role) == [StreamFailed("s", "too slow", True)]
+
+
+def test_nothing_comes_from_a_closed_stream(model: RecordingEngine, role: LanguageRole) -> None:
+    role.receive(OpenBranch("s", ()))
+    role.receive(Commit("s", user("hi"), PARAMS))
+    role.close("s")
+    role.close("s")
+    assert answers(role) == []
+    assert model.calls[-1] == ("1 close", "")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        ["Sure, one ", "latte coming. ", "Anything else?"],
+        ["Plants turn the light of the sun ", "and the water of the soil and ", "the air into "],
+    ],
+)
+def test_a_draft_stops_behind_its_first_clause_or_where_it_has_none_after_four_seconds(
+    role: LanguageRole, model: RecordingEngine, made: list[str]
+) -> None:
+    role.receive(OpenBranch("s", ()))
+    role.receive(Speculate("s", 4, "hello", PARAMS))
+    model.due += [engine_types.DraftDelta("s#1", "draft_1", text, 3) for text in made[:2]]
+    told = [event.event for event in role.step() if isinstance(event, StreamEvent)]
+    assert told[-2:] == [DraftDelta(4, text) for text in made[:2]]
+    assert not any(call[0] == "1 stop" for call in model.calls)
+    model.due.append(engine_types.DraftDelta("s#1", "draft_1", made[2], 3))
+    role.step()
+    assert model.calls[-1][0] == "1 stop"

@@ -1,0 +1,225 @@
+"""Reading an agent file: strictly, and with every rule beyond its keys and their types.
+
+Owns those rules (ranges, names, schemas), and whether this server's models speak the agent's voice
+and language, as far as that is known before they are loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.capabilities import Capabilities
+from voiceloop.config_reader import overlay, read_toml, read_toml_text
+from voiceloop.errors import ConfigError
+
+MAX_TOOLS = 128  # as in session.update
+MINUTE_MS = 60_000
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+
+# Keywords of JSON schema whose value is: one schema, a list of them, or a table of them.
+ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
+SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+SCHEMA_TABLES = ("properties", "patternProperties", "$defs", "definitions")
+
+
+def load_agent(path: Path) -> AgentConfig:
+    """Read an agent file.
+
+    Raises:
+        ConfigError: the file is missing or not TOML, a key is unknown (the nearest valid name is
+            in the message), or a value is of the wrong type or out of its range.
+    """
+    return _read(read_toml(path, "agent: expected an agent file"), str(path))
+
+
+def embedded_agent() -> AgentConfig:
+    """The agent that ships with the embedded preset."""
+    name = "cafe.toml"
+    text = resources.files("voiceloop").joinpath("agents", name).read_text(encoding="utf-8")
+    return _read(read_toml_text(text, name), name)
+
+
+def _read(values: dict[str, Any], source: str) -> AgentConfig:
+    agent = overlay(AgentConfig(), values, source)
+    check_agent(agent, source)
+    # What is heard comes in small letters, so that is how it is compared.
+    barge_in = replace(
+        agent.barge_in,
+        stop_words=_small(agent.barge_in.stop_words),
+        backchannels=_small(agent.barge_in.backchannels),
+    )
+    crisis = replace(agent.crisis, words=_small(agent.crisis.words))
+    return replace(agent, barge_in=barge_in, crisis=crisis)
+
+
+def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(" ".join(phrase.lower().split()) for phrase in phrases)
+
+
+def check_agent(agent: AgentConfig, source: str) -> None:
+    """Raises: ConfigError, which names the file, the key, what was expected and what was found."""
+    limits, barge_in = agent.limits, agent.barge_in
+    ranges: tuple[tuple[str, float, float, float], ...] = (
+        ("speed", agent.speed, 0.25, 1.5),
+        ("barge_in.duck_ms", barge_in.duck_ms, 0, MINUTE_MS),
+        ("barge_in.hold_ms", barge_in.hold_ms, 0, MINUTE_MS),
+        ("barge_in.stop_ms", barge_in.stop_ms, 0, MINUTE_MS),
+        ("barge_in.words_ms", barge_in.words_ms, 0, MINUTE_MS),
+        ("barge_in.least_words", barge_in.least_words, 1, 100),
+        ("limits.max_reply_tokens", limits.max_reply_tokens, 1, 4096),
+        ("limits.temperature", limits.temperature, 0, 2),
+        ("limits.seed", limits.seed, -(2**63), 2**63 - 1),
+    )
+    if not agent.instructions.strip():
+        raise _wrong(source, "instructions", "a text", "nothing")
+    for where, value, low, high in ranges:
+        if not low <= value <= high:
+            raise _wrong(source, where, f"{low:g} to {high:g}", f"{value:g}")
+    if not LANGUAGE.fullmatch(agent.language):
+        raise _wrong(source, "language", "a language like en or de-AT", repr(agent.language))
+    if not agent.voice:
+        raise _wrong(source, "voice", "the name of a voice", "nothing")
+    _check_phrases("hotwords", agent.hotwords, source)
+    _check_phrases("barge_in.stop_words", barge_in.stop_words, source)
+    _check_phrases("barge_in.backchannels", barge_in.backchannels, source)
+    _check_phrases("crisis.words", agent.crisis.words, source)
+    if agent.crisis.words and not agent.crisis.answer.strip():
+        raise _wrong(source, "crisis.answer", "a text beside crisis.words", "nothing")
+    _check_tools(agent.tools, source)
+
+
+def _check_phrases(where: str, phrases: Iterable[str], source: str) -> None:
+    for index, phrase in enumerate(phrases):
+        if not phrase.strip():
+            raise _wrong(source, f"{where}[{index}]", "words", repr(phrase))
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+def _check_tools(tools: tuple[AgentTool, ...], source: str) -> None:
+    if len(tools) > MAX_TOOLS:
+        raise _wrong(source, "tools", f"at most {MAX_TOOLS} tools", str(len(tools)))
+    names = [tool.name for tool in tools]
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        if not TOOL_NAME.fullmatch(tool.name):
+            wanted = "1 to 64 letters, digits, _ or -"
+            raise _wrong(source, f"{where}.name", wanted, repr(tool.name))
+        if tool.name in names[:index]:
+            raise _wrong(source, f"{where}.name", "each name once", f"{tool.name!r} twice")
+        _check_parameters(tool, f"{where}.parameters", source)
+        _check_answer(tool, where, source)
+
+
+def _check_parameters(tool: AgentTool, where: str, source: str) -> None:
+    """A JSON schema of an object; none at all is a function that takes nothing."""
+    if not tool.parameters:
+        return
+    _check_json(tool.parameters, where, source)
+    found = tool.parameters.get("type")
+    if found != "object":
+        raise _wrong(source, f"{where}.type", "'object'", _shown(found))
+    _check_schema(tool.parameters, where, source)
+
+
+def _check_schema(schema: Any, where: str, source: str) -> None:
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, Mapping):
+        raise _wrong(source, where, "a JSON schema", _shown(schema))
+    kinds = schema.get("type", [])
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if kind not in TYPES:
+            raise _wrong(source, f"{where}.type", f"one of {', '.join(TYPES)}", _shown(kind))
+    if "enum" in schema and not (isinstance(schema["enum"], list) and schema["enum"]):
+        raise _wrong(source, f"{where}.enum", "a list of values", _shown(schema["enum"]))
+    for key in ONE_SCHEMA:
+        if key in schema:
+            _check_schema(schema[key], f"{where}.{key}", source)
+    for key in SCHEMA_LISTS:
+        if key in schema:
+            if not isinstance(schema[key], list) or not schema[key]:
+                raise _wrong(source, f"{where}.{key}", "a list of schemas", _shown(schema[key]))
+            for index, inner in enumerate(schema[key]):
+                _check_schema(inner, f"{where}.{key}[{index}]", source)
+    for key in SCHEMA_TABLES:
+        if key in schema:
+            if not isinstance(schema[key], Mapping):
+                raise _wrong(source, f"{where}.{key}", "a table of schemas", _shown(schema[key]))
+            for name, inner in schema[key].items():
+                _check_schema(inner, f"{where}.{key}.{name}", source)
+    _check_required(schema, where, source)
+
+
+def _check_required(schema: Mapping[str, Any], where: str, source: str) -> None:
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise _wrong(source, f"{where}.required", "a list of names", _shown(required))
+    properties = schema.get("properties")
+    absent = [name for name in required if properties is not None and name not in properties]
+    if absent:
+        raise _wrong(source, f"{where}.required", "names of its properties", repr(absent[0]))
+
+
+def _check_answer(tool: AgentTool, where: str, source: str) -> None:
+    """What the server would answer by itself."""
+    if tool.result is not None and (tool.table_key is not None or tool.table):
+        raise _wrong(source, where, "result or table", f"both in {tool.name!r}")
+    if tool.table and tool.table_key is None:
+        raise _wrong(source, f"{where}.table_key", "a name beside table", "nothing")
+    if tool.table_key is None:
+        return
+    if not tool.table:
+        raise _wrong(source, f"{where}.table", "entries beside table_key", "nothing")
+    _check_json(tool.table, f"{where}.table", source)
+    names = [name.strip().lower() for name in tool.table]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise _wrong(source, f"{where}.table", "each entry once, in any case", f"{twice!r} twice")
+    properties = tool.parameters.get("properties", {})
+    if tool.table_key not in properties:
+        wanted = f"one of the properties of {tool.name!r}"
+        raise _wrong(source, f"{where}.table_key", wanted, repr(tool.table_key))
+
+
+def _check_json(value: Any, where: str, source: str) -> None:
+    """TOML has dates, times, infinities; JSON has none."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise _wrong(source, where, "values that JSON has", str(error)) from None
+
+
+# --- what the models can -------------------------------------------------------------------------
+
+
+def check_models(agent: AgentConfig, known: Capabilities, source: str) -> None:
+    """The agent's voice and language, where this server's own models are known to have others.
+
+    Raises:
+        ConfigError: as `check_agent`.
+    """
+    wanted = known.voice_expected(agent.voice)
+    if wanted is not None:
+        raise _wrong(source, "voice", wanted, repr(agent.voice))
+    wanted = known.language_expected(agent.language)
+    if wanted is not None:
+        raise _wrong(source, "language", wanted, repr(agent.language))
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else repr(value)[:80]
+
+
+def _wrong(source: str, where: str, wanted: str, found: str) -> ConfigError:
+    return ConfigError(f"{source}: {where}: expected {wanted}, found {found}")

@@ -1,0 +1,173 @@
+"""Whether a sound over the agent's speech is an interruption: a pure state machine.
+
+Owns the judgement duck -> hold -> stop, or back to full loudness. The hold comes fast and costs
+nothing: the wire is silent from there, and a resume goes on at the very next sample. The stop is
+for good, so it waits for evidence: several words that are no backchannel, a word that asks for the
+floor, or a plain voice that goes on. "mm-hm", a cough and the agent's own echo give the floor back.
+Every state is left by speech (towards stop) or by silence (towards resume), and none keeps a held
+agent waiting: a sound that after LONGEST_HELD_MS is neither words nor plainly a voice is talked
+over, until it turns out to be one of them.
+Times are milliseconds of speech or silence on the audio clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from voiceloop.agent import BargeIn
+from voiceloop.listening.evidence import FILLERS, normalize
+
+Action = Literal["duck", "hold", "stop", "go_on", "resume"]
+
+RESUME_SILENCE_MS = 220.0  # between the syllables of "mm-hm" lie up to 150 ms
+# How much longer the speech of a listed backchannel, and words of a voice the detector doubts, may
+# go on.
+BACKCHANNEL_PATIENCE = 1.6
+DOUBT_PATIENCE = 2.0
+LONGEST_HELD_MS = 2000.0  # nobody waits longer for an agent that went silent at a noise
+SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble and dishes below
+ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
+
+
+@dataclass(slots=True)
+class BargeInJudge:
+    """Judges one stretch of speech over the agent; `reset` when it is over."""
+
+    options: BargeIn
+    state: Literal["idle", "ducked", "held", "talking_over", "stopped"] = "idle"
+    words: tuple[str, ...] = ()
+    by_words: bool = False  # it took the floor by what was said
+    _agent_words: tuple[str, ...] = ()
+    hears_itself: bool = False  # what it hears is the agent: only words may duck that
+    _backchannel_words: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        listed = " ".join(self.options.backchannels).replace("-", " ")
+        self._backchannel_words = frozenset(listed.split()) | FILLERS
+
+    def reset(self) -> None:
+        self.state, self.words = "idle", ()
+
+    def observe_words(self, words: Iterable[str]) -> None:
+        """The hypothesis of this stretch so far."""
+        split = (normalize(part) for word in words for part in word.replace("-", " ").split())
+        self.words = tuple(filter(None, split))
+
+    def observe_agent(self, text: str) -> None:
+        """What the caller has just heard of the agent; an echo repeats it."""
+        self._agent_words = tuple(normalize(word) for word in text.replace("-", " ").split())
+
+    def suspect(self, lasting_ms: float) -> Action | None:
+        """What to do at the first loud window of a sound, not yet known to be speech: it changes
+        no state, and is taken back where the next window is not loud.
+
+        lasting_ms: so long the sound has lasted by its loudness, the window included.
+        """
+        if not self.options.enabled or self.hears_itself:
+            return None
+        if lasting_ms >= self.options.hold_ms:
+            return "hold"
+        return "duck" if lasting_ms >= self.options.duck_ms else None
+
+    def judge(
+        self,
+        speech_ms: float,
+        silence_ms: float,
+        *,
+        reply_ends_soon: bool,
+        voice: float = 1.0,
+        led_in_ms: float = 0.0,
+    ) -> Action | None:
+        """What to do now, or None.
+
+        speech_ms: speech of this stretch so far; silence_ms: since its last sound (0 while it
+        lasts). reply_ends_soon: the agent has nearly finished, so a "yeah" is an answer to it.
+        voice: mean probability of speech over the stretch. led_in_ms: sound just before it that no
+        detector calls a voice; the caller has been heard for so much longer, so duck and hold come
+        so much sooner. "resume" gives the floor back when the sound is over, "go_on" takes it while
+        the sound lasts.
+        """
+        if self.state == "stopped" or not self.options.enabled:
+            return None
+        if self.takes_floor(speech_ms, reply_ends_soon=reply_ends_soon, voice=voice):
+            self.state = "stopped"
+            return "stop"
+        if silence_ms >= RESUME_SILENCE_MS:
+            return self._give_back()
+        if self.state == "held" and speech_ms >= LONGEST_HELD_MS:
+            self.state = "talking_over"
+            return "go_on"
+        if self.hears_itself and not self._content():
+            return None
+        heard_ms = led_in_ms + speech_ms
+        is_begun = silence_ms == 0 and heard_ms >= self.options.duck_ms
+        if self.state == "ducked" or (self.state == "idle" and is_begun):
+            if heard_ms >= self.options.hold_ms:
+                self.state = "held"
+                return "hold"
+        if self.state == "idle" and is_begun:
+            self.state = "ducked"
+            return "duck"
+        return None
+
+    def is_held_by_voice(self, speech_ms: float) -> bool:
+        """The agent is held, and by a voice that has lasted for `hold_ms` without its lead-in.
+
+        A breath or a chair before a cough hastens the hold, which costs nothing. What cannot be
+        undone waits for so much.
+        """
+        return self.state == "held" and speech_ms >= self.options.hold_ms
+
+    def _give_back(self) -> Action | None:
+        self.hears_itself = self.hears_itself or self.is_echo()
+        was = self.state
+        self.reset()
+        return "resume" if was != "idle" else None
+
+    def takes_floor(
+        self, speech_ms: float, *, reply_ends_soon: bool = False, voice: float = 1.0
+    ) -> bool:
+        """Whether what was heard so far is enough to end the agent's turn."""
+        if self.is_echo():
+            return False
+        content = self._content()
+        self.by_words = self._speaks_up(content, speech_ms) or bool(reply_ends_soon and self.words)
+        if self.by_words:
+            return True
+        is_plain, says_something = voice >= SURE_VOICE, bool(content) and not self._hums()
+        if not is_plain and not says_something:
+            return False
+        patience = 1.0 if is_plain else DOUBT_PATIENCE
+        if self.words and not says_something:
+            patience = BACKCHANNEL_PATIENCE
+        return speech_ms >= patience * self.options.stop_ms
+
+    def _speaks_up(self, content: tuple[str, ...], speech_ms: float) -> bool:
+        if self.options.stop_words and self._asks_for_floor(content):
+            return True
+        n_words = len(content) if not self._hums() else 0
+        return n_words >= self.options.least_words and speech_ms >= self.options.words_ms
+
+    def _content(self) -> tuple[str, ...]:
+        """The words that no backchannel has; single letters are what a hum is heard as."""
+        return tuple(
+            word for word in self.words if len(word) > 1 and word not in self._backchannel_words
+        )
+
+    def _hums(self) -> bool:
+        """A third of what was recognized is spelled: a hum has no better words."""
+        n_letters = sum(len(word) == 1 and word not in "ai" for word in self.words)
+        return 3 * n_letters >= len(self.words) > 0
+
+    def _asks_for_floor(self, content: tuple[str, ...]) -> bool:
+        said = f" {' '.join(content)} "
+        return any(said.startswith(f" {phrase} ") for phrase in self.options.stop_words)
+
+    def is_echo(self) -> bool:
+        """Most of the words are what the agent has just said."""
+        if not self.options.echo_guard or len(self.words) < 2 or not self._agent_words:
+            return False
+        own = sum(word in self._agent_words for word in self.words)
+        return own >= ECHO_SHARE * len(self.words)

@@ -1,0 +1,350 @@
+"""One call, from the accepted socket to the last task gone.
+
+Owns the session's task group: the reader, the one writer, the listener, and (through `Floor`) the
+turns. The reader turns frames into commands, the writer alone touches the socket's sending side and
+drops the deltas of responses that were cut short. When the task group ends, nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from audio.vad import Vad
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends, RecognizerOptions
+from voiceloop.call.connection import Disconnected, Transport
+from voiceloop.call.floor import Floor
+from voiceloop.config import Config
+from voiceloop.errors import SessionExpired, VoiceLoopError
+from voiceloop.listening.item_audio import ItemAudio
+from voiceloop.listening.listener import Listener, VoiceActivity
+from voiceloop.realtime.commands import (
+    AppendAudio,
+    CancelResponse,
+    ClearAudio,
+    Command,
+    CommitAudio,
+    CreateResponse,
+    ItemCreated,
+    ItemDeleted,
+    SettingsChanged,
+    TruncateItem,
+)
+from voiceloop.realtime.events import SessionExpiring
+from voiceloop.realtime.protocol import Outgoing, Protocol, ProtocolLimits
+from voiceloop.realtime.session_update import merge
+from voiceloop.realtime.settings import SessionSettings
+from voiceloop.reply.anticipation import Anticipation
+from voiceloop.reply.context import Services
+from voiceloop.telemetry import Metrics
+
+# A client that begins by itself does so soon after it connected, or after its settings; the slow
+# ones are SDKs on a busy machine. Who sends sound is there to be greeted, and is at once.
+GREETING_GRACE_S = 1.0
+SLICE_MS = 200.0  # audio heard between two looks at other tasks
+EXPIRY_WARNING_S = 60.0  # time to say goodbye, or to dial again
+MAX_UNREAD_BYTES = 2 * 1024 * 1024  # of events; a client that leaves more is not heard either
+MAX_WAITING_FRAMES = 4096  # a minute of 20 ms deltas: only a client that never reads has them
+
+
+class SessionOver(Exception):
+    """Ends the session's task group; carries what the close frame says."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Session:
+    """One connection's session. `run` returns when it is over."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        backends: Backends,
+        agent: AgentConfig,
+        config: Config,
+        *,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        vad: VoiceActivity | None = None,
+    ) -> None:
+        self._transport = transport
+        self._backends = backends
+        self._agent = agent
+        self._config = config
+        self._metrics = metrics if metrics is not None else Metrics()
+        self._clock = clock
+        self._vad: VoiceActivity = vad if vad is not None else Vad()
+        limits = config.limits
+        self.protocol = Protocol(
+            self._first_settings(),
+            limits=ProtocolLimits(
+                frame_bytes=limits.frame_bytes,
+                uncommitted_audio_ms=limits.uncommitted_audio_minutes * 60_000.0,
+                n_context_tokens=config.context_tokens,
+                capabilities=backends.capabilities,
+            ),
+            expires_at=int(time.time() + 60 * limits.session_minutes),
+            is_beta=self._transport.hello.beta,
+        )
+        self._output = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._any_command = asyncio.Event()
+        self._first_command = asyncio.Event()
+        self._draining = asyncio.Event()
+        self._closing = (1000, "")
+
+    def _first_settings(self) -> SessionSettings:
+        hello = self._transport.hello
+        settings = replace(
+            self._agent.session_settings(hello.model),
+            type=hello.intent,
+            timeline=hello.timeline,
+            partials=hello.partials,
+            notices=hello.notices,
+        )
+        return merge(settings, hello.session)  # checked when the client secret was issued
+
+    def drain(self) -> None:
+        """Finish what is being said, then close; for a server that shuts down."""
+        self._draining.set()
+
+    async def run(self) -> None:
+        """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
+        self._metrics.sessions.inc()
+        self._closing = (1011, "internal error")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._assemble(tasks)
+                try:
+                    tasks.create_task(self._listener.run(), name="listener")
+                    tasks.create_task(self._write(), name="writer")
+                    tasks.create_task(self._watch_the_clock(), name="session clock")
+                    tasks.create_task(self._greet(), name="greeting")
+                    self.protocol.connect()
+                    self._on_output()
+                    await self._read()
+                finally:
+                    self._floor.close()
+        except* SessionOver as group:
+            over = _first(group)
+            self._closing = (over.code, over.reason)
+        finally:
+            self._metrics.sessions.dec()
+            await self._transport.close(*self._closing)
+
+    def _assemble(self, tasks: asyncio.TaskGroup) -> None:
+        session_id, settings = self.protocol.session_id, self.protocol.settings
+        anticipation = Anticipation(
+            self._backends.language_model,
+            session_id,
+            tasks,
+            lambda words, p_end: self._floor.on_p_end(words, p_end),
+            self._config.anticipation,
+            self._transport.hello.tenant,
+        )
+        services = Services(
+            voice=self._backends.voice,
+            anticipation=anticipation,
+            protocol=self.protocol,
+            agent=self._agent,
+            clock=self._clock,
+            on_output=self._on_output,
+            new_stream_id=lambda: self.protocol.new_id("voice"),
+            load=self._backends.utilization,
+            lead_ms=float(self._config.pacing_lead_ms),
+        )
+        self._floor = Floor(services, self._metrics, tasks, self._config.anticipation)
+        self._item_audio = ItemAudio(
+            self._backends.recognizer, self.protocol, tasks, self._on_output
+        )
+        self._listener = Listener(
+            recognizer=self._backends.recognizer,
+            options=self._recognizer_options(settings),
+            settings=settings,
+            ear=self._floor,
+            vad=self._vad,
+            clock=self._clock,
+            stream_id=session_id,
+        )
+        self._floor.listener = self._listener
+
+    def _recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
+        asked = settings.transcription
+        language = asked.language if asked is not None and asked.language else self._agent.language
+        prompt = asked.prompt if asked is not None and asked.prompt else ""
+        context = f"{settings.instructions} {prompt}".strip()
+        return RecognizerOptions(language, self._agent.hotwords, context)
+
+    # --- reading ---
+
+    async def _read(self) -> None:
+        while True:
+            await self._until_the_client_reads()
+            try:
+                frame = await self._transport.receive()
+            except Disconnected:
+                self._end(1000, "")
+            for command in self.protocol.receive(frame):
+                await self._obey(command)
+            self._on_output()
+
+    async def _until_the_client_reads(self) -> None:
+        """Wait while too much lies unread: every frame of the client's may ask for more.
+
+        The writer ends it: with what it sends, or with the session when a client takes too long.
+        """
+        while self.protocol.outbox.n_bytes > MAX_UNREAD_BYTES:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def _obey(self, command: Command) -> None:
+        self._any_command.set()
+        if not isinstance(command, SettingsChanged):
+            self._first_command.set()  # settings alone say nothing of who begins
+        floor = self._floor
+        match command:
+            case AppendAudio(samples=samples):
+                await self._hear(samples)
+            case CommitAudio(item_id=item_id):
+                floor.commit(item_id)
+            case ClearAudio():
+                floor.clear()
+            case CreateResponse(response=response):
+                self._item_audio.then(
+                    lambda: None if response.closed else floor.create_response(response)
+                )
+            case CancelResponse(response_id=response_id):
+                floor.cancel_response(response_id)
+            case TruncateItem(item_id=item_id, audio_end_ms=audio_end_ms):
+                floor.truncate(item_id, audio_end_ms)
+            case SettingsChanged(previous=previous, current=current):
+                floor.settings_changed(previous, current)
+                options = self._recognizer_options(current)
+                if options != self._recognizer_options(previous):
+                    self._listener.set_options(options)
+            case ItemCreated(item=item, audio=audio) if audio:
+                settings = self.protocol.settings
+                options = self._recognizer_options(settings)
+                self._item_audio.hear(item.id, audio, settings.input_format, options)
+            case ItemDeleted(item_id=item_id):
+                self._item_audio.forget(item_id)
+            case ItemCreated():
+                pass  # the conversation has it; the next turn reads it
+
+    async def _hear(self, samples: bytes) -> None:
+        audio_format = self.protocol.settings.input_format
+        per_slice = int(audio_format.rate * SLICE_MS / 1000) * audio_format.n_sample_bytes
+        for start in range(0, len(samples), per_slice):
+            if start:
+                await asyncio.sleep(0)  # a minute in one frame must not stall other calls
+            self._floor.hear(samples[start : start + per_slice])
+
+    # --- writing ---
+
+    def _on_output(self) -> None:
+        self._output.set()
+
+    async def _write(self) -> None:
+        outbox = self.protocol.outbox
+        while True:
+            await self._output.wait()
+            self._output.clear()
+            frames = self.protocol.take_outgoing()
+            if len(frames) > MAX_WAITING_FRAMES:
+                self._end(1013, "the client does not read")
+            for frame in frames:
+                if not outbox.is_stale(frame):
+                    await self._send(frame)
+                outbox.done(frame)
+                self._sent.set()
+
+    async def _send(self, frame: Outgoing) -> None:
+        try:
+            async with asyncio.timeout(self._config.limits.slow_client_s):
+                await self._transport.send(frame.data)
+        except TimeoutError:
+            self._end(1013, "the client does not read")
+        except Disconnected:
+            self._end(1000, "")
+        if frame.is_delta and frame.response_id is not None and "audio.delta" in frame.data[:64]:
+            if (turn := self._floor.turn_of(frame.response_id)) is not None:
+                turn.timeline.mark("first_byte_on_wire", self._clock())
+
+    # --- time ---
+
+    async def _greet(self) -> None:
+        while not self._first_command.is_set():
+            self._any_command.clear()
+            try:
+                async with asyncio.timeout(GREETING_GRACE_S):
+                    await self._any_command.wait()
+            except TimeoutError:
+                break
+        settings = self.protocol.settings
+        is_ours = settings.type == "realtime" and settings.instructions == self._agent.instructions
+        if self._agent.greeting and is_ours and not self.protocol.conversation.items():
+            self._floor.greet()
+
+    async def _watch_the_clock(self) -> None:
+        limits = self._config.limits
+        whole_s = 60.0 * limits.session_minutes
+        try:
+            async with asyncio.timeout(whole_s):
+                await self._warn_before_the_end(whole_s)
+                await self._draining.wait()
+        except TimeoutError:
+            expired = SessionExpired(
+                f"expected a session of at most {limits.session_minutes:g} minutes"
+            )
+            await self._say_last(expired)
+            self._end(1001, "session expired")
+        try:
+            async with asyncio.timeout(limits.drain_s):
+                await self._floor.until_idle()
+        except TimeoutError:
+            pass
+        self._end(1012, "the server restarts")
+
+    async def _warn_before_the_end(self, whole_s: float) -> None:
+        """One event a minute before the end, for clients that asked for notices."""
+        warning_s = min(EXPIRY_WARNING_S, whole_s / 2)
+        try:
+            async with asyncio.timeout(whole_s - warning_s):
+                await self._draining.wait()
+        except TimeoutError:
+            if self.protocol.settings.notices:
+                self.protocol.send(SessionExpiring(seconds_left=round(warning_s)))
+                self._on_output()
+
+    async def _say_last(self, error: VoiceLoopError) -> None:
+        """Wait until the client has been sent this; one that reads too late is not waited for."""
+        self.protocol.error(error)
+        outbox = self.protocol.outbox
+        last = outbox.n_put
+        self._on_output()
+        try:
+            async with asyncio.timeout(self._config.limits.slow_client_s):
+                while outbox.n_done < last:
+                    self._sent.clear()
+                    await self._sent.wait()
+        except TimeoutError:
+            pass
+
+    def _end(self, code: int, reason: str) -> None:
+        self._floor.close()
+        raise SessionOver(code, reason)
+
+
+def _first(group: BaseExceptionGroup[SessionOver]) -> SessionOver:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SessionOver)
+    return error

@@ -1,0 +1,52 @@
+"""What this server's own models speak and hear, as far as that is known before they are asked.
+
+Owns the comparison of a voice's or a language's name with that, for the agent file at the start and
+for a session's settings. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from voiceloop.errors import expected
+
+# Stock clients name one of these; here each stands for the agent's own voice.
+OPENAI_VOICES = frozenset(
+    "alloy ash ballad cedar coral echo fable juniper marin nova onyx sage shimmer verse".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Empty ``voices`` or ``languages``: only the model itself or the service knows them."""
+
+    voices: frozenset[str] = frozenset()
+    voice_model: str = ""
+    languages: tuple[str, ...] = ()
+    recognizer: str = ""
+    hears_regions: bool = False  # en-US where it lists en
+
+    def voice_expected(self, voice: str) -> str | None:
+        """What was expected in this voice's place; None where nothing speaks against it."""
+        if not self.voices or voice in {"default", *self.voices, *OPENAI_VOICES}:
+            return None
+        return f"a voice of {self.voice_model} ({', '.join(sorted(self.voices))})"
+
+    def language_expected(self, language: str) -> str | None:
+        """The same of a language code."""
+        known = language.lower().partition("-")[0] if self.hears_regions else language
+        if not self.languages or known in self.languages:
+            return None
+        return f"a language of {self.recognizer} ({', '.join(self.languages)})"
+
+    def check_voice(self, voice: str, where: str) -> None:
+        """Raises: InvalidRequest."""
+        wanted = self.voice_expected(voice)
+        if wanted is not None:
+            raise expected(where, wanted, voice)
+
+    def check_language(self, language: str, where: str) -> None:
+        """Raises: InvalidRequest."""
+        wanted = self.language_expected(language)
+        if wanted is not None:
+            raise expected(where, wanted, language)

@@ -1,0 +1,302 @@
+"""``voiceloop doctor``: looks the machine over and says what is wrong and what to do about it.
+
+Each check yields findings; a finding that is a problem carries its remedy. The self-tests start the
+preset's own workers, so what passes here is what a server would run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from voiceloop import __version__
+from voiceloop.config import Config
+from voiceloop.errors import VoiceLoopError
+from voiceloop.models.cache import hub_folder
+from voiceloop.models.catalog import PRESETS
+from voiceloop.models.machine import Machine, installed_version, this_machine
+from voiceloop.models.preset_check import choose, missing_pieces
+from voiceloop.models.presets import embedded_model_dir, worker_specs
+from voiceloop.models.resolve import resolve_model
+from voiceloop.workers.messages import WorkerSpec
+from voiceloop.workers.supervisor import Supervisor
+
+STAGE_DEADLINE_S = 30.0
+ROOMS = ("voiceloop", "engine", "audio", "clients")
+
+# distribution -> what it is for, and the extra that brings it ("" for none); what a preset needs
+# beyond these stands in its table
+REQUIRED = {
+    "numpy": ("samples", ""),
+    "msgspec": ("messages", ""),
+    "starlette": ("the server", ""),
+    "uvicorn": ("the server", ""),
+    "websockets": ("the wire", ""),
+    "httpx": ("remote models", ""),
+    "onnxruntime": ("voice activity", ""),
+    "faster-whisper": ("the voice activity model's file", ""),
+    "huggingface-hub": ("voiceloop models pull", ""),
+    "soundfile": ("audio files", ""),
+}
+OPTIONAL = {
+    "matplotlib": ("the demo's pictures", "embedded"),
+    "kokoro": ("the voice hexgrad/Kokoro-82M", "kokoro"),
+    "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
+}
+MIN_CORES = 2
+
+Level = Literal["ok", "note", "problem"]
+MARKS: dict[Level, str] = {
+    "ok": "[green]ok     [/]",
+    "note": "[yellow]note   [/]",
+    "problem": "[red]problem[/]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``remedy`` is what a person can do; empty when all is well."""
+
+    level: Level
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+def run_doctor(console: Console | None = None) -> int:
+    """Print every finding as it is made. Returns 0, or 1 when there is a problem."""
+    console = console or Console()
+    console.print(f"[bold]voiceloop {__version__}[/] on {platform.platform()}")
+    n_problems = 0
+
+    def show(finding: Finding) -> None:
+        nonlocal n_problems
+        n_problems += finding.level == "problem"
+        console.print(MARKS[finding.level], end=" ")
+        lines = [f"{finding.subject}: {finding.found}"]
+        if finding.remedy:
+            lines.append(f"        -> {finding.remedy}")
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+    machine = this_machine()
+    hub = hub_folder()
+    for findings in (
+        check_python(),
+        check_packages(),
+        check_origins(),
+        check_libraries(),
+        check_machine(machine),
+        check_microphone(),
+        check_models(),
+        check_presets(machine, hub),
+    ):
+        for finding in findings:
+            show(finding)
+    choice = choose(Config(), machine, hub)
+    show(Finding("ok", "voiceloop serve", f"takes the preset {choice.preset.name}", choice.better))
+    with console.status("testing each stage"):
+        asyncio.run(_self_test(worker_specs(Config(preset=choice.preset.name)), show))
+    if n_problems:
+        console.print(f"[red]{n_problems} problem{'s' if n_problems > 1 else ''} found[/]")
+    else:
+        console.print("[green]all is well[/]: try voiceloop demo")
+    return 1 if n_problems else 0
+
+
+def check_python() -> Iterator[Finding]:
+    found = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info >= (3, 13):
+        yield Finding("note", "Python", found, "voiceloop is tested with 3.11 and 3.12")
+    else:
+        yield Finding("ok", "Python", found)
+
+
+def check_packages(
+    version: Callable[[str], str | None] = installed_version,
+) -> Iterator[Finding]:
+    """Distributions by their metadata: nothing heavy is imported."""
+    present: list[str] = []
+    missing: list[Finding] = []
+    tables: tuple[tuple[dict[str, tuple[str, str]], Level], ...] = (
+        (REQUIRED, "problem"),
+        (OPTIONAL, "note"),
+    )
+    for packages, level in tables:
+        for name, (purpose, extra) in packages.items():
+            number = version(name)
+            if number is not None:
+                present.append(f"{name} {number}")
+                continue
+            target = f"voiceloop[{extra}]" if extra else "voiceloop"
+            found = f"not installed; it is needed for {purpose}"
+            missing.append(Finding(level, name, found, f"pip install '{target}'"))
+    yield Finding("ok", "packages", ", ".join(present))
+    yield from missing
+
+
+def check_presets(machine: Machine, hub: Path) -> Iterator[Finding]:
+    """What each preset lacks here. Only the embedded one must be whole."""
+    for preset in PRESETS:
+        taken = {role: resolve_model(model, hub) for role, model in preset.models.items()}
+        lacks = missing_pieces(preset, taken, machine, hub)
+        subject = f"preset {preset.name}"
+        if not lacks:
+            yield Finding("ok", subject, f"ready ({preset.summary})")
+        level: Level = "problem" if preset == PRESETS[0] else "note"
+        for one in lacks:
+            yield Finding(level, subject, f"lacks {one.subject}: {one.found}", one.remedy)
+
+
+def check_libraries() -> Iterator[Finding]:
+    """System libraries that Python packages load, where their wheels do not bring them."""
+    try:
+        import soundfile
+    except ImportError:
+        return  # the packages' check has said so
+    except OSError as error:
+        remedy = "install libsndfile (Debian: apt install libsndfile1)"
+        yield Finding("problem", "libsndfile", str(error), remedy)
+        return
+    yield Finding("ok", "libsndfile", soundfile.__libsndfile_version__)
+
+
+def check_origins(
+    find: Callable[[str], ModuleSpec | None] = find_spec,
+) -> Iterator[Finding]:
+    """All rooms must come from one place: a folder engine/ where the user stands can shadow ours.
+
+    ``python -m`` puts the current folder first on the path.
+    """
+    places = {name: _origin(find(name)) for name in ROOMS}
+    home = places["voiceloop"]
+    shown = True
+    for name, place in places.items():
+        if place is None:
+            shown = False
+            remedy = "pip install voiceloop again; the package is not complete"
+            yield Finding("problem", f"module {name}", "not found", remedy)
+        elif place != home:
+            shown = False
+            remedy = (
+                f"a folder of the same name stands before ours on the path: start the command "
+                f"voiceloop (not python -m), or do not stand in {place}"
+            )
+            found = f"found in {place}, expected in {home}"
+            yield Finding("problem", f"module {name}", found, remedy)
+    if shown:
+        yield Finding("ok", "modules", f"{', '.join(ROOMS)} from {home}")
+
+
+def _origin(spec: ModuleSpec | None) -> Path | None:
+    if spec is None:
+        return None
+    if spec.origin is not None:
+        return Path(spec.origin).resolve().parent.parent
+    folders = list(spec.submodule_search_locations or ())
+    return Path(folders[0]).resolve().parent if folders else None
+
+
+def check_machine(machine: Machine) -> Iterator[Finding]:
+    if machine.n_cores < MIN_CORES:
+        remedy = "the embedded models share one core: expect answers to come late"
+        yield Finding("note", "processor", f"{machine.n_cores} core", remedy)
+    else:
+        yield Finding("ok", "processor", f"{machine.n_cores} cores, {platform.machine()}")
+    if machine.memory_mb is not None:
+        yield Finding("ok", "memory", f"{machine.memory_mb} MB available")
+    named = "; ".join(f"{gpu.name}, {gpu.memory_mb} MB" for gpu in machine.gpus)
+    yield Finding("ok", "GPU", named or "none; only the preset gpu needs one")
+
+
+def check_microphone() -> Iterator[Finding]:
+    """Sound devices, for ``voiceloop talk`` alone; a server needs none."""
+    try:
+        import sounddevice
+    except ImportError:
+        return  # the packages' check has said so
+    except OSError as error:
+        remedy = "install PortAudio (Debian: apt install libportaudio2); talk --wav needs none"
+        yield Finding("note", "sound devices", str(error), remedy)
+        return
+    devices = list(sounddevice.query_devices())
+    n_inputs = sum(device["max_input_channels"] > 0 for device in devices)
+    n_outputs = sum(device["max_output_channels"] > 0 for device in devices)
+    found = f"{n_inputs} microphones, {n_outputs} speakers"
+    if n_inputs and n_outputs:
+        yield Finding("ok", "sound devices", found)
+    else:
+        remedy = "voiceloop talk needs both; talk --wav FILE needs none"
+        yield Finding("note", "sound devices", found, remedy)
+
+
+def check_models(folder: Path | None = None) -> Iterator[Finding]:
+    """The embedded agent's model; the recognizer's and the voice's say so in their self-tests."""
+    try:
+        folder = folder or embedded_model_dir()
+    except VoiceLoopError as error:
+        yield Finding("problem", "agent model", error.message, "pip install voiceloop again")
+        return
+    patterns = ("config.json", "tokenizer.json", "*.safetensors")
+    missing = [pattern for pattern in patterns if not any(folder.glob(pattern))]
+    if missing:
+        found = f"expected {', '.join(missing)} in {folder}, found none"
+        remedy = "install voiceloop from a complete checkout, or give --llm-url"
+        yield Finding("problem", "agent model", found, remedy)
+        return
+    n_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    yield Finding("ok", "agent model", f"{n_bytes / 1e6:.0f} MB in {folder}")
+
+
+# --- self-tests ---------------------------------------------------------------------------------
+
+
+async def _self_test(specs: Sequence[WorkerSpec], show: Callable[[Finding], None]) -> None:
+    async for finding in self_test(specs):
+        show(finding)
+
+
+async def self_test(specs: Sequence[WorkerSpec]) -> AsyncIterator[Finding]:
+    """One second of work for each stage, in the processes a server would use."""
+    from voiceloop.doctor import stages as doctor_stages
+
+    yield await _stage("voice activity", asyncio.to_thread(doctor_stages.hear_silence))
+    for spec in specs:
+        roles = ", ".join(role.role for role in spec.roles)
+        started = time.monotonic()
+        supervisor = Supervisor([spec])
+        try:
+            await supervisor.start()
+        except VoiceLoopError as error:
+            remedy = "see what its preset lacks, above; a complete checkout has the embedded models"
+            yield Finding("problem", f"worker {spec.name} ({roles})", error.message, remedy)
+            continue
+        took_s = time.monotonic() - started
+        yield Finding("ok", f"worker {spec.name} ({roles})", f"ready after {took_s:.1f} s")
+        try:
+            for role in spec.roles:
+                test = doctor_stages.STAGES[role.role]
+                yield await _stage(role.role, test(supervisor))
+        finally:
+            await supervisor.close()
+
+
+async def _stage(subject: str, test: Any) -> Finding:
+    try:
+        async with asyncio.timeout(STAGE_DEADLINE_S):
+            return Finding("ok", subject, await test)
+    except TimeoutError:
+        found = f"no answer within {STAGE_DEADLINE_S:.0f} s"
+        return Finding("problem", subject, found, "is the machine busy? try again when it is not")
+    except Exception as error:  # whatever a stage does, the doctor goes on and tells it
+        found = str(error) or type(error).__name__
+        return Finding("problem", subject, found, "pip install its preset's extra again")

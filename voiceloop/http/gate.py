@@ -1,0 +1,122 @@
+"""The door of the HTTP model routes: who may ask, how much they may send, how many at once.
+
+Owns the checks that come before any work, and the turning of errors into answers. An ``ek_`` key
+opens a session and nothing here: a page that holds one cannot spend the models otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from voiceloop.backends import Backends
+from voiceloop.errors import (
+    BackendTimeout,
+    FrameTooLarge,
+    InvalidRequest,
+    Overloaded,
+    VoiceLoopError,
+)
+from voiceloop.http.admission import Admission
+from voiceloop.http.auth import KeyRing, check_origin, client_key
+from voiceloop.http.health import error_response
+from voiceloop.realtime.client_events import parse_frame
+from voiceloop.realtime.settings import Json
+
+MAX_JSON_BYTES = 2 * 1024 * 1024
+ANSWER_S = 120.0  # for a whole answer; what is streamed may take as long as it is read
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """``not_ready``: one sentence that says what keeps requests out, None when nothing does."""
+
+    keys: KeyRing
+    allowed_origins: Sequence[str]
+    not_ready: Callable[[], str | None]
+    backends: Callable[[], Backends | None]
+    admission: Admission
+
+    def check(self, request: Request) -> None:
+        """Raises: Forbidden, Unauthorized."""
+        is_keyed = not self.keys.is_open
+        check_origin(request.headers, self.allowed_origins, is_keyed=is_keyed)
+        self.keys.check_lasting(client_key(request.headers))
+
+    def models(self) -> Backends:
+        """Raises: Overloaded while they are not there."""
+        reason, backends = self.not_ready(), self.backends()
+        if reason is not None or backends is None:
+            raise Overloaded(f"expected a server that is ready, found that {reason}")
+        return backends
+
+    def guard(self, handler: Handler) -> Handler:
+        """The handler behind the checks, in a slot, with its errors as answers."""
+
+        async def guarded(request: Request) -> Response:
+            with ExitStack() as slot:
+                try:
+                    self.check(request)
+                    self.models()
+                    slot.enter_context(self.admission.slot())
+                    async with asyncio.timeout(ANSWER_S):
+                        response = await handler(request)
+                except TimeoutError:
+                    late = BackendTimeout(f"expected an answer within {ANSWER_S:.0f} s, found none")
+                    return error_response(late)
+                except VoiceLoopError as error:
+                    return error_response(error)
+                if isinstance(response, Stream):
+                    response.slot = slot.pop_all()  # it ends with the last byte
+                return response
+
+        return guarded
+
+
+class Stream(StreamingResponse):
+    """An answer that is sent as it comes about; its slot and its source end with it."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str) -> None:
+        super().__init__(pieces, media_type=media_type, headers={"Cache-Control": "no-store"})
+        self._pieces = pieces
+        self.slot = ExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A client that leaves cancels the sending, not the source: close it in any case.
+        with self.slot:
+            async with aclosing(self._pieces):
+                await super().__call__(scope, receive, send)
+
+
+async def started(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The same pieces, the first of them made: what fails at once fails before the status."""
+    first = await anext(pieces, b"")  # nothing at all may be the whole answer
+
+    async def whole() -> AsyncGenerator[bytes, None]:
+        async with aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return whole()
+
+
+async def read_json(request: Request) -> Json:
+    """The JSON object of a request. Raises: InvalidRequest, FrameTooLarge."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_JSON_BYTES:
+            raise FrameTooLarge(f"expected a body of at most {MAX_JSON_BYTES} bytes, found more")
+    try:
+        return parse_frame(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InvalidRequest("expected UTF-8 JSON, found other bytes") from None

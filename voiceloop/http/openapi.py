@@ -1,0 +1,159 @@
+"""``/openapi.json``: the HTTP routes in the form that API tools read.
+
+Owns the description; a test holds it against the routes that the application really has. The bodies
+are OpenAI's, so only the fields that this server acts on are listed.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from voiceloop import __version__
+from voiceloop.http.chat_request import ROLES
+from voiceloop.http.completions import MAX_LOGPROBS as MAX_COMPLETION_LOGPROBS
+from voiceloop.http.completions import MAX_PROMPTS
+from voiceloop.http.sampling_request import MAX_CHOICES, MAX_LOGPROBS, MAX_REPLY_TOKENS, MAX_STOPS
+from voiceloop.http.speech import FORMATS as SPEECH_FORMATS
+from voiceloop.http.speech import MAX_CHARACTERS
+from voiceloop.http.transcription import FORMATS as TRANSCRIPT_FORMATS
+from voiceloop.realtime.settings import Json
+
+TEXT: Json = {"type": "string"}
+FLAG: Json = {"type": "boolean"}
+OBJECT: Json = {"type": "object"}
+
+
+def _number(low: float, high: float) -> Json:
+    return {"type": "number", "minimum": low, "maximum": high}
+
+
+def _whole(low: int, high: int) -> Json:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def _object(required: tuple[str, ...], **properties: Json) -> Json:
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+def _list(of: Json) -> Json:
+    return {"type": "array", "items": of}
+
+
+SAMPLING: Json = {
+    "n": _whole(1, MAX_CHOICES),
+    "stream": FLAG,
+    "stream_options": OBJECT,
+    "stop": {"oneOf": [TEXT, {**_list(TEXT), "maxItems": MAX_STOPS}]},
+    "seed": {"type": "integer"},
+    "temperature": _number(0, 2),
+    "top_p": _number(0, 1),
+    "presence_penalty": _number(-2, 2),
+    "frequency_penalty": _number(-2, 2),
+    "top_k": _whole(-1, 2**31),
+    "ignore_eos": FLAG,
+}
+CHAT = _object(
+    ("model", "messages"),
+    model=TEXT,
+    messages=_list(_object(("role",), role={"enum": list(ROLES)}, content={})),
+    tools=_list(OBJECT),
+    tool_choice={},
+    parallel_tool_calls=FLAG,
+    response_format=OBJECT,
+    logprobs=FLAG,
+    top_logprobs=_whole(0, MAX_LOGPROBS),
+    max_completion_tokens=_whole(1, MAX_REPLY_TOKENS),
+    **SAMPLING,
+)
+COMPLETION = _object(
+    ("model", "prompt"),
+    model=TEXT,
+    prompt={"oneOf": [TEXT, {**_list(TEXT), "maxItems": MAX_PROMPTS}]},
+    logprobs=_whole(0, MAX_COMPLETION_LOGPROBS),
+    max_tokens=_whole(1, MAX_REPLY_TOKENS),
+    **SAMPLING,
+)
+SPEECH = _object(
+    ("input",),
+    model=TEXT,
+    input={"type": "string", "minLength": 1, "maxLength": MAX_CHARACTERS},
+    voice={},
+    speed=_number(0.25, 4),
+    response_format={"enum": list(SPEECH_FORMATS), "default": "mp3"},
+)
+TRANSCRIPTION = _object(
+    ("file",),
+    file={"type": "string", "format": "binary"},
+    model=TEXT,
+    language=TEXT,
+    prompt=TEXT,
+    response_format={"enum": list(TRANSCRIPT_FORMATS), "default": "json"},
+    **{"timestamp_granularities[]": _list({"enum": ["word", "segment"]})},
+)
+SECRET = _object((), expires_after=OBJECT, session=OBJECT)
+
+ERRORS = {
+    "400": "the request is wrong: the message names the field, what was expected and found",
+    "401": "no key, or not one of this server's",
+    "403": "a page of another origin",
+    "413": "the body is too large",
+    "503": "no room or not ready; Retry-After says when to come back",
+}
+
+
+def _operation(summary: str, types: tuple[str, ...], body: Json | None = None) -> Json:
+    content = {one: {"schema": OBJECT if "json" in one else TEXT} for one in types}
+    failed = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    answers: Json = {"200": {"description": "the answer", "content": content}}
+    for status, description in ERRORS.items():
+        answers[status] = {"description": description, "content": failed}
+    found: Json = {"summary": summary, "responses": answers, "security": [{"key": []}]}
+    if body is not None:
+        is_form = body is TRANSCRIPTION
+        kind = "multipart/form-data" if is_form else "application/json"
+        found["requestBody"] = {"required": True, "content": {kind: {"schema": body}}}
+    return found
+
+
+def description() -> Json:
+    """The document."""
+    json_type = ("application/json",)
+    streamed = (*json_type, "text/event-stream")
+    chat = _operation("A reply, or several", streamed, CHAT)
+    completion = _operation("Text that goes on from a prompt", streamed, COMPLETION)
+    types = ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm")
+    heard = _operation("A file's words", (*json_type, "text/plain"), TRANSCRIPTION)
+    one_model = _operation("One model", json_type)
+    one_model["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": TEXT}]
+    secret = _operation("A short-lived key that opens a session", json_type, SECRET)
+    error = _object(("message", "type"), message=TEXT, type=TEXT, code={}, param={})
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "VoiceLoop",
+            "version": __version__,
+            "description": "The HTTP side. Calls are held over the WebSocket /v1/realtime.",
+        },
+        "paths": {
+            "/v1/models": {"get": _operation("What this server answers with", json_type)},
+            "/v1/models/{name}": {"get": one_model},
+            "/v1/chat/completions": {"post": chat},
+            "/v1/completions": {"post": completion},
+            "/v1/audio/speech": {"post": _operation("Speech of a text", types, SPEECH)},
+            "/v1/audio/transcriptions": {"post": heard},
+            "/v1/realtime/client_secrets": {"post": secret},
+        },
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": _object(("error",), error=error)},
+        },
+    }
+
+
+def openapi_route() -> Route:
+    async def openapi(request: Request) -> Response:
+        return JSONResponse(description())
+
+    return Route("/openapi.json", openapi, methods=["GET"])

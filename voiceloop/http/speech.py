@@ -1,0 +1,122 @@
+"""``POST /v1/audio/speech``: text to speech, sent while it is spoken.
+
+Owns the route and the five forms of its answer. ``stream_format: "sse"`` is answered with the audio
+itself under its own type: clients go by the type.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from audio.resample import Resampler
+from voiceloop.backends import Backends, Speech, VoiceOptions
+from voiceloop.errors import expected
+from voiceloop.http.compressed_audio import ENCODINGS, Encoder, load_av
+from voiceloop.http.gate import Door, Stream, read_json, started
+from voiceloop.realtime.session_update import read_voice
+from voiceloop.realtime.settings import Json, SessionSettings
+
+RATE_HZ = 24_000  # of "pcm", by OpenAI's definition
+MAX_CHARACTERS = 4096
+FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
+UNKNOWN_BYTES = 0xFFFFFFFF  # a WAV whose length is not known when it starts
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechRequest:
+    text: str
+    options: VoiceOptions
+    response_format: str
+
+
+def parse_speech(raw: Json, settings: SessionSettings) -> SpeechRequest:
+    """Read a body; ``settings`` know what voice a name means. Raises: InvalidRequest."""
+    text = raw.get("input")
+    if not isinstance(text, str) or not 0 < len(text.strip()) <= len(text) <= MAX_CHARACTERS:
+        raise expected("input", f"1 to {MAX_CHARACTERS} characters", text)
+    speed = raw.get("speed")
+    speed = 1.0 if speed is None else speed
+    if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0.25 <= speed <= 4.0:
+        raise expected("speed", "a number from 0.25 to 4", speed)
+    response_format = raw.get("response_format") or "mp3"
+    if response_format not in FORMATS:
+        raise expected("response_format", ", ".join(FORMATS), response_format)
+    asked: Any = raw.get("voice")
+    voice = settings.voice if asked is None else settings.real_voice(read_voice(asked, "voice"))
+    return SpeechRequest(text, VoiceOptions(voice, float(speed)), response_format)
+
+
+def speech_routes(door: Door, settings: SessionSettings) -> list[Route]:
+    async def speech(request: Request) -> Response:
+        asked = parse_speech(await read_json(request), settings)
+        models = door.models()
+        models.capabilities.check_voice(asked.options.voice, "voice")
+        pcm = _spoken(models, asked)
+        match asked.response_format:
+            case "pcm":
+                return Stream(await started(pcm), "audio/pcm")
+            case "wav":
+                return Stream(await started(_as_wav(pcm)), "audio/wav")
+            case name:
+                load_av()  # what is missing is said before anything is spoken
+                return Stream(await started(_encoded(pcm, name)), ENCODINGS[name][3])
+
+    return [Route("/v1/audio/speech", door.guard(speech), methods=["POST"])]
+
+
+async def _spoken(backends: Backends, asked: SpeechRequest) -> AsyncGenerator[bytes, None]:
+    """PCM16 mono at 24 kHz as the voice makes it."""
+    stream = await backends.voice.open(f"speech-{uuid4().hex}", asked.options)
+    resampler: Resampler | None = None
+    try:
+        stream.feed(asked.text)
+        stream.finish()
+        async with aclosing(stream.events()) as events:  # type: ignore[type-var]
+            async for event in events:
+                if not isinstance(event, Speech):
+                    break
+                if event.rate_hz == RATE_HZ:
+                    yield event.samples
+                    continue
+                if resampler is None:
+                    resampler = Resampler(event.rate_hz, RATE_HZ)
+                yield resampler.push(np.frombuffer(event.samples, "<i2")).tobytes()
+        if resampler is not None:
+            yield resampler.flush().tobytes()
+    finally:
+        await stream.close()
+
+
+async def _as_wav(pcm: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The header goes with the first audio, so that a failure still finds its status."""
+    header: bytes = struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        b"RIFF", UNKNOWN_BYTES, b"WAVE", b"fmt ", 16, 1, 1, RATE_HZ, RATE_HZ * 2, 2, 16,
+        b"data", UNKNOWN_BYTES,
+    )  # fmt: skip
+    async with aclosing(pcm):
+        async for piece in pcm:
+            yield header + piece
+            header = b""
+    if header:
+        yield header
+
+
+async def _encoded(pcm: AsyncGenerator[bytes, None], name: str) -> AsyncGenerator[bytes, None]:
+    encoder = await asyncio.to_thread(Encoder, name, RATE_HZ)
+    async with aclosing(pcm):
+        async for piece in pcm:
+            if data := await asyncio.to_thread(encoder.push, piece):
+                yield data
+    yield await asyncio.to_thread(encoder.finish)

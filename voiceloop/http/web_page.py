@@ -1,0 +1,64 @@
+"""The web page at ``/``: the files of ``clients/web``, served as they are.
+
+Owns where those files lie and the headers that keep the page to its own server: it loads nothing
+from elsewhere, nobody may frame it, and it alone may use the microphone. The page is open to all,
+for it holds no secret and asks for the key itself; what it talks to checks that key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Found, not imported: the gateway meets its clients only on the wire. A wheel holds the folder in
+# the same place as a checkout.
+WEB_DIR = Path(__file__).resolve().parents[2] / "clients" / "web"
+
+HEADERS = (
+    # ws: and wss: stand there for Safari, whose 'self' means http alone.
+    (
+        b"content-security-policy",
+        b"default-src 'self'; connect-src 'self' ws: wss:; frame-ancestors 'none'; "
+        b"base-uri 'none'; form-action 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"permissions-policy", b"microphone=(self), camera=(), geolocation=()"),
+    (b"cache-control", b"no-cache"),  # unchanged files still answer 304
+)
+
+
+class _PageHeaders:
+    """Adds ``HEADERS`` to every response of the application behind it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def page_routes(directory: Path = WEB_DIR) -> list[BaseRoute]:
+    """``/`` and ``/web/...``; nothing where the folder is absent (a gateway installed alone)."""
+    if not (directory / "index.html").is_file():
+        return []
+
+    async def page(request: Request) -> Response:
+        return FileResponse(directory / "index.html", media_type="text/html")
+
+    headers = [Middleware(_PageHeaders)]
+    return [
+        Route("/", page, methods=["GET"], middleware=headers),
+        Mount("/web", StaticFiles(directory=directory), name="web", middleware=headers),
+    ]

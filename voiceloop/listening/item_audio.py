@@ -1,0 +1,108 @@
+"""Audio that comes inside a conversation item rather than from the line.
+
+Owns its recognition: a stream of its own beside the caller's, the words into the item, and the wait
+of those replies that are asked for before the words are known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+
+import numpy as np
+
+from audio.codec import decode
+from audio.resample import Resampler
+from voiceloop.backends import Recognizer, RecognizerOptions, Transcript
+from voiceloop.errors import BackendError, BackendTimeout, Overloaded
+from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.settings import AudioFormat
+
+RECOGNIZER_HZ = 16_000
+DEADLINE_S = 30.0  # a clip in one frame lasts half a minute at most
+
+
+class ItemAudio:
+    """Hears one item after the other, for one session."""
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        protocol: Protocol,
+        tasks: asyncio.TaskGroup,
+        on_output: Callable[[], None],
+    ) -> None:
+        self._recognizer = recognizer
+        self._protocol = protocol
+        self._tasks = tasks
+        self._on_output = on_output
+        self._one_at_a_time = asyncio.Lock()  # first come, first heard
+        self._listening: dict[str, asyncio.Task[None]] = {}
+
+    def hear(
+        self, item_id: str, audio: bytes, audio_format: AudioFormat, options: RecognizerOptions
+    ) -> None:
+        """Recognize it, after those before it; its words or the failure go to the protocol."""
+
+        async def listen() -> None:
+            async with self._one_at_a_time:
+                await self._hear(item_id, audio, audio_format, options)
+
+        def heard(task: asyncio.Task[None]) -> None:
+            if self._listening.get(item_id) is task:  # not another one's that has the id now
+                del self._listening[item_id]
+
+        task = self._tasks.create_task(listen(), name="item audio")
+        self._listening[item_id] = task
+        task.add_done_callback(heard)
+
+    def forget(self, item_id: str) -> None:
+        """The item was deleted: nobody waits for its words. One without audio is ignored."""
+        if (task := self._listening.pop(item_id, None)) is not None:
+            task.cancel()
+
+    def then(self, act: Callable[[], None]) -> None:
+        """Do it once all words so far are known; now, where they are."""
+        listening = tuple(self._listening.values())
+
+        async def act_later() -> None:
+            await asyncio.wait(listening)
+            act()
+
+        if listening:
+            self._tasks.create_task(act_later(), name="reply to item audio")
+        else:
+            act()
+
+    async def _hear(
+        self, item_id: str, audio: bytes, audio_format: AudioFormat, options: RecognizerOptions
+    ) -> None:
+        samples = decode(audio, audio_format.encoding)
+        resampler = Resampler(audio_format.rate, RECOGNIZER_HZ)
+        heard = np.concatenate((resampler.push(samples), resampler.flush()))
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                text = await self._recognize(heard.astype("<i2").tobytes(), options)
+        except TimeoutError:
+            late = BackendTimeout(f"expected the words within {DEADLINE_S:.0f} s, found none")
+            self._protocol.transcription_failed(item_id, late.message)
+        except (BackendError, Overloaded) as error:
+            self._protocol.transcription_failed(item_id, error.message)
+        else:
+            seconds = len(heard) / RECOGNIZER_HZ
+            self._protocol.transcription_completed(item_id, text, seconds)
+        self._on_output()
+
+    async def _recognize(self, samples: bytes, options: RecognizerOptions) -> str:
+        stream = await self._recognizer.open(self._protocol.new_id("item_audio"), options)
+        try:
+            stream.feed(samples)
+            stream.finalize()
+            async with aclosing(stream.events()) as events:  # type: ignore[type-var]
+                async for event in events:
+                    if isinstance(event, Transcript):
+                        return event.text
+        finally:
+            await stream.close()
+        raise BackendError("expected the words of an item's audio, found the recognizer closed")

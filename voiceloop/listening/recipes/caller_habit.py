@@ -1,0 +1,71 @@
+"""Turns put into calls, so that a caller has a past: what the habit of pausing is fitted on.
+
+The set has no calls: it has single turns. Owns the stand-in. Half of the turns are first in their
+call; each of the others follows one to four turns of the same speaker, or of other callers where
+the set has no more of that one. Turns of one or two words are no past, as in calls: they have
+nowhere to pause. Natural pauses are the speaker's own, so what they tell is true. Whether a caller
+who has hesitated hesitates again the set cannot tell, since its hesitations are spliced in: they
+are dealt so that a past of them tells nothing, and the weight of `habit` is that of natural pauses.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from voiceloop.listening.endpointing import HABIT_TURNS, HABIT_WORDS, habit_ms
+from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
+
+FIRST = 0.5  # turns that are first in their call
+SAME = 0.5  # an earlier turn hesitates as this one does: as often as not, so that it tells nothing
+
+
+def longest_pause_ms(heard: HeardTurn) -> float:
+    """The longest pause after which the caller went on."""
+    found = [p.resumed_ms - p.since_ms for p in heard.pauses if p.resumed_ms is not None]
+    return max(found, default=0.0)
+
+
+def in_calls(heard: Sequence[HeardTurn], same: float = SAME) -> list[HeardTurn]:
+    """The turns, half of them with the habit of the turns before. Deterministic, by their names."""
+    telling = [turn for turn in heard if _n_words(turn) >= HABIT_WORDS]
+    return [_with_past(turn, telling, same) for turn in heard]
+
+
+def _n_words(heard: HeardTurn) -> int:
+    """As many as the listener knows of at the end."""
+    steps = heard.pauses[-1].steps if heard.pauses else ()
+    return len(steps[-1].evidence.words) if steps else 0
+
+
+def _with_past(turn: HeardTurn, others: Sequence[HeardTurn], same: float) -> HeardTurn:
+    chance = random.Random(f"habit {turn.turn.name} {turn.turn.speaker}")
+    if chance.random() < FIRST or not others:
+        return turn
+    n_past = chance.randint(1, HABIT_TURNS)
+    past = [_earlier(turn, others, same, chance) for _ in range(n_past)]
+    return with_habit(turn, habit_ms([longest_pause_ms(one) for one in past]))
+
+
+def _earlier(
+    turn: HeardTurn, others: Sequence[HeardTurn], same: float, chance: random.Random
+) -> HeardTurn:
+    """A turn of the same speaker where there is another, hesitating like this one or not."""
+    hesitates = ("hesitation" in turn.turn.slices) == (chance.random() < same)
+    alike = [o for o in others if ("hesitation" in o.turn.slices) == hesitates and o is not turn]
+    of_speaker = [one for one in alike if one.turn.speaker == turn.turn.speaker]
+    return chance.choice(of_speaker or alike or others)
+
+
+def with_habit(turn: HeardTurn, habit_ms: float) -> HeardTurn:
+    """The turn as heard of a caller who pauses for so long."""
+
+    def told(pause: HeardPause) -> HeardPause:
+        steps = tuple(
+            replace(step, evidence=replace(step.evidence, habit_ms=habit_ms))
+            for step in pause.steps
+        )
+        return replace(pause, steps=steps)
+
+    return replace(turn, pauses=tuple(told(pause) for pause in turn.pauses))

@@ -1,0 +1,88 @@
+"""What `Endpointing` would know at every moment of every pause of a turn.
+
+Owns the join of pauses, words and P(end of turn) on the audio clock, as the listener and the
+anticipation make it live: words come late, P(end) later, and both only while the pause lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from voiceloop.listening.evidence import Evidence, question_in
+from voiceloop.listening.recipes.end_probability import ENGINE_LAG_MS
+from voiceloop.listening.recipes.endpointing_set import CallerTurn
+from voiceloop.listening.recipes.heard_turn import HeardWords, Pause, pauses_of
+
+AskEnd = Callable[[tuple[str, ...]], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From from_ms on, until the next step or the end of the pause, this is known."""
+
+    from_ms: float
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class HeardPause:
+    """A pause as heard, and what is known while it lasts; steps begin at its first low window."""
+
+    since_ms: float
+    detected_ms: float
+    resumed_ms: float | None
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeardTurn:
+    turn: CallerTurn
+    pauses: tuple[HeardPause, ...]
+
+
+def heard_turn(turn: CallerTurn, words: Sequence[HeardWords], ask_end: AskEnd | None) -> HeardTurn:
+    """One turn with its evidence; ask_end: P(end) after words, None to do without."""
+    question = question_in(turn.history[-1][1]) if turn.history else None
+    found = []
+    for pause in pauses_of(turn):
+        base = Evidence(
+            speech_ms=pause.speech_ms,
+            tail_level_db=pause.tail_level_db,
+            tail_semitones=pause.tail_semitones,
+            question=question,
+        )
+        steps = _steps(pause, base, words, ask_end)
+        found.append(HeardPause(pause.since_ms, pause.detected_ms, pause.resumed_ms, steps))
+    return HeardTurn(turn, tuple(found))
+
+
+def _steps(
+    pause: Pause, base: Evidence, words: Sequence[HeardWords], ask_end: AskEnd | None
+) -> tuple[Step, ...]:
+    until_ms = pause.resumed_ms if pause.resumed_ms is not None else float("inf")
+    before = [heard for heard in words if heard.at_ms <= pause.detected_ms]
+    known = replace(base, words=before[-1].words if before else ())
+    steps = [Step(pause.detected_ms, known)]
+    flushed = False
+    for heard in words:
+        if not pause.detected_ms < heard.at_ms < until_ms:
+            continue
+        flushed = flushed or heard.flushed
+        if heard.words == known.words and flushed == known.words_are_full:
+            continue
+        same = heard.words == known.words
+        known = replace(
+            known,
+            words=heard.words,
+            words_are_full=flushed,
+            p_end=known.p_end if same else None,
+        )
+        steps.append(Step(heard.at_ms, known))
+        if flushed and ask_end is not None and heard.words:
+            told_ms = heard.at_ms + ENGINE_LAG_MS
+            later = [h.at_ms for h in words if h.at_ms > heard.at_ms and h.words != heard.words]
+            if told_ms < min([until_ms, *later[:1]]):
+                known = replace(known, p_end=ask_end(heard.words))
+                steps.append(Step(told_ms, known))
+    return tuple(steps)

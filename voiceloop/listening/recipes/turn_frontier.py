@@ -1,0 +1,186 @@
+"""Cut turns against latency: what every endpointing policy is judged by.
+
+A policy names, for each pause of a turn, the moment at which it would call the turn over. A turn is
+cut if any such moment lies before the caller's true end; its latency is that of the first moment
+after the true end, whether or not it was cut before, so that no policy gains by cutting slow turns.
+Latency is averaged over all turns.
+
+Source: eot-bench (Apache-2.0): threshold x action delay x timeout; the best are the frontier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voiceloop.listening.endpointing import (
+    LONGEST_WAIT_MS,
+    Eagerness,
+    OperatingPoint,
+    WeightSets,
+    end_score,
+)
+from voiceloop.listening.recipes.endpointing_set import TRAIL_MS
+from voiceloop.listening.recipes.heard_turn import WINDOW_MS
+from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
+
+LONGEST_MS = LONGEST_WAIT_MS["auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one turn."""
+
+    cut: bool
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One setting of a policy over a set of turns; cut: share of them, 0..1."""
+
+    setting: str
+    latency_ms: float
+    cut: float
+
+
+def timer_moment(pause: HeardPause, timer_ms: float) -> float | None:
+    """The fixed timer's decision in this pause."""
+    return _in_pause(pause, max(pause.detected_ms, pause.since_ms + timer_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredStep:
+    """A step of a pause and what the weights make of it; silence: logits per second of it."""
+
+    from_ms: float
+    until_ms: float
+    score: float
+    silence: float
+    is_told: bool  # P(end) is known
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPause:
+    pause: HeardPause
+    steps: tuple[ScoredStep, ...]
+
+
+def scored(pause: HeardPause, sets: WeightSets) -> ScoredPause:
+    """The pause weighed once, for any number of settings."""
+    steps = []
+    for index, step in enumerate(pause.steps):
+        is_last = index + 1 == len(pause.steps)
+        until_ms = math.inf if is_last else pause.steps[index + 1].from_ms
+        weights = sets.of(step.evidence).weights
+        score = end_score(step.evidence, weights)
+        is_told = step.evidence.p_end is not None
+        steps.append(ScoredStep(step.from_ms, until_ms, score, weights.silence, is_told))
+    return ScoredPause(pause, tuple(steps))
+
+
+def moment_at(
+    scored: ScoredPause, told: OperatingPoint, blind: OperatingPoint, longest_ms: float = LONGEST_MS
+) -> float | None:
+    """Our decision in this pause: the first step whose wait is over while it still holds."""
+    since_ms = scored.pause.since_ms
+    for step in scored.steps:
+        setting = told if step.is_told else blind
+        needed_ms = min(setting.wait_ms(step.score, step.silence), longest_ms)
+        at_ms = max(step.from_ms, since_ms + needed_ms)
+        if at_ms < step.until_ms:
+            return _in_pause(scored.pause, at_ms)
+    return None
+
+
+def hazard_moment(
+    pause: HeardPause, sets: WeightSets, eagerness: Eagerness = "auto"
+) -> float | None:
+    """Our decision in this pause at one of the fitted settings."""
+    told, blind = sets.with_p_end.settings[eagerness], sets.without_p_end.settings[eagerness]
+    return moment_at(scored(pause, sets), told, blind, LONGEST_WAIT_MS[eagerness])
+
+
+def staged_moment(
+    pause: HeardPause, p_over: float | None, threshold: float, delay_ms: float, timeout_ms: float
+) -> float | None:
+    """A turn detector asked once, after delay_ms of silence: over at once, or after a timeout."""
+    over = p_over is not None and p_over >= threshold
+    return timer_moment(pause, delay_ms if over else timeout_ms)
+
+
+def _in_pause(pause: HeardPause, at_ms: float) -> float | None:
+    """None where the detector has heard by then that speech goes on: a window after it does."""
+    if pause.resumed_ms is not None and at_ms >= pause.resumed_ms + WINDOW_MS:
+        return None
+    return at_ms
+
+
+def outcome(heard: HeardTurn, moments: Iterable[float | None]) -> Outcome:
+    """Judge the moments that a policy named, one for each pause."""
+    end_ms = heard.turn.end_ms
+    named = [moment for moment in moments if moment is not None]
+    after = [moment - end_ms for moment in named if moment >= end_ms]
+    return Outcome(any(m < end_ms for m in named), min([TRAIL_MS, *after[:1]]))
+
+
+def point(setting: str, outcomes: Sequence[Outcome]) -> Point:
+    cut = sum(o.cut for o in outcomes) / len(outcomes)
+    return Point(setting, sum(o.latency_ms for o in outcomes) / len(outcomes), cut)
+
+
+def frontier(points: Iterable[Point]) -> list[Point]:
+    """The settings that no other beats on both counts, fastest first."""
+    best: list[Point] = []
+    for candidate in sorted(points, key=lambda p: (p.latency_ms, p.cut)):
+        if not best or candidate.cut < best[-1].cut:
+            best.append(candidate)
+    return best
+
+
+def cut_at(best: Sequence[Point], latency_ms: float) -> float | None:
+    """Share of turns cut at a mean latency, interpolated; None left of the frontier."""
+    if not best or latency_ms < best[0].latency_ms:
+        return None
+    x = [p.latency_ms for p in best]
+    return float(np.interp(latency_ms, x, [p.cut for p in best]))
+
+
+def latency_at(best: Sequence[Point], cut: float) -> float | None:
+    """The lowest mean latency with at most this share of turns cut; None where none is."""
+    return next((p.latency_ms for p in best if p.cut <= cut), None)
+
+
+def most_above(
+    own: Sequence[Point], other: Sequence[Point], latencies_ms: Iterable[float]
+) -> float | None:
+    """The most that ``own`` cuts beyond ``other`` at any of these latencies that ``other`` reaches.
+
+    At most 0: it lies nowhere above. None: one of them is left of ``own``, or of both.
+    """
+    margins = []
+    for ms in latencies_ms:
+        mine, theirs = cut_at(own, ms), cut_at(other, ms)
+        if theirs is None:
+            continue
+        if mine is None:
+            return None
+        margins.append(mine - theirs)
+    return max(margins, default=None)
+
+
+def bootstrap_by_speaker(
+    speakers: Sequence[str], n_draws: int, seed: int
+) -> list[NDArray[np.intp]]:
+    """Indices of the turns of speakers drawn with replacement, one array a draw."""
+    groups: dict[str, list[int]] = {}
+    for index, speaker in enumerate(speakers):
+        groups.setdefault(speaker, []).append(index)
+    members = [np.array(group) for group in groups.values()]
+    rng = np.random.default_rng(seed)
+    draws = rng.integers(0, len(members), (n_draws, len(members)))
+    return [np.concatenate([members[i] for i in draw]) for draw in draws]

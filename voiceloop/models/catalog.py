@@ -1,0 +1,322 @@
+"""The models VoiceLoop knows and the presets made of them: tables, nothing that acts.
+
+Owns what each model is (where it comes from, at which revision, its licence, size, languages, what
+its authors say of its speed, when to choose it) and which models, device and processes a preset
+is. Only weights that may be used commercially stand in a preset. Sizes are the files'; memory is
+computed from weights and caches, not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from voiceloop.backends import RoleName
+
+Device = Literal["cpu", "cuda"]
+
+TRANSFORMERS_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")
+TRANSFORMERS_NEEDED = ("config.json", "*.safetensors", "tokenizer.json")
+CTRANSLATE2_FILES = ("*.json", "model.bin", "vocabulary.*")
+CTRANSLATE2_NEEDED = ("config.json", "model.bin", "vocabulary.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """One repository of the Hugging Face hub.
+
+    revision: a commit where a working one is known, else a branch, which moves. files: patterns of
+    what is fetched, without those of ignored. needed: each must match something, else the model
+    cannot be loaded. weights: of a repository that no table knows, where one of them must match.
+    """
+
+    id: str
+    revision: str = "main"
+    files: tuple[str, ...] = TRANSFORMERS_FILES
+    needed: tuple[str, ...] = TRANSFORMERS_NEEDED
+    size_mb: int = 0
+    weights: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def is_pinned(self) -> bool:
+        return len(self.revision) == 40
+
+    @property
+    def label(self) -> str:
+        return f"{self.id}@{self.revision[:7] if self.is_pinned else self.revision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
+
+    parts: repositories that go with it, by the option of the loader that takes their folder.
+    language_codes, voices: all that a recognizer or a voice takes, where it is known here.
+    """
+
+    name: str
+    role: RoleName
+    loader: str
+    licence: str
+    languages: str
+    why: str
+    repo: Repo | None = None
+    parts: Mapping[str, Repo] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    language_codes: tuple[str, ...] = ()
+    voices: tuple[str, ...] = ()
+
+    @property
+    def repos(self) -> tuple[Repo, ...]:
+        return (self.repo, *self.parts.values()) if self.repo is not None else ()
+
+    @property
+    def size_mb(self) -> int:
+        return sum(repo.size_mb for repo in self.repos)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One worker process of a preset: its roles, and its share of the machine's cores."""
+
+    name: str
+    roles: tuple[RoleName, ...]
+    cores_share: float = 0.0  # 0: one thread
+    hung_after_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Which model has which role, on which device, in which processes.
+
+    options: what this preset tells a role's loader. packages: distributions it needs beyond the
+    base, with the least version ("" for any). extra: the one that brings them.
+    """
+
+    name: str
+    summary: str
+    device: Device
+    models: Mapping[RoleName, Model]
+    processes: tuple[Process, ...]
+    options: Mapping[RoleName, Mapping[str, Any]] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    extra: str = ""
+    memory_mb: int = 0
+    gpu_memory_mb: int = 0
+
+    @property
+    def repos(self) -> tuple[Repo, ...]:
+        return tuple(repo for model in self.models.values() for repo in model.repos)
+
+    @property
+    def size_mb(self) -> int:
+        return sum(repo.size_mb for repo in self.repos)
+
+
+POCKETSPHINX = Model(
+    name="pocketsphinx",
+    role="recognizer",
+    loader="pocketsphinx",
+    licence="BSD-2-Clause",
+    languages="English",
+    why="comes with its package and takes a twentieth of a core: the first minute, no download",
+    language_codes=("en",),
+)
+EMBEDDED_AGENT = Model(
+    name="embedded",
+    role="engine",
+    loader="",
+    licence="CC-BY-SA-4.0",
+    languages="English",
+    why="ships with VoiceLoop: a cafe's orders and bookings, nothing else",
+)
+ESPEAK = Model(
+    name="espeak",
+    role="voice",
+    loader="espeak",
+    licence="GPL-3.0",  # a library loaded at run time
+    languages="over 100",
+    why="comes with its package and speaks within a millisecond; it sounds like a machine",
+    voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f"),
+)
+MOONSHINE_SMALL = Model(
+    name="UsefulSensors/moonshine-streaming-small",
+    role="recognizer",
+    loader="moonshine",
+    licence="MIT",
+    languages="English",
+    why="made for live speech on a CPU: it encodes only what is new, where Whisper encodes its "
+    "whole window again",
+    repo=Repo(
+        "UsefulSensors/moonshine-streaming-small",
+        "2c036506f23a09c18df5a50057599ba6d9280999",
+        size_mb=562,
+    ),
+    language_codes=("en",),
+)
+WHISPER_SMALL = Model(
+    name="Systran/faster-whisper-small",
+    role="recognizer",
+    loader="whisper",
+    licence="MIT",
+    languages="99",
+    why="the CPU's choice for a language that Moonshine does not speak",
+    repo=Repo(
+        "Systran/faster-whisper-small",
+        "536b0662742c02347bc0e980a01041f333bce120",
+        CTRANSLATE2_FILES,
+        CTRANSLATE2_NEEDED,
+        size_mb=486,
+    ),
+)
+NEMOTRON = Model(
+    name="nvidia/nemotron-3.5-asr-streaming-0.6b",
+    role="recognizer",
+    loader="transducer",
+    licence="OpenMDW-1.1",
+    languages="40 locales",
+    why="a cache-aware transducer: no word it wrote is taken back, so each may be prefilled",
+    repo=Repo(
+        "nvidia/nemotron-3.5-asr-streaming-0.6b",
+        "f3d333391852ba876df169dcc9ba902d25b6ab0b",
+        size_mb=2560,
+    ),
+)
+QWEN3_SMALL = Model(
+    name="Qwen/Qwen3-0.6B",
+    role="engine",
+    loader="",
+    licence="Apache-2.0",
+    languages="over 100",
+    why="the largest whose first clause a few CPU cores write within half a second or so",
+    repo=Repo("Qwen/Qwen3-0.6B", "c1899de289a04d12100db370d81485cdf75e47ca", size_mb=1520),
+)
+QWEN3_4B = Model(
+    name="Qwen/Qwen3-4B-Instruct-2507",
+    role="engine",
+    loader="",
+    licence="Apache-2.0",
+    languages="over 100",
+    why="answers without thinking aloud first, calls tools, and fits a card of 24 GB in bf16",
+    repo=Repo(
+        "Qwen/Qwen3-4B-Instruct-2507",
+        "cdbee75f17c01a7cc42f958dc650907174af0554",
+        size_mb=8061,
+    ),
+)
+PHONON = Model(
+    name="gradium/phonon-31m-en",
+    role="voice",
+    loader="phonon",
+    licence="Apache-2.0",
+    languages="English",
+    why="the smallest voice that streams by 80 ms frames, faster than real time on one core",
+    # No commit is known here to hold the files transformers reads: this follows main, and `pull`
+    # says which commit that was.
+    repo=Repo("gradium/phonon-31m-en", size_mb=170),
+    parts={
+        "codec_folder": Repo(
+            "gradium/phonon-mimi", needed=("config.json", "*.safetensors"), size_mb=42
+        )
+    },
+)
+KOKORO = Model(
+    name="hexgrad/Kokoro-82M",
+    role="voice",
+    loader="kokoro",
+    licence="Apache-2.0",
+    languages="9",
+    why="the best sound for its size where a caller may wait a second for it: it speaks whole "
+    "clauses, through its own package (pip install 'voiceloop[kokoro]')",
+    repo=Repo(
+        "hexgrad/Kokoro-82M",
+        "f3ff3571791e39611d31c381e3a41a3af07b4987",
+        ("config.json", "kokoro-v1_0.pth", "voices/*.pt"),
+        ("config.json", "kokoro-v1_0.pth"),
+        size_mb=356,
+    ),
+)
+
+MODELS: tuple[Model, ...] = (
+    POCKETSPHINX,
+    EMBEDDED_AGENT,
+    ESPEAK,
+    MOONSHINE_SMALL,
+    WHISPER_SMALL,
+    NEMOTRON,
+    QWEN3_SMALL,
+    QWEN3_4B,
+    PHONON,
+    KOKORO,
+)
+
+ENGINE_PACKAGES = {"torch": "2.11", "safetensors": "", "tokenizers": "", "jinja2": ""}
+# The first transformers with all the speech models' classes.
+NEURAL_PACKAGES = {**ENGINE_PACKAGES, "llguidance": "", "transformers": "5.23"}
+
+# Three processes where each model may take a whole step: a caller who speaks over the agent is
+# recognized while it talks, and neither may wait for the other.
+APART = (
+    Process("engine", ("engine",), cores_share=0.5, hung_after_s=30.0),
+    Process("recognizer", ("recognizer",), cores_share=0.25, hung_after_s=10.0),
+    Process("voice", ("voice",), cores_share=0.25, hung_after_s=10.0),
+)
+
+EMBEDDED = Preset(
+    name="embedded",
+    summary="in the package, for the first minute",
+    device="cpu",
+    models={"engine": EMBEDDED_AGENT, "recognizer": POCKETSPHINX, "voice": ESPEAK},
+    # Pocketsphinx holds the interpreter lock, and a neighbour's 0.5 ms tick beside it was
+    # measured at 7-53 ms: the engine is apart.
+    processes=(Process("engine", ("engine",)), Process("speech", ("recognizer", "voice"))),
+    # As good as bf16 on held-out calls (python -m benchmarks.engine_bench --part quality).
+    options={"engine": {"quant": "int8"}},
+    packages={**ENGINE_PACKAGES, "pocketsphinx": "", "espeakng-loader": ""},
+    extra="embedded",
+    memory_mb=1400,
+)
+CPU = Preset(
+    name="cpu",
+    summary="neural speech and a small general model, no GPU",
+    device="cpu",
+    models={"engine": QWEN3_SMALL, "recognizer": MOONSHINE_SMALL, "voice": PHONON},
+    processes=APART,
+    options={
+        # 8192 tokens of keys and values are 0.9 GB here: two or three callers.
+        "engine": {"quant": "int8", "kv_tokens": 8192, "context_length": 4096},
+        "recognizer": {"device": "cpu"},
+        "voice": {"device": "cpu"},
+    },
+    packages=NEURAL_PACKAGES,
+    extra="cpu",
+    memory_mb=5700,  # 1.2 GB of it where the CPU has no bf16 product: wide weights are fp32 there
+)
+GPU = Preset(
+    name="gpu",
+    summary="one NVIDIA GPU of 24 GB or more",
+    device="cuda",
+    models={"engine": QWEN3_4B, "recognizer": NEMOTRON, "voice": PHONON},
+    processes=APART,
+    options={
+        # 49152 tokens of keys and values are 7.2 GB: a dozen callers of 4096 each. Partial sums of
+        # attention over contexts this long are 0.27 GB more, eight times that at 131072.
+        "engine": {
+            "device": "cuda",
+            "kv_tokens": 49152,
+            "context_length": 16384,
+            "share_steps": True,
+        },
+        "recognizer": {"device": "cuda"},
+        "voice": {"device": "cuda"},
+    },
+    packages={**NEURAL_PACKAGES, "triton": ""},
+    extra="gpu",
+    memory_mb=8000,
+    gpu_memory_mb=20_000,
+)
+
+# From the least to the best: `serve` takes the last that can start.
+PRESETS: tuple[Preset, ...] = (EMBEDDED, CPU, GPU)

@@ -1,0 +1,110 @@
+"""``voiceloop models``: what is known, what is on disk, and where; and the fetching of the rest.
+
+Owns what a name on that command line means and the lines that are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from voiceloop.errors import ConfigError
+from voiceloop.models.cache import find_repo, hub_folder
+from voiceloop.models.catalog import MODELS, PRESETS, Model, Preset, Repo
+from voiceloop.models.machine import this_machine
+from voiceloop.models.preset_check import missing_pieces
+from voiceloop.models.resolve import any_repo, resolve_model
+
+
+def run_list() -> int:
+    hub = hub_folder()
+    machine = this_machine()
+    for preset in PRESETS:
+        taken = {role: resolve_model(model, hub) for role, model in preset.models.items()}
+        lacks = missing_pieces(preset, taken, machine, hub)
+        ready = "ready" if not lacks else f"lacks {', '.join(one.subject for one in lacks)}"
+        print(f"{preset.name}: {preset.summary}; {_needs(preset)}\n  {ready}")
+        for role, model in preset.models.items():
+            print(_line(role, model, hub))
+    others = [m for m in MODELS if not any(m in p.models.values() for p in PRESETS)]
+    print("further models (voiceloop models pull NAME):")
+    for model in others:
+        print(_line(model.role, model, hub))
+    print(f"cache: {hub}")
+    return 0
+
+
+def _needs(preset: Preset) -> str:
+    memory = f"{preset.memory_mb / 1000:.1f} GB of memory"
+    if preset.gpu_memory_mb:
+        memory += f", {preset.gpu_memory_mb / 1000:.0f} GB on the GPU"
+    return f"{preset.size_mb / 1000:.1f} GB on disk, {memory}" if preset.repos else memory
+
+
+def _line(role: str, model: Model, hub: Path) -> str:
+    if model.repo is None:
+        return f"  {role:<10}  {model.name:<42}  {model.licence:<14}  in a package"
+    resolved = resolve_model(model, hub)
+    if not resolved.missing:
+        state = "on disk"
+    elif resolved.folder is None and not resolved.parts:
+        state = f"not here: voiceloop models pull {model.name}"
+    else:
+        state = f"in part: voiceloop models pull {model.name}"
+    size = f"{model.size_mb} MB"
+    return f"  {role:<10}  {model.name:<42}  {model.licence:<14}  {size:>8}  {state}"
+
+
+def run_pull(name: str) -> int:
+    """Raises: ModelUnavailable, ConfigError."""
+    from voiceloop.models.pull import pull
+
+    repos = repos_of(name)
+    if not repos:
+        print(f"{name}: nothing to fetch, it comes with its packages")
+        return 0
+    pull(repos, hub_folder(), print)
+    return 0
+
+
+def run_path(name: str | None) -> int:
+    """Print the cache's folder, or those of one preset or model. Raises: ConfigError."""
+    hub = hub_folder()
+    if name is None:
+        print(hub)
+        return 0
+    repos = repos_of(name)
+    if not repos:
+        raise ConfigError(
+            f"expected a model of the cache, found {name}: it comes with its packages"
+        )
+    for folder in _folders(repos, name, hub):
+        print(folder)
+    return 0
+
+
+def _folders(repos: tuple[Repo, ...], name: str, hub: Path) -> Iterator[Path]:
+    for repo in repos:
+        found = find_repo(repo, hub)
+        if found.folder is None or not found.is_whole:
+            raise ConfigError(
+                f"expected {repo.id} on disk, found nothing whole in {hub}: "
+                f"voiceloop models pull {name}"
+            )
+        yield found.folder
+
+
+def repos_of(name: str) -> tuple[Repo, ...]:
+    """The repositories of a preset, of a model of the catalog, or of any id.
+
+    Raises:
+        ConfigError: the name is none of these.
+    """
+    known = {model.name: model.repos for model in MODELS}
+    known |= {preset.name: preset.repos for preset in PRESETS}
+    if name in known:
+        return known[name]
+    if name.count("/") != 1 or name.startswith(("/", ".", "~")):
+        names = ", ".join(sorted(one for one, repos in known.items() if repos))
+        raise ConfigError(f"expected one of {names}, or an id owner/name, found {name!r}")
+    return (any_repo(name),)

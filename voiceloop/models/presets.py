@@ -1,0 +1,284 @@
+"""From a configuration to the worker processes and backends of a server.
+
+Owns the plan (which process holds which model, with which options), taken from the preset's table
+in ``catalog.py`` and the overrides, and the opening of the three backends that a server calls. A
+URL replaces that part of the preset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from voiceloop.agent import AgentConfig
+from voiceloop.agent_file import check_models, embedded_agent, load_agent
+from voiceloop.backends import Backends, LanguageModel, Recognizer, RoleName, Voice
+from voiceloop.config import Config
+from voiceloop.errors import BackendError, ConfigError
+from voiceloop.models.cache import hub_folder, read_json
+from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, Preset
+from voiceloop.models.machine import n_cores, this_machine
+from voiceloop.models.preset_check import find_preset, missing_models, resolve_preset
+from voiceloop.models.resolve import ResolvedModel, capabilities_of, resolve_models
+from voiceloop.remote.end_reader import EndReadingModel
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.supervisor import Progress, Supervisor
+
+if TYPE_CHECKING:
+    from voiceloop.remote.service import RemoteService
+    from voiceloop.remote.transcriber import RemoteTranscriber
+
+log = logging.getLogger(__name__)
+
+Connect = Callable[[str, str], Awaitable["RemoteService"]]
+
+REPLY_TOKENS = 256
+
+# The open turn's, the answer's, and four out of band.
+BRANCHES_PER_SESSION = 6
+
+# The first call should have its turns read, but a server does not wait for long without one.
+END_READER_WAIT_S = 10.0
+
+# What a remote service is asked for where the configuration names nothing: OpenAI's own names.
+REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
+
+
+def embedded_model_dir() -> Path:
+    """Where the embedded agent's model lies (found, not imported: models belong to workers)."""
+    spec = find_spec("engine")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("expected the package engine beside voiceloop, found none")
+    return Path(spec.submodule_search_locations[0]) / "embedded" / "agent"
+
+
+def resolve_agent(config: Config) -> AgentConfig:
+    """The agent file of the configuration, else the preset's.
+
+    Raises:
+        ConfigError: the file is wrong, or names a voice or a language that no model here has.
+    """
+    _, preset, taken = _plan(config)
+    if config.agent is not None:
+        agent = load_agent(config.agent)
+        check_models(agent, capabilities_of(taken), str(config.agent))
+        return agent
+    is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
+    return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
+
+
+def context_tokens(config: Config) -> int:
+    """The prompt's bound: what the language model takes less a reply. 0: not known, no bound."""
+    n_tokens = config.context_tokens
+    if not n_tokens:
+        config, preset, taken = _plan(config)
+        if "engine" not in taken:
+            return 0
+        n_tokens = _context_length(config, preset, taken["engine"])
+    return max(0, n_tokens - min(REPLY_TOKENS, n_tokens // 4))
+
+
+def _context_length(config: Config, preset: Preset, resolved: ResolvedModel) -> int:
+    """Of the checkpoint or the preset, the shorter; 0 where nothing says it."""
+    folder = _model_dir(resolved)
+    model = read_json(folder / "config.json") if folder is not None else {}
+    known = (model.get("max_position_embeddings"), _options(preset, "engine").get("context_length"))
+    return min((n for n in known if isinstance(n, int) and n > 0), default=0)
+
+
+def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
+    """The processes to start: the preset's, less the roles that have a URL.
+
+    Raises:
+        ConfigError: no such preset, a part without a model and without a URL, or a model that is
+            not on disk; the message has the command that brings it.
+    """
+    config, preset, taken = _plan(config)
+    lacks = missing_models(preset, taken)
+    if lacks:
+        commands = dict.fromkeys(one.remedy for one in lacks)
+        raise ConfigError(
+            f"preset {preset.name}: expected {', '.join(one.subject for one in lacks)} on disk, "
+            f"found nothing: {' && '.join(commands)}"
+        )
+    specs: list[WorkerSpec] = []
+    for process in preset.processes or APART:
+        n_threads = max(1, int(process.cores_share * n_cores()))
+        roles = tuple(
+            RoleSpec(role, _role_options(config, preset, taken[role], n_threads))
+            for role in process.roles
+            if role in taken
+        )
+        if roles:
+            specs.append(WorkerSpec(process.name, roles, n_threads, process.hung_after_s))
+    return tuple(specs)
+
+
+def _plan(config: Config) -> tuple[Config, Preset, dict[RoleName, ResolvedModel]]:
+    config = resolve_preset(config, this_machine)
+    preset = find_preset(config.preset)
+    return config, preset, resolve_models(config, preset, hub_folder())
+
+
+def _options(preset: Preset, role: RoleName) -> Mapping[str, Any]:
+    return preset.options.get(role, {})
+
+
+def _model_dir(resolved: ResolvedModel) -> Path | None:
+    return embedded_model_dir() if resolved.model == EMBEDDED_AGENT else resolved.folder
+
+
+def _role_options(
+    config: Config, preset: Preset, resolved: ResolvedModel, n_threads: int
+) -> dict[str, Any]:
+    """What the role's ``load`` is called with."""
+    role = resolved.model.role
+    options: dict[str, Any] = {**resolved.model.options, **_options(preset, role)}
+    if role == "engine":
+        return {**options, **_engine_options(config, resolved, n_threads)}
+    options["model"] = resolved.model.loader
+    if resolved.folder is None:
+        options.pop("device", None)  # of the models in packages none asks for one
+    else:
+        options["source"] = str(resolved.folder)
+    return {**options, **{name: str(folder) for name, folder in resolved.parts.items()}}
+
+
+def _engine_options(config: Config, resolved: ResolvedModel, n_threads: int) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "model_dir": str(_model_dir(resolved)),
+        "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
+        "threads": n_threads,
+    }
+    if not config.anticipation.prefix_cache:
+        options["prefix_cache"] = False
+    if not config.anticipation.speculative_decoding:
+        options["max_draft_tokens"] = 0
+    return options
+
+
+def end_reader_spec(config: Config) -> WorkerSpec | None:
+    """The process that reads the end of turn beside a remote language model, if it is wanted."""
+    if config.llm_url is None or config.end_reader == "none":
+        return None
+    options = {
+        **_options(EMBEDDED, "engine"),
+        **_engine_options(config, ResolvedModel(EMBEDDED_AGENT), 1),
+    }
+    return WorkerSpec("end reader", (RoleSpec("engine", options),))
+
+
+@asynccontextmanager
+async def open_backends(
+    config: Config, *, on_progress: Progress | None = None
+) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
+    """Start what the preset says; the second value tells whether all of it answers now.
+
+    Remote services are asked first: one that does not answer is known before a model is loaded.
+
+    Raises:
+        ConfigError: the preset is incomplete.
+        BackendError: a model cannot be loaded, or a remote service does not answer.
+    """
+    async with AsyncExitStack() as stack:
+        supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
+        services: list[RemoteService | RemoteTranscriber] = []
+
+        async def connect(url: str, model: str) -> RemoteService:
+            from voiceloop.remote.service import (
+                RemoteService,  # httpx costs a start without it 0.2 s
+            )
+
+            service = RemoteService(url, model=model, key=config.remote_key)
+            stack.push_async_callback(service.close)
+            await service.start()
+            services.append(service)
+            return service
+
+        recognizer = await _remote_recognizer(config, connect, services)
+        language_model = await _remote_language_model(config, connect)
+        voice = await _remote_voice(config, connect)
+        reader, starting = await stack.enter_async_context(_end_reader(config))
+        await stack.enter_async_context(supervisor)
+        if starting is not None:
+            await asyncio.wait([starting], timeout=END_READER_WAIT_S)
+        if language_model is not None and reader is not None:
+            language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
+        backends = Backends(
+            recognizer or supervisor.recognizer(),
+            language_model or supervisor.language_model(),
+            voice or supervisor.voice(),
+            capabilities_of(_plan(config)[2]),
+        )
+        yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
+
+
+async def _remote_recognizer(
+    config: Config, connect: Connect, services: list[RemoteService | RemoteTranscriber]
+) -> Recognizer | None:
+    if config.stt_url is None:
+        return None
+    model = config.stt_model or REMOTE_RECOGNIZER
+    if config.stt_url.startswith(("ws://", "wss://")):
+        from voiceloop.remote.transcriber import RemoteTranscriber
+
+        transcriber = RemoteTranscriber(config.stt_url, model=model, key=config.remote_key)
+        await transcriber.start()
+        services.append(transcriber)
+        return transcriber
+    from voiceloop.remote.recognizer import RemoteRecognizer
+
+    return RemoteRecognizer(await connect(config.stt_url, model))
+
+
+async def _remote_language_model(config: Config, connect: Connect) -> LanguageModel | None:
+    if config.llm_url is None:
+        return None
+    from voiceloop.remote.language import RemoteLanguageModel
+
+    return RemoteLanguageModel(
+        await connect(config.llm_url, config.llm_model),
+        keeps_warm=config.anticipation.warm_requests,
+        drafts=config.anticipation.remote_drafts,
+    )
+
+
+async def _remote_voice(config: Config, connect: Connect) -> Voice | None:
+    if config.tts_url is None:
+        return None
+    from voiceloop.remote.voice import RemoteVoice
+
+    # The speech of a service is asked for by its own model's name.
+    name = config.tts_model or REMOTE_VOICE
+    return RemoteVoice(await connect(config.tts_url, name))
+
+
+@asynccontextmanager
+async def _end_reader(
+    config: Config,
+) -> AsyncIterator[tuple[Supervisor | None, asyncio.Task[None] | None]]:
+    """The reader's worker, and its start. A call goes on without it, so no failure is raised."""
+    spec = end_reader_spec(config)
+    if spec is None:
+        yield None, None
+        return
+    reader = Supervisor([spec])
+
+    async def start() -> None:
+        try:
+            await reader.start()
+        except (BackendError, ConfigError) as error:
+            log.warning("the end of turn will not be read: %s", error)
+
+    starting = asyncio.create_task(start(), name="start the end reader")
+    try:
+        yield reader, starting
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await reader.close()

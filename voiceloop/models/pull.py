@@ -1,0 +1,227 @@
+"""``voiceloop models pull``: fetches what a preset needs into the Hugging Face cache.
+
+Owns the order of it (is it here? is the hub? is there room? then the files) and one sentence for
+each way in which it fails. The transfer itself and its progress bars are huggingface_hub's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from voiceloop.errors import ModelUnavailable
+from voiceloop.models.cache import absent_patterns, find_repo, is_wanted
+from voiceloop.models.catalog import Repo
+from voiceloop.models.machine import free_disk_mb
+from voiceloop.models.preset_check import DISK_MARGIN_MB
+from voiceloop.models.transfer import fetch_file
+
+T = TypeVar("T")
+
+DEFAULT_HUB = "https://huggingface.co"
+# A hub answers in tenths of a second. With the second that the program and its imports take, a
+# person learns within three that none does. HF_HUB_ETAG_TIMEOUT, where it is set, says otherwise.
+HUB_DEADLINE_S = 2.0
+STATUS_HINTS = {
+    401: "set HF_TOKEN to a valid token",
+    403: "set HF_TOKEN to a valid token",
+    404: "it has no such model",
+}
+MEGABYTE = 1_000_000
+LARGE_BYTES = 16 * MEGABYTE  # from here on a file is resumed across commands
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One repository to fetch: at which commit, and how much of it is not here yet."""
+
+    repo: Repo
+    commit: str
+    n_bytes: int
+    large_files: tuple[str, ...]
+
+
+def pull(
+    repos: Sequence[Repo],
+    hub: Path,
+    say: Callable[[str], None],
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Fetch what is not on disk. Raises: ModelUnavailable, one sentence that says what to do.
+
+    Which files a repository that no table knows must have, only the hub can say: it is asked
+    whatever is on disk, unless HF_HUB_OFFLINE forbids it.
+    """
+    environ = os.environ if environ is None else environ
+    absent = []
+    for repo in repos:
+        found = find_repo(repo, hub)
+        if found.is_whole and (not repo.weights or is_offline(environ)):
+            say(f"{repo.id}: on disk at {found.folder}")
+        else:
+            absent.append(repo)
+    if not absent:
+        return
+    if is_offline(environ):
+        raise ModelUnavailable(
+            f"expected {', '.join(repo.id for repo in absent)} on disk, found nothing, and "
+            "HF_HUB_OFFLINE forbids to fetch it"
+        )
+    endpoint = environ.get("HF_ENDPOINT", "").rstrip("/") or DEFAULT_HUB
+    deadline_s = _deadline_s(environ)
+    orders = [_look_up(repo, hub, endpoint, deadline_s) for repo in absent]
+    _check_disk(orders, hub)
+    for order in orders:
+        size = f"{order.n_bytes / MEGABYTE:.0f} MB"
+        say(f"{order.repo.id}: {size} from {endpoint}, commit {order.commit}")
+        folder = _download(order, hub, endpoint)
+        missing = find_repo(order.repo, hub).missing
+        if missing:
+            raise ModelUnavailable(
+                f"expected {', '.join(missing)} in {order.repo.label}, found none at {endpoint}"
+            )
+        say(f"{order.repo.id}: at {folder}")
+
+
+def is_offline(environ: Mapping[str, str]) -> bool:
+    """As huggingface_hub reads HF_HUB_OFFLINE."""
+    return environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _deadline_s(environ: Mapping[str, str]) -> float:
+    try:
+        return float(environ.get("HF_HUB_ETAG_TIMEOUT", "")) or HUB_DEADLINE_S
+    except ValueError:
+        return HUB_DEADLINE_S
+
+
+def _look_up(repo: Repo, hub: Path, endpoint: str, deadline_s: float) -> Order:
+    """What the hub says of a repository. Raises: ModelUnavailable."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=endpoint, library_name="voiceloop")
+
+    def ask() -> Any:
+        return api.model_info(
+            repo.id, revision=repo.revision, files_metadata=True, timeout=deadline_s
+        )
+
+    info = _guarded(lambda: _within(deadline_s, ask), repo, endpoint)
+    sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
+    lacks = absent_patterns(repo, sizes)
+    if lacks:
+        raise ModelUnavailable(
+            f"expected {', '.join(lacks)} in {repo.label}, found none at {endpoint}"
+        )
+    wanted = [name for name in sizes if is_wanted(name, repo)]
+    commit = info.sha or repo.revision
+    here = hub / f"models--{repo.id.replace('/', '--')}" / "snapshots" / commit
+    absent = [name for name in wanted if not (here / name).is_file()]
+    large = tuple(name for name in absent if sizes[name] >= LARGE_BYTES)
+    return Order(repo, commit, sum(sizes[name] for name in absent), large)
+
+
+def _within(deadline_s: float, ask: Callable[[], T]) -> T:
+    """The answer, or TimeoutError at the deadline.
+
+    In a thread that is left behind: a name server that does not answer blocks longer than any
+    timeout of a socket, and no call of Python's can be told to give up on it.
+    """
+    answer: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answer.append(ask())
+        except BaseException as error:  # handed to the caller, whatever it is
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="ask the hub", daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    if failure:
+        raise failure[0]
+    if not answer:
+        raise TimeoutError
+    return answer[0]
+
+
+def _check_disk(orders: Sequence[Order], hub: Path) -> None:
+    needed_mb = sum(order.n_bytes for order in orders) // MEGABYTE + DISK_MARGIN_MB
+    free_mb = free_disk_mb(hub)
+    if free_mb < needed_mb:
+        raise ModelUnavailable(
+            f"expected {needed_mb} MB free in {hub}, found {free_mb}: free some, or set HF_HOME to "
+            "a folder on a larger disk"
+        )
+
+
+def _download(order: Order, hub: Path, endpoint: str) -> Path:
+    """Into the cache, resuming what an earlier try left. Raises: ModelUnavailable."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()  # a log file wants lines
+
+    def fetch() -> str:
+        for name in order.large_files:
+            fetch_file(order.repo.id, name, order.commit, hub, endpoint)
+        return str(
+            snapshot_download(
+                order.repo.id,
+                revision=order.repo.revision,
+                cache_dir=hub,
+                allow_patterns=list(order.repo.files),
+                ignore_patterns=list(order.repo.ignored),
+                endpoint=endpoint,
+                library_name="voiceloop",
+            )
+        )
+
+    return Path(_guarded(fetch, order.repo, endpoint))
+
+
+def _guarded(act: Callable[[], T], repo: Repo, endpoint: str) -> T:
+    """Run one step with the hub; every failure of it becomes one sentence."""
+    from huggingface_hub import errors
+
+    # httpx or its successor: whichever this huggingface_hub is built on.
+    http: Any = import_module(errors.HTTPError.__module__.partition(".")[0])
+
+    def unavailable(found: str) -> ModelUnavailable:
+        return ModelUnavailable(f"expected {repo.label} from {endpoint}, found {found}")
+
+    try:
+        return act()
+    except errors.GatedRepoError:
+        raise unavailable(
+            f"that its terms must be accepted first: do so at {endpoint}/{repo.id}, then set "
+            "HF_TOKEN or run `hf auth login`"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise unavailable(f"no revision {repo.revision}") from None
+    except errors.RepositoryNotFoundError:
+        raise unavailable("no such model (or a private one, which needs HF_TOKEN)") from None
+    except errors.HfHubHTTPError as error:
+        code = error.response.status_code
+        hint = STATUS_HINTS.get(code, "try again later")
+        raise unavailable(f"HTTP status {code}: {hint}") from None
+    except (TimeoutError, http.ConnectError, http.TimeoutException):
+        raise ModelUnavailable(
+            f"expected the model hub at {endpoint}, found no answer: check the network, set "
+            "HF_ENDPOINT to a mirror (HF_HUB_ETAG_TIMEOUT for a slow one), or copy the model's "
+            "folder here and name it (--llm-model, --stt-model, --tts-model)"
+        ) from None
+    except (http.HTTPError, errors.LocalEntryNotFoundError) as error:
+        raise unavailable(
+            f"the connection broken off ({type(error).__name__}): run the command again, it resumes"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise unavailable(" ".join(str(error).split())[:200]) from None

@@ -1,0 +1,191 @@
+"""Which model has which role in this server, and where it lies.
+
+Owns the step from a preset and the overrides of a configuration to models with their folders on
+disk. An override is a name of the catalog, a folder, or the id of any model on disk
+(``owner/name`` or ``owner/name@revision``) whose architecture a loader knows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from voiceloop.backends import RoleName
+from voiceloop.capabilities import Capabilities
+from voiceloop.config import Config
+from voiceloop.errors import ConfigError
+from voiceloop.models.cache import find_repo, read_json
+from voiceloop.models.catalog import (
+    CTRANSLATE2_FILES,
+    CTRANSLATE2_NEEDED,
+    MODELS,
+    TRANSFORMERS_FILES,
+    Model,
+    Preset,
+    Repo,
+)
+
+ROLE_KEYS: Mapping[RoleName, str] = {"engine": "llm", "recognizer": "stt", "voice": "tts"}
+
+# model_type of config.json -> the loader of the role
+LOADERS: Mapping[RoleName, Mapping[str, str]] = {
+    "engine": {"llama": "", "mistral": "", "qwen2": "", "qwen3": ""},
+    "recognizer": {
+        "whisper": "whisper",
+        "moonshine_streaming": "moonshine",
+        "nemotron_asr_streaming": "transducer",
+        "nemotron3_5_asr": "transducer",
+    },
+    "voice": {"pocket_tts": "pocket", "gradium_phonon_tts": "phonon", "vits": "vits"},
+}
+KOKORO_WEIGHTS = "kokoro-v1_0.pth"
+# Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
+ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
+ANY_WEIGHTS = ("*.safetensors", "model.bin", KOKORO_WEIGHTS)
+VOICE_FILES = (".safetensors", ".wav", ".pt")
+# A second copy of the same weights, which no loader here reads.
+ANY_IGNORED = ("consolidated*", "*/consolidated*", "*.fp32-*")
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """One role's model, and where it lies.
+
+    folder: None for a model that is in a package, or not on disk. parts: the folders that go with
+    it, by the loader's option. missing: what is not on disk, or not whole.
+    """
+
+    model: Model
+    folder: Path | None = None
+    parts: Mapping[str, Path] = field(default_factory=dict)
+    missing: tuple[Repo, ...] = ()
+
+
+def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, ResolvedModel]:
+    """The local roles of this server; a role that has a URL is not among them.
+
+    Raises:
+        ConfigError: a role without a model and without a URL, or an override that names nothing.
+    """
+    found: dict[RoleName, ResolvedModel] = {}
+    absent: list[str] = []
+    for role, key in ROLE_KEYS.items():
+        if getattr(config, f"{key}_url") is not None:
+            continue
+        name: str = getattr(config, f"{key}_model")
+        if name:
+            found[role] = resolve_named(role, name, hub)
+        elif role in preset.models:
+            found[role] = resolve_model(preset.models[role], hub)
+        else:
+            absent.append(f"{key}_url")
+    if absent:
+        raise ConfigError(f"preset {preset.name}: expected {', '.join(absent)}, found nothing")
+    return found
+
+
+def resolve_model(model: Model, hub: Path) -> ResolvedModel:
+    """A model of the catalog, on disk or not."""
+    if model.repo is None:
+        return ResolvedModel(model)
+    own = find_repo(model.repo, hub)
+    parts = {option: find_repo(repo, hub) for option, repo in model.parts.items()}
+    missing = [] if own.is_whole else [model.repo]
+    missing += [model.parts[option] for option, part in parts.items() if not part.is_whole]
+    folders = {option: part.folder for option, part in parts.items() if part.folder is not None}
+    return ResolvedModel(model, own.folder if own.is_whole else None, folders, tuple(missing))
+
+
+def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
+    """What an override means. Raises: ConfigError, naming what was expected and found."""
+    for model in MODELS:
+        if model.name == name and model.role == role:
+            return resolve_model(model, hub)
+    folder = Path(os.path.expanduser(name))  # Path's own raises where a user is not known
+    if folder.is_dir():
+        return _resolve_folder(role, name, folder, hub)
+    if name.startswith(("/", "~", ".")) or name.count("/") != 1:
+        known = ", ".join(model.name for model in MODELS if model.role == role)
+        raise ConfigError(
+            f"{ROLE_KEYS[role]}_model: expected a folder, one of {known}, or an id owner/name, "
+            f"found {name!r}"
+        )
+    repo = any_repo(name)
+    found = find_repo(repo, hub)
+    if found.folder is None or not found.is_whole:
+        raise ConfigError(
+            f"{ROLE_KEYS[role]}_model: expected {name} on disk, found none in {hub}: "
+            f"voiceloop models pull {name}"
+        )
+    return _resolve_folder(role, name, found.folder, hub)
+
+
+def any_repo(name: str) -> Repo:
+    """The repository that an id names: ``owner/name`` or ``owner/name@revision``."""
+    repo_id, _, revision = name.partition("@")
+    return Repo(
+        repo_id,
+        revision or "main",
+        ANY_FILES,
+        needed=("config.json",),
+        weights=ANY_WEIGHTS,
+        ignored=ANY_IGNORED,
+    )
+
+
+def _resolve_folder(role: RoleName, name: str, folder: Path, hub: Path) -> ResolvedModel:
+    loader = loader_of(role, folder)
+    model = Model(name, role, loader, licence="see its card", languages="see its card", why="")
+    parts: dict[str, Path] = {}
+    missing: list[Repo] = []
+    like = next((m for m in MODELS if m.role == role and m.loader == loader and m.parts), None)
+    if like is not None and not (folder / "audio_tokenizer").is_dir():
+        beside = resolve_model(like, hub)
+        parts = dict(beside.parts)
+        missing = [repo for repo in beside.missing if repo in like.parts.values()]
+        model = replace(model, parts=like.parts)
+    return ResolvedModel(model, folder, parts, tuple(missing))
+
+
+def loader_of(role: RoleName, folder: Path) -> str:
+    """The role's loader for what lies in a folder. Raises: ConfigError if none knows it."""
+    if role == "recognizer" and not _lacks(folder, CTRANSLATE2_NEEDED):
+        return "whisper"
+    if role == "voice" and (folder / KOKORO_WEIGHTS).is_file():
+        return "kokoro"
+    kind = read_json(folder / "config.json").get("model_type")
+    loader = LOADERS[role].get(str(kind))
+    if loader is None:
+        raise ConfigError(
+            f"{ROLE_KEYS[role]}_model: expected config.json in {folder} with a model_type among "
+            f"{', '.join(LOADERS[role])}, found {kind!r}"
+        )
+    return loader
+
+
+def _lacks(folder: Path, needed: tuple[str, ...]) -> bool:
+    return not all(any(folder.glob(pattern)) for pattern in needed)
+
+
+def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
+    """Of these models; a role without one is a service's."""
+    voice, recognizer = resolved.get("voice"), resolved.get("recognizer")
+    return Capabilities(
+        voices=known_voices(voice) if voice is not None else frozenset(),
+        voice_model=voice.model.name if voice is not None else "",
+        languages=recognizer.model.language_codes if recognizer is not None else (),
+        recognizer=recognizer.model.name if recognizer is not None else "",
+        # The recognizer in a package takes en-US too; one with weights its own names alone.
+        hears_regions=recognizer is not None and not recognizer.model.repo,
+    )
+
+
+def known_voices(resolved: ResolvedModel) -> frozenset[str]:
+    """The voices of a model by its table or its folder's files; empty where neither tells."""
+    names = set(resolved.model.voices)
+    folder = resolved.folder / "voices" if resolved.folder is not None else None
+    if folder is not None and folder.is_dir():
+        names |= {path.stem for path in folder.iterdir() if path.suffix in VOICE_FILES}
+    return frozenset(names)

@@ -1,0 +1,344 @@
+"""The conversation: its items in order, and what the language model sees of them.
+
+Owns the items (messages, tool calls, tool results) and, for each reply the agent spoke, the text
+with its word times, so that a reply can be cut to what the caller heard. Pure: no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from voiceloop.backends import ChatMessage, SpokenWord, Tool, ToolCall
+from voiceloop.errors import InvalidRequest, expected
+from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, Message, Part
+
+ROOT = "root"
+# English is near 4 characters a token, a small vocabulary near 3.5; roles and markers come on top.
+CHARS_PER_TOKEN = 3
+TOKENS_PER_MESSAGE = 6
+OVERESTIMATE = 1.5  # the most by which that guess is too high
+NO_BOUND = 2**31
+
+
+@dataclass(slots=True)
+class _Reply:
+    """What the agent said in one item: all its text, when each word sounds, what was heard."""
+
+    text: str = ""
+    words: list[SpokenWord] = field(default_factory=list)
+    audio_ms: float = 0.0
+    heard_ms: float | None = None  # None: not cut
+    retracted: bool = False  # never said, whatever was heard
+
+    def heard_text(self) -> str:
+        if self.retracted:
+            return ""
+        if self.heard_ms is None:
+            return self.text
+        if self.words:
+            heard = [w for w in self.words if (w.start_ms + w.end_ms) / 2 <= self.heard_ms]
+            return self.text[: heard[-1].text_end].rstrip() if heard else ""
+        if self.audio_ms <= 0 or self.heard_ms >= self.audio_ms:
+            return self.text if self.heard_ms > 0 else ""
+        # A voice without word times: the share of the audio, down to a whole word.
+        n_chars = int(len(self.text) * self.heard_ms / self.audio_ms)
+        return self.text[:n_chars].rpartition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much of a long conversation the model is shown.
+
+    Over ``n_tokens`` (instructions and ``n_tools`` of tools included) the oldest items go, until
+    what follows the instructions fills ``retention_ratio`` of its room: seldom and much at once,
+    because each time the model's cache of the history is lost.
+    """
+
+    n_tokens: int
+    retention_ratio: float = 0.8
+    n_after_instructions: int | None = None  # the client's own bound, on what follows these
+    n_tools: int = 0
+
+    @classmethod
+    def of(
+        cls, truncation: str | dict[str, Any], n_tokens: int, tools: Iterable[Tool] = ()
+    ) -> Window | None:
+        """The window that a session's ``truncation`` asks for; 0 tokens: no bound is known."""
+        n_tools = sum(_n_tokens(msgspec.json.encode(tool).decode()) for tool in tools)
+        if not isinstance(truncation, dict):
+            is_bound = n_tokens and truncation != "disabled"
+            return cls(n_tokens, n_tools=n_tools) if is_bound else None
+        n_most = truncation.get("token_limits", {}).get("post_instructions")
+        if not n_tokens and n_most is None:
+            return None
+        return cls(n_tokens or NO_BOUND, truncation["retention_ratio"], n_most, n_tools)
+
+    def room(self, n_instructions: int) -> int:
+        """Tokens that may follow the instructions."""
+        left = self.n_tokens - self.n_tools - n_instructions
+        return left if self.n_after_instructions is None else min(left, self.n_after_instructions)
+
+    def check(self, instructions: str) -> None:
+        """Raises InvalidRequest where instructions and tools surely leave no room for a turn."""
+        n_fixed = _n_tokens(instructions) + self.n_tools
+        if n_fixed > OVERESTIMATE * self.n_tokens:
+            raise InvalidRequest(
+                f"expected instructions and tools that fit the model's {self.n_tokens} tokens, "
+                f"found about {int(n_fixed / OVERESTIMATE)}",
+                param="session.instructions",
+            )
+
+
+class Conversation:
+    """Ordered items. Invariant: item ids are unique. ``window`` None shows the model all."""
+
+    def __init__(self, window: Window | None = None) -> None:
+        self.window = window
+        self._items: list[Item] = []
+        self._replies: dict[str, _Reply] = {}
+        self._oldest_shown: str | None = None  # older items are out of the window for good
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def insert(self, item: Item, previous_item_id: str | None = None) -> str | None:
+        """Put the item after ``previous_item_id`` (``"root"``: at the front; None: at the end).
+
+        Returns the id of the item now before it, None at the front.
+
+        Raises:
+            InvalidRequest: the id is taken (code ``item_create_duplicate_item_id``) or the
+                previous item is unknown.
+        """
+        if self._find(item.id) is not None:
+            raise InvalidRequest(
+                f"expected an item id that is new, found {item.id!r}, which exists",
+                param="item.id",
+                code="item_create_duplicate_item_id",
+            )
+        if previous_item_id is None:
+            index = len(self._items)
+        elif previous_item_id == ROOT:
+            index = 0
+        else:
+            before = self._find(previous_item_id)
+            if before is None:
+                raise expected("previous_item_id", "the id of an item", previous_item_id)
+            index = before + 1
+        self._items.insert(index, item)
+        return self._items[index - 1].id if index else None
+
+    def get(self, item_id: str) -> Item | None:
+        index = self._find(item_id)
+        return None if index is None else self._items[index]
+
+    def previous_id(self, item_id: str) -> str | None:
+        """The id of the item before this one; None at the front or when it is unknown."""
+        index = self._find(item_id)
+        return self._items[index - 1].id if index else None
+
+    @property
+    def last_id(self) -> str | None:
+        return self._items[-1].id if self._items else None
+
+    def replace(self, item: Item) -> None:
+        """Put a newer version in the place of the item with the same id; ignored when deleted."""
+        index = self._find(item.id)
+        if index is not None:
+            self._items[index] = item
+
+    def delete(self, item_id: str) -> bool:
+        """Remove the item; False when there is none."""
+        index = self._find(item_id)
+        if index is None:
+            return False
+        del self._items[index]
+        self._replies.pop(item_id, None)
+        if item_id == self._oldest_shown:  # its successor takes over
+            self._oldest_shown = self._items[index].id if index < len(self._items) else None
+        return True
+
+    def items(self) -> tuple[Item, ...]:
+        return tuple(self._items)
+
+    def set_transcript(self, item_id: str, text: str) -> None:
+        """The words of a user's audio item are known."""
+        item = self.get(item_id)
+        if isinstance(item, Message):
+            parts = list(item.content)
+            heard = Part(type="input_audio", transcript=text)
+            audio = [i for i, part in enumerate(parts) if part.type == "input_audio"]
+            if audio:
+                parts[audio[0]] = heard
+            else:
+                parts.append(heard)
+            self.replace(replace(item, content=tuple(parts)))
+
+    # --- what the agent said and what was heard of it ---
+
+    def append_text(self, item_id: str, text: str) -> None:
+        """The agent's reply grew by ``text`` (generated; not yet known to be heard)."""
+        self._reply(item_id).text += text
+
+    def add_words(self, item_id: str, words: Iterable[SpokenWord]) -> None:
+        """Word times of the agent's reply; times count from the first sample of the item."""
+        self._reply(item_id).words.extend(words)
+
+    def add_audio(self, item_id: str, duration_ms: float) -> None:
+        """So much more audio of the reply was sent."""
+        self._reply(item_id).audio_ms += duration_ms
+
+    def audio_ms(self, item_id: str) -> float:
+        """Audio sent of this reply; 0 for an item that is none."""
+        reply = self._replies.get(item_id)
+        return reply.audio_ms if reply else 0.0
+
+    def cut(self, item_id: str, heard_ms: float) -> str:
+        """Keep of the reply what was heard; returns the text kept.
+
+        A word counts as heard once half of it was played. May be called again with another time:
+        it always cuts the full reply (a client's ``truncate`` is more exact than our estimate).
+        """
+        reply = self._replies.get(item_id)
+        item = self.get(item_id)
+        if reply is None or not isinstance(item, Message):
+            return ""
+        reply.heard_ms = max(0.0, heard_ms)
+        text = reply.heard_text()
+        if item.content:
+            self.replace(replace(item, content=(replace(item.content[0], transcript=text),)))
+        return text
+
+    def retract(self, item_id: str) -> None:
+        """Count the reply as never said, for good: a later `cut` leaves it at nothing.
+
+        For an answer that was taken back in its first moment, of which some sound was played.
+        """
+        self._reply(item_id).retracted = True
+        self.cut(item_id, 0.0)
+
+    # --- the language model's view ---
+
+    def messages(
+        self, instructions: str = "", *, before: str | None = None
+    ) -> tuple[ChatMessage, ...]:
+        """The conversation for the language model, instructions first.
+
+        Items in progress, replies of which nothing was heard, broken tool calls and user audio
+        without words are left out, and so is what fell out of the window. ``before`` stops in
+        front of that item (the open user turn).
+        """
+        self._slide_window(instructions)
+        start = self._find(self._oldest_shown) if self._oldest_shown is not None else None
+        end = None if before is None else self._find(before)
+        messages = [ChatMessage(role="system", content=instructions)] if instructions else []
+        goes_on = False  # the last message is the caller's, spoken, and nobody has answered it
+        for item in self._items[start:end]:
+            text, n_before = self._text(item), len(messages)
+            if goes_on and _is_spoken(item) and text:
+                messages[-1] = replace(messages[-1], content=f"{messages[-1].content} {text}")
+                continue
+            _append_message(messages, item, text)
+            if len(messages) > n_before:
+                goes_on = _is_spoken(item)
+        return tuple(messages)
+
+    def _slide_window(self, instructions: str) -> None:
+        """Drop the oldest items from view when the rest is too long; a user's turn comes first."""
+        if self.window is None:
+            return
+        start = self._find(self._oldest_shown) if self._oldest_shown is not None else 0
+        start = start or 0
+        sizes = [self._n_tokens(item) for item in self._items[start:]]
+        n_tokens, room = sum(sizes), self.window.room(_n_tokens(instructions))
+        if n_tokens <= room:
+            return
+        goal = room * self.window.retention_ratio
+        last = len(self._items) - 1
+        while start < last:
+            item = self._items[start]
+            is_turn = isinstance(item, Message) and item.role == "user"
+            if n_tokens <= goal and is_turn:
+                break
+            n_tokens -= sizes.pop(0)
+            start += 1
+        self._oldest_shown = self._items[start].id
+
+    def _n_tokens(self, item: Item) -> int:
+        match item:
+            case FunctionCall():
+                return _n_tokens(item.name + item.arguments)
+            case FunctionCallOutput():
+                return _n_tokens(item.output)
+            case Message():
+                return _n_tokens(self._text(item))
+
+    def _text(self, item: Item) -> str:
+        reply = self._replies.get(item.id)
+        if reply is not None:
+            return reply.heard_text()
+        return item.text if isinstance(item, Message) else ""
+
+    def _find(self, item_id: str) -> int | None:
+        # From the end: what is asked for is nearly always recent.
+        for index in range(len(self._items) - 1, -1, -1):
+            if self._items[index].id == item_id:
+                return index
+        return None
+
+    def _reply(self, item_id: str) -> _Reply:
+        return self._replies.setdefault(item_id, _Reply())
+
+
+def chat_messages(instructions: str, items: Iterable[Item]) -> tuple[ChatMessage, ...]:
+    """Items that are no conversation (a response's own input) for the language model."""
+    messages = [ChatMessage(role="system", content=instructions)] if instructions else []
+    for item in items:
+        _append_message(messages, item, item.text if isinstance(item, Message) else "")
+    return tuple(messages)
+
+
+def _n_tokens(text: str) -> int:
+    """Tokens of a message, guessed high: the gateway has no tokenizer."""
+    return len(text) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE
+
+
+def _is_spoken(item: Item) -> bool:
+    """A turn of the caller in words that were heard."""
+    return (
+        isinstance(item, Message)
+        and item.role == "user"
+        and bool(item.content)
+        and all(part.type == "input_audio" for part in item.content)
+    )
+
+
+def _append_message(messages: list[ChatMessage], item: Item, text: str) -> None:
+    match item:
+        case Message(status="in_progress"):
+            return
+        case Message():
+            last = messages[-1] if messages else None
+            if not text:
+                return
+            if item.role == "assistant" and last is not None and last.role == "assistant":
+                if not last.tool_calls:  # a reply taken up again; many templates want roles in turn
+                    messages[-1] = replace(last, content=f"{last.content} {text}")
+                    return
+            messages.append(ChatMessage(role=item.role, content=text))
+        case FunctionCall(status="completed"):
+            call = ToolCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
+            last = messages[-1] if messages else None
+            if last is not None and last.role == "assistant":  # one turn of the model
+                messages[-1] = replace(last, tool_calls=(*last.tool_calls, call))
+            else:
+                messages.append(ChatMessage(role="assistant", content="", tool_calls=(call,)))
+        case FunctionCallOutput():
+            messages.append(
+                ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)
+            )

@@ -1,0 +1,73 @@
+"""Events on their way to the client: numbered, encoded, in order.
+
+Owns the queue between the protocol and the writer, how much waits for the client, and which of the
+deltas are stale. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from voiceloop.realtime.beta import to_beta
+from voiceloop.realtime.events import ServerEvent
+
+N_REMEMBERED = 32  # responses cut short whose deltas may still wait in a writer
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One frame for the writer, which may drop a delta whose response was cut short since."""
+
+    data: str
+    response_id: str | None = None
+    is_delta: bool = False
+    n_bytes: int = 0
+
+
+class Outbox:
+    """The queue. ``is_beta``: this client speaks the beta's names.
+
+    ``n_bytes``: queued, or taken and neither sent nor dropped yet. ``n_put``: frames queued so far;
+    ``n_done``: of these, the first so many have been sent or dropped.
+    """
+
+    def __init__(self, name: str, *, is_beta: bool = False) -> None:
+        self._name = name
+        self._is_beta = is_beta
+        self._queue: list[Outgoing] = []
+        self._n_events = 0
+        self.n_bytes = self.n_put = self.n_done = 0
+        self._cut_short: dict[str, None] = {}  # ordered; the oldest are forgotten
+
+    def put(self, event: ServerEvent, delta_of: str | None = None) -> None:
+        """Number the event and queue it; ``delta_of`` names the response of a droppable delta."""
+        self._n_events += 1
+        event.event_id = f"event_{self._name}_{self._n_events}"
+        wire: object = event
+        if self._is_beta and (wire := to_beta(msgspec.to_builtins(event))) is None:
+            return
+        data = msgspec.json.encode(wire)
+        self.n_bytes += len(data)
+        self.n_put += 1
+        self._queue.append(Outgoing(data.decode(), delta_of, delta_of is not None, len(data)))
+
+    def take(self) -> list[Outgoing]:
+        """All frames queued since the last call, in order."""
+        taken, self._queue = self._queue, []
+        return taken
+
+    def done(self, frame: Outgoing) -> None:
+        """A frame that was taken has been sent, or dropped."""
+        self.n_bytes -= frame.n_bytes
+        self.n_done += 1
+
+    def cut_short(self, response_id: str) -> None:
+        """This response ended before its end: deltas of it that still wait are stale."""
+        self._cut_short[response_id] = None
+        if len(self._cut_short) > N_REMEMBERED:
+            del self._cut_short[next(iter(self._cut_short))]
+
+    def is_stale(self, frame: Outgoing) -> bool:
+        return frame.is_delta and frame.response_id in self._cut_short

@@ -1,0 +1,399 @@
+"""The sans-I/O session state machine of the OpenAI Realtime protocol (GA names).
+
+Owns the session's settings, ids, the items on the wire and the order of events. Frames in, commands
+out; events wait in a queue until the writer takes them. Pure: no asyncio, no sockets, no clock.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from voiceloop.capabilities import Capabilities
+from voiceloop.errors import FrameTooLarge, InvalidRequest, NotActive, VoiceLoopError, expected
+from voiceloop.realtime import client_events as asked
+from voiceloop.realtime import events
+from voiceloop.realtime.beta import from_beta
+from voiceloop.realtime.commands import (
+    AppendAudio,
+    CancelResponse,
+    ClearAudio,
+    Command,
+    CommitAudio,
+    CreateResponse,
+    ItemCreated,
+    ItemDeleted,
+    SettingsChanged,
+    TruncateItem,
+)
+from voiceloop.realtime.conversation import Conversation, Window
+from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
+from voiceloop.realtime.items import Item, Message, Part, audio_of, parse_item
+from voiceloop.realtime.outbox import Outbox
+from voiceloop.realtime.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
+from voiceloop.realtime.response import ResponseHandle
+from voiceloop.realtime.response_request import ResponseRequest, parse_request
+from voiceloop.realtime.session_update import check_capabilities, merge
+from voiceloop.realtime.settings import Json, SessionSettings
+
+MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
+MAX_ITEMS = 4096
+MAX_EVENT_ID_CHARS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolLimits:
+    """Bounds on what one client may send and ask for."""
+
+    frame_bytes: int = 2 * 1024 * 1024
+    uncommitted_audio_ms: float = 10 * 60_000.0
+    n_out_of_band: int = 4
+    n_context_tokens: int = 0  # what the model takes with a reply to spare; 0: no bound known
+    capabilities: Capabilities = Capabilities()
+
+
+class Protocol:
+    """One session's protocol state.
+
+    ``new_id(prefix)`` makes ids (tests pass a counter). ``expires_at`` is epoch seconds.
+    ``is_beta``: this client speaks the beta's names.
+    """
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        *,
+        limits: ProtocolLimits | None = None,
+        new_id: Callable[[str], str] | None = None,
+        expires_at: int = 0,
+        is_beta: bool = False,
+    ) -> None:
+        self.settings = settings
+        self._limits = limits or ProtocolLimits()
+        self.conversation = Conversation(
+            Window.of(settings.truncation, self._limits.n_context_tokens, settings.tools)
+        )
+        self.new_id = new_id or _random_id
+        self.session_id = self.new_id("sess")
+        self.conversation_id = self.new_id("conv")
+        self._expires_at = expires_at
+        self.is_beta = is_beta
+        self.outbox = Outbox(self.session_id[-12:], is_beta=is_beta)
+        self._active: ResponseHandle | None = None
+        self._out_of_band: dict[str, ResponseHandle] = {}
+        self._unanswered_ms = 0.0  # of the caller's audio, since the last response
+        self._input = InputBuffer(self.new_id, self._limits.uncommitted_audio_ms)
+
+    # --- the client's side ---
+
+    def connect(self) -> None:
+        """Queue ``session.created``."""
+        self.send(events.SessionCreated(session=self._session_object(self.settings)))
+
+    def receive(self, frame: str | bytes) -> list[Command]:
+        """Take one frame. Never raises: a bad frame becomes an ``error`` event in the queue."""
+        event_id: str | None = None
+        try:
+            if len(frame) > self._limits.frame_bytes:
+                most = self._limits.frame_bytes
+                raise FrameTooLarge(f"expected a frame of at most {most} bytes, found {len(frame)}")
+            raw = asked.parse_frame(frame)
+            given = raw.get("event_id")
+            if isinstance(given, str) and len(given) <= MAX_EVENT_ID_CHARS:
+                event_id = given
+            return self._handle(asked.parse_event(from_beta(raw) if self.is_beta else raw))
+        except NotActive as error:
+            self.error(error, event_id)
+            return [CancelResponse(error.response_id)]
+        except InvalidRequest as error:
+            self.error(error, event_id)
+            return []
+
+    def take_outgoing(self) -> list[Outgoing]:
+        """All frames queued since the last call, in order."""
+        return self.outbox.take()
+
+    def _handle(self, event: asked.ClientEvent) -> list[Command]:
+        match event:
+            case asked.AudioAppend(audio=audio):
+                return self._append_audio(audio)
+            case asked.AudioCommit():
+                self._input.check_commit()
+                return [CommitAudio(self.commit_input())]
+            case asked.AudioClear():
+                self._input.reset()
+                self.send(events.Cleared())
+                return [ClearAudio()]
+            case asked.SessionUpdate(session=patch):
+                return self._update(patch)
+            case asked.ItemCreate(item=raw, previous_item_id=previous):
+                return self._create_item(raw, previous)
+            case asked.ItemRetrieve(item_id=item_id):
+                item = self._known(item_id, "item_retrieve_invalid_item_id")
+                self.send(events.ItemRetrieved(item=item))
+            case asked.ItemDelete(item_id=item_id):
+                self._known(item_id, "item_delete_invalid_item_id")
+                self.conversation.delete(item_id)
+                self._input.release_item_audio(item_id)
+                self.send(events.ItemDeleted(item_id=item_id))
+                return [ItemDeleted(item_id)]
+            case asked.ItemTruncate():
+                return self._truncate(event)
+            case asked.ResponseCreate(response=raw_request):
+                return self._create_response(raw_request)
+            case asked.ResponseCancel(response_id=response_id):
+                return self._cancel(response_id)
+        return []  # output_audio_buffer.clear: a WebSocket client holds its own audio
+
+    def _append_audio(self, audio: str) -> list[Command]:
+        settings = self.settings
+        is_bounded = settings.turn_detection is None
+        data = self._input.append(audio, settings.input_format, is_bounded=is_bounded)
+        return [AppendAudio(data)] if data else []
+
+    def _update(self, patch: Json) -> list[Command]:
+        previous = self.settings
+        current = merge(previous, patch)
+        check_capabilities(self._limits.capabilities, current)
+        session = self._session_object(current)
+        _check_echo(session, "session")
+        window = Window.of(current.truncation, self._limits.n_context_tokens, current.tools)
+        if window is not None:
+            window.check(current.instructions)
+        self.settings = current
+        if previous.turn_detection is not None and current.turn_detection is None:
+            self._input.reset()  # the detector's, not the client's to commit
+        self.conversation.window = window
+        self.send(events.SessionUpdated(session=session))
+        return [SettingsChanged(previous, current)]
+
+    def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
+        item = parse_item(raw, self.new_id)
+        _check_echo(item, "item")
+        self._input.check_item_id(item.id)
+        if len(self.conversation) >= MAX_ITEMS:
+            raise InvalidRequest(
+                f"expected at most {MAX_ITEMS} items in a conversation, found one more",
+                code="conversation_full",
+            )
+        audio_format = self.settings.input_format
+        audio = b"".join(decode_audio(text, audio_format, where) for where, text in audio_of(raw))
+        audio_ms = audio_format.duration_ms(len(audio))
+        self._input.check_item_audio(audio_ms)
+        self.add_item(item, previous_item_id)
+        if audio:
+            self._input.hold_item_audio(item.id, audio_ms)
+        return [ItemCreated(item, audio)]
+
+    def _truncate(self, event: asked.ItemTruncate) -> list[Command]:
+        item = self._known(event.item_id, "item_truncate_invalid_item_id")
+        if not isinstance(item, Message) or item.role != "assistant":
+            raise expected("item_id", "the item of a spoken reply", event.item_id)
+        if event.content_index != 0:
+            raise expected("content_index", "0", event.content_index)
+        sent_ms = int(self.conversation.audio_ms(event.item_id))
+        # Clients count in their own clock and overshoot: refusing that is a known field bug.
+        end_ms = max(0, min(event.audio_end_ms, sent_ms))
+        self.conversation.cut(event.item_id, end_ms)
+        self.send(events.ItemTruncated(item_id=event.item_id, content_index=0, audio_end_ms=end_ms))
+        return [TruncateItem(event.item_id, 0, end_ms)]
+
+    def _create_response(self, raw: Json | None) -> list[Command]:
+        if self.settings.type == "transcription":
+            raise InvalidRequest("expected a realtime session, found a transcription session")
+        request = parse_request(raw, new_id=self.new_id, find=self.conversation.get)
+        if request.voice is not None:
+            self._limits.capabilities.check_voice(request.voice, "response.audio.output.voice")
+        return [CreateResponse(self.open_response(request))]
+
+    def _cancel(self, response_id: str | None) -> list[Command]:
+        handle = self._active
+        if response_id is not None and (handle is None or handle.id != response_id):
+            handle = self._out_of_band.get(response_id)
+        if handle is None:
+            raise NotActive(response_id)
+        handle.close("cancelled", "client_cancelled")
+        return [CancelResponse(handle.id)]
+
+    # --- the listener's side ---
+
+    def speech_started(self, audio_start_ms: float) -> str:
+        """The caller speaks (or: is found to barge in). Returns the id of the user's item.
+
+        Queues ``speech_started`` first; then, where the settings allow interruption, closes the
+        active default response as cancelled/turn_detected. The caller of this cancels the turn.
+        """
+        item_id = self._input.item_id()
+        if not self._input.is_speaking:
+            self._input.begin_speech(audio_start_ms)
+            self.send(events.SpeechStarted(audio_start_ms=int(audio_start_ms), item_id=item_id))
+        detection = self.settings.turn_detection
+        if self._active is not None and detection is not None and detection.interrupt_response:
+            self._active.close("cancelled", "turn_detected")
+        return item_id
+
+    def speech_stopped(self, audio_end_ms: float) -> None:
+        """The caller's speech ended there; ``commit_input`` or more speech follows."""
+        if self._input.is_speaking:
+            self._input.end_speech(audio_end_ms)
+            self.send(
+                events.SpeechStopped(audio_end_ms=int(audio_end_ms), item_id=self._input.item_id())
+            )
+
+    def commit_input(self) -> str:
+        """Queue ``committed`` and the user's item (transcript null). Returns its id.
+
+        It is the id that ``speech_started`` gave, or a new one where there was none.
+        """
+        item_id = self._input.item_id()
+        self._unanswered_ms += self._input.heard_ms
+        self.drop_input()
+        self.send(events.Committed(previous_item_id=self.conversation.last_id, item_id=item_id))
+        content = (Part(type="input_audio", transcript=None),)
+        self.add_item(Message(id=item_id, role="user", content=content))
+        return item_id
+
+    def drop_input(self) -> None:
+        """The speech turned out to hold no words: forget the open user item."""
+        self._input.reset()
+
+    def idle_timeout(self, audio_start_ms: float, audio_end_ms: float) -> str:
+        """Nobody spoke for ``idle_timeout_ms``: an empty turn of the caller, to be answered.
+
+        Queues ``timeout_triggered`` and what ``commit_input`` does. Returns the item's id.
+        """
+        start_ms, end_ms, item_id = int(audio_start_ms), int(audio_end_ms), self._input.item_id()
+        self.send(
+            events.TimeoutTriggered(audio_start_ms=start_ms, audio_end_ms=end_ms, item_id=item_id)
+        )
+        return self.commit_input()
+
+    def transcription_delta(self, item_id: str, text: str) -> None:
+        """Words that will not change any more (sent when the session asked for transcription)."""
+        if self.settings.transcribes and text:
+            self.send(events.TranscriptionDelta(item_id=item_id, delta=text))
+
+    def transcription_completed(self, item_id: str, text: str, seconds: float) -> None:
+        """The final words: into the conversation always, onto the wire when asked for."""
+        self._input.release_item_audio(item_id)
+        self.conversation.set_transcript(item_id, text)
+        if self.settings.transcribes:
+            usage = events.DurationUsage(seconds=round(seconds, 3))
+            self.send(events.TranscriptionCompleted(item_id=item_id, transcript=text, usage=usage))
+
+    def transcription_failed(self, item_id: str, message: str) -> None:
+        """The recognizer failed on this item; it stays without words."""
+        self._input.release_item_audio(item_id)
+        if self.settings.transcribes:
+            body = events.ErrorBody(
+                type="server_error", code="transcription_failed", message=message
+            )
+            self.send(events.TranscriptionFailed(item_id=item_id, error=body))
+
+    def partial(self, item_id: str, stable: str, unstable: str) -> None:
+        """The hypothesis of the open turn: its stable words grow the transcript.
+
+        Clients that switched on ``voiceloop.partial`` events see the rest too.
+        """
+        self.transcription_delta(item_id, self._input.grown(stable))
+        if self.settings.partials:
+            self.send(events.PartialHeard(item_id=item_id, stable=stable, unstable=unstable))
+
+    # --- the turn's side ---
+
+    @property
+    def active_response(self) -> ResponseHandle | None:
+        """The open response of the default conversation."""
+        return self._active
+
+    def open_response(self, request: ResponseRequest | None = None) -> ResponseHandle:
+        """Queue ``response.created`` at once and hand out the handle.
+
+        Raises:
+            InvalidRequest: one is active (``conversation_already_has_active_response``) or too
+                many run out of band.
+        """
+        request = request or ResponseRequest()
+        if request.conversation == "none":
+            if len(self._out_of_band) >= self._limits.n_out_of_band:
+                raise InvalidRequest(
+                    f"expected at most {self._limits.n_out_of_band} responses out of band, "
+                    "found one more",
+                    code="too_many_responses",
+                )
+        elif self._active is not None:
+            raise InvalidRequest(
+                f"Conversation already has an active response in progress: {self._active.id}",
+                code="conversation_already_has_active_response",
+            )
+        handle = ResponseHandle(self, request, self.settings, self._closed)
+        if handle.is_out_of_band:
+            self._out_of_band[handle.id] = handle
+        else:
+            self._active = handle
+            handle.input_audio_ms, self._unanswered_ms = self._unanswered_ms, 0.0
+        return handle
+
+    def add_item(self, item: Item, previous_item_id: str | None = None) -> None:
+        """Put a finished item into the conversation: added and done.
+
+        Raises:
+            InvalidRequest: as ``Conversation.insert``.
+        """
+        previous = self.conversation.insert(item, previous_item_id)
+        self.send(events.ItemAdded(previous_item_id=previous, item=item))
+        self.send(events.ItemDone(previous_item_id=previous, item=item))
+
+    def timeline(self, payload: dict[str, Any]) -> None:
+        """Send a turn's timeline as ``voiceloop.timeline`` when the client asked for it."""
+        if self.settings.timeline:
+            self.send(events.Timeline(timeline=payload))
+
+    def error(self, error: VoiceLoopError, event_id: str | None = None) -> None:
+        """Queue an ``error`` event; ``event_id`` is the client event that caused it."""
+        self.send(events.ErrorEvent(error=events.ErrorBody.of(error, event_id)))
+
+    # --- inside ---
+
+    def send(self, event: events.ServerEvent, delta_of: str | None = None) -> None:
+        """Queue an event; ``delta_of`` names the response of a droppable delta."""
+        self.outbox.put(event, delta_of)
+
+    def _closed(self, handle: ResponseHandle) -> None:
+        if handle.is_out_of_band:
+            self._out_of_band.pop(handle.id, None)
+        elif self._active is handle:
+            self._active = None
+        if handle.status != "completed":
+            self.outbox.cut_short(handle.id)
+
+    def _known(self, item_id: str, code: str) -> Item:
+        item = self.conversation.get(item_id)
+        if item is None:
+            raise InvalidRequest(
+                f"expected the id of an item of the conversation, found {item_id[:80]!r}",
+                param="item_id",
+                code=code,
+            )
+        return item
+
+    def _session_object(self, settings: SessionSettings) -> Json:
+        wire = settings.to_wire(self.session_id, self._expires_at)
+        return wire | {"temperature": settings.temperature} if self.is_beta else wire
+
+
+def _random_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(12)}"
+
+
+def _check_echo(value: Any, where: str) -> None:
+    n_bytes = len(msgspec.json.encode(value))
+    if n_bytes > MAX_ECHO_BYTES:
+        raise InvalidRequest(
+            f"expected {where} of at most {MAX_ECHO_BYTES} bytes of JSON, found {n_bytes}",
+            param=where,
+        )

@@ -1,0 +1,131 @@
+"""What one response was asked to be: the reading of ``response.create``.
+
+Owns ``ResponseRequest``. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from voiceloop.backends import Tool
+from voiceloop.errors import expected
+from voiceloop.realtime.items import Item, parse_item
+from voiceloop.realtime.session_update import (
+    read_flag,
+    read_format,
+    read_instructions,
+    read_max_tokens,
+    read_modalities,
+    read_temperature,
+    read_tool_choice,
+    read_tools,
+    read_voice,
+)
+from voiceloop.realtime.settings import AudioFormat, Json, Modality
+
+MAX_METADATA_KEYS = 16
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_VALUE_CHARS = 512
+
+
+class ResponseRequest(msgspec.Struct, frozen=True):
+    """What a response was asked to be; None means the session's setting.
+
+    ``input`` (item references already resolved) replaces the conversation as the context.
+    ``conversation`` "none": out of band, runs beside the default one, leaves no trace in it.
+    """
+
+    instructions: str | None = None
+    output_modalities: tuple[Modality, ...] | None = None
+    output_format: AudioFormat | None = None
+    voice: str | None = None
+    tools: tuple[Tool, ...] | None = None
+    tool_choice: str | Json | None = None
+    max_output_tokens: int | Literal["inf"] | None = None
+    temperature: float | None = None
+    parallel_tool_calls: bool | None = None
+    metadata: dict[str, str] | None = None
+    conversation: Literal["auto", "none"] = "auto"
+    input: tuple[Item, ...] | None = None
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "instructions": read_instructions,
+    "output_modalities": read_modalities,
+    "tools": read_tools,
+    "tool_choice": read_tool_choice,
+    "max_output_tokens": read_max_tokens,
+    "temperature": read_temperature,
+    "parallel_tool_calls": read_flag,
+}
+
+
+def parse_request(
+    raw: Json | None, *, new_id: Callable[[str], str], find: Callable[[str], Item | None]
+) -> ResponseRequest:
+    """Read the ``response`` of ``response.create``; nulls are absent, unknown keys are dropped.
+
+    Args:
+        find: looks up an item of the conversation, for item references.
+
+    Raises:
+        InvalidRequest: with the path of the wrong value as ``param``.
+    """
+    present = {key: value for key, value in (raw or {}).items() if value is not None}
+    fields: Json = {
+        key: read(present[key], f"response.{key}")
+        for key, read in _READERS.items()
+        if key in present
+    }
+    audio = present.get("audio", {})
+    output = audio.get("output") if isinstance(audio, dict) else audio
+    if not isinstance(output, dict | None):
+        raise expected("response.audio", "an object", audio)
+    if output and output.get("format") is not None:
+        fields["output_format"] = read_format(output["format"], "response.audio.output.format")
+    if output and output.get("voice") is not None:
+        fields["voice"] = read_voice(output["voice"], "response.audio.output.voice")
+    if "metadata" in present:
+        fields["metadata"] = _read_metadata(present["metadata"])
+    conversation = present.get("conversation", "auto")
+    if conversation not in ("auto", "none"):
+        raise expected("response.conversation", "auto or none", conversation)
+    if "input" in present:
+        fields["input"] = _read_input(present["input"], new_id, find)
+    return ResponseRequest(conversation=conversation, **fields)
+
+
+def _read_metadata(value: Any) -> dict[str, str]:
+    where = "response.metadata"
+    if not isinstance(value, dict) or len(value) > MAX_METADATA_KEYS:
+        raise expected(where, f"an object of at most {MAX_METADATA_KEYS} keys", value)
+    for key, text in value.items():
+        if len(key) > MAX_METADATA_KEY_CHARS:
+            raise expected(where, f"keys of at most {MAX_METADATA_KEY_CHARS} characters", key)
+        if not isinstance(text, str) or len(text) > MAX_METADATA_VALUE_CHARS:
+            raise expected(
+                f"{where}.{key}", f"a string of at most {MAX_METADATA_VALUE_CHARS} characters", text
+            )
+    return value
+
+
+def _read_input(
+    value: Any, new_id: Callable[[str], str], find: Callable[[str], Item | None]
+) -> tuple[Item, ...]:
+    if not isinstance(value, list):
+        raise expected("response.input", "a list of items", value)
+    items: list[Item] = []
+    for index, raw in enumerate(value):
+        if not isinstance(raw, dict) or raw.get("type") != "item_reference":
+            items.append(parse_item(raw, new_id))
+            continue
+        item_id = raw.get("id")
+        found = find(item_id) if isinstance(item_id, str) else None
+        if found is None:
+            where = f"response.input[{index}].id"
+            raise expected(where, "the id of an item of the conversation", item_id)
+        items.append(found)
+    return tuple(items)

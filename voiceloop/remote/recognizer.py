@@ -1,0 +1,208 @@
+"""A recognizer behind ``/v1/audio/transcriptions``: a segment is sent when the caller pauses.
+
+``flush`` sends what was said so far, so that its words are there before the turn is known to be
+over; when only silence follows, ``finalize`` takes that answer instead of asking again. The service
+gives no times: the words share the segment in proportion to their letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import wave
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
+from voiceloop.errors import BackendError, Overloaded
+from voiceloop.event_stream import EventStream
+from voiceloop.remote.service import RemoteService
+
+RATE_HZ = 16_000
+MAX_SEGMENT_BYTES = 24 * 1024 * 1024  # over the ten minutes that may be uncommitted
+MIN_SEGMENT_BYTES = RATE_HZ * 2 // 10  # a tenth of a second is what services refuse to hear
+FRAME = RATE_HZ // 50  # 20 ms: short enough that a syllable stands out
+# Speech is some 15-25 dB above a room; a tail 14 dB below the segment's loudest frame has none.
+QUIET_RATIO = 0.2
+QUIET_RMS = 100.0  # -50 dBFS: below this a frame is silent whatever else the segment holds
+PROMPT_CHARACTERS = 600  # whisper reads at most 224 tokens of its prompt, the last ones
+
+TaskT = TypeVar("TaskT")
+
+
+class RemoteRecognizer:
+    """``Recognizer`` over a service."""
+
+    def __init__(self, service: RemoteService) -> None:
+        self._service = service
+
+    async def open(self, stream_id: str, options: RecognizerOptions) -> RemoteRecognizerStream:
+        self._service.keep_warm()
+        return RemoteRecognizerStream(stream_id, self._service, options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """A decode of the first ``n_bytes`` of a segment, begun at a pause."""
+
+    n_bytes: int
+    task: asyncio.Task[str]
+
+
+class RemoteRecognizerStream(EventStream[RecognizerEvent]):
+    """One caller. Transcripts come in the order of their segments."""
+
+    def __init__(self, stream_id: str, service: RemoteService, options: RecognizerOptions) -> None:
+        super().__init__(stream_id)
+        self._service = service
+        self._options = options
+        self._segment = 0
+        self._audio = bytearray()
+        self._early: _Early | None = None
+        self._last: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def feed(self, samples: bytes) -> None:
+        if len(self._audio) + len(samples) > MAX_SEGMENT_BYTES:
+            raise Overloaded(f"expected a segment of at most {MAX_SEGMENT_BYTES} bytes, found more")
+        self._audio += samples
+
+    def flush(self) -> None:
+        if not self.live:
+            return
+        if self._early is None or not self._covers(self._early):
+            self._drop_early()
+            audio = bytes(self._audio)
+            self._early = _Early(len(audio), self._keep(asyncio.create_task(self._decode(audio))))
+        self._keep(asyncio.create_task(self._answer_flush(self._segment, self._early)))
+
+    def finalize(self) -> None:
+        if not self.live:
+            return
+        early, self._early = self._early, None
+        audio = bytes(self._audio)
+        if early is not None and not self._covers(early):
+            early.task.cancel()
+            early = None
+        decoding = early.task if early else self._keep(asyncio.create_task(self._decode(audio)))
+        finish = self._finish(self._segment, len(audio), decoding, self._last)
+        self._last = self._keep(asyncio.create_task(finish))
+        self._segment += 1
+        self._audio.clear()
+
+    def set_options(self, options: RecognizerOptions) -> None:
+        self._options = options
+
+    async def close(self) -> None:
+        await super().close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _covers(self, early: _Early) -> bool:
+        """Whether nothing was said after an early decode began."""
+        return is_quiet(bytes(self._audio), early.n_bytes)
+
+    def _drop_early(self) -> None:
+        if self._early is not None:
+            self._early.task.cancel()
+            self._early = None
+
+    def _keep(self, task: asyncio.Task[TaskT]) -> asyncio.Task[TaskT]:
+        """Hold a task until it is done, and end it with the stream."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer_flush(self, segment: int, early: _Early) -> None:
+        try:
+            text = await asyncio.shield(early.task)
+        except asyncio.CancelledError:
+            if early.task.cancelled():
+                return  # more was said: the next flush or the transcript answers
+            raise
+        except BackendError as error:
+            self._fail(error)
+            return
+        if segment == self._segment:
+            self.deliver(Partial(segment, (), tuple(text.split()), flushed=True))
+
+    async def _finish(
+        self,
+        segment: int,
+        n_bytes: int,
+        decoding: asyncio.Task[str],
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            text = await decoding
+        except BackendError as error:
+            self._fail(error)
+            return
+        duration_ms = 1000 * n_bytes / 2 / RATE_HZ
+        self.deliver(Transcript(segment, share_time(text.split(), duration_ms)))
+
+    def _fail(self, error: BackendError) -> None:
+        self.fail(error)
+        self._end()
+
+    async def _decode(self, audio: bytes) -> str:
+        if len(audio) < MIN_SEGMENT_BYTES:
+            return ""
+        form = {"response_format": "json", "language": self._options.language}
+        if self._service.model:
+            form["model"] = self._service.model
+        prompt = ", ".join(self._options.hotwords)
+        if prompt:
+            form["prompt"] = prompt[-PROMPT_CHARACTERS:]
+        files = {"file": ("segment.wav", wav(audio), "audio/wav")}
+        response = await self._service.post("/audio/transcriptions", data=form, files=files)
+        try:
+            text = response.json()["text"]
+        except (ValueError, KeyError, TypeError):
+            raise BackendError('expected a transcription {"text": ...}, found none') from None
+        return str(text)
+
+
+def is_quiet(audio: bytes, start_byte: int) -> bool:
+    """Whether PCM16 ``audio`` holds no speech from ``start_byte`` on, by its 20 ms levels."""
+    samples = np.frombuffer(audio, dtype="<i2").astype(np.float32)
+    n_start = start_byte // 2 // FRAME
+    frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
+    if len(frames) <= n_start:
+        return True
+    levels = np.sqrt(np.mean(frames * frames, axis=1))
+    loudest = float(levels.max())
+    return float(levels[n_start:].max()) < max(QUIET_RMS, QUIET_RATIO * loudest)
+
+
+def share_time(words: list[str], duration_ms: float) -> tuple[Word, ...]:
+    """Words with times in proportion to their letters."""
+    n_letters = sum(len(word) for word in words)
+    placed: list[Word] = []
+    n_before = 0
+    for word in words:
+        start_ms = duration_ms * n_before / n_letters
+        n_before += len(word)
+        placed.append(Word(word, start_ms, duration_ms * n_before / n_letters))
+    return tuple(placed)
+
+
+def wav(audio: bytes) -> bytes:
+    """PCM16 mono 16 kHz as a WAV file."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(2)
+        writer.setframerate(RATE_HZ)
+        writer.writeframes(audio)
+    return file.getvalue()

@@ -1,0 +1,230 @@
+"""One OpenAI-compatible service over HTTP: connections that stay warm, errors with a type.
+
+Owns how a remote request is sent, retried and told apart when it fails. A request is sent again
+only while nothing of its answer has arrived, so no caller hears a reply twice; a service that keeps
+failing is left alone for a while (``circuit_breaker.py``). What is asked of the service stands in
+``recognizer.py``, ``language.py`` and ``voice.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
+from voiceloop.remote.circuit_breaker import CircuitBreaker
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 3.0
+# Nothing heard for this long, before or within an answer: the caller has waited long enough.
+SILENCE_S = 10.0
+RETRY_PAUSES_S = (0.05, 0.4)  # two more tries within half a second: a caller hears a short pause
+MAX_RETRY_AFTER_S = 1.0  # a service that asks for a longer pause has refused this turn
+# uvicorn closes a connection idle for 5 s: one that is older may be gone when it is needed.
+WARM_FOR_S = 4.0
+KEEP_ALIVE_S = 120.0
+LOOK_AGAIN_S = 2.0
+MAX_ERROR_CHARACTERS = 200
+
+RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+
+
+class RemoteService:
+    """A base URL ("http://host:8000/v1"), the model to ask for, and the connections to it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        key: str = "",
+        clock: Callable[[], float] = monotonic,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.model = model
+        self.reachable = False  # whether the last request was answered, with whatever status
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._client = httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(silence_s, connect=CONNECT_S),
+            limits=httpx.Limits(max_keepalive_connections=32, keepalive_expiry=KEEP_ALIVE_S),
+        )
+        self._clock = clock
+        self._breaker = CircuitBreaker(clock)
+        self._used_at = -WARM_FOR_S
+        self._warming: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Connect, and look after the connection from now on. Raises: BackendError."""
+        await self.warm_up()
+        self._watch = asyncio.create_task(self._look_again(), name=f"watch {self.url}")
+
+    async def _look_again(self) -> None:
+        """Find out when a service that could not be reached is back; calls are kept out until."""
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            if not self.reachable:
+                await self._warm_quietly()
+
+    async def warm_up(self) -> None:
+        """Open a connection before it is needed. Raises: BackendError when nobody answers."""
+        async with self._failures():
+            response = await self._client.get(f"{self.url}/models")
+            # Any answer will do: not every service lists its models.
+            if response.status_code in (401, 403):
+                raise BackendRefused(f"{self.url} refused the key: {_reason(response)}")
+        self._used_at = self._clock()
+        self.reachable = True
+
+    def keep_warm(self) -> None:
+        """Called when a request is likely soon: refresh a connection that may have gone cold."""
+        is_warm = self._clock() - self._used_at < WARM_FOR_S
+        if is_warm or (self._warming is not None and not self._warming.done()):
+            return
+        self._warming = asyncio.create_task(self._warm_quietly())
+
+    async def _warm_quietly(self) -> None:
+        try:
+            await self.warm_up()
+        except BackendError as error:
+            log.warning("%s", error)  # the request itself will say so to its stream
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._warming, self._watch) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.aclose()
+
+    async def post(self, path: str, **content: Any) -> httpx.Response:
+        """One answer, whole. Raises: BackendError, BackendRefused, BackendTimeout."""
+        async with self.stream(path, **content) as response, self._failures():
+            await response.aread()
+        return response
+
+    @asynccontextmanager
+    async def stream(self, path: str, **content: Any) -> AsyncIterator[httpx.Response]:
+        """An answer whose first bytes are there; leaving early closes its connection.
+
+        Read it through ``lines`` or ``pieces``, which raise the same.
+        Raises: BackendError, BackendRefused, BackendTimeout.
+        """
+        response = await self._guarded_open(path, content)
+        try:
+            yield response
+        finally:
+            self._used_at = self._clock()
+            await response.aclose()
+
+    async def lines(self, response: httpx.Response) -> AsyncGenerator[str, None]:
+        async with self._failures():
+            async for line in response.aiter_lines():
+                yield line
+
+    async def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+        async with self._failures():
+            async for piece in response.aiter_bytes():
+                yield piece
+
+    async def _guarded_open(self, path: str, content: dict[str, Any]) -> httpx.Response:
+        """As `_open`, unless the service has failed so often that it is not asked now."""
+        breaker = self._breaker
+        if not breaker.admit():
+            raise BackendError(
+                f"{self.url} is not asked for another {breaker.wait_s():.1f} s, since it keeps "
+                f"failing: {breaker.reason}"
+            )
+        try:
+            response = await self._open(path, content)
+        except BackendRefused:
+            breaker.succeeded()  # it answers; the request was at fault
+            raise
+        except BackendError as error:
+            breaker.failed(str(error))
+            raise
+        except BaseException:
+            breaker.abandoned()
+            raise
+        breaker.succeeded()
+        return response
+
+    async def _open(self, path: str, content: dict[str, Any]) -> httpx.Response:
+        for pause_s in (*RETRY_PAUSES_S, None):
+            try:
+                return await self._open_once(path, content)
+            except _Retriable as error:
+                wait_s = error.retry_after_s if error.retry_after_s is not None else pause_s
+                if pause_s is None or wait_s is None or wait_s > MAX_RETRY_AFTER_S:
+                    raise BackendError(error.message) from error.__cause__
+                await asyncio.sleep(wait_s)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _open_once(self, path: str, content: dict[str, Any]) -> httpx.Response:
+        request = self._client.build_request("POST", f"{self.url}{path}", **content)
+        try:
+            async with self._failures():
+                response = await self._client.send(request, stream=True)
+        except BackendTimeout:
+            raise  # a second wait as long as the first helps no caller
+        except BackendError as error:
+            raise _Retriable(error.message) from error
+        if response.is_success:
+            self.reachable = True
+            return response
+        async with self._failures():
+            await response.aread()
+        message = f"{self.url}{path} answered {response.status_code}: {_reason(response)}"
+        if response.status_code in RETRIED_STATUS:
+            raise _Retriable(message, _retry_after_s(response))
+        raise BackendRefused(message)
+
+    @asynccontextmanager
+    async def _failures(self) -> AsyncIterator[None]:
+        """httpx's errors as ours."""
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            self.reachable = False
+            what = "a connection" if isinstance(error, httpx.ConnectTimeout) else "an answer"
+            raise BackendTimeout(f"expected {what} from {self.url} in time, found none") from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            self.reachable = False
+            detail = str(error) or type(error).__name__
+            raise BackendError(f"expected an answer from {self.url}, found: {detail}") from error
+
+
+class _Retriable(Exception):
+    """Nothing of the answer has arrived, and asking again may help."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    try:
+        return max(0.0, float(response.headers["retry-after"]))
+    except (KeyError, ValueError):
+        return None  # absent, or a date
+
+
+def _reason(response: httpx.Response) -> str:
+    """The service's own words, shortened; they may come as OpenAI's error object."""
+    text = response.text
+    try:
+        error = json.loads(text)["error"]
+        text = error["message"] if isinstance(error, dict) else str(error)
+    except (ValueError, KeyError, TypeError):
+        pass
+    return " ".join(text.split())[:MAX_ERROR_CHARACTERS] or "nothing more"

@@ -1,0 +1,383 @@
+"""A recognizer behind ``/v1/realtime?intent=transcription``: audio streams in while it is spoken.
+
+Owns one WebSocket a caller and the protocol of a transcription session on it: audio is appended as
+it comes, and committed where the caller pauses, so that the words are there before the turn is
+known to be over. A segment is what all its commits say, in their order. Deltas are append-only in
+this protocol: every word but the last of them is stable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidStatus,
+    InvalidURI,
+)
+
+from audio.resample import Resampler
+from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
+from voiceloop.errors import BackendError, BackendRefused, BackendTimeout, Overloaded
+from voiceloop.event_stream import EventStream
+from voiceloop.remote.circuit_breaker import CircuitBreaker
+from voiceloop.remote.recognizer import (
+    FRAME,
+    PROMPT_CHARACTERS,
+    RATE_HZ,
+    is_quiet,
+    share_time,
+)
+
+WIRE_HZ = 24_000  # the one rate of the protocol's "audio/pcm"
+CONNECT_S = 3.0
+BYTES_PER_MS = RATE_HZ * 2 / 1000
+# A consonant's closure is silent for up to 80 ms: a commit there would cut a word in two.
+COMMIT_QUIET_BYTES = int(100 * BYTES_PER_MS) // FRAME * FRAME
+MIN_COMMIT_BYTES = int(100 * BYTES_PER_MS)  # services refuse to commit less
+APPEND_BYTES = int(40 * BYTES_PER_MS)  # a message a frame would cost more than the audio in it
+MAX_MESSAGES = 500  # 20 s that the service did not take
+
+
+@dataclass(slots=True)
+class _Commit:
+    """Audio that is transcribed as one item; ``start_ms`` within its segment."""
+
+    start_ms: float = 0.0
+    end_ms: float = 0.0
+    item_id: str | None = None
+    text: str = ""
+    done: bool = False
+
+
+@dataclass(slots=True)
+class _Segment:
+    number: int
+    commits: list[_Commit] = field(default_factory=list)
+    finalized: bool = False
+
+    @property
+    def done(self) -> bool:
+        return all(commit.done for commit in self.commits)
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        return tuple(
+            Word(word.text, commit.start_ms + word.start_ms, commit.start_ms + word.end_ms)
+            for commit in self.commits
+            for word in share_time(commit.text.split(), commit.end_ms - commit.start_ms)
+        )
+
+
+class RemoteTranscriber:
+    """``Recognizer`` over ``url`` (ws://host:8000/v1), a connection a caller."""
+
+    def __init__(
+        self, url: str, *, model: str, key: str = "", clock: Callable[[], float] = monotonic
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._model = model
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._breaker = CircuitBreaker(clock)
+
+    @property
+    def reachable(self) -> bool:
+        """False while the service is left alone; after that the next call finds out."""
+        return self._breaker.state != "open"
+
+    async def start(self) -> None:
+        """Find out that a session can be had. Raises: as `open`."""
+        socket = await self._connect(_session(self._model, RecognizerOptions()))
+        await socket.close()
+
+    async def open(self, stream_id: str, options: RecognizerOptions) -> RemoteTranscriberStream:
+        """Raises: BackendError (nobody there), BackendTimeout, BackendRefused (key, session)."""
+        if not self._breaker.admit():
+            raise BackendError(
+                f"{self.url} is not asked for another {self._breaker.wait_s():.1f} s, since it "
+                f"keeps failing: {self._breaker.reason}"
+            )
+        try:
+            socket = await self._connect(_session(self._model, options))
+        except BackendRefused:
+            self._breaker.succeeded()  # it answers; what was asked for is at fault
+            raise
+        except BackendError as error:
+            self._breaker.failed(str(error))
+            raise
+        except BaseException:
+            self._breaker.abandoned()
+            raise
+        self._breaker.succeeded()
+        return RemoteTranscriberStream(stream_id, self.url, socket, self._model)
+
+    async def _connect(self, session: dict[str, Any]) -> ClientConnection:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                socket = await connect(
+                    f"{self.url}/realtime?intent=transcription",
+                    additional_headers=self._headers,
+                    compression=None,  # base64 PCM hardly shrinks
+                )
+                try:
+                    await socket.send(json.dumps({"type": "session.update", "session": session}))
+                    await _await_settings(socket, self.url)
+                except BaseException:
+                    await socket.close()
+                    raise
+                return socket
+        except InvalidStatus as error:
+            found = f"expected a transcription session at {self.url}, found: {error}"
+            if error.response.status_code in (400, 401, 403, 404):
+                raise BackendRefused(found) from error
+            raise BackendError(found) from error
+        except TimeoutError as error:
+            raise BackendTimeout(
+                f"expected a transcription session from {self.url} in {CONNECT_S:.0f} s, found none"
+            ) from error
+        except (OSError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
+            raise BackendError(
+                f"expected a transcription session at {self.url}, found: {error}"
+            ) from error
+
+
+async def _await_settings(socket: ClientConnection, url: str) -> None:
+    """Until the session is as asked. Raises: BackendRefused, ConnectionClosed."""
+    while True:
+        event = _parse(await socket.recv())
+        if event["type"] == "error":
+            raise BackendRefused(f"{url} refused the transcription session: {_message(event)}")
+        if event["type"] in ("session.updated", "transcription_session.updated"):
+            return
+
+
+class RemoteTranscriberStream(EventStream[RecognizerEvent]):
+    """One caller. Transcripts come in the order of their segments."""
+
+    def __init__(self, stream_id: str, url: str, socket: ClientConnection, model: str) -> None:
+        super().__init__(stream_id)
+        self._url = url
+        self._socket = socket
+        self._model = model
+        self._resampler = Resampler(RATE_HZ, WIRE_HZ)
+        self._audio = bytearray()  # since the last commit
+        self._unsent = bytearray()
+        self._segment = _Segment(0)
+        self._segment_ms = 0.0  # of the segment that lies before `_audio`
+        self._segments = deque([self._segment])  # those without a transcript yet
+        self._ahead: _Commit | None = None  # words that the service sent before the commit
+        self._flushing = False
+        self._quiet_from: int | None = None  # bytes of `_audio` when the caller paused
+        self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_MESSAGES)
+        self._tasks = [
+            asyncio.create_task(self._send(), name=f"transcriber out {stream_id}"),
+            asyncio.create_task(self._receive(), name=f"transcriber in {stream_id}"),
+        ]
+
+    def feed(self, samples: bytes) -> None:
+        self._audio += samples
+        self._unsent += samples
+        if len(self._unsent) >= APPEND_BYTES:
+            self._append()
+        self._commit_if_paused()
+
+    def flush(self) -> None:
+        if not self.live or self._flushing:
+            return
+        self._flushing = True
+        self._quiet_from = len(self._audio)
+        self._report_flush()
+
+    def finalize(self) -> None:
+        if not self.live:
+            return
+        self._flushing, self._quiet_from = False, None
+        if self._ahead is not None or self._has_speech():
+            self._commit()
+        elif self._audio:
+            self._unsent.clear()
+            self._post({"type": "input_audio_buffer.clear"})
+            self._audio.clear()
+        self._segment.finalized = True
+        self._segment = _Segment(self._segment.number + 1)
+        self._segments.append(self._segment)
+        self._segment_ms = 0.0
+        self._finish_segments()
+
+    def set_options(self, options: RecognizerOptions) -> None:
+        self._post({"type": "session.update", "session": _session(self._model, options)})
+
+    async def close(self) -> None:
+        await super().close()
+        self._end()  # a stream that failed has not been ended
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._socket.close()
+
+    def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _has_speech(self) -> bool:
+        return len(self._audio) >= MIN_COMMIT_BYTES and not is_quiet(bytes(self._audio), 0)
+
+    def _commit_if_paused(self) -> None:
+        """Commit once the pause has proved to be one; speech that goes on takes it back."""
+        quiet_from = self._quiet_from
+        if quiet_from is None or len(self._audio) - quiet_from < COMMIT_QUIET_BYTES:
+            return
+        self._quiet_from = None
+        if not is_quiet(bytes(self._audio), quiet_from):
+            self._flushing = False
+        elif self._has_speech():
+            self._commit()
+        else:
+            self._report_flush()
+
+    def _append(self) -> None:
+        samples = np.frombuffer(bytes(self._unsent), dtype="<i2").astype(np.int16)
+        self._unsent.clear()
+        resampled = self._resampler.push(samples).astype("<i2").tobytes()
+        audio = base64.b64encode(resampled).decode("ascii")
+        self._post({"type": "input_audio_buffer.append", "audio": audio})
+
+    def _commit(self) -> None:
+        if self._unsent:
+            self._append()
+        end_ms = self._segment_ms + len(self._audio) / BYTES_PER_MS
+        commit, self._ahead = self._ahead or _Commit(), None
+        commit.start_ms, commit.end_ms = self._segment_ms, end_ms
+        self._segment.commits.append(commit)
+        self._segment_ms = end_ms
+        self._audio.clear()
+        self._post({"type": "input_audio_buffer.commit"})
+
+    def _post(self, message: dict[str, Any]) -> None:
+        """Raises: Overloaded when the service takes nothing."""
+        if not self.live:
+            return
+        try:
+            self._outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            raise Overloaded(
+                f"expected {self._url} to take audio, found {MAX_MESSAGES} messages waiting"
+            ) from None
+
+    async def _send(self) -> None:
+        try:
+            while True:
+                await self._socket.send(json.dumps(await self._outgoing.get()))
+        except ConnectionClosed as error:
+            self._lose(error)
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                self._observe(_parse(await self._socket.recv()))
+        except ConnectionClosed as error:
+            self._lose(error)
+        except BackendError as error:
+            self.fail(error)
+
+    def _lose(self, error: ConnectionClosed) -> None:
+        self.fail(BackendError(f"expected {self._url} to stay, found the connection lost: {error}"))
+
+    def _observe(self, event: dict[str, Any]) -> None:
+        """Raises: BackendError when the service reports a failure."""
+        match event["type"]:
+            case "input_audio_buffer.committed":
+                self._commit_of(event)
+            case "conversation.item.input_audio_transcription.delta":
+                self._commit_of(event).text += str(event.get("delta") or "")
+                self._report()
+            case "conversation.item.input_audio_transcription.completed":
+                commit = self._commit_of(event)
+                commit.text, commit.done = str(event.get("transcript") or ""), True
+                self._report_flush()
+                self._finish_segments()
+            case "conversation.item.input_audio_transcription.failed":
+                raise BackendError(f"{self._url} failed to transcribe: {_message(event)}")
+            case "error":
+                raise BackendError(f"{self._url} reports: {_message(event)}")
+
+    def _commit_of(self, event: dict[str, Any]) -> _Commit:
+        """The commit an event is about: known by its item, else the oldest that has none."""
+        item_id = event.get("item_id")
+        commits = [commit for segment in self._segments for commit in segment.commits]
+        if self._ahead is not None:
+            commits.append(self._ahead)
+        for commit in commits:
+            if commit.item_id == item_id:
+                return commit
+        for commit in commits:
+            if commit.item_id is None:
+                commit.item_id = item_id
+                return commit
+        self._ahead = _Commit(item_id=item_id)
+        return self._ahead
+
+    def _report(self) -> None:
+        segment = self._segment
+        words = [word for commit in segment.commits for word in commit.text.split()]
+        is_open = self._ahead is not None or not segment.done
+        words += self._ahead.text.split() if self._ahead is not None else []
+        n_stable = len(words) - 1 if is_open and words else len(words)
+        self.deliver(Partial(segment.number, tuple(words[:n_stable]), tuple(words[n_stable:])))
+
+    def _report_flush(self) -> None:
+        """Answer a flush when all that was said before it has been transcribed."""
+        segment = self._segment
+        waits = self._quiet_from is not None and self._has_speech()
+        if not self._flushing or waits or not segment.done:
+            return
+        self._flushing, self._quiet_from = False, None
+        words = tuple(word.text for word in segment.words)
+        self.deliver(Partial(segment.number, words, (), flushed=True))
+
+    def _finish_segments(self) -> None:
+        while self._segments[0].finalized and self._segments[0].done:
+            segment = self._segments.popleft()
+            self.deliver(Transcript(segment.number, segment.words))
+
+
+def _session(model: str, options: RecognizerOptions) -> dict[str, Any]:
+    """The settings of a transcription session; we find the caller's pauses ourselves."""
+    transcription = {"model": model, "language": options.language}
+    prompt = ", ".join(options.hotwords)[-PROMPT_CHARACTERS:]
+    if prompt:
+        transcription["prompt"] = prompt
+    return {
+        "type": "transcription",
+        "audio": {
+            "input": {
+                "format": {"type": "audio/pcm", "rate": WIRE_HZ},
+                "transcription": transcription,
+                "turn_detection": None,
+            }
+        },
+    }
+
+
+def _parse(frame: str | bytes) -> dict[str, Any]:
+    """Raises: BackendError when it is no event."""
+    try:
+        event = json.loads(frame)
+    except ValueError as error:
+        raise BackendError(f"expected a JSON event of the service, found {error}") from error
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        raise BackendError("expected an event with a type from the service, found another value")
+    return event
+
+
+def _message(event: dict[str, Any]) -> str:
+    error = event.get("error")
+    return str(error.get("message") if isinstance(error, dict) else error)

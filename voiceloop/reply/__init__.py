@@ -1,0 +1,6 @@
+"""One reply of the agent, from the prompt to the last sample that the caller hears.
+
+Owns generation, speech, paced playout, and what is prepared before the caller's turn has ended
+(predictive prefill and preemptive replies). Others may use `reply.Reply`, `preemptive`, `plan`,
+`anticipation` and `context`. Start reading at `reply.py`, then `speech.py` and `playout.py`.
+"""

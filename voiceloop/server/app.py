@@ -1,0 +1,181 @@
+"""The application: what this server answers, and the door at ``/v1/realtime``.
+
+Owns one server's state (`Gateway`), who gets in before the upgrade, and how a session is handed its
+connection. What a session does stands in ``voiceloop/call/session.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
+from voiceloop.call.connection import Hello, Transport
+from voiceloop.call.session import Session
+from voiceloop.capabilities import Capabilities
+from voiceloop.config import Config
+from voiceloop.errors import Overloaded, VoiceLoopError
+from voiceloop.http import auth
+from voiceloop.http.admission import Admission
+from voiceloop.http.health import (
+    error_response,
+    health_routes,
+    no_such_route,
+    realtime_routes,
+)
+from voiceloop.http.routes import openai_routes
+from voiceloop.http.web_page import page_routes
+from voiceloop.realtime.settings import Json
+from voiceloop.server.websocket import SocketTransport
+from voiceloop.telemetry import Metrics
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A kernel that holds little lets pacing and back-pressure reach us. 64 KiB is 1 s of base64 audio.
+SEND_BUFFER_BYTES = 64 * 1024
+NOT_SENT_BYTES = 16 * 1024
+TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it from 3.12 on only
+BACKLOG = 1024
+PING_S = 20.0
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One server's state. ``backends`` is None until the models are loaded."""
+
+    config: Config
+    agent: AgentConfig
+    backends: Backends | None = None
+    is_ready: Callable[[], bool] = lambda: True
+    clock: Callable[[], float] = time.monotonic
+    metrics: Metrics = field(default_factory=Metrics)
+    keys: auth.KeyRing = field(init=False)
+    admission: Admission = field(init=False)
+    _sessions: list[Session] = field(init=False, default_factory=list)
+    _empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.keys = auth.KeyRing(self.config.keys)
+        self.admission = Admission(self.config.limits.max_sessions)
+
+    def not_ready(self) -> str | None:
+        """What keeps calls out, None when nothing does."""
+        if self.admission.is_draining:
+            return "the server is shutting down"
+        if self.backends is None:
+            return "the models are loading"
+        if not self.is_ready():
+            return "a worker is restarting"
+        return None
+
+    @property
+    def n_sessions(self) -> int:
+        return len(self._sessions)
+
+    async def serve_session(self, transport: Transport) -> None:
+        """Run one session to its end."""
+        assert self.backends is not None
+        session = Session(
+            transport,
+            self.backends,
+            self.agent,
+            self.config,
+            metrics=self.metrics,
+            clock=self.clock,
+        )
+        self._sessions.append(session)
+        self._empty.clear()
+        try:
+            await session.run()
+        except Exception:  # one session's bug is not the server's end; it has closed with 1011
+            log.exception("a session failed")
+        finally:
+            self._sessions.remove(session)
+            if not self._sessions:
+                self._empty.set()
+
+    async def drain(self) -> None:
+        """Take no new session; let each of those inside finish what is being said."""
+        self.admission.drain()
+        if self._sessions:
+            for session in self._sessions:
+                session.drain()
+            await self._empty.wait()
+
+
+def build_app(gateway: Gateway) -> Starlette:
+    """The application over this state; tests give it fakes."""
+
+    async def realtime(websocket: WebSocket) -> None:
+        await _realtime(gateway, websocket)
+
+    routes = health_routes(
+        registry=gateway.metrics.registry,
+        keys=gateway.keys,
+        allowed_origins=gateway.config.allowed_origins,
+        not_ready=gateway.not_ready,
+    )
+    routes += realtime_routes(
+        keys=gateway.keys,
+        allowed_origins=gateway.config.allowed_origins,
+        settings=gateway.agent.session_settings(),
+        capabilities=lambda: gateway.backends.capabilities if gateway.backends else Capabilities(),
+    )
+    routes += openai_routes(
+        gateway.config,
+        gateway.agent,
+        keys=gateway.keys,
+        not_ready=gateway.not_ready,
+        backends=lambda: gateway.backends,
+    )
+    door = WebSocketRoute("/v1/realtime", realtime)
+    return Starlette(
+        routes=[*routes, door, *page_routes()], exception_handlers={HTTPException: no_such_route}
+    )
+
+
+async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
+    """Check the caller at the door, then hand the connection to a session."""
+    offered = websocket.scope.get("subprotocols", [])
+    try:
+        is_keyed = not gateway.keys.is_open
+        allowed = gateway.config.allowed_origins
+        auth.check_origin(websocket.headers, allowed, is_keyed=is_keyed)
+        key = auth.client_key(websocket.headers, offered)
+        session = gateway.keys.check(key)
+        reason = gateway.not_ready()
+        if reason is not None:
+            raise Overloaded(f"expected a server that is ready, found that {reason}")
+        with gateway.admission.slot():
+            await websocket.accept(subprotocol=auth.subprotocol(offered))
+            hello = _hello(websocket, session, auth.tenant_of(key))
+            await gateway.serve_session(SocketTransport(websocket, hello))
+    except VoiceLoopError as error:
+        await websocket.send_denial_response(error_response(error))
+
+
+def _hello(websocket: WebSocket, session: Json, tenant: str) -> Hello:
+    query = websocket.query_params
+    is_transcription = query.get("intent") == "transcription"
+    return Hello(
+        model=query.get("model", "voiceloop")[:256],
+        intent="transcription" if is_transcription else "realtime",
+        beta=websocket.headers.get("openai-beta", "") == "realtime=v1",
+        timeline=query.get("voiceloop.timeline") == "1",
+        partials=query.get("voiceloop.partials") == "1",
+        notices=query.get("voiceloop.notices") == "1",
+        session=session,
+        tenant=tenant,
+    )

@@ -1,0 +1,233 @@
+"""The server process: the listening socket, start and end.
+
+Owns the process's life: bind, load, serve, drain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import uvicorn
+from starlette.applications import Starlette
+
+from voiceloop.agent import AgentConfig
+from voiceloop.config import Config
+from voiceloop.errors import ConfigError
+from voiceloop.http import auth
+from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.websocket import BoundedWebSocket
+from voiceloop.telemetry import probe_loop_lag
+from voiceloop.workers.supervisor import Progress
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A kernel that holds little lets pacing and back-pressure reach us. 64 KiB is 1 s of base64 audio.
+SEND_BUFFER_BYTES = 64 * 1024
+NOT_SENT_BYTES = 16 * 1024
+TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it from 3.12 on only
+BACKLOG = 1024
+PING_S = 20.0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket with small send buffers; accepted sockets inherit them.
+
+    Raises:
+        ConfigError: the port is taken or the host is no address of this machine.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+    except (OSError, UnicodeError) as error:  # a label that is empty or too long is the latter
+        raise ConfigError(f"host: expected an address, found {host!r} ({error})") from None
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
+    try:
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"expected a free port, found that {host}:{port} cannot be bound ({error.strerror})"
+        ) from None
+    sock.setblocking(False)
+    return sock
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling, which would skip our clean-up."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_server(app: Starlette, config: Config) -> uvicorn.Server:
+    """uvicorn as we run it: quiet, bounded frames, no compression, keepalive pings.
+
+    Raises:
+        ConfigError: the certificate or its key cannot be used.
+    """
+    server = _Server(
+        uvicorn.Config(
+            app,
+            loop="asyncio",
+            ws=BoundedWebSocket,
+            ws_max_size=config.limits.frame_bytes,
+            ws_ping_interval=PING_S,
+            ws_ping_timeout=PING_S,
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            log_level="warning",  # its info lines hold URLs
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=3,
+            ssl_certfile=config.certfile,
+            ssl_keyfile=config.keyfile,
+        )
+    )
+    try:
+        server.config.load()
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(
+            f"expected a certificate and its key in {config.certfile} and {config.keyfile}, "
+            f"found: {error}"
+        ) from None
+    return server
+
+
+async def serve(
+    config: Config,
+    *,
+    agent: AgentConfig | None = None,
+    ready: Callable[[str], None] | None = None,
+    on_progress: Progress | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; calls in progress may end within ``limits.drain_s``.
+
+    The port answers at once (``/healthz``, ``/readyz`` 503); calls are taken when the models are
+    loaded, and then ``ready`` is called with the server's URL. A signal before that gives the
+    loading up; a second one after the first ends the calls at once.
+
+    Raises:
+        ConfigError: the configuration, the agent file or the port is wrong.
+        BackendError: a model cannot be loaded.
+    """
+    auth.check_bind(
+        config.host,
+        is_keyed=bool(config.keys),
+        is_unauthenticated_allowed=config.allow_unauthenticated,
+    )
+    config = replace(config, context_tokens=context_tokens(config))
+    gateway = Gateway(config, agent or resolve_agent(config))
+    server = make_server(build_app(gateway), config)
+    sock = listen(config.host, config.port)
+    serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
+    stop = Stop()
+    try:
+        with stop.on_signals():
+            async with AsyncExitStack() as models:
+                opening = models.enter_async_context(open_backends(config, on_progress=on_progress))
+                opened = await _unless_stopped(opening, stop)
+                if opened is None:
+                    return
+                gateway.backends, gateway.is_ready = opened
+                if ready is not None:
+                    ready(_url(config, sock))
+                await _serve_calls(gateway, serving, stop)
+                server.should_exit = True
+                await serving  # before the models go: it ends the last connections
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await asyncio.wait([serving])
+
+
+async def _unless_stopped(work: Coroutine[None, None, T], stop: Stop) -> T | None:
+    """What the work returns; None where a signal came first, upon which it is given up."""
+    task = asyncio.create_task(work, name="loading")
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not stopped.done():
+            return task.result()
+        log.info("stopping: the models were still loading")
+        return None
+    finally:
+        stopped.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop) -> None:
+    """Take calls until told to stop, then let those inside end."""
+    lag = asyncio.create_task(probe_loop_lag(gateway.metrics, gateway.clock), name="loop lag")
+    try:
+        await _first_of(stop.wait(), asyncio.shield(serving))
+        # A session that drains ends by itself within drain_s; the second is for its close.
+        drain_s = gateway.config.limits.drain_s + 1.0
+        n_calls, most_s = gateway.n_sessions, gateway.config.limits.drain_s
+        log.info("stopping: at most %g s for calls in progress to end: %d", most_s, n_calls)
+        await _first_of(gateway.drain(), stop.wait(), timeout_s=drain_s)
+    finally:
+        lag.cancel()
+
+
+async def _first_of(*waits: Awaitable[object], timeout_s: float | None = None) -> None:
+    """Wait for the first of them; the others are given up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _url(config: Config, sock: socket.socket) -> str:
+    scheme = "https" if config.certfile else "http"
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{scheme}://{host}:{sock.getsockname()[1]}"
+
+
+class Stop:
+    """SIGTERM and SIGINT; each ``wait`` is for the next one."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event.clear()
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Listen for signals; only the main thread can."""
+        loop = asyncio.get_running_loop()
+        handled: list[signal.Signals] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                loop.add_signal_handler(number, self._event.set)
+            except (ValueError, RuntimeError):
+                continue
+            handled.append(number)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,160 @@
+"""The gateway's messages and tools as chat templates read them, and what templates add to a turn.
+
+Owns the plain dictionaries of the engine's boundary. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.text.text import Text
+from engine.types import TemplateError
+from voiceloop.backends import ChatMessage, Tool
+from voiceloop.workers.role import StreamError
+
+CALL_BEGINS = "Hello?"  # before an agent who speaks first, where a template wants the user to
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFrame:
+    """Tokens that the chat template puts before and after the words of a user's turn."""
+
+    n_before: int = 0
+    n_after: int = 0
+
+    @classmethod
+    def of(cls, text: Text) -> TurnFrame:
+        """Measured on a turn of one token; nothing where the template refuses that."""
+        before: list[dict[str, Any]] = [{"role": "system", "content": "a"}]
+        turn = {"role": "user", "content": "a"}
+        try:
+            n_history = len(text.encode_chat(before))
+            n_open = len(text.encode_chat(before, open_user="a"))
+            n_whole = len(text.encode_chat([*before, turn], add_generation_prompt=True))
+        except TemplateError:
+            return cls()
+        return cls(max(0, n_open - 1 - n_history), max(0, n_whole - n_open))
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOrder:
+    """What a chat template insists on: some refuse a system message, an agent who speaks first,
+    or two turns of one speaker in a row. Found by trying; what is refused is then never written.
+    """
+
+    takes_system: bool = True
+    takes_any_order: bool = True
+
+    @classmethod
+    def of(cls, text: Text) -> RoleOrder:
+        if not _takes(text, "user", "assistant"):
+            return cls()  # no template, or one that is not understood: it says so itself
+        is_free = _takes(text, "assistant", "user", "user")
+        return cls(_takes(text, "system", "user"), is_free)
+
+    def ordered(
+        self, messages: Sequence[dict[str, Any]], open_user: str | None = None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """The same words in an order the template takes; ``open_user`` follows the messages."""
+        turns = list(messages)
+        if open_user is not None:
+            turns.append({"role": "user", "content": open_user})
+        if not self.takes_system:
+            turns = _without_system(turns)
+        if not self.takes_any_order:
+            turns = _in_turns(turns)
+        if open_user is None:
+            return turns, None
+        return turns[:-1], turns[-1]["content"]
+
+
+def _takes(text: Text, *roles: str) -> bool:
+    try:
+        text.encode_chat([{"role": role, "content": "a"} for role in roles])
+    except TemplateError:
+        return False
+    return True
+
+
+def _without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the system said stands before the first words of the user."""
+    said = [message["content"] for message in messages if message["role"] == "system"]
+    rest = [message for message in messages if message["role"] != "system"]
+    if not said:
+        return rest
+    first = next((i for i, message in enumerate(rest) if message["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": "\n\n".join(said)}, *rest]
+    words = "\n\n".join([*said, rest[first]["content"]])
+    rest[first] = {**rest[first], "content": words}
+    return rest
+
+
+def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """User and assistant in turn, the user first; tool calls and their results stay as they are."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        last = turns[-1] if turns else {"role": "system"}
+        role, is_plain = message["role"], "tool_calls" not in message
+        if role == last["role"] != "tool" and is_plain and "tool_calls" not in last:
+            turns[-1] = {**last, "content": f"{last['content']}\n{message['content']}"}
+            continue
+        if role == "assistant" and last["role"] == "system":
+            turns.append({"role": "user", "content": CALL_BEGINS})
+        turns.append(message)
+    return turns
+
+
+def chat_dict(message: ChatMessage) -> dict[str, Any]:
+    """A message as chat templates read it."""
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        chat["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        chat["tool_call_id"] = message.tool_call_id
+    return chat
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # the latter: brackets nested by the thousand
+        raise StreamError(f"expected a tool call's arguments as JSON, found {error}") from error
+
+
+def tool_dict(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def offered_tools(tools: Sequence[dict[str, Any]]) -> str | None:
+    """The functions that may be called, as JSON; None where there are none."""
+    return json.dumps([tool["function"] for tool in tools]) if tools else None
+
+
+def forced_tools(choice: str, tools: Sequence[dict[str, Any]]) -> str | None:
+    """The functions one of which must be called, as JSON; None where the model may choose.
+
+    choice: "auto", "none", "required", or a JSON object that names one function.
+    Raises: StreamError.
+    """
+    if choice in ("auto", "none"):
+        return None
+    functions = [tool["function"] for tool in tools]
+    if choice != "required":
+        value = json.loads(choice)
+        name = value.get("name") or (value.get("function") or {}).get("name")
+        functions = [function for function in functions if function["name"] == name]
+    if not functions:
+        raise StreamError(f"expected tool_choice to name a tool of the session, found {choice}")
+    return json.dumps(functions)

@@ -1,0 +1,370 @@
+"""The gateway's end of a worker: Recognizer, LanguageModel and Voice over a Unix socket.
+
+A ``WorkerClient`` stands for one worker across its restarts; a ``WorkerConnection`` is one process
+of it. Streams are told apart by an id that is never used twice, so nothing of a closed stream can
+reach its successor. Both directions are bounded for each stream alone: a stream whose events
+nobody takes, or whose messages the worker does not read, fails with ``Overloaded`` and its
+neighbours go on. When the process dies, its streams raise ``WorkerLost``; new ones go to the
+restarted one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import TypeVar, cast
+
+from voiceloop.backends import (
+    ChatMessage,
+    GenerateParams,
+    LanguageEvent,
+    RecognizerEvent,
+    RecognizerOptions,
+    Tool,
+    VoiceEvent,
+    VoiceOptions,
+)
+from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
+from voiceloop.event_stream import EventStream
+from voiceloop.workers.messages import (
+    Close,
+    Commit,
+    FeedAudio,
+    FeedText,
+    Finalize,
+    FinishText,
+    Flush,
+    FrameError,
+    FrameReader,
+    FromWorker,
+    Heartbeat,
+    LoadFailed,
+    Loading,
+    OpenBranch,
+    OpenRecognizer,
+    OpenVoice,
+    Ready,
+    SetOptions,
+    Speculate,
+    Stage,
+    StopDraft,
+    StreamEvent,
+    StreamFailed,
+    ToWorker,
+    decode_from_worker,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+# Bytes of one stream that wait for a worker to read: ten minutes of 16 kHz PCM16 and a history.
+MAX_WAITING_BYTES = 24 * 1024 * 1024
+SOCKET_BUFFER_BYTES = 1024 * 1024
+# How long a new stream waits for a worker that is being restarted before the turn is given up.
+OPEN_WAIT_S = 5.0
+DEFAULT_VOICE_RATE_HZ = 24_000
+LOAD_SMOOTHING = 0.3  # per heartbeat, of which there are four a second
+
+EventT = TypeVar("EventT")
+
+
+class WorkerConnection(asyncio.Protocol):
+    """One worker process: demultiplexes its messages and bounds what waits for it."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = monotonic) -> None:
+        self.name = name
+        self.loading: str = ""
+        self.ready: Ready | None = None
+        self.load_failure: LoadFailed | None = None
+        self.heartbeat: Heartbeat | None = None
+        self.n_heartbeats = 0
+        self.utilization = 0.0  # share of the last second that it computed
+        self.hop_ms = 0.0  # the last event's way from the step that made it to this process
+        self.changed = asyncio.Event()  # set at each change of the fields above, and at the end
+        self.lost = asyncio.Event()
+        self._clock = clock
+        self._frames = FrameReader()
+        self._streams: dict[str, WorkerStream[object]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._waiting: deque[tuple[WorkerStream[object], bytes]] = deque()
+
+    def _observe_load(self, beat: Heartbeat) -> None:
+        before = self.heartbeat
+        if before is not None and beat.sent_at > before.sent_at:
+            share = (beat.busy_ms - before.busy_ms) / (1000 * (beat.sent_at - before.sent_at))
+            self.utilization += LOAD_SMOOTHING * (min(1.0, share) - self.utilization)
+
+    @property
+    def alive(self) -> bool:
+        return self.ready is not None and not self.lost.is_set()
+
+    @property
+    def n_streams(self) -> int:
+        return len(self._streams)
+
+    def register(self, stream: WorkerStream[object]) -> None:
+        self._streams[stream.stream_id] = stream
+
+    def forget(self, stream: WorkerStream[object]) -> None:
+        self._streams.pop(stream.stream_id, None)
+
+    def send(self, stream: WorkerStream[object], message: ToWorker) -> None:
+        """Pass one message on at once. Raises: Overloaded when this stream has too many waiting."""
+        if self._transport is None or self.lost.is_set():
+            return  # the stream has failed already, or is about to: events() says so
+        frame = encode(message)
+        if not self._paused:
+            self._transport.write(frame)
+            return
+        if stream.n_waiting_bytes + len(frame) > MAX_WAITING_BYTES:
+            raise Overloaded(
+                f"expected at most {MAX_WAITING_BYTES} bytes waiting for the worker {self.name}, "
+                f"found {stream.n_waiting_bytes + len(frame)}"
+            )
+        stream.n_waiting_bytes += len(frame)
+        self._waiting.append((stream, frame))
+
+    def close(self) -> None:
+        """Close the socket: the worker ends by itself."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=SOCKET_BUFFER_BYTES)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        while self._waiting and not self._paused and self._transport is not None:
+            stream, frame = self._waiting.popleft()
+            stream.n_waiting_bytes -= len(frame)
+            self._transport.write(frame)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._frames.feed(data):
+                self._receive(decode_from_worker(body))
+        except FrameError as error:
+            log.error("worker %s: %s", self.name, error)
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set()
+        self.changed.set()
+        self._waiting.clear()
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.fail(WorkerLost(f"the worker {self.name} died; it is being restarted"))
+
+    def _receive(self, message: FromWorker) -> None:
+        match message:
+            case StreamEvent():
+                stream = self._streams.get(message.stream_id)
+                if stream is not None:
+                    self.hop_ms = 1000 * (self._clock() - message.sent_at)
+                    stream.deliver(message.event)
+            case StreamFailed():
+                stream = self._streams.pop(message.stream_id, None)
+                if stream is not None:
+                    error = BackendError if message.retryable else BackendRefused
+                    stream.fail(error(message.message))
+            case Heartbeat():
+                self._observe_load(message)
+                self.heartbeat = message
+                self.n_heartbeats += 1
+            case Loading():
+                self.loading = message.role
+                self.changed.set()
+            case Ready():
+                self.ready = message
+                self.changed.set()
+            case LoadFailed():
+                self.load_failure = message
+                self.changed.set()
+
+
+class WorkerStream(EventStream[EventT]):
+    """One stream of one worker process."""
+
+    def __init__(self, connection: WorkerConnection, stream_id: str) -> None:
+        super().__init__(stream_id)
+        self.n_waiting_bytes = 0
+        self._connection = connection
+        self._as_stream = cast("WorkerStream[object]", self)
+        connection.register(self._as_stream)
+
+    def send(self, message: ToWorker) -> None:
+        """Raises: Overloaded."""
+        if self.live:
+            self._connection.send(self._as_stream, message)
+
+    def _end(self) -> None:
+        """Have the worker forget this stream. Closing is never refused for lack of room."""
+        self._connection.forget(self._as_stream)
+        self.n_waiting_bytes = 0
+        self._connection.send(self._as_stream, Close(self.stream_id))
+
+
+class WorkerRecognizerStream(WorkerStream[RecognizerEvent]):
+    def feed(self, samples: bytes) -> None:
+        self.send(FeedAudio(self.stream_id, samples))
+
+    def flush(self) -> None:
+        self.send(Flush(self.stream_id))
+
+    def finalize(self) -> None:
+        self.send(Finalize(self.stream_id))
+
+    def set_options(self, options: RecognizerOptions) -> None:
+        self.send(SetOptions(self.stream_id, options))
+
+
+class WorkerBranch(WorkerStream[LanguageEvent]):
+    """The engine's draft of a turn is the reply to it, whatever happens on the way to `commit`:
+
+    what was said of a draft stays said, also where its KV had to make room meanwhile.
+    """
+
+    def __init__(self, connection: WorkerConnection, stream_id: str) -> None:
+        super().__init__(connection, stream_id)
+        self._drafted: tuple[tuple[ChatMessage, ...], GenerateParams] | None = None
+
+    def stage(self, stage_id: int, user_text: str) -> None:
+        self.send(Stage(self.stream_id, stage_id, user_text))
+
+    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+        self.send(Speculate(self.stream_id, draft, user_text, params))
+        self._drafted = (ChatMessage("user", user_text),), params
+
+    def stop_draft(self) -> None:
+        self.send(StopDraft(self.stream_id))
+
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+        self.send(Commit(self.stream_id, tail, params))
+        drafted, self._drafted = self._drafted, None
+        return drafted == (tail, params)
+
+
+class WorkerVoiceStream(WorkerStream[VoiceEvent]):
+    def feed(self, text: str) -> None:
+        self.send(FeedText(self.stream_id, text))
+
+    def finish(self) -> None:
+        self.send(FinishText(self.stream_id))
+
+
+class WorkerClient:
+    """One worker across its restarts; the supervisor says which process is the current one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connection: WorkerConnection | None = None
+        self._alive = asyncio.Event()
+        self._serial = itertools.count()
+
+    @property
+    def alive(self) -> bool:
+        return self.connection is not None and self.connection.alive
+
+    def attach(self, connection: WorkerConnection) -> None:
+        """New streams go to this process, which has said Ready."""
+        self.connection = connection
+        self._alive.set()
+
+    @property
+    def utilization(self) -> float:
+        """Share of its time that the process computes, 0 to 1; 0 while there is none."""
+        return self.connection.utilization if self.connection is not None else 0.0
+
+    def detach(self) -> None:
+        """The process is gone: new streams wait for the next one."""
+        self.connection = None
+        self._alive.clear()
+
+    def wire_id(self, stream_id: str) -> str:
+        return f"{stream_id}/{next(self._serial)}"
+
+    async def current(self) -> WorkerConnection:
+        """The process for a new stream. Raises: WorkerLost when none is ready in time."""
+        if not self.alive:
+            try:
+                async with asyncio.timeout(OPEN_WAIT_S):
+                    await self._alive.wait()
+            except TimeoutError:
+                pass
+        if self.connection is None or not self.connection.alive:
+            raise WorkerLost(f"the worker {self.name} is not ready; it is being restarted")
+        return self.connection
+
+
+class WorkerRecognizer:
+    """``Recognizer`` over a worker."""
+
+    def __init__(self, client: WorkerClient) -> None:
+        self._client = client
+
+    async def open(self, stream_id: str, options: RecognizerOptions) -> WorkerRecognizerStream:
+        connection = await self._client.current()
+        stream = WorkerRecognizerStream(connection, self._client.wire_id(stream_id))
+        stream.send(OpenRecognizer(stream.stream_id, options))
+        return stream
+
+
+class WorkerLanguageModel:
+    """``LanguageModel`` over a worker."""
+
+    def __init__(self, client: WorkerClient) -> None:
+        self._client = client
+
+    @property
+    def utilization(self) -> float:
+        return self._client.utilization
+
+    async def branch(
+        self,
+        branch_id: str,
+        history: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...] = (),
+        tenant: str = "",
+    ) -> WorkerBranch:
+        connection = await self._client.current()
+        stream = WorkerBranch(connection, self._client.wire_id(branch_id))
+        stream.send(OpenBranch(stream.stream_id, history, tools, tenant))
+        return stream
+
+
+class WorkerVoice:
+    """``Voice`` over a worker."""
+
+    def __init__(self, client: WorkerClient) -> None:
+        self._client = client
+        self._rate_hz = DEFAULT_VOICE_RATE_HZ
+
+    @property
+    def utilization(self) -> float:
+        return self._client.utilization
+
+    @property
+    def rate_hz(self) -> int:
+        connection = self._client.connection
+        if connection is not None and connection.ready is not None:
+            for role in connection.ready.roles:
+                if role.role == "voice":
+                    self._rate_hz = role.rate_hz
+        return self._rate_hz
+
+    async def open(self, stream_id: str, options: VoiceOptions) -> WorkerVoiceStream:
+        connection = await self._client.current()
+        stream = WorkerVoiceStream(connection, self._client.wire_id(stream_id))
+        stream.send(OpenVoice(stream.stream_id, options))
+        return stream

@@ -1,0 +1,298 @@
+"""Owns what travels between the gateway and a worker process: messages, framing, worker specs.
+
+Both ends speak msgpack tagged unions over one Unix socket, each message behind a 4-byte big-endian
+length; audio travels as raw bytes. Every message about a stream carries its ``stream_id``, which
+starts with the ids of the session and the turn it belongs to and is never used twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from voiceloop.backends import (
+    ChatMessage,
+    DraftCall,
+    DraftDelta,
+    DraftDone,
+    Generated,
+    GenerateParams,
+    Partial,
+    RecognizerOptions,
+    RoleName,
+    Speech,
+    SpeechEnd,
+    Staged,
+    TextDelta,
+    Tool,
+    ToolCall,
+    Transcript,
+    VoiceOptions,
+)
+
+LENGTH_BYTES = 4
+# Ten minutes of 16 kHz PCM16 (19.2 MB), the most a session may leave uncommitted, fit in one.
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+
+
+# --- what a worker is started with --------------------------------------------------------------
+
+
+class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One model a worker holds: ``factory`` is "module:callable", called with ``options``.
+
+    An empty factory takes the role's own (``role.FACTORIES``).
+    """
+
+    role: RoleName
+    options: dict[str, Any] = {}
+    factory: str = ""
+
+
+class WorkerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One worker process: the roles that share it, and its intra-op threads.
+
+    A worker that is silent for ``hung_after_s`` is killed: it must be longer than the longest step
+    of its models (a large model's first prefill on a CPU may take more than the default).
+    """
+
+    name: str
+    roles: tuple[RoleSpec, ...]
+    n_threads: int = 1
+    hung_after_s: float = 2.0
+
+
+# --- gateway -> worker --------------------------------------------------------------------------
+
+
+class OpenRecognizer(msgspec.Struct, frozen=True, tag="open_recognizer"):
+    stream_id: str
+    options: RecognizerOptions
+
+
+class FeedAudio(msgspec.Struct, frozen=True, tag="feed_audio"):
+    """PCM16 mono 16 kHz little-endian."""
+
+    stream_id: str
+    samples: bytes
+
+
+class Flush(msgspec.Struct, frozen=True, tag="flush"):
+    stream_id: str
+
+
+class Finalize(msgspec.Struct, frozen=True, tag="finalize"):
+    stream_id: str
+
+
+class SetOptions(msgspec.Struct, frozen=True, tag="set_options"):
+    stream_id: str
+    options: RecognizerOptions
+
+
+class OpenBranch(msgspec.Struct, frozen=True, tag="open_branch"):
+    stream_id: str
+    history: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...] = ()
+    tenant: str = ""
+
+
+class Stage(msgspec.Struct, frozen=True, tag="stage"):
+    stream_id: str
+    stage_id: int
+    user_text: str
+
+
+class Speculate(msgspec.Struct, frozen=True, tag="speculate"):
+    stream_id: str
+    draft: int
+    user_text: str
+    params: GenerateParams
+
+
+class StopDraft(msgspec.Struct, frozen=True, tag="stop_draft"):
+    stream_id: str
+
+
+class Commit(msgspec.Struct, frozen=True, tag="commit"):
+    stream_id: str
+    tail: tuple[ChatMessage, ...]
+    params: GenerateParams
+
+
+class OpenVoice(msgspec.Struct, frozen=True, tag="open_voice"):
+    stream_id: str
+    options: VoiceOptions
+
+
+class FeedText(msgspec.Struct, frozen=True, tag="feed_text"):
+    stream_id: str
+    text: str
+
+
+class FinishText(msgspec.Struct, frozen=True, tag="finish_text"):
+    stream_id: str
+
+
+class Close(msgspec.Struct, frozen=True, tag="close"):
+    """End a stream of any role; nothing more comes from it."""
+
+    stream_id: str
+
+
+ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
+ToEngine = OpenBranch | Stage | Speculate | StopDraft | Commit
+ToVoice = OpenVoice | FeedText | FinishText
+ToRole = ToRecognizer | ToEngine | ToVoice
+ToWorker = (
+    OpenRecognizer
+    | FeedAudio
+    | Flush
+    | Finalize
+    | SetOptions
+    | OpenBranch
+    | Stage
+    | Speculate
+    | StopDraft
+    | Commit
+    | OpenVoice
+    | FeedText
+    | FinishText
+    | Close
+)
+
+OPENING_ROLE: dict[type, RoleName] = {
+    OpenRecognizer: "recognizer",
+    OpenBranch: "engine",
+    OpenVoice: "voice",
+}
+
+
+# --- worker -> gateway --------------------------------------------------------------------------
+
+FromEngine = Staged | DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Generated
+StreamOutput = Partial | Transcript | FromEngine | Speech | SpeechEnd
+
+
+class StreamEvent(msgspec.Struct, frozen=True, tag="stream_event"):
+    """One event of one stream; ``sent_at`` is CLOCK_MONOTONIC seconds, shared by processes."""
+
+    stream_id: str
+    event: StreamOutput
+    sent_at: float = 0.0
+
+
+class StreamFailed(msgspec.Struct, frozen=True, tag="stream_failed"):
+    """This stream is over, others are not; retryable: a new stream may well succeed."""
+
+    stream_id: str
+    message: str
+    retryable: bool = True
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading"):
+    """A role is being imported, read and warmed."""
+
+    role: RoleName
+
+
+class RoleReady(msgspec.Struct, frozen=True):
+    """A loaded role: how long it took and what the gateway needs to know of it.
+
+    ``rate_hz`` is the voice's sample rate (0 elsewhere); ``detail`` is for a person to read.
+    """
+
+    role: RoleName
+    load_ms: float
+    warm_ms: float
+    rate_hz: int = 0
+    detail: str = ""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Every role is loaded and warm; streams may be opened."""
+
+    roles: tuple[RoleReady, ...]
+    rss_mb: float = 0.0
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
+    """A role cannot be loaded; the process ends. Restarting does not help."""
+
+    role: RoleName
+    message: str
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """The step loop turns: steps taken so far, time spent in them, streams now open."""
+
+    n_steps: int
+    busy_ms: float
+    n_streams: int
+    has_work: bool
+    sent_at: float = 0.0
+
+
+FromWorker = StreamEvent | StreamFailed | Loading | Ready | LoadFailed | Heartbeat
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+class FrameError(Exception):
+    """The other end sent something that is not in this protocol."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+
+
+def encode(message: ToWorker | FromWorker) -> bytes:
+    """One message with its length in front."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def decode_to_worker(body: bytes) -> ToWorker:
+    """Raises: FrameError."""
+    try:
+        return _to_worker.decode(body)
+    except msgspec.MsgspecError as error:
+        raise FrameError(f"expected a gateway message, found {error}") from error
+
+
+def decode_from_worker(body: bytes) -> FromWorker:
+    """Raises: FrameError."""
+    try:
+        return _from_worker.decode(body)
+    except msgspec.MsgspecError as error:
+        raise FrameError(f"expected a worker message, found {error}") from error
+
+
+class FrameReader:
+    """Cuts a byte stream into message bodies, however it is split on the way."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies completed by ``data``. Raises: FrameError on an impossible length."""
+        self._buffer += data
+        bodies: list[bytes] = []
+        start, end = 0, len(self._buffer)
+        while end - start >= LENGTH_BYTES:
+            n_bytes = int.from_bytes(self._buffer[start : start + LENGTH_BYTES], "big")
+            if n_bytes > MAX_MESSAGE_BYTES:
+                raise FrameError(
+                    f"expected a message of at most {MAX_MESSAGE_BYTES} bytes, found {n_bytes}"
+                )
+            body_start = start + LENGTH_BYTES
+            if end - body_start < n_bytes:
+                break
+            start = body_start + n_bytes
+            bodies.append(bytes(self._buffer[body_start:start]))
+        if start:
+            del self._buffer[:start]
+        return bodies

@@ -1,0 +1,88 @@
+"""Owns what ``worker.py`` asks of a role: the model of one kind behind messages.
+
+A role turns gateway messages into calls of a synchronous model and the model's events into worker
+messages. It is driven by one thread, and its calls return at once except ``step``, whose work is
+bounded. Roles are found by name, so that a worker imports only the models it holds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+from voiceloop.backends import RoleName
+from voiceloop.workers.messages import RoleSpec, StreamEvent, StreamFailed, ToRole
+
+FACTORIES: dict[RoleName, str] = {
+    "engine": "voiceloop.workers.language:load",
+    "recognizer": "voiceloop.workers.recognizer:load",
+    "voice": "voiceloop.workers.voice:load",
+}
+
+
+class StreamError(Exception):
+    """One stream is at fault; ``retryable``: a new stream may well succeed."""
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class RoleError(Exception):
+    """A role cannot be loaded: one sentence that names what was expected and what was found."""
+
+
+class Role(Protocol):
+    """One model of a worker."""
+
+    rate_hz: int
+    detail: str
+
+    def warm_up(self) -> None:
+        """Run the model once, so that the first caller does not pay for it."""
+
+    def receive(self, message: ToRole) -> None:
+        """Pass one message on. Raises: StreamError for the stream that the message names."""
+
+    def close(self, stream_id: str) -> None:
+        """Forget a stream; idempotent."""
+
+    def has_work(self) -> bool: ...
+
+    def step(
+        self, interrupted: Callable[[], bool] | None = None
+    ) -> Sequence[StreamEvent | StreamFailed]:
+        """Advance what is due by a bounded amount. What it raises ends the process.
+
+        interrupted: whether a commit has arrived since; work nobody waits for may give way to it.
+        """
+
+
+def load_role(spec: RoleSpec) -> Role:
+    """Import and call the role's factory. Raises: RoleError."""
+    name = spec.factory or FACTORIES[spec.role]
+    module_name, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise RoleError(
+            f"expected the factory {name!r} of the role {spec.role!r}, found: {error}"
+        ) from error
+    build = cast(Callable[..., Role], factory)
+    try:
+        return build(**spec.options)
+    except TypeError as error:
+        # An option the factory does not know is the configuration's fault, not a bug.
+        if "argument" not in str(error):
+            raise
+        raise RoleError(f"the role {spec.role!r} was given wrong options: {error}") from error
+
+
+def model_name(folder: str) -> str:
+    """What to call the model in a folder: its id, where the folder is a snapshot of the cache."""
+    path = Path(folder)
+    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
+        return path.parent.parent.name.removeprefix("models--").replace("--", "/")
+    return path.name

@@ -1,0 +1,337 @@
+"""Owns the worker processes: starts them side by side, watches their heartbeats, restarts them.
+
+    async with Supervisor(specs) as supervisor:      # every worker is ready, or it raises
+        recognizer = supervisor.recognizer()
+
+A worker says Ready once its models are loaded and warm. From then on its step loop must be heard
+from: one that is silent for two seconds (``hung_after_s``) of its own doing hangs and is killed;
+what it waited for a processor of a busy machine does not count. A worker that dies is started anew
+with a growing pause; its streams have raised ``WorkerLost``, and new ones go to its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from types import TracebackType
+
+import msgspec
+
+from voiceloop.backends import RoleName
+from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
+from voiceloop.workers.client import (
+    WorkerClient,
+    WorkerConnection,
+    WorkerLanguageModel,
+    WorkerRecognizer,
+    WorkerVoice,
+)
+from voiceloop.workers.heartbeat import WorkerSilence, cpu_waits, peak_memory_mb
+from voiceloop.workers.messages import WorkerSpec
+
+log = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 0.25
+# A worker may load for as long as its disk and its share of the processors make it: it hangs once
+# it has come no further for this long of its own doing. Where the system does not tell how much
+# memory it fills, an 8B model must be read from a cold disk within this.
+LOAD_SILENCE_S = 300.0
+CLOSE_DEADLINE_S = 2.0
+RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEADY_AFTER_S = 30.0  # a worker up for this long has recovered: the next pause is short again
+
+
+class RoleState(msgspec.Struct, frozen=True):
+    """One role as /readyz and ``doctor`` tell it."""
+
+    role: RoleName
+    worker: str
+    ready: bool
+    state: str  # "starting", "loading", "ready", "restarting", "stopped"
+    n_restarts: int
+    load_ms: float = 0.0
+    hop_ms: float = 0.0  # the last event's way from the worker's step to this process
+    detail: str = ""
+
+
+Progress = Callable[[RoleState], None]
+
+
+class WorkerProcess:
+    """One worker across its restarts. ``run`` lasts until it is cancelled."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        clock: Callable[[], float] = monotonic,
+        on_progress: Progress | None = None,
+        environ: dict[str, str] | None = None,
+        cpu_waits: Callable[[int], Mapping[int, float]] = cpu_waits,
+        peak_memory_mb: Callable[[int], int] = peak_memory_mb,
+    ) -> None:
+        self.spec = spec
+        self.client = WorkerClient(spec.name)
+        self.process: asyncio.subprocess.Process | None = None
+        self.state = "starting"
+        self.n_restarts = 0
+        self.connection: WorkerConnection | None = None
+        self._clock = clock
+        self._on_progress = on_progress
+        self._environ = environ
+        self._cpu_waits = cpu_waits
+        self._peak_memory_mb = peak_memory_mb
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process is not None else None
+
+    async def start(self) -> None:
+        """Spawn the process and wait until it is ready.
+
+        Raises:
+            BackendRefused: a role cannot be loaded; the message is the worker's own.
+            WorkerLost: the process ended, or hung while loading.
+        """
+        self._set_state("loading")
+        connection = await self._spawn()
+        try:
+            await self._wait_ready(connection)
+        except BaseException:
+            await self.end(at_once=True)
+            raise
+        self.client.attach(connection)
+        self._set_state("ready")
+
+    async def run(self) -> None:
+        """Watch the started process and replace it whenever it ends, until cancelled."""
+        n_failures = 0
+        while True:
+            started = self._clock()
+            await self._watch()
+            if self._clock() - started > STEADY_AFTER_S:
+                n_failures = 0
+            while True:
+                self._set_state("restarting")
+                self.n_restarts += 1
+                await asyncio.sleep(RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)])
+                n_failures += 1
+                try:
+                    await self.start()
+                except (BackendRefused, WorkerLost) as error:
+                    log.error("worker %s did not come back: %s", self.spec.name, error)
+                    continue
+                break
+
+    async def end(self, *, at_once: bool = False) -> None:
+        """Close the socket, upon which a healthy worker ends; kill it if it does not."""
+        self.client.detach()
+        if self.connection is not None:
+            self.connection.close()
+        process = self.process
+        if process is None:
+            return
+        if at_once:
+            _kill(process)
+        try:
+            async with asyncio.timeout(CLOSE_DEADLINE_S):
+                await process.wait()
+        except TimeoutError:
+            _kill(process)
+            await process.wait()
+        self._set_state("stopped")
+
+    def states(self) -> list[RoleState]:
+        ready = self.connection.ready if self.connection is not None else None
+        loaded = {role.role: role for role in ready.roles} if ready is not None else {}
+        return [
+            RoleState(
+                role=spec.role,
+                worker=self.spec.name,
+                ready=self.client.alive,
+                state=self.state,
+                n_restarts=self.n_restarts,
+                load_ms=loaded[spec.role].load_ms if spec.role in loaded else 0.0,
+                hop_ms=self.connection.hop_ms if self.connection is not None else 0.0,
+                detail=loaded[spec.role].detail if spec.role in loaded else "",
+            )
+            for spec in self.spec.roles
+        ]
+
+    async def _spawn(self) -> WorkerConnection:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = WorkerConnection(self.spec.name, self._clock)
+        with theirs:
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)
+            self.connection = connection
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # a folder called engine/ or audio/ where the user stands must not win
+                "-m",
+                "voiceloop.workers.worker",
+                f"--fd={theirs.fileno()}",
+                f"--spec-json={msgspec.json.encode(self.spec).decode()}",
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                # A signal to the whole group is ours to answer: its calls are to end first.
+                start_new_session=True,
+                env=None if self._environ is None else {**os.environ, **self._environ},
+            )
+        return connection
+
+    async def _wait_ready(self, connection: WorkerConnection) -> None:
+        """Return once it says Ready. What it says, and the memory it fills, is its progress."""
+        assert self.process is not None
+        pid, n_said = self.process.pid, 0
+        silence = WorkerSilence(WATCH_EVERY_S, self._clock(), 0, lambda: self._cpu_waits(pid))
+        while connection.ready is None:
+            try:
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await connection.changed.wait()
+            except TimeoutError:
+                progress = n_said + self._peak_memory_mb(pid)
+                silence.observe(self._clock(), progress)
+                if silence.own_s < LOAD_SILENCE_S:
+                    continue
+                raise WorkerLost(
+                    f"expected the worker {self.spec.name} to go on loading, found it "
+                    f"{silence.own_s:.0f} s without progress in {connection.loading or 'itself'}"
+                ) from None
+            connection.changed.clear()
+            n_said += 1
+            if connection.load_failure is not None:
+                raise BackendRefused(connection.load_failure.message)
+            if connection.lost.is_set():
+                code = await self.process.wait()
+                raise WorkerLost(
+                    f"the worker {self.spec.name} ended with exit code {code} while loading "
+                    f"{connection.loading or 'itself'}; its own words are above"
+                )
+            self._set_state(self.state)
+
+    async def _watch(self) -> None:
+        """Return once the process has ended, by itself or because it was silent too long."""
+        connection, process = self.connection, self.process
+        assert connection is not None and process is not None
+        silence = WorkerSilence(
+            WATCH_EVERY_S,
+            self._clock(),
+            connection.n_heartbeats,
+            lambda: self._cpu_waits(process.pid),
+        )
+        while not connection.lost.is_set() and silence.own_s < self.spec.hung_after_s:
+            try:
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await connection.lost.wait()
+            except TimeoutError:
+                pass
+            silence.observe(self._clock(), connection.n_heartbeats)
+        if not connection.lost.is_set():
+            name, silent_s = self.spec.name, silence.own_s
+            log.error("worker %s was silent for %.1f s and is killed", name, silent_s)
+        # One that hung up is about to end by itself: to kill it meanwhile would race for its code.
+        await self.end(at_once=not connection.lost.is_set())
+        code = process.returncode
+        log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)
+
+    def _set_state(self, state: str) -> None:
+        self.state = state
+        if self._on_progress is not None:
+            for role in self.states():
+                self._on_progress(role)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    try:
+        process.kill()
+    except ProcessLookupError:
+        pass  # it has ended by itself
+
+
+class Supervisor:
+    """The workers of one server; enter it to start them, leave it to end them."""
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        *,
+        clock: Callable[[], float] = monotonic,
+        on_progress: Progress | None = None,
+        environ: dict[str, str] | None = None,
+    ) -> None:
+        self.workers = tuple(
+            WorkerProcess(spec, clock=clock, on_progress=on_progress, environ=environ)
+            for spec in specs
+        )
+        self._of_role: dict[RoleName, WorkerProcess] = {}
+        for worker in self.workers:
+            for role in worker.spec.roles:
+                if role.role in self._of_role:
+                    raise ConfigError(f"expected one worker with the role {role.role}, found two")
+                self._of_role[role.role] = worker
+        self._watches: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Supervisor:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start every worker, side by side. Raises: BackendRefused or WorkerLost of the first."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in self.workers:
+                    group.create_task(worker.start())
+        except BaseExceptionGroup as errors:
+            await self.close()
+            raise errors.exceptions[0] from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        for worker in self.workers:
+            name = f"worker {worker.spec.name}"
+            self._watches.append(asyncio.create_task(worker.run(), name=name))
+
+    async def close(self) -> None:
+        """End every worker; idempotent."""
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.cancel()
+        for outcome in await asyncio.gather(*watches, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("the watch of a worker ended badly", exc_info=outcome)
+        await asyncio.gather(*(worker.end() for worker in self.workers))
+
+    def ready(self) -> bool:
+        """Whether every role can take a new stream now."""
+        return all(worker.client.alive for worker in self.workers)
+
+    def states(self) -> list[RoleState]:
+        return [state for worker in self.workers for state in worker.states()]
+
+    def recognizer(self) -> WorkerRecognizer:
+        return WorkerRecognizer(self._client("recognizer"))
+
+    def language_model(self) -> WorkerLanguageModel:
+        return WorkerLanguageModel(self._client("engine"))
+
+    def voice(self) -> WorkerVoice:
+        return WorkerVoice(self._client("voice"))
+
+    def _client(self, role: RoleName) -> WorkerClient:
+        worker = self._of_role.get(role)
+        if worker is None:
+            raise ConfigError(f"expected a worker with the role {role}, found none")
+        return worker.client

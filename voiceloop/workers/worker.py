@@ -1,0 +1,256 @@
+"""The worker process: one synchronous loop that steps the models of its roles.
+
+It sleeps on its socket when nothing is due, passes each message to the role that owns the stream,
+steps every role that has work, writes the events at once, and emits the heartbeat from this very
+loop, so that a model that hangs is a heartbeat that stops. In the middle of a step a role may ask
+whether a commit has arrived, and give up for it what nobody waits for. An error of one stream fails
+that stream; anything else ends the process and the supervisor starts another. The worker ends when
+the gateway's end of the socket closes or its parent dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import monotonic
+
+import msgspec
+
+from voiceloop.backends import RoleName
+from voiceloop.workers.messages import (
+    OPENING_ROLE,
+    Close,
+    Commit,
+    FrameReader,
+    FromWorker,
+    Heartbeat,
+    LoadFailed,
+    Loading,
+    Ready,
+    RoleReady,
+    StreamEvent,
+    StreamFailed,
+    ToWorker,
+    WorkerSpec,
+    decode_to_worker,
+    encode,
+)
+from voiceloop.workers.role import Role, RoleError, StreamError, load_role
+
+HEARTBEAT_S = 0.25  # eight of them fit in the 2 s after which the supervisor calls it hung
+READ_BYTES = 256 * 1024
+MAX_READ_AHEAD = 1024  # messages taken in within a step; beyond that they stay on the socket
+# The gateway always reads; when it has not for this long it is gone or stuck, and so is the call.
+SEND_TIMEOUT_S = 10.0
+
+EXIT_LOAD_FAILED = 3
+
+
+class Worker:
+    """The loop over one socket. ``run`` returns when the gateway has gone."""
+
+    def __init__(
+        self, connection: socket.socket, spec: WorkerSpec, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._connection = connection
+        self._connection.settimeout(SEND_TIMEOUT_S)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._spec = spec
+        self._clock = clock
+        self._frames = FrameReader()
+        self._inbox = deque[ToWorker]()  # arrived, not yet passed on; read anew before every step
+        self._roles: dict[RoleName, Role] = {}
+        self._streams: dict[str, Role] = {}
+        self._n_steps = 0
+        self._busy_s = 0.0
+        self._next_heartbeat = 0.0
+
+    def load(self) -> None:
+        """Import, read and warm every role, then say Ready. Raises: RoleError after LoadFailed."""
+        ready: list[RoleReady] = []
+        for spec in self._spec.roles:
+            self._send([Loading(spec.role)])
+            started = self._clock()
+            try:
+                role = load_role(spec)
+                loaded = self._clock()
+                role.warm_up()
+            except RoleError as error:
+                self._send([LoadFailed(spec.role, str(error))])
+                raise
+            self._roles[spec.role] = role
+            ready.append(
+                RoleReady(
+                    role=spec.role,
+                    load_ms=1000 * (loaded - started),
+                    warm_ms=1000 * (self._clock() - loaded),
+                    rate_hz=role.rate_hz,
+                    detail=role.detail,
+                )
+            )
+        # What was built while loading lives as long as the process: keep the collector off it.
+        gc.collect()
+        gc.freeze()
+        self._send([Ready(tuple(ready), rss_mb=resident_mb())])
+
+    def run(self) -> None:
+        """Step until the gateway closes its end."""
+        try:
+            self._loop()
+        except ConnectionError:
+            return  # it closed while something was being sent
+
+    def _loop(self) -> None:
+        while True:
+            has_work = any(role.has_work() for role in self._roles.values())
+            self._beat(has_work)
+            # What arrived within the last step is no longer on the socket to wake anybody.
+            is_due = has_work or bool(self._inbox)
+            wait_s = 0.0 if is_due else max(0.0, self._next_heartbeat - self._clock())
+            if self._poll.poll(1000 * wait_s) and not self._read():
+                return
+            for role in self._roles.values():
+                self._pass_on()
+                if role.has_work():
+                    self._step(role)
+
+    def _pass_on(self) -> None:
+        while self._inbox:
+            self._receive(self._inbox.popleft())
+            self._beat(has_work=True)  # forty streams opened at once are work, not a hang
+
+    def _step(self, role: Role) -> None:
+        started = self._clock()
+        events = role.step(self._commit_waits)
+        now = self._clock()
+        self._n_steps += 1
+        self._busy_s += now - started
+        outgoing: list[FromWorker] = []
+        for event in events:
+            if event.stream_id not in self._streams:
+                continue  # closed while its step was under way
+            if isinstance(event, StreamFailed):
+                outgoing.append(event)
+                self._forget(event.stream_id)
+            else:
+                outgoing.append(StreamEvent(event.stream_id, event.event, sent_at=now))
+        if outgoing:
+            self._send(outgoing)
+
+    def _read(self) -> bool:
+        """Receive what has arrived; False once the gateway has closed its end."""
+        try:
+            data = self._connection.recv(READ_BYTES)
+        except ConnectionError:
+            return False
+        self._inbox += (decode_to_worker(body) for body in self._frames.feed(data))
+        return bool(data)
+
+    def _commit_waits(self) -> bool:
+        """Whether a reply is asked for that was not when the step began."""
+        if len(self._inbox) < MAX_READ_AHEAD and self._poll.poll(0):
+            self._read()  # a closed end is seen again before the next step
+        return any(isinstance(m, Commit) and not m.params.is_batch for m in self._inbox)
+
+    def _receive(self, message: ToWorker) -> None:
+        if isinstance(message, Close):
+            self._forget(message.stream_id)
+            return
+        opened = OPENING_ROLE.get(type(message))
+        if opened is not None:
+            if opened not in self._roles:
+                text = f"expected a role of this worker ({', '.join(self._roles)}), found {opened}"
+                self._send([StreamFailed(message.stream_id, text, retryable=False)])
+                return
+            self._streams[message.stream_id] = self._roles[opened]
+        role = self._streams.get(message.stream_id)
+        if role is None:
+            return  # sent before the gateway learned that this stream had failed
+        try:
+            role.receive(message)
+        except StreamError as error:
+            self._send([StreamFailed(message.stream_id, str(error), error.retryable)])
+            self._forget(message.stream_id)
+
+    def _forget(self, stream_id: str) -> None:
+        role = self._streams.pop(stream_id, None)
+        if role is not None:
+            role.close(stream_id)
+
+    def _beat(self, has_work: bool) -> None:
+        now = self._clock()
+        if now < self._next_heartbeat:
+            return
+        self._next_heartbeat = now + HEARTBEAT_S
+        busy_ms = 1000 * self._busy_s
+        self._send([Heartbeat(self._n_steps, busy_ms, len(self._streams), has_work, sent_at=now)])
+
+    def _send(self, messages: Iterable[FromWorker]) -> None:
+        self._connection.sendall(b"".join(encode(message) for message in messages))
+
+
+def resident_mb() -> float:
+    """Resident memory of this process; 0 where /proc is absent."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            n_pages = int(statm.read().split()[1])
+    except OSError:
+        return 0.0
+    return n_pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process with its parent; elsewhere than Linux the socket does."""
+    if not sys.platform.startswith("linux"):
+        return
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def limit_threads(n_threads: int) -> None:
+    """Set the thread counts that numeric libraries read when they are first imported.
+
+    Waiting threads sleep instead of spinning: on two cores a spinning pool starves the gateway.
+    """
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(n_threads)
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    os.environ["KMP_BLOCKTIME"] = "0"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="voiceloop.workers.worker", description="Holds models for a VoiceLoop gateway."
+    )
+    parser.add_argument("--fd", type=int, required=True, help="an inherited, connected socket")
+    parser.add_argument("--spec-json", required=True, help="the worker's roles as JSON")
+    options = parser.parse_args(arguments)
+    spec = msgspec.json.decode(options.spec_json, type=WorkerSpec)
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's; it closes the socket
+    limit_threads(spec.n_threads)
+    with socket.socket(fileno=options.fd) as connection:
+        worker = Worker(connection, spec)
+        try:
+            worker.load()
+            worker.run()
+        except RoleError as error:
+            print(f"worker {spec.name}: {error}", file=sys.stderr)
+            return EXIT_LOAD_FAILED
+        except ConnectionError:
+            return 0  # the gateway went away while the models were being loaded
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
