@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from voiceloop.backends import (
     Backends,
     ChatMessage,
-    DraftCall,
-    DraftDelta,
-    DraftDone,
     Generated,
     GenerateParams,
     LanguageEvent,
     Partial,
+    PreemptiveCall,
+    PreemptiveDelta,
+    PreemptiveDone,
     RecognizerEvent,
     RecognizerOptions,
     Speech,
@@ -294,9 +294,11 @@ class FakeBranch:
         reply = self._owner.reply_to(messages, len(self._owner.prompts))
         now_s = asyncio.get_running_loop().time()
         made = self._draft = Draft(draft, user_text, reply, now_s)
-        events: list[LanguageEvent] = [DraftDelta(draft, piece) for piece in _tokens(reply.text)]
-        events += [DraftCall(draft, call.name, call.arguments) for call in reply.tool_calls]
-        events.append(DraftDone(draft, "stop"))
+        events: list[LanguageEvent] = [
+            PreemptiveDelta(draft, piece) for piece in _tokens(reply.text)
+        ]
+        events += [PreemptiveCall(draft, call.name, call.arguments) for call in reply.tool_calls]
+        events.append(PreemptiveDone(draft, "stop"))
         made.events.extend(events)
         for index in range(len(events)):
             delay_ms = self._owner.ttft_ms + index * self._owner.ms_per_token
@@ -306,12 +308,12 @@ class FakeBranch:
     def _deliver(self, draft: Draft) -> None:
         """The next event: timers that are due together fire in any order."""
         event = draft.events.popleft()
-        draft.n_made += isinstance(event, DraftDelta)
+        draft.n_made += isinstance(event, PreemptiveDelta)
         self._pipe.put(event)
 
     def stop_draft(self) -> None:
         if self._draft is not None and self._owner.loses_drafts and self._draft.events:
-            self._pipe.put(DraftDone(self._draft.number, "lost"))
+            self._pipe.put(PreemptiveDone(self._draft.number, "lost"))
             self._drop_draft()
         else:
             self._stop_draft()

@@ -167,14 +167,14 @@ class Staged(msgspec.Struct, frozen=True, tag="staged"):
     p_end_of_turn: float | None
 
 
-class DraftDelta(msgspec.Struct, frozen=True, tag="draft_delta"):
+class PreemptiveDelta(msgspec.Struct, frozen=True, tag="draft_delta"):
     """Text of a reply that nobody has asked for yet."""
 
     draft: int
     text: str
 
 
-class DraftCall(msgspec.Struct, frozen=True, tag="draft_call"):
+class PreemptiveCall(msgspec.Struct, frozen=True, tag="draft_call"):
     """A call that a drafted reply would make."""
 
     draft: int
@@ -182,7 +182,7 @@ class DraftCall(msgspec.Struct, frozen=True, tag="draft_call"):
     arguments: str
 
 
-class DraftDone(msgspec.Struct, frozen=True, tag="draft_done"):
+class PreemptiveDone(msgspec.Struct, frozen=True, tag="draft_done"):
     """The draft is as long as it gets.
 
     It is whole (``stop``, ``length``), stopped (``cancelled``), or ``lost``: given up for want of
@@ -235,7 +235,9 @@ class Generated(msgspec.Struct, frozen=True, tag="generated"):
     usage: Usage
 
 
-LanguageEvent = Staged | DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Generated
+LanguageEvent = (
+    Staged | PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Generated
+)
 
 
 class Branch(Protocol):
@@ -245,7 +247,7 @@ class Branch(Protocol):
         """Prefill the history and the open user turn so far; revises what was staged before."""
 
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
-        """Draft the reply to this user turn, when nothing else is due: DraftDelta ... DraftDone.
+        """Draft the reply to this user turn, when nothing else is due: PreemptiveDelta ... PreemptiveDone.
 
         A later number replaces the draft before it. A ``commit`` of the same turn takes it over
         and sends its text anew; one of another turn keeps what still stands.
@@ -257,7 +259,7 @@ class Branch(Protocol):
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         """Append ``tail`` to the history and reply: TextDelta / ToolCall ..., then Generated.
 
-        Returns True as a promise: the reply begins with every DraftDelta of the newest draft.
+        Returns True as a promise: the reply begins with every PreemptiveDelta of the newest draft.
         After Generated a further ``commit`` continues (tool results): its tail follows the reply.
         """
 

@@ -128,7 +128,7 @@ class Metrics:
             registry=self.registry,
         )
         self.turns = Counter(
-            "voiceloop_turns", "Turns by how they ended.", ["outcome"], registry=self.registry
+            "voiceloop_turns", "Replies by how they ended.", ["outcome"], registry=self.registry
         )
         self.barge_ins = Counter(
             "voiceloop_barge_ins",

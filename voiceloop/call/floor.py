@@ -11,15 +11,15 @@ import asyncio
 
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.interruption import Interruption
-from voiceloop.call.replies import Turns
+from voiceloop.call.replies import Replies
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError
-from voiceloop.listening.events import Activity, Awaited, TurnInput
+from voiceloop.listening.events import Activity, Awaited, UserTurn
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import ServerVad, SessionSettings
-from voiceloop.reply.context import Services
-from voiceloop.reply.reply import Turn
+from voiceloop.reply.context import ReplyContext
+from voiceloop.reply.reply import Reply
 from voiceloop.telemetry import Metrics, TurnTimeline
 
 
@@ -28,17 +28,17 @@ class Floor:
 
     def __init__(
         self,
-        services: Services,
+        context: ReplyContext,
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
         ahead: Ahead,
     ) -> None:
-        self._services = services
-        self._protocol = services.protocol
-        self._agent = services.agent
+        self._context = context
+        self._protocol = context.protocol
+        self._agent = context.agent
         self._metrics = metrics
-        self._interruption = Interruption(services.agent.barge_in, metrics, services.clock)
-        self._turns = Turns(services, metrics, tasks, ahead, self._settle)
+        self._interruption = Interruption(context.agent.barge_in, metrics, context.clock)
+        self._turns = Replies(context, metrics, tasks, ahead, self._settle)
         self._reads_p_end = ahead.p_end
         self._activity: Activity | None = None
         self._caller_open = False  # the wire has heard that the caller speaks
@@ -47,17 +47,17 @@ class Floor:
         self._idleness = Idleness(self._prompt_idle_caller)
         self._awaited: dict[int, Awaited] = {}
         self._deferred: list[ResponseHandle] = []  # asked for before the words were known
-        self._owed: TurnInput | None = None
+        self._owed: UserTurn | None = None
         self.listener: Listener  # set by the session right after: they know each other
 
     # --- state ---
 
-    def turn_of(self, response_id: str) -> Turn | None:
+    def turn_of(self, response_id: str) -> Reply | None:
         """The turn that answers in this response."""
         return self._turns.of(response_id)
 
     @property
-    def _turn(self) -> Turn | None:
+    def _turn(self) -> Reply | None:
         """The turn in the conversation."""
         return self._turns.current
 
@@ -116,12 +116,12 @@ class Floor:
 
     def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
         if self._caller_open or self._settings.turn_detection is None:
-            self._services.anticipation.observe_words(stable, unstable, full=full)
+            self._context.anticipation.observe_words(stable, unstable, full=full)
             if self._caller_open:
                 if stable:
                     self._turns.drop_suspended()
                 self._protocol.partial(self._item_id, " ".join(stable), " ".join(unstable))
-                self._services.on_output()
+                self._context.on_output()
         elif self._activity is not None and self.listener.in_speech:
             self._interruption.observe_words(stable + unstable)
             self.on_activity(self._activity)
@@ -150,7 +150,7 @@ class Floor:
         respond = detection is not None and detection.create_response
         respond = respond and self._settings.type == "realtime"
         self._awaited[segment] = Awaited(item_id, respond)
-        self._services.on_output()
+        self._context.on_output()
         return True
 
     def _takes_floor_late(self, hypothesis: tuple[str, ...]) -> bool:
@@ -162,7 +162,7 @@ class Floor:
         self._let_agent_go_on()
         return False
 
-    def on_turn(self, turn: TurnInput) -> None:
+    def on_turn(self, turn: UserTurn) -> None:
         awaited = self._awaited.pop(turn.segment, None)
         if awaited is None:
             return
@@ -180,7 +180,7 @@ class Floor:
                 self._owed = turn
         self._settle()
 
-    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None:
+    def on_turn_failed(self, turn: UserTurn, error: BackendError) -> None:
         awaited = self._awaited.pop(turn.segment, None)
         if awaited is None:
             return
@@ -213,13 +213,13 @@ class Floor:
             self._turns.forget_ahead()
 
     def _caller_begins(
-        self, activity: Activity, interrupts: Turn | None = None, *, retracts: bool = False
+        self, activity: Activity, interrupts: Reply | None = None, *, retracts: bool = False
     ) -> None:
         """The caller has the floor. The wire hears of it before anything else.
 
         retracts: the caller had not finished: what was said of the answer counts as never said.
         """
-        heard_ms = interrupts.utterance.item_heard_ms if interrupts and not retracts else None
+        heard_ms = interrupts.speech.item_heard_ms if interrupts and not retracts else None
         if interrupts is not None:
             interrupts.playout.hold()  # fades out, unless it was silent already
         self._caller_open = True
@@ -234,12 +234,12 @@ class Floor:
         self._turns.drafts.reset()
         self._idleness.stop()
         self._anticipate()
-        self._services.on_output()
+        self._context.on_output()
 
     def _anticipate(self) -> None:
         history = self._protocol.conversation.messages(self._settings.instructions)
         self.listener.observe_history(history)
-        self._services.anticipation.open(history, self._settings.tools)
+        self._context.anticipation.open(history, self._settings.tools)
 
     # --- the agent ---
 
@@ -264,7 +264,7 @@ class Floor:
         elif self._turns.suspended is not None and not is_taken:  # what stopped it was no word
             self._turns.take_up()
         self._observe_idleness()
-        self._services.on_output()
+        self._context.on_output()
 
     def _observe_idleness(self) -> None:
         detection = self._settings.turn_detection
@@ -287,7 +287,7 @@ class Floor:
     def _speak_first(self, fixed_text: str | None = None) -> None:
         """A reply that answers no turn of the caller."""
         self._begin_turn(self._protocol.open_response(), fixed_text)
-        self._services.on_output()
+        self._context.on_output()
 
     def _begin_turn(self, response: ResponseHandle, fixed_text: str | None = None) -> None:
         self._turns.begin(response, TurnTimeline(response.id), fixed_text)
@@ -297,7 +297,7 @@ class Floor:
     # --- the client's commands ---
 
     def hear(self, samples: bytes) -> None:
-        if self._settings.turn_detection is None and not self._services.anticipation.is_open:
+        if self._settings.turn_detection is None and not self._context.anticipation.is_open:
             self._anticipate()
         self.listener.feed(samples)
 
@@ -333,7 +333,7 @@ class Floor:
         """None: whichever was cut short and may go on."""
         suspended = self._turns.suspended
         if response_id is not None and (turn := self.turn_of(response_id)) is not None:
-            self._turns.stop(turn, turn.utterance.item_heard_ms)
+            self._turns.stop(turn, turn.speech.item_heard_ms)
             if turn is self._turn:
                 self._interruption.reset()
         elif suspended is not None and response_id in (None, suspended.response.id):

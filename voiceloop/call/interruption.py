@@ -11,7 +11,7 @@ from collections.abc import Callable
 from voiceloop.agent import BargeIn
 from voiceloop.call.barge_in import Action, BargeInJudge
 from voiceloop.listening.events import Activity
-from voiceloop.reply.reply import Turn
+from voiceloop.reply.reply import Reply
 from voiceloop.telemetry import Metrics
 
 REPLY_ENDS_SOON_MS = 600.0  # a "yeah" this close to the end answers the agent's question
@@ -29,7 +29,7 @@ class Interruption:
         """Whose sound it was is settled, or it is over."""
         self._judge.reset()
 
-    def suspect(self, turn: Turn, lasting_ms: float | None) -> None:
+    def suspect(self, turn: Reply, lasting_ms: float | None) -> None:
         """One loud window, too short to judge: send no further ahead than must be.
 
         Where its sound has lasted long enough by itself, it is heard by now that it is noticed.
@@ -50,9 +50,9 @@ class Interruption:
     def observe_words(self, words: tuple[str, ...]) -> None:
         self._judge.observe_words(words)
 
-    def judge(self, activity: Activity, turn: Turn) -> Action | None:
+    def judge(self, activity: Activity, turn: Reply) -> Action | None:
         """What the sound comes to now; all but a "stop" is done already."""
-        self._judge.observe_agent(turn.utterance.text.said_lately)
+        self._judge.observe_agent(turn.speech.text.said_lately)
         action = self._judge.judge(
             activity.speech_ms,
             activity.silence_ms,
@@ -74,7 +74,7 @@ class Interruption:
                 turn.playout.resume()
         return action
 
-    def takes_back(self, activity: Activity, turn: Turn) -> bool:
+    def takes_back(self, activity: Activity, turn: Reply) -> bool:
         """The caller had not finished: the answer, held in its first moment, is not wanted yet."""
         is_fresh = turn.is_fresh(activity.onset_arrival_s)
         return is_fresh and self._judge.is_held_by_voice(activity.speech_ms)
@@ -84,7 +84,7 @@ class Interruption:
         """The sound took the floor by what it said, not by how long it went on."""
         return self._judge.by_words
 
-    def takes_floor(self, words: tuple[str, ...], activity: Activity, turn: Turn) -> bool:
+    def takes_floor(self, words: tuple[str, ...], activity: Activity, turn: Reply) -> bool:
         """The sound is over before the judge was sure: its words decide."""
         self._judge.observe_words(words)
         if not words or not self._judge.options.enabled:
@@ -94,10 +94,10 @@ class Interruption:
         )
 
 
-def _hold(turn: Turn) -> None:
+def _hold(turn: Reply) -> None:
     turn.playout.duck()  # where it was not ducked before, the fade is as quick
     turn.playout.hold()
 
 
-def _ends_soon(turn: Turn) -> bool:
+def _ends_soon(turn: Reply) -> bool:
     return turn.remaining_ms is not None and turn.remaining_ms < REPLY_ENDS_SOON_MS

@@ -12,38 +12,38 @@ from collections.abc import Callable
 
 from voiceloop.config import Ahead
 from voiceloop.errors import InternalError, VoiceLoopError
-from voiceloop.listening.events import TurnInput
+from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
-from voiceloop.reply.context import Services
+from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import plan_of_response
-from voiceloop.reply.preemptive import Drafts
-from voiceloop.reply.reply import Turn
+from voiceloop.reply.preemptive import PreemptiveReplies
+from voiceloop.reply.reply import Reply
 from voiceloop.telemetry import Metrics, TurnTimeline, anticipation_facts
 
 log = logging.getLogger(__name__)
 
 
-class Turns:
+class Replies:
     """`on_done` is called when one of them is over."""
 
     def __init__(
         self,
-        services: Services,
+        context: ReplyContext,
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
         ahead: Ahead,
         on_done: Callable[[], None],
     ) -> None:
-        self.drafts = Drafts(services, metrics, tasks, ahead)
-        self.current: Turn | None = None
-        self.suspended: Turn | None = None
-        self._services = services
+        self.drafts = PreemptiveReplies(context, metrics, tasks, ahead)
+        self.current: Reply | None = None
+        self.suspended: Reply | None = None
+        self._context = context
         self._metrics = metrics
         self._tasks = tasks
         self._on_done = on_done
-        self._beside: dict[str, Turn] = {}
+        self._beside: dict[str, Reply] = {}
 
-    def of(self, response_id: str) -> Turn | None:
+    def of(self, response_id: str) -> Reply | None:
         """The turn that answers in this response."""
         turns = (turn for turn in (self.current, *self._beside.values()) if turn is not None)
         return next((turn for turn in turns if turn.response.id == response_id), None)
@@ -55,14 +55,14 @@ class Turns:
         response: ResponseHandle,
         timeline: TurnTimeline,
         fixed_text: str | None = None,
-        answers: TurnInput | None = None,
+        answers: UserTurn | None = None,
         failure: VoiceLoopError | None = None,
     ) -> None:
         """failure: why there will be no reply; the fallback is said, or `fixed_text` before it."""
         before = self.current if not response.is_out_of_band else None
-        turn = Turn(
-            self._services,
-            plan_of_response(response, self._services.agent),
+        turn = Reply(
+            self._context,
+            plan_of_response(response, self._context.agent),
             timeline,
             fixed_text=fixed_text,
             failure=failure,
@@ -76,15 +76,15 @@ class Turns:
             self._speaks(turn)
         turn.release(response).start(self._tasks, self._done)
 
-    def answer(self, response: ResponseHandle, owed: TurnInput) -> None:
+    def answer(self, response: ResponseHandle, owed: UserTurn) -> None:
         """Release the draft where it is what is asked for, else begin from here."""
-        crisis = self._services.agent.crisis
+        crisis = self._context.agent.crisis
         whole = [m.content for m in response.messages()[-1:] if m.role == "user"]  # of all pieces
         if any(crisis.answers(said) for said in (owed.text, *whole)):
             self.forget_ahead()
             self.begin(response, owed.timeline, crisis.answer, answers=owed)
             return
-        plan = plan_of_response(response, self._services.agent)
+        plan = plan_of_response(response, self._context.agent)
         draft = self.drafts.take(response, plan, owed)
         if draft is None:
             self.begin(response, owed.timeline, answers=owed)
@@ -92,18 +92,18 @@ class Turns:
         draft.answers, draft.on_done = owed, self._done
         self._speaks(draft)
 
-    def _speaks(self, turn: Turn) -> None:
+    def _speaks(self, turn: Reply) -> None:
         self.drop_suspended()
         self.current = turn
 
     def forget_ahead(self) -> None:
         """What was done for the answer is for nothing."""
         self.drafts.drop()
-        self._services.anticipation.abort()
+        self._context.anticipation.abort()
 
     # --- cut short ---
 
-    def stop(self, turn: Turn, heard_ms: float | None, *, for_good: bool = True) -> None:
+    def stop(self, turn: Reply, heard_ms: float | None, *, for_good: bool = True) -> None:
         """Silence the turn, of whose item so much was heard; unless for good it may go on.
 
         heard_ms None: what was heard of it counts as never said.
@@ -111,7 +111,7 @@ class Turns:
         heard, item_id = "", turn.response.item_id
         turn.playout.hold()
         if turn.response.speaks and item_id is not None and not turn.response.is_out_of_band:
-            conversation = self._services.protocol.conversation
+            conversation = self._context.protocol.conversation
             if heard_ms is None:
                 conversation.retract(item_id)
             else:
@@ -130,8 +130,8 @@ class Turns:
         """
         turn = self.suspended
         if turn is not None and turn.response.item_id == item_id:
-            heard_ms = turn.utterance.reachable_ms(heard_ms)
-            turn.cut_short(self._services.protocol.conversation.cut(item_id, heard_ms), heard_ms)
+            heard_ms = turn.speech.reachable_ms(heard_ms)
+            turn.cut_short(self._context.protocol.conversation.cut(item_id, heard_ms), heard_ms)
 
     def drop_suspended(self) -> None:
         """It was cut short by somebody who spoke to it."""
@@ -147,15 +147,15 @@ class Turns:
         turn, self.suspended = self.suspended, None
         assert turn is not None
         if turn.failure is not None:
-            response = self._services.protocol.open_response(turn.response.request)
+            response = self._context.protocol.open_response(turn.response.request)
             response.close("failed", error=turn.failure)
             return
         self.current = turn
-        turn.go_on(self._services.protocol.open_response(turn.response.request))
+        turn.go_on(self._context.protocol.open_response(turn.response.request))
 
     # --- done ---
 
-    def _done(self, turn: Turn) -> None:
+    def _done(self, turn: Reply) -> None:
         self._beside = {id_: t for id_, t in self._beside.items() if t is not turn}
         if self.current is turn:
             self.current = None
@@ -173,5 +173,5 @@ class Turns:
         facts["anticipation"] = anticipation_facts(
             turn.usage, turn.wasted_audio_ms, facts.pop("draft", "none")
         )
-        self._services.protocol.timeline(turn.timeline.payload())
+        self._context.protocol.timeline(turn.timeline.payload())
         self._on_done()

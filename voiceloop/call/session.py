@@ -39,7 +39,7 @@ from voiceloop.realtime.protocol import Outgoing, Protocol, ProtocolLimits
 from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation
-from voiceloop.reply.context import Services
+from voiceloop.reply.context import ReplyContext
 from voiceloop.telemetry import Metrics
 
 # A client that begins by itself does so soon after it connected, or after its settings; the slow
@@ -149,7 +149,7 @@ class Session:
             self._config.anticipation,
             self._transport.hello.tenant,
         )
-        services = Services(
+        context = ReplyContext(
             voice=self._backends.voice,
             anticipation=anticipation,
             protocol=self.protocol,
@@ -160,7 +160,7 @@ class Session:
             load=self._backends.utilization,
             lead_ms=float(self._config.pacing_lead_ms),
         )
-        self._floor = Floor(services, self._metrics, tasks, self._config.anticipation)
+        self._floor = Floor(context, self._metrics, tasks, self._config.anticipation)
         self._item_audio = ItemAudio(
             self._backends.recognizer, self.protocol, tasks, self._on_output
         )

@@ -31,7 +31,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnInput:
+class UserTurn:
     """What the caller said in one turn. `segment` names it in all callbacks."""
 
     segment: int
@@ -76,6 +76,6 @@ class Ear(Protocol):
         False: it was no turn but a sound over the agent, and nobody's.
         """
 
-    def on_turn(self, turn: TurnInput) -> None: ...
+    def on_turn(self, turn: UserTurn) -> None: ...
 
-    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None: ...
+    def on_turn_failed(self, turn: UserTurn, error: BackendError) -> None: ...

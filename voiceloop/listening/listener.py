@@ -18,7 +18,7 @@ from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptio
 from voiceloop.errors import BackendError
 from voiceloop.listening.arrivals import Arrivals
 from voiceloop.listening.endpointing import End, Endpointing
-from voiceloop.listening.events import Ear, TurnInput
+from voiceloop.listening.events import Ear, UserTurn
 from voiceloop.listening.onset import ONSET_MS, PRE_ROLL_MS, Onset
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
@@ -72,7 +72,7 @@ class Listener:
         self._listens = False
         self._stretch: Stretch | None = None
         self._sound_open = asyncio.Event()  # of a stretch, or of a loud window that may begin one
-        self._ended: dict[int, TurnInput] = {}
+        self._ended: dict[int, UserTurn] = {}
         self.configure(settings)
 
     # --- settings ---
@@ -337,7 +337,7 @@ class Listener:
         ended.timeline.mark("transcript_final", self._clock())
         # A final pass that lost everything is worse than the hypothesis that decided the end.
         words = tuple(word.text for word in transcript.words) or ended.words
-        self._ear.on_turn(TurnInput(segment, words, ended.onset_ms, ended.end_ms, ended.timeline))
+        self._ear.on_turn(UserTurn(segment, words, ended.onset_ms, ended.end_ms, ended.timeline))
 
     def on_recognition_failed(self, segment: int, error: BackendError) -> None:
         if (ended := self._ended.pop(segment, None)) is not None:

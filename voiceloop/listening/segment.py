@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from voiceloop.listening.events import Activity, TurnInput
+from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.telemetry import TurnTimeline
 
 LONGEST_VAD_LAG_MS = 96.0  # three windows: beyond that the loudness is more likely wrong
@@ -56,5 +56,5 @@ class Stretch:
             self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice, self.led_in_ms
         )
 
-    def turn_input(self, segment: int, timeline: TurnTimeline) -> TurnInput:
-        return TurnInput(segment, self.hypothesis, self.onset_ms, self.last_sound_ms, timeline)
+    def turn_input(self, segment: int, timeline: TurnTimeline) -> UserTurn:
+        return UserTurn(segment, self.hypothesis, self.onset_ms, self.last_sound_ms, timeline)

@@ -16,12 +16,12 @@ from typing import Any
 
 from voiceloop.backends import (
     ChatMessage,
-    DraftCall,
-    DraftDelta,
-    DraftDone,
     Generated,
     GenerateParams,
     LanguageEvent,
+    PreemptiveCall,
+    PreemptiveDelta,
+    PreemptiveDone,
     Staged,
     TextDelta,
     Tool,
@@ -88,7 +88,7 @@ class RemoteBranch(EventStream[LanguageEvent]):
         """An ordinary request; whether one that may be thrown away is worth it is asked before."""
         self._give_up_draft()
         if not self._drafts:
-            self.deliver(DraftDone(draft, "lost"))
+            self.deliver(PreemptiveDone(draft, "lost"))
         elif self.live and self._task is None:
             turn = (ChatMessage("user", user_text),)
             made = self._draft = _Draft(draft, turn, params)
@@ -97,7 +97,7 @@ class RemoteBranch(EventStream[LanguageEvent]):
     def stop_draft(self) -> None:
         """What a service began cannot be taken up later: unless it is whole it is given up."""
         if self._draft is not None and not self._draft.is_whole:
-            self.deliver(DraftDone(self._draft.number, "lost"))
+            self.deliver(PreemptiveDone(self._draft.number, "lost"))
             self._give_up_draft()
 
     def _give_up_draft(self) -> None:
@@ -114,7 +114,7 @@ class RemoteBranch(EventStream[LanguageEvent]):
                 self.fail(failure)
             elif self._draft is draft:
                 self._draft = None
-                self.deliver(DraftDone(draft.number, "lost"))
+                self.deliver(PreemptiveDone(draft.number, "lost"))
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         if not self.live:
@@ -171,8 +171,8 @@ class RemoteBranch(EventStream[LanguageEvent]):
         generated, calls = reply.finish()
         if draft is not None and not draft.is_committed:
             for call in calls:
-                self.deliver(DraftCall(draft.number, call.name, call.arguments))
-            self.deliver(DraftDone(draft.number, generated.finish_reason))
+                self.deliver(PreemptiveCall(draft.number, call.name, call.arguments))
+            self.deliver(PreemptiveDone(draft.number, generated.finish_reason))
             draft.is_whole = True
             await draft.committed.wait()
         self._messages.append(ChatMessage("assistant", reply.text, calls))
@@ -231,7 +231,7 @@ class _Draft:
 
     def add(self, text: str, branch: RemoteBranch) -> None:
         self.pieces.append(text)
-        branch.deliver(TextDelta(text) if self.is_committed else DraftDelta(self.number, text))
+        branch.deliver(TextDelta(text) if self.is_committed else PreemptiveDelta(self.number, text))
 
     def commit(self, branch: RemoteBranch) -> None:
         self.committed.set()

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from voiceloop.backends import (
     Branch,
     ChatMessage,
-    DraftCall,
-    DraftDelta,
-    DraftDone,
     Generated,
     GenerateParams,
     LanguageModel,
+    PreemptiveCall,
+    PreemptiveDelta,
+    PreemptiveDone,
     Staged,
     TextDelta,
     Tool,
@@ -29,7 +29,7 @@ from voiceloop.backends import (
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, Overloaded, VoiceLoopError, error_of
 
-ReplyEvent = DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Generated
+ReplyEvent = PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Generated
 MAX_UNREAD_EVENTS = 512  # a reply's tokens; a reader that is later than this waits
 
 PEndCallback = Callable[[tuple[str, ...], float | None], None]
@@ -98,7 +98,7 @@ class LiveBranch:
                 if isinstance(event, Staged):
                     self._observe(event)
                 elif self._is_wanted(event):
-                    if isinstance(event, DraftDone) and event.finish_reason == "lost":
+                    if isinstance(event, PreemptiveDone) and event.finish_reason == "lost":
                         self.draft_is_lost = True
                     await self._events.put(event)
             raise BackendError("expected the reply's events, found the branch closed")
@@ -173,7 +173,11 @@ class LiveBranch:
 
     def _is_wanted(self, event: ReplyEvent) -> bool:
         match event:
-            case DraftDelta(draft=draft) | DraftCall(draft=draft) | DraftDone(draft=draft):
+            case (
+                PreemptiveDelta(draft=draft)
+                | PreemptiveCall(draft=draft)
+                | PreemptiveDone(draft=draft)
+            ):
                 return self._drafts_wanted and draft == self._n_drafts
         return True
 

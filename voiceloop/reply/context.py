@@ -16,7 +16,7 @@ from voiceloop.reply.playout import LEAD_MS
 
 
 @dataclass(slots=True)
-class Services:
+class ReplyContext:
     """What all turns of one session share."""
 
     voice: Voice

@@ -17,12 +17,12 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
-from voiceloop.listening.events import TurnInput
+from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import Drafting, LiveBranch
-from voiceloop.reply.context import Services
+from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import ReplyPlan, plan_of_settings
-from voiceloop.reply.reply import Turn
+from voiceloop.reply.reply import Reply
 from voiceloop.telemetry import Metrics, TurnTimeline
 
 # Words and P(end) are known some 50 ms into a pause. When that takes so much longer the machine is
@@ -33,16 +33,16 @@ MAX_PER_TURN = 4  # one caller who stops at every word must not buy four replies
 BUDGET_S = 60.0  # what was thrown away is forgiven after so long
 
 
-class Drafts:
+class PreemptiveReplies:
     def __init__(
-        self, services: Services, metrics: Metrics, tasks: asyncio.TaskGroup, ahead: Ahead
+        self, context: ReplyContext, metrics: Metrics, tasks: asyncio.TaskGroup, ahead: Ahead
     ) -> None:
-        self._services = services
-        self._agent: AgentConfig = services.agent
+        self._context = context
+        self._agent: AgentConfig = context.agent
         self._metrics = metrics
         self._tasks = tasks
         self._ahead = ahead
-        self._turn: Turn | None = None
+        self._turn: Reply | None = None
         self._live: LiveBranch | None = None
         self._words: tuple[str, ...] = ()
         self._n_begun = 0
@@ -67,11 +67,11 @@ class Drafts:
             return
         if self._n_begun >= MAX_PER_TURN or self._has_draft_of(words):
             return
-        live = self._services.anticipation.live
+        live = self._context.anticipation.live
         text = live.turn_text(words) if live is not None else " ".join(words)
         if live is None or self._agent.crisis.answers(text):
             return
-        if self._services.load() > MAX_UTILIZATION or self._is_over_budget():
+        if self._context.load() > MAX_UTILIZATION or self._is_over_budget():
             self._metrics.drafts.labels(fate="forgone").inc()
             return
         self._begin(live, words, text)
@@ -84,7 +84,7 @@ class Drafts:
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._turn is not None and (self._turn.outcome is not None or self._live is not live):
             self.drop()
-        settings = self._services.protocol.settings
+        settings = self._context.protocol.settings
         plan = plan_of_settings(
             settings, self._agent, (*live.context.messages, ChatMessage("user", text))
         )
@@ -97,8 +97,8 @@ class Drafts:
             self._turn.redraft(plan, number)
             return
         self._live = live
-        self._turn = Turn(
-            self._services,
+        self._turn = Reply(
+            self._context,
             plan,
             TurnTimeline("draft"),
             drafting=Drafting(live, number),
@@ -120,13 +120,13 @@ class Drafts:
         if turn is not None:
             turn.cancel()
 
-    def take(self, response: ResponseHandle, plan: ReplyPlan, owed: TurnInput) -> Turn | None:
+    def take(self, response: ResponseHandle, plan: ReplyPlan, owed: UserTurn) -> Reply | None:
         """The held turn, released to answer in this response; None where none will do."""
         turn, live = self._turn, self._live
         if turn is None or live is None or turn.outcome is not None or not _fits(turn.plan, plan):
             self.drop()
             return None
-        adopted, _ = self._services.anticipation.adopt(plan.prompt, plan.tools)
+        adopted, _ = self._context.anticipation.adopt(plan.prompt, plan.tools)
         if adopted is not live:
             adopted.close()
             self.drop()
@@ -139,7 +139,7 @@ class Drafts:
         owed.timeline.facts["draft"] = fate
         return turn
 
-    def _done(self, turn: Turn) -> None:
+    def _done(self, turn: Reply) -> None:
         """A draft that nobody took is over."""
         if self._live is not None and self._turn is turn:
             self._live.drop_draft()
@@ -147,14 +147,14 @@ class Drafts:
         self._metrics.observe_work(turn.usage, turn.wasted_audio_ms)
         self.observe_waste(turn)
 
-    def observe_waste(self, turn: Turn) -> None:
+    def observe_waste(self, turn: Reply) -> None:
         """Book what a turn threw away on the session's budget."""
         n_tokens = turn.usage.n_discarded_tokens
         if n_tokens or turn.wasted_audio_ms:
-            self._wasted.append((self._services.clock(), n_tokens, turn.wasted_audio_ms))
+            self._wasted.append((self._context.clock(), n_tokens, turn.wasted_audio_ms))
 
     def _is_over_budget(self) -> bool:
-        since_s = self._services.clock() - BUDGET_S
+        since_s = self._context.clock() - BUDGET_S
         while self._wasted and self._wasted[0][0] < since_s:
             self._wasted.popleft()
         n_tokens = sum(entry[1] for entry in self._wasted)

@@ -22,24 +22,24 @@ from typing import Literal
 from audio.codec import encode
 from voiceloop.backends import (
     ChatMessage,
-    DraftCall,
-    DraftDelta,
-    DraftDone,
     Generated,
     GenerateParams,
+    PreemptiveCall,
+    PreemptiveDelta,
+    PreemptiveDone,
     TextDelta,
     ToolCall,
     Usage,
     VoiceOptions,
 )
 from voiceloop.errors import BackendError, BackendTimeout, VoiceLoopError, error_of
-from voiceloop.listening.events import TurnInput
+from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import CloseReason, ResponseHandle
 from voiceloop.reply.anticipation import Drafting, LiveBranch
-from voiceloop.reply.context import Services
+from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.playout import Chunk, Pacer
-from voiceloop.reply.speech import Utterance
+from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound, Rounds
 from voiceloop.reply.tool_answers import ToolAnswers, as_results
 from voiceloop.telemetry import TurnTimeline
@@ -50,12 +50,12 @@ GENERATE_DEADLINE_S = 30.0  # prompt to last token
 RETRACT_S = 0.3  # from release to the caller's next sound
 
 
-class Turn:
+class Reply:
     """Answers once. `start`, then `cancel` at any time; `done` when nothing more comes."""
 
     def __init__(
         self,
-        services: Services,
+        context: ReplyContext,
         plan: ReplyPlan,
         timeline: TurnTimeline,
         *,
@@ -67,14 +67,14 @@ class Turn:
     ) -> None:
         self.plan = plan
         self.timeline = timeline
-        self.answers: TurnInput | None = None  # the caller's turn this is the answer to
+        self.answers: UserTurn | None = None  # the caller's turn this is the answer to
         self.outcome: Outcome | None = None
         self.failure: VoiceLoopError | None = None
         self.wasted_audio_ms = 0.0
         self.released_s: float | None = None
-        self.on_done: Callable[[Turn], None] | None = None
+        self.on_done: Callable[[Reply], None] | None = None
         self._rounds = Rounds(failure)
-        self._services = services
+        self._context = context
         self._fixed_text = fixed_text
         self._drafting = drafting
         self._held = drafting.live if drafting is not None else None
@@ -83,30 +83,30 @@ class Turn:
         self._response: ResponseHandle | None = None
         self._released = asyncio.Event()
         self._deadline: asyncio.Timeout | None = None
-        self._tools = ToolAnswers(services.agent, plan.tools)
+        self._tools = ToolAnswers(context.agent, plan.tools)
         self.keeps_draft = False  # what was held is the beginning of the reply
         self._new_utterance(not_before_s)
 
     def _new_utterance(self, not_before_s: float) -> None:
-        services, audio_format = self._services, self.plan.output_format
+        context, audio_format = self._context, self.plan.output_format
         self._encoding = audio_format.encoding
-        self.utterance = Utterance(
-            services.voice,
+        self.speech = ReplySpeech(
+            context.voice,
             VoiceOptions(self.plan.voice, self.plan.speed),
-            services.new_stream_id,
-            Pacer(audio_format.rate, services.lead_ms, not_before_s),
+            context.new_stream_id,
+            Pacer(audio_format.rate, context.lead_ms, not_before_s),
             self._emit,
-            services.clock,
+            context.clock,
             on_first_audio=self._mark_audio,
             speaks_ahead=self._speaks_ahead or self._response is not None,
         )
-        self.playout = self.utterance.playout
+        self.playout = self.speech.playout
         if self._response is not None:
-            self.utterance.let_go()
+            self.speech.let_go()
 
     # --- from outside ---
 
-    def start(self, tasks: asyncio.TaskGroup, on_done: Callable[[Turn], None]) -> Turn:
+    def start(self, tasks: asyncio.TaskGroup, on_done: Callable[[Reply], None]) -> Reply:
         self.on_done = on_done
         self._task = tasks.create_task(self._run(), name="turn")
         # A task cancelled before its first step never enters `_run`.
@@ -117,21 +117,21 @@ class Turn:
         """The caller said something else: another draft is on its way, on the same branch."""
         assert self._drafting is not None
         self.plan, self._drafting.number = plan, number
-        self.utterance.reread()
+        self.speech.reread()
 
     def release(
         self,
         response: ResponseHandle,
         timeline: TurnTimeline | None = None,
         plan: ReplyPlan | None = None,
-    ) -> Turn:
+    ) -> Reply:
         """This is the response it answers: what is held leaves now, the rest as it comes.
 
         plan: what is asked for where the turn was held. Unless the branch promises that its reply
         begins with what is held, each clause of that waits until the reply has said the same.
         """
         self._answer_in(response)
-        self.released_s = self._services.clock()
+        self.released_s = self._context.clock()
         if timeline is not None:
             for name, at_s in self.timeline.marks.items():
                 timeline.mark(name, at_s)
@@ -141,16 +141,16 @@ class Turn:
         if self._drafting is not None and plan is not None:
             self.keeps_draft = self._commit_draft(self._drafting.live, plan)
             if not self.keeps_draft:
-                self.utterance.let_agreed_go()
+                self.speech.let_agreed_go()
                 return self
-        self.utterance.let_go()
+        self.speech.let_go()
         return self
 
     def _commit_draft(self, live: LiveBranch, plan: ReplyPlan) -> bool:
         """Ask for the reply; whether it is promised to begin with what is held."""
         self._drafting, self.plan = None, plan
-        is_newest = self.utterance.is_agreed  # nothing is left of a draft before the newest
-        self.utterance.reread()
+        is_newest = self.speech.is_agreed  # nothing is left of a draft before the newest
+        self.speech.reread()
         is_kept = live.commit_now(plan.prompt[len(live.context.messages) :], plan.params)
         if self._deadline is not None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + GENERATE_DEADLINE_S)
@@ -176,7 +176,7 @@ class Turn:
         """Silence now, for good; idempotent. The response itself is closed by who cancels."""
         if self.outcome is None:
             self.outcome = "cancelled"
-        self.utterance.stop()
+        self.speech.stop()
         if self._task is not None:
             self._task.cancel()
 
@@ -189,27 +189,27 @@ class Turn:
         """Its response ended with these words, after so much sound; `go_on` or `cancel` follows."""
         self.playout.hold()
         self._released.clear()  # what it may call waits as well
-        self.utterance.cut_short(heard, heard_ms)
+        self.speech.cut_short(heard, heard_ms)
 
     def go_on(self, response: ResponseHandle) -> None:
         """Nobody meant to cut it short: on after what was heard, in this response."""
         self._answer_in(response)
         self._released.set()
-        self.utterance.go_on()
+        self.speech.go_on()
 
     @property
     def is_audible(self) -> bool:
-        return self.playout.pacer.is_audible(self._services.clock())
+        return self.playout.pacer.is_audible(self._context.clock())
 
     @property
     def usage(self) -> Usage:
         """Of all rounds so far; of a reply cut short what nobody heard is told apart."""
-        return self._rounds.usage(self.utterance.unheard)
+        return self._rounds.usage(self.speech.unheard)
 
     @property
     def remaining_ms(self) -> float | None:
         """Audio the caller has still to hear; None while more may come."""
-        return self.playout.pacer.remaining_ms(self._services.clock())
+        return self.playout.pacer.remaining_ms(self._context.clock())
 
     # --- the turn's own task ---
 
@@ -220,7 +220,7 @@ class Turn:
             if self._held is not None:
                 live = self._held
             elif self._fixed_text is None:
-                anticipation = self._services.anticipation
+                anticipation = self._context.anticipation
                 # What the caller is saying is staged for the reply to it, not for one beside it.
                 begin = anticipation.begin if self.response.is_out_of_band else anticipation.adopt
                 live, tail = begin(tail, self.plan.tools)
@@ -230,7 +230,7 @@ class Turn:
             self._close("cancelled")
             raise
         except (Exception, BaseExceptionGroup) as error:  # a bug costs a turn, not the call
-            self.utterance.stop()
+            self.speech.stop()
             self._close("failed", error_of(error))
         finally:
             if live is not None and self._drafting is None:
@@ -241,8 +241,8 @@ class Turn:
         """Tell that nothing more comes, once."""
         on_done, self.on_done = self.on_done, None
         if on_done is not None:
-            self.wasted_audio_ms += self.utterance.wasted_ms
-            self.timeline.mark("turn_end", self._services.clock())
+            self.wasted_audio_ms += self.speech.wasted_ms
+            self.timeline.mark("turn_end", self._context.clock())
             on_done(self)
 
     def _close(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
@@ -252,7 +252,7 @@ class Turn:
             return
         reason: CloseReason | None = "max_output_tokens" if outcome == "incomplete" else None
         self._response.close(outcome, reason, error)
-        self._services.on_output()
+        self._context.on_output()
 
     async def _answer(self, live: LiveBranch | None, tail: tuple[ChatMessage, ...]) -> None:
         for n_more in reversed(range(MAX_ROUNDS)):
@@ -273,10 +273,10 @@ class Turn:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._generate(live, tail, done))
             if self.plan.speaks:
-                tasks.create_task(self.utterance.run())
+                tasks.create_task(self.speech.run())
         await self._released.wait()
         if self.plan.speaks:
-            self.response.transcript_delta(self.utterance.text.take_rest())
+            self.response.transcript_delta(self.speech.text.take_rest())
         return done
 
     # --- generate ---
@@ -297,11 +297,11 @@ class Turn:
             if self._response is None:
                 raise
             done.failure = error_of(error)
-        is_mute = live is not None and not done.calls and not self.utterance.has_words
+        is_mute = live is not None and not done.calls and not self.speech.has_words
         if self.plan.speaks and (is_mute or done.failure is not None):
-            self.utterance.say_last(self._services.agent.fallback)
-        self.utterance.finish()
-        self.utterance.let_go()
+            self.speech.say_last(self._context.agent.fallback)
+        self.speech.finish()
+        self.speech.let_go()
 
     async def _ask(self, live: LiveBranch, tail: tuple[ChatMessage, ...], done: ReplyRound) -> None:
         limit_s = None if self._drafting is not None else GENERATE_DEADLINE_S
@@ -310,7 +310,7 @@ class Turn:
             async with asyncio.timeout(limit_s) as self._deadline:
                 if not is_held:  # else `release` asks
                     await live.commit(tail, self._params)
-                self.timeline.mark("prompt_committed", self._services.clock())
+                self.timeline.mark("prompt_committed", self._context.clock())
                 await self._reply(live, done)
         except TimeoutError:
             raise BackendTimeout(f"expected a reply in {GENERATE_DEADLINE_S:.0f} s") from None
@@ -318,7 +318,7 @@ class Turn:
     async def _reply(self, live: LiveBranch, done: ReplyRound) -> None:
         async for event in live.events():
             match event:
-                case DraftDelta() | DraftCall() | DraftDone():
+                case PreemptiveDelta() | PreemptiveCall() | PreemptiveDone():
                     await self._read_draft(event, done)
                 case TextDelta(text=text):
                     done.n_deltas += 1
@@ -332,47 +332,47 @@ class Turn:
                     return
 
     async def _read_draft(
-        self, event: DraftDelta | DraftCall | DraftDone, done: ReplyRound
+        self, event: PreemptiveDelta | PreemptiveCall | PreemptiveDone, done: ReplyRound
     ) -> None:
         if self._drafting is None or event.draft != self._drafting.number:
             return  # of a draft that was replaced, or of a turn that is committed by now
         match event:
-            case DraftDelta(text=text):
+            case PreemptiveDelta(text=text):
                 done.n_draft_deltas += 1
                 if self.plan.speaks:
                     await self._write(text)
-            case DraftCall():
+            case PreemptiveCall():
                 self._tools.call_ahead(event)
-            case DraftDone(finish_reason=reason):
+            case PreemptiveDone(finish_reason=reason):
                 if reason not in ("cancelled", "lost"):
-                    self.utterance.finish(is_draft=True)
+                    self.speech.finish(is_draft=True)
 
     async def _write(self, text: str) -> None:
         """The next text of the reply: what was drafted the same way is there already."""
-        self.timeline.mark("first_token", self._services.clock())
+        self.timeline.mark("first_token", self._context.clock())
         if not self.plan.speaks:
             await self._released.wait()
             self.response.text_delta(text)
-            self._services.on_output()
+            self._context.on_output()
             return
-        self.utterance.say(text)
+        self.speech.say(text)
 
     # --- out ---
 
     def _mark_audio(self, written_s: float) -> None:
         self.timeline.mark("first_clause", written_s)
-        self.timeline.mark("first_audio_frame", self._services.clock())
+        self.timeline.mark("first_audio_frame", self._context.clock())
 
     def _emit(self, chunk: Chunk) -> None:
         """One chunk to the wire; its words' text goes just before the sound."""
         if chunk.words:
-            self.response.transcript_delta(self.utterance.text.take(chunk.words[-1].text_end))
-            self.response.add_words(self.utterance.in_item(chunk.words))
+            self.response.transcript_delta(self.speech.text.take(chunk.words[-1].text_end))
+            self.response.add_words(self.speech.in_item(chunk.words))
         data = encode(chunk.samples, self._encoding)
         self.response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
-        self.timeline.mark("first_audio_queued", self._services.clock())
-        self.timeline.facts.setdefault("held_ms", round(self.utterance.held_ms, 1))
-        self._services.on_output()
+        self.timeline.mark("first_audio_queued", self._context.clock())
+        self.timeline.facts.setdefault("held_ms", round(self.speech.held_ms, 1))
+        self._context.on_output()
 
     # --- tools ---
 
@@ -385,16 +385,16 @@ class Turn:
         done.calls.append(call)
         self.response.function_call(call.call_id, call.name)
         self.response.arguments_done(call.call_id, call.arguments)
-        self._services.on_output()
+        self._context.on_output()
 
     def _continue_with(self, results: list[tuple[ToolCall, str]]) -> tuple[ChatMessage, ...]:
         """The next response of this turn, and what it adds to the prompt."""
-        protocol = self._services.protocol
+        protocol = self._context.protocol
         tail = as_results(results, None if self.response.is_out_of_band else protocol)
         self._rounds.begin()
         self._answer_in(protocol.open_response(self.response.request))
         self.outcome = None
-        self.wasted_audio_ms += self.utterance.wasted_ms
+        self.wasted_audio_ms += self.speech.wasted_ms
         self._new_utterance(self.playout.pacer.play_end_s)
-        self._services.on_output()
+        self._context.on_output()
         return tail

@@ -28,7 +28,7 @@ FEED_RETRY_S = 0.02
 MOST_HELD_MS = 2500.0
 
 
-class Utterance:
+class ReplySpeech:
     """Speaks once. `run` ends when all of the text has been said and sent."""
 
     def __init__(

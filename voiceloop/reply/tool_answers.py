@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import ChatMessage, DraftCall, Tool, ToolCall
+from voiceloop.backends import ChatMessage, PreemptiveCall, Tool, ToolCall
 from voiceloop.realtime.items import FunctionCallOutput
 from voiceloop.realtime.protocol import Protocol
 
@@ -28,7 +28,7 @@ class ToolAnswers:
         """A call of nothing that exists nobody could answer; and a reply may have to speak."""
         return call.name in self._names and tool_choice != "none"
 
-    def call_ahead(self, call: DraftCall) -> None:
+    def call_ahead(self, call: PreemptiveCall) -> None:
         """A drafted reply would make this call."""
         tool = self._tools.get(call.name)
         key = (call.name, call.arguments)

@@ -18,11 +18,11 @@ from engine.engine import Engine
 from engine.types import EngineConfig, EngineError, RequestError, SamplingParams, TemplateError
 from voiceloop.backends import (
     ChatMessage,
-    DraftCall,
-    DraftDelta,
-    DraftDone,
     Generated,
     GenerateParams,
+    PreemptiveCall,
+    PreemptiveDelta,
+    PreemptiveDone,
     Staged,
     TextDelta,
     TokenLogprob,
@@ -150,16 +150,18 @@ class ChatBranch:
                     self.stage_id, event.n_resident, event.n_prefilled, event.p_end_of_turn
                 )
                 return StreamEvent(self.stream_id, staged)
-            case engine_types.DraftDelta(draft_id=draft_id, text=text) if draft_id == self._draft:
+            case engine_types.PreemptiveDelta(draft_id=draft_id, text=text) if (
+                draft_id == self._draft
+            ):
                 self._draft_text += text
                 if ENOUGH_TO_HOLD.search(self._draft_text):
                     self.stop_draft()  # enough to hold; the rest costs little once it is wanted
-                return StreamEvent(self.stream_id, DraftDelta(self._draft_number, text))
-            case engine_types.DraftCall(draft_id=draft_id) if draft_id == self._draft:
-                called = DraftCall(self._draft_number, event.name, event.arguments_json)
+                return StreamEvent(self.stream_id, PreemptiveDelta(self._draft_number, text))
+            case engine_types.PreemptiveCall(draft_id=draft_id) if draft_id == self._draft:
+                called = PreemptiveCall(self._draft_number, event.name, event.arguments_json)
                 return StreamEvent(self.stream_id, called)
-            case engine_types.DraftDone(draft_id=draft_id) if draft_id == self._draft:
-                done = DraftDone(self._draft_number, event.finish_reason)
+            case engine_types.PreemptiveDone(draft_id=draft_id) if draft_id == self._draft:
+                done = PreemptiveDone(self._draft_number, event.finish_reason)
                 return StreamEvent(self.stream_id, done)
             case engine_types.TextDelta():
                 self._reply_text.append(event.text)

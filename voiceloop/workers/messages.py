@@ -13,12 +13,12 @@ import msgspec
 
 from voiceloop.backends import (
     ChatMessage,
-    DraftCall,
-    DraftDelta,
-    DraftDone,
     Generated,
     GenerateParams,
     Partial,
+    PreemptiveCall,
+    PreemptiveDelta,
+    PreemptiveDone,
     RecognizerOptions,
     RoleName,
     Speech,
@@ -171,7 +171,9 @@ OPENING_ROLE: dict[type, RoleName] = {
 
 # --- worker -> gateway --------------------------------------------------------------------------
 
-FromEngine = Staged | DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Generated
+FromEngine = (
+    Staged | PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Generated
+)
 StreamOutput = Partial | Transcript | FromEngine | Speech | SpeechEnd
 
 

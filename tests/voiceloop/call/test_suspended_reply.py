@@ -13,7 +13,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_ba
 from voiceloop.backends import ChatMessage, VoiceOptions
 from voiceloop.config import Config
 from voiceloop.reply.playout import KEPT_MS, Chunk, Pacer
-from voiceloop.reply.speech import Utterance
+from voiceloop.reply.speech import ReplySpeech
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -105,7 +105,7 @@ async def test_a_reply_revised_while_it_is_suspended_goes_on_as_it_was_revised(
     clock: Clock,
 ) -> None:
     chunks: list[Chunk] = []
-    utterance = Utterance(
+    utterance = ReplySpeech(
         FakeVoice(ms_per_char=MS_PER_CHAR), VoiceOptions(), lambda: "voice", Pacer(24_000),
         chunks.append, clock, on_first_audio=lambda at_s: None,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from tests.fakes import (
 )
 from voiceloop.backends import ChatMessage, Partial, RecognizerOptions
 from voiceloop.errors import BackendError
-from voiceloop.listening.events import Activity, TurnInput
+from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 
@@ -36,7 +36,7 @@ class RecordingEar:
         self.onsets: list[Activity] = []
         self.activities: list[Activity] = []
         self.ending: list[float] = []
-        self.turns: list[TurnInput] = []
+        self.turns: list[UserTurn] = []
         self.failures: list[BackendError] = []
         self.words: list[tuple[str, ...]] = []
         self.takes_turns = True
@@ -58,10 +58,10 @@ class RecordingEar:
         self.ending.append(end_ms)
         return self.takes_turns
 
-    def on_turn(self, turn: TurnInput) -> None:
+    def on_turn(self, turn: UserTurn) -> None:
         self.turns.append(turn)
 
-    def on_turn_failed(self, turn: TurnInput, error: BackendError) -> None:
+    def on_turn_failed(self, turn: UserTurn, error: BackendError) -> None:
         self.failures.append(error)
 
 

@@ -12,10 +12,10 @@ import pytest
 from tests.remote_service import Answer, Service
 from voiceloop.backends import (
     ChatMessage,
-    DraftDelta,
-    DraftDone,
     Generated,
     GenerateParams,
+    PreemptiveDelta,
+    PreemptiveDone,
     Staged,
     TextDelta,
     Tool,
@@ -110,14 +110,14 @@ async def test_a_draft_is_promised_as_the_reply_unless_it_was_given_up_before_it
         branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
         events = branch.events()
         branch.speculate(1, "hello", PARAMS)
-        assert await anext(events) == DraftDelta(1, "good ")
-        assert await anext(events) == DraftDelta(1, "morning")
+        assert await anext(events) == PreemptiveDelta(1, "good ")
+        assert await anext(events) == PreemptiveDelta(1, "morning")
         if is_stopped_late:
-            assert await anext(events) == DraftDone(1, "stop")
+            assert await anext(events) == PreemptiveDone(1, "stop")
         branch.stop_draft()
         assert branch.commit(USER, PARAMS) == is_stopped_late
         if not is_stopped_late:
-            assert await anext(events) == DraftDone(1, "lost")
+            assert await anext(events) == PreemptiveDone(1, "lost")
         said = "good morning" if is_stopped_late else "another"
         assert await anext(events) == TextDelta(said)
         await branch.close()

@@ -16,7 +16,7 @@ from tests.fakes import (
     instant_backends,
 )
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
-from voiceloop.backends import Backends, ChatMessage, DraftCall, ToolCall
+from voiceloop.backends import Backends, ChatMessage, PreemptiveCall, ToolCall
 from voiceloop.config import Ahead, Config
 from voiceloop.reply.tool_answers import ToolAnswers
 
@@ -174,8 +174,8 @@ async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is
     )
     agent = AgentConfig(tools=tools)
     answers = ToolAnswers(agent, agent.session_settings().tools)
-    answers.call_ahead(DraftCall(1, "hours", "{}"))
-    answers.call_ahead(DraftCall(1, "order", "{}"))
+    answers.call_ahead(PreemptiveCall(1, "hours", "{}"))
+    answers.call_ahead(PreemptiveCall(1, "order", "{}"))
     assert answers.called_ahead == 1
     calls = [ToolCall("c1", "hours", "{}"), ToolCall("c2", "order", "{}")]
     assert [answer for _, answer in answers.of(calls) or ()] == ["nine", "ordered"]

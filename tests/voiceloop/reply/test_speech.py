@@ -12,7 +12,7 @@ from tests.fakes import FakeVoice
 from voiceloop.backends import VoiceOptions
 from voiceloop.errors import BackendError
 from voiceloop.reply.playout import Chunk, Pacer
-from voiceloop.reply.speech import Utterance
+from voiceloop.reply.speech import ReplySpeech
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -24,7 +24,7 @@ class Spoken:
         self.voice = FakeVoice(ms_per_char=MS_PER_CHAR)
         self.chunks: list[Chunk] = []
         self.n_streams = 0
-        self.utterance = Utterance(
+        self.speech = ReplySpeech(
             self.voice,
             VoiceOptions(),
             self.new_stream_id,
@@ -49,15 +49,15 @@ async def say_twice(clock: Clock, first: str, second: str) -> Spoken:
     """The first text is held whole; then the second is written, and all of it leaves."""
     spoken = Spoken(clock)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(spoken.utterance.run())
-        spoken.utterance.say(first)
-        spoken.utterance.finish(is_draft=True)
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.say(first)
+        spoken.speech.finish(is_draft=True)
         await asyncio.sleep(1)
         assert not spoken.chunks  # held
-        spoken.utterance.reread()
-        spoken.utterance.say(second)
-        spoken.utterance.finish()
-        spoken.utterance.let_go()
+        spoken.speech.reread()
+        spoken.speech.say(second)
+        spoken.speech.finish()
+        spoken.speech.let_go()
     assert not spoken.voice.open_streams
     return spoken
 
@@ -65,14 +65,14 @@ async def say_twice(clock: Clock, first: str, second: str) -> Spoken:
 async def test_the_same_text_again_is_said_once_from_what_is_held(clock: Clock) -> None:
     spoken = await say_twice(clock, "Sure thing, one latte.", "Sure thing, one latte.")
     assert spoken.words() == ["Sure", "thing,", "one", "latte."]
-    assert (spoken.n_streams, spoken.utterance.wasted_ms) == (1, 0.0)
+    assert (spoken.n_streams, spoken.speech.wasted_ms) == (1, 0.0)
 
 
 async def test_of_another_text_the_clauses_that_stand_keep_their_sound(clock: Clock) -> None:
     spoken = await say_twice(clock, "Sure thing, one small latte.", "Sure thing, one large latte.")
     assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."]
     assert spoken.n_streams == 2
-    assert spoken.utterance.wasted_ms == pytest.approx(MS_PER_CHAR * len("onesmalllatte."), abs=1)
+    assert spoken.speech.wasted_ms == pytest.approx(MS_PER_CHAR * len("onesmalllatte."), abs=1)
     assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Surething,onelargelatte."), abs=2)
     ends = [word.text_end for chunk in spoken.chunks for word in chunk.words]
     assert ends[-1] == len("Sure thing, one large latte.")
@@ -81,7 +81,7 @@ async def test_of_another_text_the_clauses_that_stand_keep_their_sound(clock: Cl
 async def test_a_text_that_goes_on_where_the_first_ended_is_finished(clock: Clock) -> None:
     spoken = await say_twice(clock, "Sure thing.", "Sure thing. Anything else?")
     assert spoken.words() == ["Sure", "thing.", "Anything", "else?"]
-    assert spoken.utterance.wasted_ms == 0.0
+    assert spoken.speech.wasted_ms == 0.0
 
 
 async def test_a_text_that_goes_on_behind_what_was_sent_of_a_whole_one_follows_it(
@@ -89,14 +89,14 @@ async def test_a_text_that_goes_on_behind_what_was_sent_of_a_whole_one_follows_i
 ) -> None:
     spoken = Spoken(clock)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(spoken.utterance.run())
-        spoken.utterance.say("Sure thing.")
-        spoken.utterance.finish(is_draft=True)
-        spoken.utterance.let_go()
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.say("Sure thing.")
+        spoken.speech.finish(is_draft=True)
+        spoken.speech.let_go()
         await asyncio.sleep(5)
-        spoken.utterance.reread()
-        spoken.utterance.say("Sure thing. Anything else?")
-        spoken.utterance.finish()
+        spoken.speech.reread()
+        spoken.speech.say("Sure thing. Anything else?")
+        spoken.speech.finish()
     assert spoken.words() == ["Sure", "thing.", "Anything", "else?"]
     assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Surething.Anythingelse?"), abs=2)
 
@@ -106,7 +106,7 @@ async def test_the_last_words_follow_what_stands_of_a_reply_that_broke_off(
     clock: Clock, promised: bool
 ) -> None:
     spoken = Spoken(clock)
-    utterance = spoken.utterance
+    utterance = spoken.speech
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(utterance.run())
         utterance.say("Sure thing, one small latte")  # held, of a draft
@@ -126,14 +126,14 @@ async def test_the_last_words_follow_what_stands_of_a_reply_that_broke_off(
 async def test_behind_a_whole_reply_that_was_promised_nothing_is_missing(clock: Clock) -> None:
     spoken = Spoken(clock)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(spoken.utterance.run())
-        spoken.utterance.say("Sure thing.")
-        spoken.utterance.finish(is_draft=True)
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.say("Sure thing.")
+        spoken.speech.finish(is_draft=True)
         await asyncio.sleep(2)
-        spoken.utterance.reread()
-        spoken.utterance.let_go()
-        spoken.utterance.say_last("Pardon me?")
-        spoken.utterance.finish()
+        spoken.speech.reread()
+        spoken.speech.let_go()
+        spoken.speech.say_last("Pardon me?")
+        spoken.speech.finish()
     assert spoken.words() == ["Sure", "thing."]
 
 
@@ -141,14 +141,14 @@ async def test_behind_a_whole_reply_that_was_promised_nothing_is_missing(clock: 
 async def test_a_draft_without_words_leaves_room_for_others(clock: Clock, mute: str) -> None:
     spoken = Spoken(clock)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(spoken.utterance.run())
-        spoken.utterance.say(mute)
-        spoken.utterance.finish(is_draft=True)
-        spoken.utterance.let_go()
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.say(mute)
+        spoken.speech.finish(is_draft=True)
+        spoken.speech.let_go()
         await asyncio.sleep(2)
-        assert not spoken.utterance.has_words
-        spoken.utterance.say_last("Pardon me?")
-        spoken.utterance.finish()
+        assert not spoken.speech.has_words
+        spoken.speech.say_last("Pardon me?")
+        spoken.speech.finish()
     assert spoken.words()[-2:] == ["Pardon", "me?"]
 
 
@@ -160,38 +160,38 @@ async def test_nothing_stands_of_a_text_that_begins_otherwise(clock: Clock) -> N
 async def test_no_sound_leaves_before_the_text_of_its_clause_is_verified(clock: Clock) -> None:
     spoken = Spoken(clock)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(spoken.utterance.run())
-        spoken.utterance.say("Sure thing, one small latte, right away.")
-        spoken.utterance.finish(is_draft=True)
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.say("Sure thing, one small latte, right away.")
+        spoken.speech.finish(is_draft=True)
         await asyncio.sleep(1)
-        spoken.utterance.reread()
-        spoken.utterance.let_agreed_go()
+        spoken.speech.reread()
+        spoken.speech.let_agreed_go()
         for text, words in [("Sure thi", []), ("ng, one", ["Sure", "thing,"])]:
-            spoken.utterance.say(text)
+            spoken.speech.say(text)
             await asyncio.sleep(5)
             assert spoken.words() == words
-        spoken.utterance.say(" large latte.")
+        spoken.speech.say(" large latte.")
         await asyncio.sleep(5)
         assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."][: len(spoken.words())]
-        spoken.utterance.finish()
-        spoken.utterance.let_go()
+        spoken.speech.finish()
+        spoken.speech.let_go()
     assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."]
     assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Surething,onelargelatte."), abs=2)
     # Of all that was ready the reply kept the first clause.
-    assert spoken.utterance.held_ms == pytest.approx(MS_PER_CHAR * len("Surething,"), abs=1)
+    assert spoken.speech.held_ms == pytest.approx(MS_PER_CHAR * len("Surething,"), abs=1)
 
 
 async def test_a_promised_text_that_is_another_after_it_was_sent_is_an_error(clock: Clock) -> None:
     spoken = Spoken(clock)
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(spoken.utterance.run())
-            spoken.utterance.say("Sure thing, one latte.")
-            spoken.utterance.let_go()
+            tasks.create_task(spoken.speech.run())
+            spoken.speech.say("Sure thing, one latte.")
+            spoken.speech.let_go()
             await asyncio.sleep(0.5)
             assert spoken.words()
-            spoken.utterance.reread()
-            spoken.utterance.say("No, sorry.")
+            spoken.speech.reread()
+            spoken.speech.say("No, sorry.")
     (error,) = raised.value.exceptions
     assert isinstance(error, BackendError) and "promised" in str(error)
 
@@ -201,16 +201,16 @@ async def test_new_text_after_a_salvaged_beginning_sounds_before_its_clause_is_w
 ) -> None:
     spoken = Spoken(clock)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(spoken.utterance.run())
-        spoken.utterance.say("Sure thing.")
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.say("Sure thing.")
         await asyncio.sleep(1)
-        spoken.utterance.reread()
-        spoken.utterance.let_agreed_go()
-        spoken.utterance.say("No, we have one")  # the reply goes another way, and is not over
+        spoken.speech.reread()
+        spoken.speech.let_agreed_go()
+        spoken.speech.say("No, we have one")  # the reply goes another way, and is not over
         await asyncio.sleep(2)
         assert spoken.words()[:3] == ["No,", "we", "have"]
-        assert spoken.utterance.held_ms == 0.0
-        spoken.utterance.finish()
+        assert spoken.speech.held_ms == 0.0
+        spoken.speech.finish()
 
 
 def test_a_clause_that_was_sent_to_its_end_is_not_sent_beyond_it() -> None:

@@ -10,9 +10,9 @@ import pytest
 from voiceloop import event_stream
 from voiceloop.backends import (
     ChatMessage,
-    DraftDone,
     GenerateParams,
     Partial,
+    PreemptiveDone,
     RecognizerOptions,
     Speech,
     Staged,
@@ -233,5 +233,7 @@ async def test_a_reply_is_promised_where_its_turn_was_drafted_last(
     branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
     branch.speculate(1, "hello", GenerateParams())
     branch.speculate(2, "hi", GenerateParams())
-    worker.say(StreamEvent(branch.stream_id, DraftDone(2, "lost")))  # its text stays, in the worker
+    worker.say(
+        StreamEvent(branch.stream_id, PreemptiveDone(2, "lost"))
+    )  # its text stays, in the worker
     assert branch.commit((ChatMessage("user", said),), GenerateParams()) == is_promised

@@ -16,9 +16,9 @@ from engine.engine import Engine
 from engine.types import InvalidRequest, TemplateError
 from voiceloop.backends import (
     ChatMessage,
-    DraftDelta,
     Generated,
     GenerateParams,
+    PreemptiveDelta,
     Staged,
     TextDelta,
     Tool,
@@ -276,7 +276,7 @@ def test_what_an_earlier_draft_says_is_not_passed_on_as_a_later_one_that_could_n
     role.receive(Speculate("s", 2, "hi", GenerateParams(tool_choice="none")))
     answers(role)
     assert model.calls[-1] == ("1 stop", "")
-    model.due.append(engine_types.DraftDelta("s#1", "draft_1", "yes", 1))
+    model.due.append(engine_types.PreemptiveDelta("s#1", "draft_1", "yes", 1))
     assert not answers(role)
 
 
@@ -362,10 +362,10 @@ def test_a_draft_stops_behind_its_first_clause_or_where_it_has_none_after_four_s
 ) -> None:
     role.receive(OpenBranch("s", ()))
     role.receive(Speculate("s", 4, "hello", PARAMS))
-    model.due += [engine_types.DraftDelta("s#1", "draft_1", text, 3) for text in made[:2]]
+    model.due += [engine_types.PreemptiveDelta("s#1", "draft_1", text, 3) for text in made[:2]]
     told = [event.event for event in role.step() if isinstance(event, StreamEvent)]
-    assert told[-2:] == [DraftDelta(4, text) for text in made[:2]]
+    assert told[-2:] == [PreemptiveDelta(4, text) for text in made[:2]]
     assert not any(call[0] == "1 stop" for call in model.calls)
-    model.due.append(engine_types.DraftDelta("s#1", "draft_1", made[2], 3))
+    model.due.append(engine_types.PreemptiveDelta("s#1", "draft_1", made[2], 3))
     role.step()
     assert model.calls[-1][0] == "1 stop"
