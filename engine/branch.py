@@ -14,11 +14,11 @@ from .text.tool_calls import ParsedCall
 from .types import (
     MAX_SALVAGED,
     Done,
-    DraftCall,
-    DraftDelta,
-    DraftDone,
     Event,
     InvalidRequest,
+    PreemptiveCall,
+    PreemptiveDelta,
+    PreemptiveDone,
     PromptTooLong,
     SamplingParams,
     TextDelta,
@@ -111,7 +111,9 @@ class Branch:
             self.stop_draft("cancelled")
 
     def speculate(self, tail_tokens: Tokens[int], params: SamplingParams) -> str:
-        """Draft a reply to what is staged, when nothing else is due -> `DraftDelta`, `DraftDone`.
+        """Make the reply to what is staged ahead -> `PreemptiveDelta`, `PreemptiveDone`.
+
+        It runs when nothing else is due.
 
         tail_tokens: end of turn and assistant header. Returns the draft's id for `commit`.
         A changed `stage` stops the draft but keeps it for salvage; a new `speculate` replaces it,
@@ -213,9 +215,9 @@ class Branch:
         text = "".join(piece for piece in output if isinstance(piece, str))
         if text:
             n_tokens = self.draft.reply.report()
-            self._home.outbox.append(DraftDelta(self.branch_id, draft_id, text, n_tokens))
+            self._home.outbox.append(PreemptiveDelta(self.branch_id, draft_id, text, n_tokens))
         self._home.outbox += [
-            DraftCall(self.branch_id, draft_id, piece.name, piece.arguments_json)
+            PreemptiveCall(self.branch_id, draft_id, piece.name, piece.arguments_json)
             for piece in output
             if isinstance(piece, ParsedCall)
         ]
@@ -248,7 +250,7 @@ class Branch:
             self.draft.active = False
             n_tokens = len(self.draft.reply.tokens)
             self._home.outbox.append(
-                DraftDone(self.branch_id, self.draft.draft_id, reason, n_tokens)
+                PreemptiveDone(self.branch_id, self.draft.draft_id, reason, n_tokens)
             )
 
     # -- inside ----------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftDelta:
+class PreemptiveDelta:
     """Text of a speculated reply; it stands only if the branch is committed with its draft."""
 
     branch_id: str
@@ -275,7 +275,7 @@ class DraftDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftCall:
+class PreemptiveCall:
     """A speculated reply calls a tool; as with its text, the call stands only if committed."""
 
     branch_id: str
@@ -285,7 +285,7 @@ class DraftCall:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftDone:
+class PreemptiveDone:
     """A speculated reply came to its end (or was given up: `finish_reason` "cancelled").
 
     "lost": given up because somebody more urgent needed its room.
@@ -343,4 +343,4 @@ class Done:
     error: str | None = None
 
 
-Event = Staged | DraftDelta | DraftCall | DraftDone | TextDelta | ToolCall | Done
+Event = Staged | PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Done

@@ -247,7 +247,7 @@ class Branch(Protocol):
         """Prefill the history and the open user turn so far; revises what was staged before."""
 
     def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
-        """Draft the reply to this user turn, when nothing else is due: PreemptiveDelta ... PreemptiveDone.
+        """Make the reply to this turn ahead, when nothing else is due: PreemptiveDelta ... Done.
 
         A later number replaces the draft before it. A ``commit`` of the same turn takes it over
         and sends its text anew; one of another turn keeps what still stands.

@@ -8,11 +8,11 @@ from engine.branch import Branch
 from engine.engine import Engine
 from engine.types import (
     Done,
-    DraftDelta,
-    DraftDone,
     Event,
     InvalidRequest,
     OutOfMemory,
+    PreemptiveDelta,
+    PreemptiveDone,
     PromptTooLong,
     SamplingParams,
     Staged,
@@ -122,8 +122,8 @@ def test_a_draft_for_the_same_words_is_adopted_at_once(
     branch.stage(turn.open)
     draft = branch.speculate(turn.tail, params)
     events = drain(engine)
-    drafted = "".join(event.text for event in only(events, DraftDelta))
-    assert only(events, DraftDone)[-1].finish_reason == "length"
+    drafted = "".join(event.text for event in only(events, PreemptiveDelta))
+    assert only(events, PreemptiveDone)[-1].finish_reason == "length"
     branch.commit(turn.closed, params, draft)
     events = engine.step()
     assert reply_of(events) == drafted == turn.cold(make_engine, params)
@@ -255,7 +255,7 @@ def test_a_commit_overtakes_drafts_and_staging(make_engine: MakeEngine) -> None:
     engine.branch("late", turn.history).commit(turn.closed, GREEDY)
     events = engine.step()
     assert [type(event) for event in events if event.branch_id != "late"] == []
-    assert only(engine.step(), DraftDelta) == []
+    assert only(engine.step(), PreemptiveDelta) == []
 
 
 def test_a_step_for_nobody_who_waits_gives_way_to_a_commit_and_is_made_up_for(
@@ -304,7 +304,7 @@ def test_of_two_steps_in_a_row_one_goes_through_however_often_it_is_interrupted(
     events: list[Event] = []
     for _ in range(2 * (1 + GREEDY.max_tokens)):
         events += engine.step(lambda: True)
-    assert only(events, Staged) and only(events, DraftDone)
+    assert only(events, Staged) and only(events, PreemptiveDone)
 
 
 def test_cancel_ends_the_reply_and_leaves_the_branch_usable(make_engine: MakeEngine) -> None:

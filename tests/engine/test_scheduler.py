@@ -7,7 +7,7 @@ import pytest
 from engine.allowance import Allowances
 from engine.engine import Engine
 from engine.scheduler import SMALLEST_CHUNK, share_out
-from engine.types import Done, DraftDelta, DraftDone, Event, SamplingParams, TextDelta
+from engine.types import Done, Event, PreemptiveDelta, PreemptiveDone, SamplingParams, TextDelta
 
 MakeEngine = Callable[..., Engine]
 GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -64,9 +64,9 @@ def test_the_budget_is_the_sessions_across_its_branches(make_engine: MakeEngine)
         branch.stage([5, 6, 7])
         branch.speculate([8], GREEDY)
         events = drain(engine)
-        deltas = [event for event in events if isinstance(event, DraftDelta)]
+        deltas = [event for event in events if isinstance(event, PreemptiveDelta)]
         assert bool(deltas) == (turn == 0)
-        assert isinstance(events[-1], DraftDone)
+        assert isinstance(events[-1], PreemptiveDone)
         branch.commit([9, 10], GREEDY)  # other words: the draft was for nothing
         drain(engine)
         branch.close()
@@ -131,7 +131,7 @@ def test_a_draft_whose_memory_is_taken_for_a_caller_is_still_what_the_reply_begi
     branch.draft.reply.tokens[0] = unlikely = branch.draft.reply.tokens[0] ^ 1
     engine.branch("caller").commit([6] * 70, GREEDY)
     events += drain(engine)
-    assert [e.finish_reason for e in events if isinstance(e, DraftDone)] == [end]
+    assert [e.finish_reason for e in events if isinstance(e, PreemptiveDone)] == [end]
     assert branch.draft.sequence is not None and not branch.draft.sequence.table
     branch.draft.sequence.tokens[21] = unlikely  # computed anew it would be another
     branch.commit([5] * 20 + [8], GREEDY, draft)
@@ -167,7 +167,7 @@ def test_what_the_next_draft_verifies_is_no_waste_and_counts_once(make_engine: M
     branch.stage([5] * 20)
     for _ in range(4):
         draft = branch.speculate([8], GREEDY)
-        ended = [event for event in drain(engine) if isinstance(event, DraftDone)]
+        ended = [event for event in drain(engine) if isinstance(event, PreemptiveDone)]
         assert [(event.finish_reason, event.n_tokens) for event in ended[-1:]] == [("length", 6)]
     assert branch.n_discarded == 3  # the last of each: a pass samples one more itself
     assert branch.n_speculated == engine.metrics()["speculated_tokens"] == 9

@@ -13,9 +13,9 @@ from engine.text.text import Text
 from engine.text.tool_calls import NOTATIONS
 from engine.types import (
     Done,
-    DraftCall,
     GrammarError,
     InvalidRequest,
+    PreemptiveCall,
     SamplingParams,
     TextDelta,
     ToolCall,
@@ -199,7 +199,7 @@ def test_a_drafted_call_is_kept_or_verified_without_changing_the_reply(
     draft = branch.speculate([10, 11], params)
     n_called = 0
     while engine.has_work():
-        n_called += sum(isinstance(event, DraftCall) for event in engine.step())
+        n_called += sum(isinstance(event, PreemptiveCall) for event in engine.step())
     branch.commit(list(answered), params, draft=draft)
     *found, done = told(engine)
     assert n_called == 1 and len(expected[1]) == 1
