@@ -121,7 +121,6 @@ class Floor:
                 if stable:
                     self._turns.drop_suspended()
                 self._protocol.partial(self._item_id, " ".join(stable), " ".join(unstable))
-                self._context.on_output()
         elif self._activity is not None and self.listener.in_speech:
             self._interruption.observe_words(stable + unstable)
             self.on_activity(self._activity)
@@ -150,7 +149,6 @@ class Floor:
         respond = detection is not None and detection.create_response
         respond = respond and self._settings.type == "realtime"
         self._awaited[segment] = Awaited(item_id, respond)
-        self._context.on_output()
         return True
 
     def _takes_floor_late(self, hypothesis: tuple[str, ...]) -> bool:
@@ -234,7 +232,6 @@ class Floor:
         self._turns.drafts.reset()
         self._idleness.stop()
         self._anticipate()
-        self._context.on_output()
 
     def _anticipate(self) -> None:
         history = self._protocol.conversation.messages(self._settings.instructions)
@@ -264,7 +261,6 @@ class Floor:
         elif self._turns.suspended is not None and not is_taken:  # what stopped it was no word
             self._turns.take_up()
         self._observe_idleness()
-        self._context.on_output()
 
     def _observe_idleness(self) -> None:
         detection = self._settings.turn_detection
@@ -287,7 +283,6 @@ class Floor:
     def _speak_first(self, fixed_text: str | None = None) -> None:
         """A reply that answers no turn of the caller."""
         self._begin_turn(self._protocol.open_response(), fixed_text)
-        self._context.on_output()
 
     def _begin_turn(self, response: ResponseHandle, fixed_text: str | None = None) -> None:
         self._turns.begin(response, TurnTimeline(response.id), fixed_text)

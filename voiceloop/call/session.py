@@ -82,6 +82,7 @@ class Session:
         self._clock = clock
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         limits = config.limits
+        self._output = asyncio.Event()
         self.protocol = Protocol(
             self._first_settings(),
             limits=ProtocolLimits(
@@ -92,8 +93,8 @@ class Session:
             ),
             expires_at=int(time.time() + 60 * limits.session_minutes),
             is_beta=self._transport.hello.beta,
+            on_output=self._output.set,
         )
-        self._output = asyncio.Event()
         self._sent = asyncio.Event()
         self._any_command = asyncio.Event()
         self._first_command = asyncio.Event()
@@ -128,7 +129,6 @@ class Session:
                     tasks.create_task(self._watch_the_clock(), name="session clock")
                     tasks.create_task(self._greet(), name="greeting")
                     self.protocol.connect()
-                    self._on_output()
                     await self._read()
                 finally:
                     self._floor.close()
@@ -155,15 +155,12 @@ class Session:
             protocol=self.protocol,
             agent=self._agent,
             clock=self._clock,
-            on_output=self._on_output,
             new_stream_id=lambda: self.protocol.new_id("voice"),
             load=self._backends.utilization,
             lead_ms=float(self._config.pacing_lead_ms),
         )
         self._floor = Floor(context, self._metrics, tasks, self._config.anticipation)
-        self._item_audio = ItemAudio(
-            self._backends.recognizer, self.protocol, tasks, self._on_output
-        )
+        self._item_audio = ItemAudio(self._backends.recognizer, self.protocol, tasks)
         self._listener = Listener(
             recognizer=self._backends.recognizer,
             options=self._recognizer_options(settings),
@@ -193,7 +190,6 @@ class Session:
                 self._end(1000, "")
             for command in self.protocol.receive(frame):
                 await self._obey(command)
-            self._on_output()
 
     async def _until_the_client_reads(self) -> None:
         """Wait while too much lies unread: every frame of the client's may ask for more.
@@ -247,9 +243,6 @@ class Session:
             self._floor.hear(samples[start : start + per_slice])
 
     # --- writing ---
-
-    def _on_output(self) -> None:
-        self._output.set()
 
     async def _write(self) -> None:
         outbox = self.protocol.outbox
@@ -321,14 +314,12 @@ class Session:
         except TimeoutError:
             if self.protocol.settings.notices:
                 self.protocol.send(SessionExpiring(seconds_left=round(warning_s)))
-                self._on_output()
 
     async def _say_last(self, error: VoiceLoopError) -> None:
         """Wait until the client has been sent this; one that reads too late is not waited for."""
         self.protocol.error(error)
         outbox = self.protocol.outbox
         last = outbox.n_put
-        self._on_output()
         try:
             async with asyncio.timeout(self._config.limits.slow_client_s):
                 while outbox.n_done < last:

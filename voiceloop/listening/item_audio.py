@@ -31,12 +31,10 @@ class ItemAudio:
         recognizer: Recognizer,
         protocol: Protocol,
         tasks: asyncio.TaskGroup,
-        on_output: Callable[[], None],
     ) -> None:
         self._recognizer = recognizer
         self._protocol = protocol
         self._tasks = tasks
-        self._on_output = on_output
         self._one_at_a_time = asyncio.Lock()  # first come, first heard
         self._listening: dict[str, asyncio.Task[None]] = {}
 
@@ -92,7 +90,6 @@ class ItemAudio:
         else:
             seconds = len(heard) / RECOGNIZER_HZ
             self._protocol.transcription_completed(item_id, text, seconds)
-        self._on_output()
 
     async def _recognize(self, samples: bytes, options: RecognizerOptions) -> str:
         stream = await self._recognizer.open(self._protocol.new_id("item_audio"), options)

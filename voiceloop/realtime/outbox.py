@@ -6,6 +6,7 @@ deltas are stale. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -29,13 +30,18 @@ class Outgoing:
 class Outbox:
     """The queue. ``is_beta``: this client speaks the beta's names.
 
+    ``on_put`` is called after each frame that is queued; it must not block.
+
     ``n_bytes``: queued, or taken and neither sent nor dropped yet. ``n_put``: frames queued so far;
     ``n_done``: of these, the first so many have been sent or dropped.
     """
 
-    def __init__(self, name: str, *, is_beta: bool = False) -> None:
+    def __init__(
+        self, name: str, *, is_beta: bool = False, on_put: Callable[[], None] = lambda: None
+    ) -> None:
         self._name = name
         self._is_beta = is_beta
+        self._on_put = on_put
         self._queue: list[Outgoing] = []
         self._n_events = 0
         self.n_bytes = self.n_put = self.n_done = 0
@@ -52,6 +58,7 @@ class Outbox:
         self.n_bytes += len(data)
         self.n_put += 1
         self._queue.append(Outgoing(data.decode(), delta_of, delta_of is not None, len(data)))
+        self._on_put()
 
     def take(self) -> list[Outgoing]:
         """All frames queued since the last call, in order."""

@@ -24,7 +24,7 @@ class ReplyContext:
     protocol: Protocol
     agent: AgentConfig
     clock: Callable[[], float]
-    on_output: Callable[[], None]  # frames wait in the protocol
     new_stream_id: Callable[[], str]  # for the voice
     load: Callable[[], float] = lambda: 0.0  # utilization of the busiest model process, 0 to 1
     lead_ms: float = LEAD_MS
+    on_output: Callable[[], None] = lambda: None

@@ -134,7 +134,7 @@ def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
     pacer = Pacer(8000)
     turn: Any = SimpleNamespace(
         playout=Playout(pacer, lambda chunk: None, lambda: 0.0),
-        utterance=SimpleNamespace(text=SimpleNamespace(said_lately="once upon a time")),
+        speech=SimpleNamespace(text=SimpleNamespace(said_lately="once upon a time")),
         remaining_ms=None,
     )
     if echoes:  # on a speakerphone the agent hears itself
