@@ -1,4 +1,4 @@
-"""Owns one turn in the making: what is staged, the drafted reply, the committed reply.
+"""Owns one turn in the making: what is staged, the preemptive reply, the committed reply.
 
 A branch holds private KV on top of the shared committed prefix. Its methods only change what is
 wanted; the scheduler looks at that and decides what the next step does.
@@ -42,10 +42,10 @@ class Home(Protocol):
 
 
 @dataclass(slots=True)
-class Draft:
-    """A reply speculated on a fork. The fork is taken when the staged turn is resident."""
+class PreemptiveReply:
+    """A reply made ahead, on a fork that is taken when the staged turn is resident."""
 
-    draft_id: str
+    attempt: int
     tail: list[int]
     reply: Reply
     sequence: Sequence | None = None
@@ -79,13 +79,13 @@ class Branch:
         self.order = home.order()  # position in its class; renewed when staged or committed
         self.reply: Reply | None = None
         self.admitted = False
-        self.draft: Draft | None = None
-        self.n_speculated = 0  # in this turn
+        self.preemptive: PreemptiveReply | None = None
+        self.n_preemptive = 0  # in this turn
         self.n_discarded = 0  # of those, thrown away
-        self.n_inherited = 0  # of dropped drafts, yet to be verified by what took their place
+        self.n_inherited = 0  # of dropped attempts, yet to be verified by what took their place
         self.closed = False
         self._home = home
-        self._n_drafts = 0
+        self._n_attempts = 0
         self._n_calls = 0
         home.require_room(len(history))
         self._require_context(len(history))
@@ -106,17 +106,17 @@ class Branch:
         self._aim(target)
         self.staged_due = True
         self.order = self._home.order()
-        draft = self.draft
-        if draft is not None and draft.active and draft.prompt[: -len(draft.tail)] != target:
-            self.stop_draft("cancelled")
+        ahead = self.preemptive
+        if ahead is not None and ahead.active and ahead.prompt[: -len(ahead.tail)] != target:
+            self.stop_preemptive("cancelled")
 
-    def speculate(self, tail_tokens: Tokens[int], params: SamplingParams) -> str:
+    def begin_preemptive(self, tail_tokens: Tokens[int], params: SamplingParams) -> int:
         """Make the reply to what is staged ahead -> `PreemptiveDelta`, `PreemptiveDone`.
 
         It runs when nothing else is due.
 
-        tail_tokens: end of turn and assistant header. Returns the draft's id for `commit`.
-        A changed `stage` stops the draft but keeps it for salvage; a new `speculate` replaces it,
+        tail_tokens: end of turn and assistant header. Returns the attempt's number for
+        `commit`. A changed `stage` stops it but keeps it for salvage; a new attempt replaces it,
         and what stands of it too is kept, as with `commit`.
         Raises: PromptTooLong, InvalidRequest.
         """
@@ -127,18 +127,19 @@ class Branch:
         n_prompt = len(self.sequence.tokens) + len(tail_tokens)
         self._require_context(n_prompt)
         reply = self._home.new_reply(n_prompt, params)
-        reply.proposals = _said_in(self.draft, reply)
-        self._drop_draft(is_inherited=True)
-        self._n_drafts += 1
-        draft_id = f"{self.branch_id}/draft-{self._n_drafts}"
-        self.draft = Draft(draft_id, list(tail_tokens), reply)
-        return draft_id
+        reply.proposals = _said_in(self.preemptive, reply)
+        self._drop_preemptive(is_inherited=True)
+        self._n_attempts += 1
+        self.preemptive = PreemptiveReply(self._n_attempts, list(tail_tokens), reply)
+        return self._n_attempts
 
-    def commit(self, tokens: Tokens[int], params: SamplingParams, draft: str | None = None) -> None:
+    def commit(
+        self, tokens: Tokens[int], params: SamplingParams, attempt: int | None = None
+    ) -> None:
         """Answer the finished turn, first in line -> `TextDelta`..., `ToolCall`..., `Done`.
 
         tokens: the whole turn with its end and the assistant header (or tool results).
-        draft: id from `speculate`. Drafted to the same words it is adopted as it is, even where
+        attempt: from `begin_preemptive`. Made to the same words it is adopted as it is, even where
         its KV had to make room and is computed again; else it is verified against the new prompt
         in one pass, and what stands is kept.
         After `Done` the turn and the reply are history: the branch can stage and commit again.
@@ -149,13 +150,17 @@ class Branch:
             raise InvalidRequest("expected at least one token to commit, found none")
         reply = self._home.new_reply(len(target), params)
         self._home.require_room(len(target) + reply.params.max_tokens)
-        usable = self.draft if self.draft is not None and self.draft.draft_id == draft else None
-        self.staged_due, self.admitted, self.n_speculated = False, False, 0
+        usable = (
+            self.preemptive
+            if self.preemptive is not None and self.preemptive.attempt == attempt
+            else None
+        )
+        self.staged_due, self.admitted, self.n_preemptive = False, False, 0
         self.order = self._home.order()
         if usable is not None and self._adopt(usable, reply, target):
             return
         reply.proposals = _said_in(usable, reply)
-        self._drop_draft(is_inherited=usable is not None)
+        self._drop_preemptive(is_inherited=usable is not None)
         self.reply = reply
         self._aim(target)
         reply.count(cached_tokens=self.sequence.n_resident, discarded_tokens=self.n_discarded)
@@ -165,14 +170,14 @@ class Branch:
         """End the reply under way with `Done("cancelled")`; the branch stays usable."""
         if self.reply is not None:
             self.finish("cancelled")
-        self._drop_draft()
+        self._drop_preemptive()
 
     def close(self) -> None:
         """Give everything back. Idempotent in every state; no event follows."""
         if self.closed:
             return
         self.closed = True
-        self._drop_draft()
+        self._drop_preemptive()
         self.sequence.publish(self.n_history if self.reply is None else self.reply.n_prompt)
         self.sequence.release()
         self._home.forget(self)
@@ -180,7 +185,7 @@ class Branch:
     # -- what a step reports ---------------------------------------------------------------------
 
     def verified(self, n_stood: int, n_left: int) -> None:
-        """Of what a dropped draft said so much stands, in the reply or in the draft after it.
+        """Of what a dropped attempt said so much stands, in the reply or the attempt after it.
 
         n_left: tokens of it still to be verified; where none are, the rest was for nothing.
         """
@@ -208,21 +213,21 @@ class Branch:
                     ToolCall(self.branch_id, call_id, piece.name, piece.arguments_json)
                 )
 
-    def emit_draft(self, output: list[str | ParsedCall]) -> None:
-        """Send output of the drafted reply."""
-        assert self.draft is not None
-        draft_id = self.draft.draft_id
+    def emit_preemptive(self, output: list[str | ParsedCall]) -> None:
+        """Send output of the preemptive reply."""
+        assert self.preemptive is not None
+        attempt = self.preemptive.attempt
         text = "".join(piece for piece in output if isinstance(piece, str))
         if text:
-            n_tokens = self.draft.reply.report()
-            self._home.outbox.append(PreemptiveDelta(self.branch_id, draft_id, text, n_tokens))
+            n_tokens = self.preemptive.reply.report()
+            self._home.outbox.append(PreemptiveDelta(self.branch_id, attempt, text, n_tokens))
         self._home.outbox += [
-            PreemptiveCall(self.branch_id, draft_id, piece.name, piece.arguments_json)
+            PreemptiveCall(self.branch_id, attempt, piece.name, piece.arguments_json)
             for piece in output
             if isinstance(piece, ParsedCall)
         ]
-        if self.draft.reply.finish_reason is not None:
-            self.stop_draft(self.draft.reply.finish_reason)
+        if self.preemptive.reply.finish_reason is not None:
+            self.stop_preemptive(self.preemptive.reply.finish_reason)
 
     def finish(self, reason: str, error: str | None = None) -> None:
         """End the committed reply; it becomes history that others may share."""
@@ -237,20 +242,20 @@ class Branch:
         done = Done(self.branch_id, reason, reply.usage, error=error)
         self._home.finished(reply, done)
 
-    def preempt_draft(self) -> None:
+    def lose_preemptive(self) -> None:
         """Make room for somebody more urgent. Its tokens stay: who heard them may count on them."""
-        assert self.draft is not None
-        self.stop_draft("lost")
-        self.draft.release()
+        assert self.preemptive is not None
+        self.stop_preemptive("lost")
+        self.preemptive.release()
 
-    def stop_draft(self, reason: str) -> None:
-        """No further tokens for the draft; what it has stays, to be adopted or salvaged."""
-        assert self.draft is not None
-        if self.draft.active:
-            self.draft.active = False
-            n_tokens = len(self.draft.reply.tokens)
+    def stop_preemptive(self, reason: str) -> None:
+        """No further tokens for it; what it has stays, to be adopted or salvaged."""
+        assert self.preemptive is not None
+        if self.preemptive.active:
+            self.preemptive.active = False
+            n_tokens = len(self.preemptive.reply.tokens)
             self._home.outbox.append(
-                PreemptiveDone(self.branch_id, self.draft.draft_id, reason, n_tokens)
+                PreemptiveDone(self.branch_id, self.preemptive.attempt, reason, n_tokens)
             )
 
     # -- inside ----------------------------------------------------------------------------------
@@ -290,34 +295,34 @@ class Branch:
         if self.sequence.n_pending == 0:
             self.sequence.retreat(len(target) - 1)
 
-    def _adopt(self, draft: Draft, reply: Reply, target: list[int]) -> bool:
-        """Take over a draft made for exactly this prompt and these parameters."""
-        drafted = draft.reply
+    def _adopt(self, ahead: PreemptiveReply, reply: Reply, target: list[int]) -> bool:
+        """Take over an attempt made for exactly this prompt and these parameters."""
+        made = ahead.reply
         if (
-            draft.sequence is None
-            or draft.prompt != target
-            or drafted.params != reply.params
-            or not drafted.tokens
-            or drafted.finish_reason == "error"
+            ahead.sequence is None
+            or ahead.prompt != target
+            or made.params != reply.params
+            or not made.tokens
+            or made.finish_reason == "error"
         ):
             return False
         self.sequence.release()
-        self.sequence, self.draft, self.reply = draft.sequence, None, drafted
-        self._home.speculated(self.session, len(drafted.tokens), 0)
-        drafted.adopt(reply.clock, self.sequence.n_resident, self.n_discarded)
+        self.sequence, self.preemptive, self.reply = ahead.sequence, None, made
+        self._home.speculated(self.session, len(made.tokens), 0)
+        made.adopt(reply.clock, self.sequence.n_resident, self.n_discarded)
         self.n_discarded = 0
-        self.emit(drafted.pieces)
-        if drafted.finish_reason is not None:
-            self.finish(drafted.finish_reason)
+        self.emit(made.pieces)
+        if made.finish_reason is not None:
+            self.finish(made.finish_reason)
         return True
 
-    def _drop_draft(self, *, is_inherited: bool = False) -> None:
+    def _drop_preemptive(self, *, is_inherited: bool = False) -> None:
         """is_inherited: what it said is verified by what takes its place, and booked then."""
-        if self.draft is not None:
-            self.n_inherited += len(self.draft.reply.tokens)
-            self.stop_draft("cancelled")
-            self.draft.release()
-            self.draft = None
+        if self.preemptive is not None:
+            self.n_inherited += len(self.preemptive.reply.tokens)
+            self.stop_preemptive("cancelled")
+            self.preemptive.release()
+            self.preemptive = None
         if not is_inherited:
             self._discard_inherited()
 
@@ -332,9 +337,9 @@ class Branch:
                 self.reply.count(discarded_tokens=n_wasted)
 
 
-def _said_in(draft: Draft | None, reply: Reply) -> list[int]:
-    """What a draft said, and had yet to verify, for `reply` to verify in its first pass."""
-    if draft is None:
+def _said_in(ahead: PreemptiveReply | None, reply: Reply) -> list[int]:
+    """What an attempt said, and had yet to verify, for `reply` to verify in its first pass."""
+    if ahead is None:
         return []
-    said = draft.reply.tokens + draft.reply.proposals
+    said = ahead.reply.tokens + ahead.reply.proposals
     return said[: min(reply.params.max_tokens - 1, MAX_SALVAGED)]

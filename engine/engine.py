@@ -108,7 +108,7 @@ class Engine:
         """Fork the committed prefix `history_tokens`; what is not shared yet is prefilled.
 
         salt: of a tenant; branches of different salts share nothing.
-        session: whose speculation budget drafts of this branch are booked on; None: its own.
+        session: whose budget preemptive replies of this branch are booked on; None: its own.
         Raises: InvalidRequest, PromptTooLong, OutOfMemory.
         """
         if branch_id in self._branches:
@@ -129,7 +129,7 @@ class Engine:
         return any(
             branch.reply is not None
             or branch.sequence.n_pending
-            or (branch.draft is not None and branch.draft.active)
+            or (branch.preemptive is not None and branch.preemptive.active)
             for branch in self._branches.values()
         )
 
@@ -154,8 +154,8 @@ class Engine:
         held = list(self.tree.held())
         for branch in self._branches.values():
             held += branch.sequence.table
-            if branch.draft is not None and branch.draft.sequence is not None:
-                held += branch.draft.sequence.table
+            if branch.preemptive is not None and branch.preemptive.sequence is not None:
+                held += branch.preemptive.sequence.table
         self.pool.check_integrity(held)
         self.tree.check_integrity()
 
@@ -256,7 +256,7 @@ class Engine:
         for branch in decoding:
             reply = branch.reply
             assert reply is not None
-            # What is left to verify of a draft goes before other guesses.
+            # What is left to verify of a preemptive reply goes before other guesses.
             reply.proposals = reply.proposals or self.speculation.propose(
                 branch.branch_id, branch.sequence, reply, len(decoding)
             )
@@ -377,10 +377,10 @@ class Engine:
             output, error = [], str(malformed)
         n_taken = len(reply.tokens) - n_before
         sequence.truncate(len(sequence.tokens) - len(sampled) + n_taken)
-        if task.service is Service.SPECULATIVE:
+        if task.service is Service.PREEMPTIVE:
             # What was said before and stood is counted already.
             n_new = max(0, n_taken - task.n_accepted) if task.extension.proposals else n_taken
-            branch.n_speculated += n_new
+            branch.n_preemptive += n_new
             self._totals["speculated_tokens"] += n_new
         self._conclude(task, output, error)
 
@@ -390,8 +390,8 @@ class Engine:
         assert reply is not None
         if error is not None:
             reply.finish_reason = "error"
-        if task.service is Service.SPECULATIVE:
-            branch.emit_draft(output)
+        if task.service is Service.PREEMPTIVE:
+            branch.emit_preemptive(output)
             return
         branch.emit(output)
         if reply.finish_reason is not None:

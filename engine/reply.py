@@ -1,6 +1,6 @@
 """Owns one reply while it is generated: its tokens, its text, its end, its clock.
 
-The same class serves a committed reply and a speculated one; a branch decides which events they
+The same class serves a committed reply and a preemptive one; a branch decides which events they
 become.
 """
 
@@ -66,8 +66,10 @@ class Reply:
         self.seed = seed if params.seed is None else params.seed
         self._draw = None if is_stateful(params) else Draw(params, self.seed)
         self.tokens: list[int] = []
-        self.pieces: list[str | ParsedCall] = []  # all output so far, for a draft's adoption
-        self.proposals: list[int] = []  # drafted continuation, to be verified by the next extend
+        self.pieces: list[
+            str | ParsedCall
+        ] = []  # all output so far, sent anew when a preemptive reply is adopted
+        self.proposals: list[int] = []  # guessed continuation, to be verified by the next extend
         self.finish_reason: str | None = None
         self.usage = Usage(prompt_tokens=n_prompt)
         self.clock = ReplyClock(now)
@@ -131,9 +133,9 @@ class Reply:
         return n_new
 
     def adopt(self, clock: ReplyClock, n_resident: int, n_discarded: int) -> None:
-        """From a draft become the committed reply asked for at `clock.asked`.
+        """From a preemptive reply become the committed one asked for at `clock.asked`.
 
-        n_resident: tokens whose KV is there; n_discarded: tokens of other drafts for this turn.
+        n_resident: tokens whose KV is there; n_discarded: tokens of other attempts in this turn.
         """
         self.clock, self._n_reported = clock, 0
         clock.scheduled = clock.asked

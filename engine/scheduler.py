@@ -1,6 +1,6 @@
 """Owns the order of service: what the next step does, and who must give memory back for it.
 
-Classes, most urgent first: committed decode, committed prefill, staged prefill, speculative, batch.
+Classes, most urgent first: committed decode, committed prefill, staged prefill, preemptive, batch.
 A lower class joins a step only where it cannot be felt by a higher one.
 """
 
@@ -25,7 +25,7 @@ class Service(IntEnum):
     DECODE = 0
     PREFILL = 1
     STAGED = 2
-    SPECULATIVE = 3
+    PREEMPTIVE = 3
     BATCH = 4
 
 
@@ -117,10 +117,10 @@ class Scheduler:
         if not urgent or sharing:
             tasks += self._staged(branches, self._chunk(self.config.background_tokens) - n_rows)
         if not tasks or sharing:
-            tasks += self._speculative(branches)
+            tasks += self._preemptive(branches)
         if not tasks or sharing:
             tasks += self._committed([b for b in running if is_batch(b)], branches)
-        _fit_drafts(tasks)
+        _fit_proposals(tasks)
         return tasks
 
     def _committed(self, running: list[Branch], branches: list[Branch]) -> list[Task]:
@@ -162,25 +162,25 @@ class Scheduler:
             budget -= n_known
         return tasks
 
-    def _speculative(self, branches: list[Branch]) -> list[Task]:
-        """Those who speculated least go first; each within its budget."""
+    def _preemptive(self, branches: list[Branch]) -> list[Task]:
+        """Whoever made least ahead goes first; each within its budget."""
         tasks: list[Task] = []
         budget = self._chunk(self.config.background_tokens)
-        for branch in sorted(branches, key=lambda branch: branch.n_speculated):
-            draft = branch.draft
-            if draft is None or not draft.active or branch.sequence.n_pending or budget <= 0:
+        for branch in sorted(branches, key=lambda branch: branch.n_preemptive):
+            ahead = branch.preemptive
+            if ahead is None or not ahead.active or branch.sequence.n_pending or budget <= 0:
                 continue
-            if branch.n_speculated >= self.config.speculation_tokens or not self.allowances.allows(
+            if branch.n_preemptive >= self.config.preemptive_tokens or not self.allowances.allows(
                 branch.session
             ):
-                branch.stop_draft("cancelled")
+                branch.stop_preemptive("cancelled")
                 continue
-            sequence = draft.sequence or draft.start(branch.sequence)
-            extension = _extension(sequence, draft.reply, budget)
+            sequence = ahead.sequence or ahead.start(branch.sequence)
+            extension = _extension(sequence, ahead.reply, budget)
             if not self._has_spare(sequence.n_blocks_to_reserve(extension.n_rows), branches):
                 continue
             sequence.reserve(extension.n_rows)
-            tasks.append(Task(Service.SPECULATIVE, branch, extension, draft.reply))
+            tasks.append(Task(Service.PREEMPTIVE, branch, extension, ahead.reply))
             budget -= extension.n_rows
         return tasks
 
@@ -216,12 +216,13 @@ class Scheduler:
     def _preempt(self, branches: list[Branch], wanting: Branch | None) -> bool:
         """Take back the KV of the least important holder.
 
-        Drafts, then batch replies (for others alone), then what is staged, then who waits.
+        Preemptive replies first, then batch replies (for others alone), then what is staged, then
+        who waits.
         """
         for branch in reversed(branches):
-            draft = branch.draft
-            if draft is not None and draft.sequence is not None and draft.sequence.table:
-                branch.preempt_draft()
+            ahead = branch.preemptive
+            if ahead is not None and ahead.sequence is not None and ahead.sequence.table:
+                branch.lose_preemptive()
                 return True
         for branch in reversed(branches):
             if is_batch(branch) and branch.admitted and wanting and not is_batch(wanting):
@@ -238,7 +239,7 @@ class Scheduler:
         return False
 
 
-def _fit_drafts(tasks: list[Task]) -> None:
+def _fit_proposals(tasks: list[Task]) -> None:
     """Where the host chooses tokens, drop guesses beyond the rows it has room for in a step."""
     chosen = [
         task.extension

@@ -10,8 +10,8 @@ from pathlib import Path
 BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a turn's prefix
 
 
-MAX_SALVAGED = 63  # drafted tokens verified in the step that computes a changed prompt
-MAX_HOST_ROWS = 128  # of a step, drafts included, where the host chooses tokens from the logits
+MAX_SALVAGED = 63  # tokens of a preemptive reply, verified in the step of a changed prompt
+MAX_HOST_ROWS = 128  # of a step, proposals included, where the host chooses tokens from the logits
 
 
 def n_blocks_for(n_tokens: int) -> int:
@@ -97,12 +97,12 @@ class EngineConfig:
     context_length: upper bound on prompt + reply; None takes the checkpoint's.
     threads: torch's intra-op threads; 1 is steadiest beside other processes.
     step_tokens: most tokens one step extends, the bound on a committed prefill chunk.
-    background_tokens: the same for staged and speculative prefill, which a commit must not
+    background_tokens: the same for staged and preemptive prefill, which a commit must not
         wait for long.
     step_budget_ms: chunks shrink below those bounds so that a step is predicted to end in time.
-    share_steps: let speculative rows ride in steps that also serve committed turns
+    share_steps: let preemptive rows ride in steps that also serve committed turns
         (nearly free on a GPU, costly on a CPU).
-    speculation_tokens: most tokens one turn may spend on speculated replies.
+    preemptive_tokens: most tokens one turn may spend on preemptive replies.
     speculation_waste_tokens: a session that threw away this many speculated tokens more than it
         used speculates no further.
     prefix_cache: share committed prefixes between branches of the same salt.
@@ -128,7 +128,7 @@ class EngineConfig:
     background_tokens: int = 128
     step_budget_ms: float = 10.0
     share_steps: bool = False
-    speculation_tokens: int = 256
+    preemptive_tokens: int = 256
     speculation_waste_tokens: int = 1024
     prefix_cache: bool = True
     draft_dir: Path | None = None
@@ -158,7 +158,7 @@ class EngineConfig:
         for name in (
             "max_draft_tokens",
             "self_draft_layers",
-            "speculation_tokens",
+            "preemptive_tokens",
             "speculation_waste_tokens",
         ):
             if getattr(self, name) < 0:
@@ -234,8 +234,8 @@ class Usage:
     output_tokens: int = 0
     drafted_tokens: int = 0  # proposed by a drafter and verified for this reply
     accepted_tokens: int = 0  # of those: kept
-    adopted_tokens: int = 0  # taken over from a speculated reply
-    discarded_tokens: int = 0  # speculated in this turn and thrown away
+    adopted_tokens: int = 0  # taken over from a preemptive reply
+    discarded_tokens: int = 0  # made ahead in this turn and thrown away
     kv_blocks: int = 0  # held by the branch at the end
 
 
@@ -266,33 +266,33 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class PreemptiveDelta:
-    """Text of a speculated reply; it stands only if the branch is committed with its draft."""
+    """Text of a preemptive reply; it stands only if the branch is committed with its attempt."""
 
     branch_id: str
-    draft_id: str
+    attempt: int
     text: str
     n_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptiveCall:
-    """A speculated reply calls a tool; as with its text, the call stands only if committed."""
+    """A preemptive reply calls a tool; as with its text, the call stands only if committed."""
 
     branch_id: str
-    draft_id: str
+    attempt: int
     name: str
     arguments_json: str
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptiveDone:
-    """A speculated reply came to its end (or was given up: `finish_reason` "cancelled").
+    """A preemptive reply came to its end (or was given up: `finish_reason` "cancelled").
 
     "lost": given up because somebody more urgent needed its room.
     """
 
     branch_id: str
-    draft_id: str
+    attempt: int
     finish_reason: str
     n_tokens: int
 
@@ -308,7 +308,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text of the committed reply, never retracted. A reply adopted from a draft is sent anew.
+    """Text of the committed reply, never retracted. A reply made ahead is sent anew.
 
     logprobs: one for each token since the delta before, where the parameters ask for them.
     """

@@ -270,8 +270,8 @@ class FakeBranch:
         self.messages = list(history)
         self.tools = tools
         self.staged: list[str] = []
-        self.speculated: list[str] = []
-        self._draft: Draft | None = None
+        self.attempts: list[str] = []
+        self._attempt: Attempt | None = None
         self._n_discarded = 0
         self._pipe: EventPipe[LanguageEvent] = EventPipe()
 
@@ -284,57 +284,57 @@ class FakeBranch:
         p = self._owner.p_end_of_turn(user_text)
         self._pipe.put(Staged(stage_id, n, 1, p), self._owner.stage_delay_ms)
 
-    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
-        self._drop_draft()
-        self.speculated.append(user_text)
-        if fault := self._owner.plan.next("speculate"):
+    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
+        self._drop_attempt()
+        self.attempts.append(user_text)
+        if fault := self._owner.plan.next("begin_preemptive"):
             self._pipe.go_wrong(fault)
             return
         messages = (*self.messages, ChatMessage("user", user_text))
         reply = self._owner.reply_to(messages, len(self._owner.prompts))
         now_s = asyncio.get_running_loop().time()
-        made = self._draft = Draft(draft, user_text, reply, now_s)
+        made = self._attempt = Attempt(attempt, user_text, reply, now_s)
         events: list[LanguageEvent] = [
-            PreemptiveDelta(draft, piece) for piece in _tokens(reply.text)
+            PreemptiveDelta(attempt, piece) for piece in _tokens(reply.text)
         ]
-        events += [PreemptiveCall(draft, call.name, call.arguments) for call in reply.tool_calls]
-        events.append(PreemptiveDone(draft, "stop"))
+        events += [PreemptiveCall(attempt, call.name, call.arguments) for call in reply.tool_calls]
+        events.append(PreemptiveDone(attempt, "stop"))
         made.events.extend(events)
         for index in range(len(events)):
             delay_ms = self._owner.ttft_ms + index * self._owner.ms_per_token
             loop = asyncio.get_running_loop()
             made.timers.append(loop.call_later(delay_ms / 1000.0, self._deliver, made))
 
-    def _deliver(self, draft: Draft) -> None:
+    def _deliver(self, attempt: Attempt) -> None:
         """The next event: timers that are due together fire in any order."""
-        event = draft.events.popleft()
-        draft.n_made += isinstance(event, PreemptiveDelta)
+        event = attempt.events.popleft()
+        attempt.n_made += isinstance(event, PreemptiveDelta)
         self._pipe.put(event)
 
-    def stop_draft(self) -> None:
-        if self._draft is not None and self._owner.loses_drafts and self._draft.events:
-            self._pipe.put(PreemptiveDone(self._draft.number, "lost"))
-            self._drop_draft()
+    def stop_preemptive(self) -> None:
+        if self._attempt is not None and self._owner.loses_attempts and self._attempt.events:
+            self._pipe.put(PreemptiveDone(self._attempt.number, "lost"))
+            self._drop_attempt()
         else:
-            self._stop_draft()
+            self._stop_attempt()
 
-    def _stop_draft(self) -> None:
-        if self._draft is not None:
-            for timer in self._draft.timers:
+    def _stop_attempt(self) -> None:
+        if self._attempt is not None:
+            for timer in self._attempt.timers:
                 timer.cancel()
 
-    def _drop_draft(self) -> Draft | None:
-        self._stop_draft()
-        draft, self._draft = self._draft, None
-        if draft is not None:
-            self._n_discarded += draft.n_made
-        return draft
+    def _drop_attempt(self) -> Attempt | None:
+        self._stop_attempt()
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            self._n_discarded += attempt.n_made
+        return attempt
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         fault = self._owner.plan.next("commit")
         self.messages.extend(tail)
-        drafted = self._drop_draft()
-        is_kept = drafted is not None and tail == (ChatMessage("user", drafted.user_text),)
+        made = self._drop_attempt()
+        is_kept = made is not None and tail == (ChatMessage("user", made.user_text),)
         self._owner.prompts.append(tuple(self.messages))
         reply = self._must_call(params) or self._owner.reply_to(tuple(self.messages))
         tells = params.logprobs is not None and self._owner.tells_logprobs
@@ -351,7 +351,7 @@ class FakeBranch:
         if reply.is_cancelled:
             reason = "cancelled"
         n_reply = len(events)
-        n_kept = drafted.n_kept(reply) if drafted is not None else 0
+        n_kept = made.n_kept(reply) if made is not None else 0
         n_discarded, self._n_discarded = self._n_discarded - n_kept, 0
         usage = Usage(len(self.messages), 0, n_reply, n_discarded)
         events.append(Generated(reason, usage))
@@ -376,13 +376,13 @@ class FakeBranch:
         return self._pipe.events()
 
     async def close(self) -> None:
-        self._stop_draft()
+        self._stop_attempt()
         self._pipe.close()
         self._owner.open_branches.discard(self)
 
 
 @dataclass(slots=True)
-class Draft:
+class Attempt:
     """A reply nobody has asked for yet, and how much of it was made."""
 
     number: int
@@ -408,7 +408,7 @@ class FakeLanguageModel:
     """Answers each commit with the next scripted reply, a word per token.
 
     replies: cycled, or a function of all messages. p_end_of_turn: of the staged text.
-    loses_drafts: one that is stopped before it is whole is lost, as with a remote service.
+    loses_attempts: one that is stopped before it is whole is lost, as with a remote service.
     """
 
     def __init__(
@@ -419,11 +419,11 @@ class FakeLanguageModel:
         ms_per_token: float = 0.0,
         stage_delay_ms: float = 0.0,
         p_end_of_turn: Callable[[str], float | None] = lambda text: None,
-        loses_drafts: bool = False,
+        loses_attempts: bool = False,
         faults: Sequence[Fault] = (),
     ) -> None:
         self.tells_logprobs = True
-        self.loses_drafts = loses_drafts
+        self.loses_attempts = loses_attempts
         self._replies = replies
         self.ttft_ms = ttft_ms
         self.ms_per_token = ms_per_token

@@ -167,29 +167,29 @@ class Staged(msgspec.Struct, frozen=True, tag="staged"):
     p_end_of_turn: float | None
 
 
-class PreemptiveDelta(msgspec.Struct, frozen=True, tag="draft_delta"):
+class PreemptiveDelta(msgspec.Struct, frozen=True, tag="preemptive_delta"):
     """Text of a reply that nobody has asked for yet."""
 
-    draft: int
+    attempt: int
     text: str
 
 
-class PreemptiveCall(msgspec.Struct, frozen=True, tag="draft_call"):
-    """A call that a drafted reply would make."""
+class PreemptiveCall(msgspec.Struct, frozen=True, tag="preemptive_call"):
+    """A call that a reply made ahead would make."""
 
-    draft: int
+    attempt: int
     name: str
     arguments: str
 
 
-class PreemptiveDone(msgspec.Struct, frozen=True, tag="draft_done"):
-    """The draft is as long as it gets.
+class PreemptiveDone(msgspec.Struct, frozen=True, tag="preemptive_done"):
+    """The attempt is as long as it gets.
 
     It is whole (``stop``, ``length``), stopped (``cancelled``), or ``lost``: given up for want of
     room, or to be made anew. Whether the reply will begin with it, ``commit`` tells.
     """
 
-    draft: int
+    attempt: int
     finish_reason: str
 
 
@@ -212,8 +212,8 @@ class Usage(msgspec.Struct, frozen=True):
     """Token counts of one reply and where its time went, in milliseconds.
 
     Of the prompt, n_turn_tokens are the caller's last turn, and n_turn_resident of these were in
-    the cache when the reply was asked for. n_discarded_tokens: drafted in this turn, and not used.
-    n_unheard_tokens: of a reply that the caller interrupted, what was not heard any more.
+    the cache when the reply was asked for. n_discarded_tokens: made ahead in this turn, and not
+    used. n_unheard_tokens: of a reply that the caller interrupted, what was not heard any more.
     """
 
     n_prompt_tokens: int = 0
@@ -246,20 +246,20 @@ class Branch(Protocol):
     def stage(self, stage_id: int, user_text: str) -> None:
         """Prefill the history and the open user turn so far; revises what was staged before."""
 
-    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
         """Make the reply to this turn ahead, when nothing else is due: PreemptiveDelta ... Done.
 
-        A later number replaces the draft before it. A ``commit`` of the same turn takes it over
+        A later attempt replaces the one before it. A ``commit`` of the same turn takes it over
         and sends its text anew; one of another turn keeps what still stands.
         """
 
-    def stop_draft(self) -> None:
-        """No more of the draft for now; what there is of it stays for ``commit``, or is lost."""
+    def stop_preemptive(self) -> None:
+        """No more of the attempt for now; what there is of it stays for ``commit``, or is lost."""
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         """Append ``tail`` to the history and reply: TextDelta / ToolCall ..., then Generated.
 
-        Returns True as a promise: the reply begins with every PreemptiveDelta of the newest draft.
+        Returns True as a promise: the reply begins with every PreemptiveDelta of the last attempt.
         After Generated a further ``commit`` continues (tool results): its tail follows the reply.
         """
 

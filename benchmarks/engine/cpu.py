@@ -209,7 +209,7 @@ def _start_drafting(setting: Setting, engine: Engine, drafts: list[Branch]) -> f
         branch.stage(setting.words(10, i))
     drain(engine)
     for branch in drafts:
-        branch.speculate([17, 18], SamplingParams(max_tokens=200, ignore_eos=True))
+        branch.begin_preemptive([17, 18], SamplingParams(max_tokens=200, ignore_eos=True))
     step_ms = []
     for _ in range(6):
         started = time.perf_counter()

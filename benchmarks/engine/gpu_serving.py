@@ -77,7 +77,7 @@ def _be_busy(engine: Engine) -> None:
             for _ in range(chance.randrange(3)):
                 engine.step()
             if i % 3 == 0:
-                branch.speculate([20, 21], SamplingParams(max_tokens=20, temperature=0.7))
+                branch.begin_preemptive([20, 21], SamplingParams(max_tokens=20, temperature=0.7))
             branches.append(branch)
         for i, branch in enumerate(branches):
             params = SamplingParams(

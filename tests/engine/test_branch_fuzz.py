@@ -100,7 +100,7 @@ class Life:
 
     branch: Branch
     turn: list[int] = field(default_factory=list)
-    draft: str | None = None
+    attempt: int | None = None
     expected: str | None = None  # of the reply under way
     heard: str = ""
 
@@ -141,7 +141,7 @@ class World:
             del self.lives[slot]
         elif kind == "cancel":
             life.branch.cancel()
-            life.draft = None
+            life.attempt = None
         elif life.expected is None:
             self.ask(kind, life, a, b)
 
@@ -150,16 +150,16 @@ class World:
         if kind == "stage":
             life.branch.stage(words)
             life.turn = words
-        elif kind == "speculate":
-            life.draft = life.branch.speculate([5, 6], PARAMS[a % len(PARAMS)])
+        elif kind == "attempt":
+            life.attempt = life.branch.begin_preemptive([5, 6], PARAMS[a % len(PARAMS)])
         elif kind == "commit":
             turn = ([*life.turn] if b % 3 else words) + [5, 6]
             params = PARAMS[a % len(PARAMS)]
             branch = life.branch
             prompt = branch.sequence.tokens[: branch.n_history] + turn
             life.expected, life.heard = self.oracle.reply(self.engine, prompt, params), ""
-            branch.commit(turn, params, life.draft)
-            life.draft, life.turn = None, []
+            branch.commit(turn, params, life.attempt)
+            life.attempt, life.turn = None, []
 
     def observe(self, events: list[Event]) -> None:
         lives = {life.branch.branch_id: life for life in self.lives.values()}
@@ -196,7 +196,7 @@ class World:
         assert self.engine.pool.n_free == self.engine.pool.n_blocks
 
 
-KINDS = ["step"] * 3 + ["stage"] * 2 + ["speculate", "commit", "commit", "cancel", "close", "evict"]
+KINDS = ["step"] * 3 + ["stage"] * 2 + ["attempt", "commit", "commit", "cancel", "close", "evict"]
 OPERATIONS = st.lists(
     st.tuples(st.sampled_from(KINDS), st.integers(0, 4), st.integers(0, 199), st.integers(0, 29)),
     min_size=5,

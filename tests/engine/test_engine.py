@@ -120,11 +120,11 @@ def test_a_draft_for_the_same_words_is_adopted_at_once(
     turn = Turn(engine, "good morning")
     branch = engine.branch("b", turn.history)
     branch.stage(turn.open)
-    draft = branch.speculate(turn.tail, params)
+    attempt = branch.begin_preemptive(turn.tail, params)
     events = drain(engine)
     drafted = "".join(event.text for event in only(events, PreemptiveDelta))
     assert only(events, PreemptiveDone)[-1].finish_reason == "length"
-    branch.commit(turn.closed, params, draft)
+    branch.commit(turn.closed, params, attempt)
     events = engine.step()
     assert reply_of(events) == drafted == turn.cold(make_engine, params)
     done = only(events, Done)[-1]
@@ -139,10 +139,10 @@ def test_an_unfinished_draft_is_adopted_and_continued(
     turn = Turn(engine, "good morning")
     branch = engine.branch("b", turn.history)
     branch.stage(turn.open)
-    draft = branch.speculate(turn.tail, SEEDED)
+    attempt = branch.begin_preemptive(turn.tail, SEEDED)
     for _ in range(n_steps):
         engine.step()
-    branch.commit(turn.closed, SEEDED, draft)
+    branch.commit(turn.closed, SEEDED, attempt)
     assert reply_of(drain(engine)) == turn.cold(make_engine, SEEDED)
 
 
@@ -154,11 +154,11 @@ def test_a_draft_for_other_words_is_verified_not_trusted(
     guessed, said = Turn(engine, "good morning"), Turn(engine, "good evening, sir")
     branch = engine.branch("b", guessed.history)
     branch.stage(guessed.open)
-    draft = branch.speculate(guessed.tail, params)
+    attempt = branch.begin_preemptive(guessed.tail, params)
     drain(engine)
     branch.stage(said.open)
     drain(engine)
-    branch.commit(said.closed, params, draft)
+    branch.commit(said.closed, params, attempt)
     events = drain(engine)
     assert reply_of(events) == said.cold(make_engine, params)
     usage = only(events, Done)[-1].usage
@@ -172,11 +172,11 @@ def test_a_draft_that_still_stands_costs_one_pass(make_engine: MakeEngine) -> No
     turn = Turn(engine, "good morning")
     branch = engine.branch("b", turn.history)
     branch.stage(turn.open)
-    draft = branch.speculate(turn.tail, SEEDED)
+    attempt = branch.begin_preemptive(turn.tail, SEEDED)
     drain(engine)
-    assert branch.draft is not None
-    branch.draft.prompt = []  # as if it had been drafted for other words
-    branch.commit(turn.closed, SEEDED, draft)
+    assert branch.preemptive is not None
+    branch.preemptive.prompt = []  # as if it had been drafted for other words
+    branch.commit(turn.closed, SEEDED, attempt)
     events = engine.step()
     assert only(events, Done)[-1].usage.accepted_tokens == 11
     assert reply_of(events) == turn.cold(make_engine, SEEDED)
@@ -249,7 +249,7 @@ def test_a_commit_overtakes_drafts_and_staging(make_engine: MakeEngine) -> None:
     for i in range(3):
         branch = engine.branch(f"draft{i}", turn.history)
         branch.stage(turn.open)
-        branch.speculate(turn.tail, GREEDY)
+        branch.begin_preemptive(turn.tail, GREEDY)
     for _ in range(3):
         engine.step()
     engine.branch("late", turn.history).commit(turn.closed, GREEDY)
@@ -266,7 +266,7 @@ def test_a_step_for_nobody_who_waits_gives_way_to_a_commit_and_is_made_up_for(
     branch = engine.branch("b", turn.history)
     branch.stage(turn.open)
     drain(engine)
-    branch.speculate(turn.tail, SEEDED)
+    branch.begin_preemptive(turn.tail, SEEDED)
     engine.step()
     n_polls_of_a_step = 5  # two in each of two layers, and one before the head
     for patience in range(n_polls_of_a_step):
@@ -276,7 +276,7 @@ def test_a_step_for_nobody_who_waits_gives_way_to_a_commit_and_is_made_up_for(
         engine.check_integrity()
         engine.step()
     drain(engine)
-    branch.commit(turn.closed, SEEDED, draft="b/draft-1")
+    branch.commit(turn.closed, SEEDED, attempt=1)
     assert reply_of(drain(engine)) == turn.cold(make_engine, SEEDED)
 
 
@@ -300,7 +300,7 @@ def test_of_two_steps_in_a_row_one_goes_through_however_often_it_is_interrupted(
     engine = make_engine()
     branch = engine.branch("b")
     branch.stage([5, 6, 7])
-    branch.speculate([8], GREEDY)
+    branch.begin_preemptive([8], GREEDY)
     events: list[Event] = []
     for _ in range(2 * (1 + GREEDY.max_tokens)):
         events += engine.step(lambda: True)
@@ -330,7 +330,7 @@ def close_staged(engine: Engine, branch: Branch, turn: Turn) -> None:
 
 def close_drafting(engine: Engine, branch: Branch, turn: Turn) -> None:
     close_staged(engine, branch, turn)
-    branch.speculate(turn.tail, GREEDY)
+    branch.begin_preemptive(turn.tail, GREEDY)
     engine.step()
 
 
@@ -427,7 +427,7 @@ def test_a_token_id_out_of_range_hurts_only_who_sent_it(
     engine = make_engine()
     engine.branch("good").commit([5, 6], GREEDY)
     bad = engine.branch("bad")
-    for ask in (bad.stage, lambda tokens: bad.speculate(tokens, GREEDY)):
+    for ask in (bad.stage, lambda tokens: bad.begin_preemptive(tokens, GREEDY)):
         with pytest.raises(InvalidRequest, match="expected token ids from 0 to"):
             ask(wrong)
     with pytest.raises(InvalidRequest, match="expected token ids"):

@@ -109,9 +109,9 @@ def test_staging_revising_drafting_and_salvage_go_through_graphs(
             while engine.has_work():
                 events += engine.step()
             seen += [round(e.p_end_of_turn, 5) for e in events if isinstance(e, Staged)]
-        draft = branch.speculate([13], params)
+        attempt = branch.begin_preemptive([13], params)
         drain(engine)
-        branch.commit([7, 8, 14, 13], params, draft)
+        branch.commit([7, 8, 14, 13], params, attempt)
         usage = drain(engine)["b"].usage
         seen += [branch.sequence.tokens, usage.drafted_tokens, usage.accepted_tokens]
         said[device] = seen
@@ -284,10 +284,10 @@ def test_drafts_beyond_what_the_host_can_choose_from_are_dropped(
         for branch in branches:
             branch.stage([5, 6, 7])
         drain(engine)
-        drafts = [branch.speculate([9], params) for branch in branches]
+        attempts = [branch.begin_preemptive([9], params) for branch in branches]
         drain(engine)
-        for branch, draft in zip(branches, drafts, strict=True):
-            branch.commit([5, 6, 8, 9], params, draft)
+        for branch, attempt in zip(branches, attempts, strict=True):
+            branch.commit([5, 6, 8, 9], params, attempt)
         done = drain(engine)
         assert len(done) == 5
         assert 0 < sum(one.usage.drafted_tokens for one in done.values()) <= 128 - 5

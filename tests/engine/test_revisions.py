@@ -56,7 +56,7 @@ def test_revised_transcripts_answer_as_if_asked_at_once(tiny_model: Path, kv_for
         n_turns += 1
         caller, params = Caller(chance), PARAMS[n_turns % len(PARAMS)]
         branch = warm.branch(f"b{n_turns}", history)
-        draft, said, whole = None, "", list[int]()
+        attempt, said, whole = None, "", list[int]()
         for _ in range(chance.randrange(1, 9)):
             said = caller.revise()
             open_turn = text.encode_chat(SYSTEM, open_user=said)[len(history) :]
@@ -67,10 +67,10 @@ def test_revised_transcripts_answer_as_if_asked_at_once(tiny_model: Path, kv_for
             for _ in range(chance.randrange(3)):
                 warm.step()
             if chance.random() < 0.3 and whole[: len(open_turn)] == open_turn:
-                draft = branch.speculate(whole[len(open_turn) :], params)
+                attempt = branch.begin_preemptive(whole[len(open_turn) :], params)
                 for _ in range(chance.randrange(5)):
                     warm.step()
-        branch.commit(whole, params, draft)
+        branch.commit(whole, params, attempt)
         run(warm)
         fresh = cold.branch(f"b{n_turns}")
         fresh.commit(history + whole, params)

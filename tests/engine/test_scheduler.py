@@ -62,7 +62,7 @@ def test_the_budget_is_the_sessions_across_its_branches(make_engine: MakeEngine)
     for turn in range(3):
         branch = engine.branch(f"b{turn}", session="caller")
         branch.stage([5, 6, 7])
-        branch.speculate([8], GREEDY)
+        branch.begin_preemptive([8], GREEDY)
         events = drain(engine)
         deltas = [event for event in events if isinstance(event, PreemptiveDelta)]
         assert bool(deltas) == (turn == 0)
@@ -74,12 +74,12 @@ def test_the_budget_is_the_sessions_across_its_branches(make_engine: MakeEngine)
 
 
 def test_a_draft_over_its_budget_can_still_be_adopted(make_engine: MakeEngine) -> None:
-    engine = make_engine(speculation_tokens=3)
+    engine = make_engine(preemptive_tokens=3)
     branch = engine.branch("b")
     branch.stage([5, 6, 7])
-    draft = branch.speculate([8], GREEDY)
+    attempt = branch.begin_preemptive([8], GREEDY)
     drain(engine)
-    branch.commit([5, 6, 7, 8], GREEDY, draft)
+    branch.commit([5, 6, 7, 8], GREEDY, attempt)
     done = drain(engine)[-1]
     assert isinstance(done, Done)
     assert (done.usage.adopted_tokens, done.usage.output_tokens) == (3, 6)
@@ -124,17 +124,17 @@ def test_a_draft_whose_memory_is_taken_for_a_caller_is_still_what_the_reply_begi
     engine = make_engine(kv_tokens=96)
     branch = engine.branch("drafter")
     branch.stage([5] * 20)
-    draft = branch.speculate([8], GREEDY)
+    attempt = branch.begin_preemptive([8], GREEDY)
     events = [event for _ in range(n_steps) for event in engine.step()]
-    assert branch.draft is not None
-    n_drafted = len(branch.draft.reply.tokens)
-    branch.draft.reply.tokens[0] = unlikely = branch.draft.reply.tokens[0] ^ 1
+    assert branch.preemptive is not None
+    n_drafted = len(branch.preemptive.reply.tokens)
+    branch.preemptive.reply.tokens[0] = unlikely = branch.preemptive.reply.tokens[0] ^ 1
     engine.branch("caller").commit([6] * 70, GREEDY)
     events += drain(engine)
     assert [e.finish_reason for e in events if isinstance(e, PreemptiveDone)] == [end]
-    assert branch.draft.sequence is not None and not branch.draft.sequence.table
-    branch.draft.sequence.tokens[21] = unlikely  # computed anew it would be another
-    branch.commit([5] * 20 + [8], GREEDY, draft)
+    assert branch.preemptive.sequence is not None and not branch.preemptive.sequence.table
+    branch.preemptive.sequence.tokens[21] = unlikely  # computed anew it would be another
+    branch.commit([5] * 20 + [8], GREEDY, attempt)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     assert branch.sequence.tokens[21] == unlikely
     assert (done.usage.adopted_tokens, done.usage.output_tokens) == (n_drafted, 6)
@@ -145,18 +145,18 @@ def test_a_draft_keeps_what_the_draft_before_it_said_the_same_way(make_engine: M
     engine = make_engine()
     branch = engine.branch("drafter")
     branch.stage([5] * 20)
-    branch.speculate([8], GREEDY)
+    branch.begin_preemptive([8], GREEDY)
     drain(engine)
-    assert branch.draft is not None
-    first = list(branch.draft.reply.tokens)
-    draft = branch.speculate([8], GREEDY)
+    assert branch.preemptive is not None
+    first = list(branch.preemptive.reply.tokens)
+    attempt = branch.begin_preemptive([8], GREEDY)
     n_steps = 0
     while engine.has_work():
         engine.step()
         n_steps += 1
-    assert branch.draft.reply.tokens == first and n_steps == 1  # verified, not written again
+    assert branch.preemptive.reply.tokens == first and n_steps == 1  # verified, not written again
     assert branch.n_discarded == 1  # the last was not proposed: a pass samples one more itself
-    branch.commit([5] * 20 + [8], GREEDY, draft)
+    branch.commit([5] * 20 + [8], GREEDY, attempt)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     assert (done.usage.adopted_tokens, done.usage.discarded_tokens) == (len(first), 1)
 
@@ -166,12 +166,12 @@ def test_what_the_next_draft_verifies_is_no_waste_and_counts_once(make_engine: M
     branch = engine.branch("drafter")
     branch.stage([5] * 20)
     for _ in range(4):
-        draft = branch.speculate([8], GREEDY)
+        attempt = branch.begin_preemptive([8], GREEDY)
         ended = [event for event in drain(engine) if isinstance(event, PreemptiveDone)]
         assert [(event.finish_reason, event.n_tokens) for event in ended[-1:]] == [("length", 6)]
     assert branch.n_discarded == 3  # the last of each: a pass samples one more itself
-    assert branch.n_speculated == engine.metrics()["speculated_tokens"] == 9
-    branch.commit([5] * 20 + [8], GREEDY, draft)
+    assert branch.n_preemptive == engine.metrics()["speculated_tokens"] == 9
+    branch.commit([5] * 20 + [8], GREEDY, attempt)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     assert (done.usage.adopted_tokens, done.usage.discarded_tokens) == (6, 3)
     assert engine.metrics()["discarded_tokens"] == 3
@@ -182,10 +182,10 @@ def test_what_nobody_verifies_any_more_is_waste(make_engine: MakeEngine, end: st
     engine = make_engine(speculation_waste_tokens=6)
     branch = engine.branch("drafter", session="caller")
     branch.stage([5] * 20)
-    branch.speculate([8], GREEDY)
+    branch.begin_preemptive([8], GREEDY)
     drain(engine)
-    draft = branch.speculate([8], GREEDY)
-    branch.commit([5] * 20 + [9], GREEDY, draft if end in ("cancel", "close") else None)
+    attempt = branch.begin_preemptive([8], GREEDY)
+    branch.commit([5] * 20 + [9], GREEDY, attempt if end in ("cancel", "close") else None)
     if end == "cancel":
         branch.cancel()
     elif end == "close":
@@ -204,13 +204,13 @@ def test_what_a_draft_said_outlives_one_after_it_that_had_no_step(
     engine = make_engine()
     branch = engine.branch("drafter")
     branch.stage([5] * 20)
-    branch.speculate([8], GREEDY)
+    branch.begin_preemptive([8], GREEDY)
     drain(engine)
-    draft = branch.speculate([8], GREEDY)
+    attempt = branch.begin_preemptive([8], GREEDY)
     engine.step(lambda: True)  # given up: somebody commits
     if drafts_again:
-        draft = branch.speculate([8], GREEDY)
-    branch.commit([5] * 20 + [8], GREEDY, draft)
+        attempt = branch.begin_preemptive([8], GREEDY)
+    branch.commit([5] * 20 + [8], GREEDY, attempt)
     (done,) = [event for event in engine.step() if isinstance(event, Done)]
     usage = done.usage
     n_kept = GREEDY.max_tokens - 1  # a pass samples one more itself
@@ -226,15 +226,15 @@ def test_a_draft_whose_memory_was_taken_is_computed_again_within_the_time_of_a_s
     long = SamplingParams(max_tokens=20, ignore_eos=True)
     branch = engine.branch("drafter")
     branch.stage([5] * 300)
-    draft = branch.speculate([8], long)
-    assert branch.draft is not None
-    while len(branch.draft.reply.tokens) < 2:
+    attempt = branch.begin_preemptive([8], long)
+    assert branch.preemptive is not None
+    while len(branch.preemptive.reply.tokens) < 2:
         engine.step()
     engine.branch("caller").commit([6, 7], long)
     engine.step()
-    branch.preempt_draft()
+    branch.lose_preemptive()
     branch.sequence.release()
-    branch.commit([5] * 300 + [8], long, draft)
+    branch.commit([5] * 300 + [8], long, attempt)
     # A row takes a tenth of a step's time: a chunk is the smallest.
     monkeypatch.setattr(engine.scheduler, "_ms_per_row", engine.config.step_budget_ms / 10)
     monkeypatch.setattr(engine.scheduler, "observe", lambda n_rows, elapsed_ms: None)

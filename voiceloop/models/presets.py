@@ -244,7 +244,7 @@ async def _remote_language_model(config: Config, connect: Connect) -> LanguageMo
     return RemoteLanguageModel(
         await connect(config.llm_url, config.llm_model),
         keeps_warm=config.anticipation.warm_requests,
-        drafts=config.anticipation.remote_drafts,
+        is_preemptive=config.anticipation.remote_drafts,
     )
 
 

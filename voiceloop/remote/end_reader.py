@@ -102,11 +102,11 @@ class EndReadingBranch(EventStream[LanguageEvent]):
         self._unread.append(stage_id)
         self._reading.stage(stage_id, user_text)
 
-    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
-        self._answering.speculate(draft, user_text, params)
+    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
+        self._answering.begin_preemptive(attempt, user_text, params)
 
-    def stop_draft(self) -> None:
-        self._answering.stop_draft()
+    def stop_preemptive(self) -> None:
+        self._answering.stop_preemptive()
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         return self._answering.commit(tail, params)

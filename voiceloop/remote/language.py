@@ -38,16 +38,16 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"
 class RemoteLanguageModel:
     """``LanguageModel`` over a service.
 
-    ``keeps_warm``: a connection is made as the caller begins. ``drafts``: replies that may be
-    thrown away (and are paid for) are asked for too.
+    ``keeps_warm``: a connection is made as the caller begins. ``is_preemptive``: replies that may
+    be thrown away (and are paid for) are asked for too.
     """
 
     def __init__(
-        self, service: RemoteService, *, keeps_warm: bool = True, drafts: bool = True
+        self, service: RemoteService, *, keeps_warm: bool = True, is_preemptive: bool = True
     ) -> None:
         self._service = service
         self._keeps_warm = keeps_warm
-        self._drafts = drafts
+        self._is_preemptive = is_preemptive
 
     async def branch(
         self,
@@ -58,7 +58,9 @@ class RemoteLanguageModel:
     ) -> RemoteBranch:
         if self._keeps_warm:
             self._service.keep_warm()
-        return RemoteBranch(branch_id, self._service, history, tools, drafts=self._drafts)
+        return RemoteBranch(
+            branch_id, self._service, history, tools, is_preemptive=self._is_preemptive
+        )
 
 
 class RemoteBranch(EventStream[LanguageEvent]):
@@ -71,50 +73,52 @@ class RemoteBranch(EventStream[LanguageEvent]):
         history: tuple[ChatMessage, ...],
         tools: tuple[Tool, ...],
         *,
-        drafts: bool = True,
+        is_preemptive: bool = True,
     ) -> None:
         super().__init__(branch_id)
         self._service = service
         self._messages = list(history)
         self._tools = [_tool(tool) for tool in tools]
         self._task: asyncio.Task[None] | None = None
-        self._draft: _Draft | None = None
-        self._drafts = drafts
+        self._attempt: _Attempt | None = None
+        self._is_preemptive = is_preemptive
 
     def stage(self, stage_id: int, user_text: str) -> None:
         self.deliver(Staged(stage_id, 0, 0, None))
 
-    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
         """An ordinary request; whether one that may be thrown away is worth it is asked before."""
-        self._give_up_draft()
-        if not self._drafts:
-            self.deliver(PreemptiveDone(draft, "lost"))
+        self._give_up_attempt()
+        if not self._is_preemptive:
+            self.deliver(PreemptiveDone(attempt, "lost"))
         elif self.live and self._task is None:
             turn = (ChatMessage("user", user_text),)
-            made = self._draft = _Draft(draft, turn, params)
-            made.task = asyncio.create_task(self._write_draft(made), name=f"draft {self.stream_id}")
+            made = self._attempt = _Attempt(attempt, turn, params)
+            made.task = asyncio.create_task(
+                self._write_ahead(made), name=f"attempt {self.stream_id}"
+            )
 
-    def stop_draft(self) -> None:
+    def stop_preemptive(self) -> None:
         """What a service began cannot be taken up later: unless it is whole it is given up."""
-        if self._draft is not None and not self._draft.is_whole:
-            self.deliver(PreemptiveDone(self._draft.number, "lost"))
-            self._give_up_draft()
+        if self._attempt is not None and not self._attempt.is_whole:
+            self.deliver(PreemptiveDone(self._attempt.number, "lost"))
+            self._give_up_attempt()
 
-    def _give_up_draft(self) -> None:
-        draft, self._draft = self._draft, None
-        if draft is not None and draft.task is not None:
-            draft.task.cancel()
+    def _give_up_attempt(self) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and attempt.task is not None:
+            attempt.task.cancel()
 
-    async def _write_draft(self, draft: _Draft) -> None:
+    async def _write_ahead(self, attempt: _Attempt) -> None:
         try:
-            await self._generate(draft.params, draft)
+            await self._generate(attempt.params, attempt)
         except Exception as error:  # a bug too: somebody waits for this
             failure = error_of(error)
-            if draft.is_committed:
+            if attempt.is_committed:
                 self.fail(failure)
-            elif self._draft is draft:
-                self._draft = None
-                self.deliver(PreemptiveDone(draft.number, "lost"))
+            elif self._attempt is attempt:
+                self._attempt = None
+                self.deliver(PreemptiveDone(attempt.number, "lost"))
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         if not self.live:
@@ -122,20 +126,20 @@ class RemoteBranch(EventStream[LanguageEvent]):
         if self._task is not None and not self._task.done():
             self.fail(BackendError("expected a commit after the reply, found it still under way"))
             return False
-        draft = self._draft
-        if draft is not None and (draft.turn, draft.params) == (tail, params):
-            self._draft = None
+        attempt = self._attempt
+        if attempt is not None and (attempt.turn, attempt.params) == (tail, params):
+            self._attempt = None
             self._messages += tail
-            self._task = draft.task
-            draft.commit(self)
+            self._task = attempt.task
+            attempt.commit(self)
             return True
-        self._give_up_draft()
+        self._give_up_attempt()
         self._messages += tail
         self._task = asyncio.create_task(self._reply(params), name=f"reply {self.stream_id}")
         return False
 
     async def close(self) -> None:
-        self._give_up_draft()
+        self._give_up_attempt()
         await super().close()
         if self._task is not None:
             self._task.cancel()
@@ -151,10 +155,10 @@ class RemoteBranch(EventStream[LanguageEvent]):
         except Exception as error:  # as above
             self.fail(error_of(error))
 
-    async def _generate(self, params: GenerateParams, draft: _Draft | None = None) -> None:
+    async def _generate(self, params: GenerateParams, attempt: _Attempt | None = None) -> None:
         started = monotonic()
         reply = _Reply()
-        messages = [*self._messages, *(draft.turn if draft is not None else ())]
+        messages = [*self._messages, *(attempt.turn if attempt is not None else ())]
         body = self._body(messages, params)
         path = "/completions" if params.is_raw else "/chat/completions"
         async with self._service.stream(path, json=body) as response:
@@ -164,17 +168,17 @@ class RemoteBranch(EventStream[LanguageEvent]):
                     text = reply.add(_chunk(line))
                     if reply.ttft_ms == 0.0 and (text or reply.calls):
                         reply.ttft_ms = 1000 * (monotonic() - started)
-                    if text and draft is not None:
-                        draft.add(text, self)
+                    if text and attempt is not None:
+                        attempt.add(text, self)
                     elif text:
                         self.deliver(TextDelta(text))
         generated, calls = reply.finish()
-        if draft is not None and not draft.is_committed:
+        if attempt is not None and not attempt.is_committed:
             for call in calls:
-                self.deliver(PreemptiveCall(draft.number, call.name, call.arguments))
-            self.deliver(PreemptiveDone(draft.number, generated.finish_reason))
-            draft.is_whole = True
-            await draft.committed.wait()
+                self.deliver(PreemptiveCall(attempt.number, call.name, call.arguments))
+            self.deliver(PreemptiveDone(attempt.number, generated.finish_reason))
+            attempt.is_whole = True
+            await attempt.committed.wait()
         self._messages.append(ChatMessage("assistant", reply.text, calls))
         for call in calls:
             self.deliver(call)
@@ -214,7 +218,7 @@ class RemoteBranch(EventStream[LanguageEvent]):
 
 
 @dataclass(slots=True, eq=False)
-class _Draft:
+class _Attempt:
     """A reply that was begun before anybody asked for it; ``commit`` makes it the one asked for."""
 
     number: int

@@ -149,7 +149,7 @@ class LiveBranch:
         if self._branch is None or self.failed:
             return None
         try:
-            self._branch.speculate(self._n_drafts + 1, text, params)
+            self._branch.begin_preemptive(self._n_drafts + 1, text, params)
         except (BackendError, Overloaded):
             return None
         self._n_drafts += 1
@@ -160,7 +160,7 @@ class LiveBranch:
         """The caller goes on: no more of it for now."""
         if self._branch is not None and not self.failed and self._drafts_wanted:
             try:
-                self._branch.stop_draft()
+                self._branch.stop_preemptive()
             except (BackendError, Overloaded):
                 pass  # it ends by itself
 
@@ -174,11 +174,11 @@ class LiveBranch:
     def _is_wanted(self, event: ReplyEvent) -> bool:
         match event:
             case (
-                PreemptiveDelta(draft=draft)
-                | PreemptiveCall(draft=draft)
-                | PreemptiveDone(draft=draft)
+                PreemptiveDelta(attempt=attempt)
+                | PreemptiveCall(attempt=attempt)
+                | PreemptiveDone(attempt=attempt)
             ):
-                return self._drafts_wanted and draft == self._n_drafts
+                return self._drafts_wanted and attempt == self._n_drafts
         return True
 
     # --- the reply ---

@@ -334,7 +334,7 @@ class Reply:
     async def _read_draft(
         self, event: PreemptiveDelta | PreemptiveCall | PreemptiveDone, done: ReplyRound
     ) -> None:
-        if self._drafting is None or event.draft != self._drafting.number:
+        if self._drafting is None or event.attempt != self._drafting.number:
             return  # of a draft that was replaced, or of a turn that is committed by now
         match event:
             case PreemptiveDelta(text=text):

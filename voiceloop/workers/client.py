@@ -31,6 +31,7 @@ from voiceloop.backends import (
 from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
 from voiceloop.event_stream import EventStream
 from voiceloop.workers.messages import (
+    BeginPreemptive,
     Close,
     Commit,
     FeedAudio,
@@ -49,9 +50,8 @@ from voiceloop.workers.messages import (
     OpenVoice,
     Ready,
     SetOptions,
-    Speculate,
     Stage,
-    StopDraft,
+    StopPreemptive,
     StreamEvent,
     StreamFailed,
     ToWorker,
@@ -230,29 +230,29 @@ class WorkerRecognizerStream(WorkerStream[RecognizerEvent]):
 
 
 class WorkerBranch(WorkerStream[LanguageEvent]):
-    """The engine's draft of a turn is the reply to it, whatever happens on the way to `commit`:
+    """A branch in the worker's engine, which keeps what it said of a preemptive reply.
 
-    what was said of a draft stays said, also where its KV had to make room meanwhile.
+    So the reply to the same turn begins with it, also where its KV had to make room meanwhile.
     """
 
     def __init__(self, connection: WorkerConnection, stream_id: str) -> None:
         super().__init__(connection, stream_id)
-        self._drafted: tuple[tuple[ChatMessage, ...], GenerateParams] | None = None
+        self._answered_ahead: tuple[tuple[ChatMessage, ...], GenerateParams] | None = None
 
     def stage(self, stage_id: int, user_text: str) -> None:
         self.send(Stage(self.stream_id, stage_id, user_text))
 
-    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
-        self.send(Speculate(self.stream_id, draft, user_text, params))
-        self._drafted = (ChatMessage("user", user_text),), params
+    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
+        self.send(BeginPreemptive(self.stream_id, attempt, user_text, params))
+        self._answered_ahead = (ChatMessage("user", user_text),), params
 
-    def stop_draft(self) -> None:
-        self.send(StopDraft(self.stream_id))
+    def stop_preemptive(self) -> None:
+        self.send(StopPreemptive(self.stream_id))
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         self.send(Commit(self.stream_id, tail, params))
-        drafted, self._drafted = self._drafted, None
-        return drafted == (tail, params)
+        answered, self._answered_ahead = self._answered_ahead, None
+        return answered == (tail, params)
 
 
 class WorkerVoiceStream(WorkerStream[VoiceEvent]):

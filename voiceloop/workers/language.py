@@ -38,11 +38,11 @@ from voiceloop.workers.chat_template import (
     tool_dict,
 )
 from voiceloop.workers.messages import (
+    BeginPreemptive,
     Commit,
     OpenBranch,
-    Speculate,
     Stage,
-    StopDraft,
+    StopPreemptive,
     StreamEvent,
     StreamFailed,
     ToRole,
@@ -71,12 +71,12 @@ class ChatBranch:
         self._tools = [tool_dict(tool) for tool in opened.tools]
         self._offered = offered_tools(self._tools)
         self._tenant = opened.tenant
-        self._draft_number, self._draft_text = 0, ""
+        self._attempt_number, self._attempt_text = 0, ""
         self._n_turn_tokens = self._n_before_turn = 0
         self._n_branches = 0
         self._to_stage: str | None = None
         self._staged: list[int] = []
-        self._draft: str | None = None
+        self._attempt: int | None = None
         self._reply_text: list[str] = []
         self._reply_calls: list[ToolCall] = []
         self._committed = False
@@ -99,10 +99,10 @@ class ChatBranch:
         user_text, self._to_stage = self._to_stage, None
         self._stage(self._turn_tokens(self._encode(open_user=user_text)))
 
-    def speculate(self, draft: int, user_text: str, params: GenerateParams) -> None:
+    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
-        self.stop_draft()
-        self._draft, self._draft_number, self._draft_text = None, draft, ""
+        self.stop_preemptive()
+        self._attempt, self._attempt_number, self._attempt_text = None, attempt, ""
         if self._committed or (self._tools and params.tool_choice == "none"):
             return  # such a reply's prompt does not show the tools, and what is staged does
         self.advance()
@@ -112,11 +112,13 @@ class ChatBranch:
         if staged != self._staged:
             self._stage(staged)
         if whole[: len(staged)] == staged:
-            self._draft = self._branch.speculate(whole[len(staged) :], self._sampling(params))
+            self._attempt = self._branch.begin_preemptive(
+                whole[len(staged) :], self._sampling(params)
+            )
 
-    def stop_draft(self) -> None:
-        if self._draft is not None:
-            self._branch.stop_draft("cancelled")
+    def stop_preemptive(self) -> None:
+        if self._attempt is not None:
+            self._branch.stop_preemptive("cancelled")
 
     def commit(self, tail: Sequence[ChatMessage], params: GenerateParams) -> None:
         """Raises: RequestError, TemplateError."""
@@ -133,12 +135,12 @@ class ChatBranch:
         else:
             tokens = self._encode(turn, tools=tools, add_generation_prompt=True)
             whole = self._turn_tokens(tokens)
-        draft, self._draft = self._draft, None
+        attempt, self._attempt = self._attempt, None
         self._n_before_turn = len(self._history_tokens) + self._frame.n_before
         n_frame = self._frame.n_before + self._frame.n_after
         is_user = len(tail) == 1 and tail[0].role == "user"
         self._n_turn_tokens = max(0, len(whole) - n_frame) if is_user else 0
-        self._branch.commit(whole, self._sampling(params), draft=draft)
+        self._branch.commit(whole, self._sampling(params), attempt=attempt)
         self._messages += turn
         self._committed = True
 
@@ -150,18 +152,18 @@ class ChatBranch:
                     self.stage_id, event.n_resident, event.n_prefilled, event.p_end_of_turn
                 )
                 return StreamEvent(self.stream_id, staged)
-            case engine_types.PreemptiveDelta(draft_id=draft_id, text=text) if (
-                draft_id == self._draft
+            case engine_types.PreemptiveDelta(attempt=attempt, text=text) if (
+                attempt == self._attempt
             ):
-                self._draft_text += text
-                if ENOUGH_TO_HOLD.search(self._draft_text):
-                    self.stop_draft()  # enough to hold; the rest costs little once it is wanted
-                return StreamEvent(self.stream_id, PreemptiveDelta(self._draft_number, text))
-            case engine_types.PreemptiveCall(draft_id=draft_id) if draft_id == self._draft:
-                called = PreemptiveCall(self._draft_number, event.name, event.arguments_json)
+                self._attempt_text += text
+                if ENOUGH_TO_HOLD.search(self._attempt_text):
+                    self.stop_preemptive()  # the rest costs little once it is wanted
+                return StreamEvent(self.stream_id, PreemptiveDelta(self._attempt_number, text))
+            case engine_types.PreemptiveCall(attempt=attempt) if attempt == self._attempt:
+                called = PreemptiveCall(self._attempt_number, event.name, event.arguments_json)
                 return StreamEvent(self.stream_id, called)
-            case engine_types.PreemptiveDone(draft_id=draft_id) if draft_id == self._draft:
-                done = PreemptiveDone(self._draft_number, event.finish_reason)
+            case engine_types.PreemptiveDone(attempt=attempt) if attempt == self._attempt:
+                done = PreemptiveDone(self._attempt_number, event.finish_reason)
                 return StreamEvent(self.stream_id, done)
             case engine_types.TextDelta():
                 self._reply_text.append(event.text)
@@ -209,7 +211,7 @@ class ChatBranch:
             branch_id, self._history_tokens, salt=self._tenant, session=session
         )
         self._staged = []
-        self._draft = None
+        self._attempt = None
 
     def _encode(
         self,
@@ -318,12 +320,12 @@ class LanguageRole:
                     self._streams[message.stream_id] = stream
                 case Stage():
                     self._streams[message.stream_id].stage(message.stage_id, message.user_text)
-                case Speculate():
-                    self._streams[message.stream_id].speculate(
-                        message.draft, message.user_text, message.params
+                case BeginPreemptive():
+                    self._streams[message.stream_id].begin_preemptive(
+                        message.attempt, message.user_text, message.params
                     )
-                case StopDraft():
-                    self._streams[message.stream_id].stop_draft()
+                case StopPreemptive():
+                    self._streams[message.stream_id].stop_preemptive()
                 case Commit():
                     self._streams[message.stream_id].commit(message.tail, message.params)
                 case _:

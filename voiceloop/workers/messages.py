@@ -104,14 +104,14 @@ class Stage(msgspec.Struct, frozen=True, tag="stage"):
     user_text: str
 
 
-class Speculate(msgspec.Struct, frozen=True, tag="speculate"):
+class BeginPreemptive(msgspec.Struct, frozen=True, tag="begin_preemptive"):
     stream_id: str
-    draft: int
+    attempt: int
     user_text: str
     params: GenerateParams
 
 
-class StopDraft(msgspec.Struct, frozen=True, tag="stop_draft"):
+class StopPreemptive(msgspec.Struct, frozen=True, tag="stop_preemptive"):
     stream_id: str
 
 
@@ -142,7 +142,7 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
-ToEngine = OpenBranch | Stage | Speculate | StopDraft | Commit
+ToEngine = OpenBranch | Stage | BeginPreemptive | StopPreemptive | Commit
 ToVoice = OpenVoice | FeedText | FinishText
 ToRole = ToRecognizer | ToEngine | ToVoice
 ToWorker = (
@@ -153,8 +153,8 @@ ToWorker = (
     | SetOptions
     | OpenBranch
     | Stage
-    | Speculate
-    | StopDraft
+    | BeginPreemptive
+    | StopPreemptive
     | Commit
     | OpenVoice
     | FeedText

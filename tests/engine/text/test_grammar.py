@@ -196,11 +196,11 @@ def test_a_drafted_call_is_kept_or_verified_without_changing_the_reply(
     *expected, plain = reply_of(make_engine(), params, answered)
     branch = engine.branch("b")
     branch.stage([8, 9])
-    draft = branch.speculate([10, 11], params)
+    attempt = branch.begin_preemptive([10, 11], params)
     n_called = 0
     while engine.has_work():
         n_called += sum(isinstance(event, PreemptiveCall) for event in engine.step())
-    branch.commit(list(answered), params, draft=draft)
+    branch.commit(list(answered), params, attempt=attempt)
     *found, done = told(engine)
     assert n_called == 1 and len(expected[1]) == 1
     assert (found, done.finish_reason) == (expected, plain.finish_reason)

@@ -109,12 +109,12 @@ async def test_a_draft_is_promised_as_the_reply_unless_it_was_given_up_before_it
     for is_stopped_late in (True, False):
         branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
         events = branch.events()
-        branch.speculate(1, "hello", PARAMS)
+        branch.begin_preemptive(1, "hello", PARAMS)
         assert await anext(events) == PreemptiveDelta(1, "good ")
         assert await anext(events) == PreemptiveDelta(1, "morning")
         if is_stopped_late:
             assert await anext(events) == PreemptiveDone(1, "stop")
-        branch.stop_draft()
+        branch.stop_preemptive()
         assert branch.commit(USER, PARAMS) == is_stopped_late
         if not is_stopped_late:
             assert await anext(events) == PreemptiveDone(1, "lost")

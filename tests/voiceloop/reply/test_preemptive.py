@@ -75,7 +75,7 @@ async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clo
     assert caller.transcript() == "You said a large latte please."
     assert caller.statuses() == ["completed"]
     assert len(model.prompts) == 1  # drafts are no turns
-    assert model.branches[0].speculated[-1] == "a large latte please"
+    assert model.branches[0].attempts[-1] == "a large latte please"
     assert not model.open_branches
     sample = caller.session._metrics.registry.get_sample_value
     assert sample("voiceloop_drafts_total", {"fate": "released"}) == 1
@@ -85,7 +85,7 @@ async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clo
 
 async def test_a_draft_that_fails_is_made_again_in_the_open(clock: Clock) -> None:
     model = FakeLanguageModel(
-        ["It is noon."], p_end_of_turn=lambda text: 0.4, faults=[Fault("speculate")]
+        ["It is noon."], p_end_of_turn=lambda text: 0.4, faults=[Fault("begin_preemptive")]
     )
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(800)
@@ -126,7 +126,7 @@ async def test_a_setting_changed_meanwhile_makes_the_draft_void(clock: Clock) ->
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(800)
         await caller.wait_quietly(200)
-        assert sum((branch.speculated for branch in model.branches), []) == ["what time is it"]
+        assert sum((branch.attempts for branch in model.branches), []) == ["what time is it"]
         session = {"type": "realtime", "instructions": "Be brief."}
         caller.send("session.update", session=session)
         await caller.listen_until("response.done")
@@ -203,7 +203,7 @@ async def test_a_busy_machine_drafts_nothing(clock: Clock) -> None:
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(800)
         await caller.listen_until("voiceloop.timeline")
-    assert not any(branch.speculated for branch in model.branches)
+    assert not any(branch.attempts for branch in model.branches)
 
 
 async def test_a_draft_that_was_lost_is_made_again_and_never_said_unverified(clock: Clock) -> None:
@@ -213,7 +213,7 @@ async def test_a_draft_that_was_lost_is_made_again_and_never_said_unverified(clo
         return next(answers, "Which size, please?")  # the service does not say the same twice
 
     model = FakeLanguageModel(
-        answer, ms_per_token=30, p_end_of_turn=lambda text: 0.9, loses_drafts=True
+        answer, ms_per_token=30, p_end_of_turn=lambda text: 0.9, loses_attempts=True
     )
     async with Caller(clock, slow_models(model, ("a latte please",))) as caller:
         await caller.say(600)
@@ -227,14 +227,14 @@ async def test_a_draft_that_was_lost_is_made_again_and_never_said_unverified(clo
 
 async def test_a_draft_that_was_lost_is_begun_once_more_at_the_next_pause(clock: Clock) -> None:
     model = FakeLanguageModel(
-        ["One moment, please."], ms_per_token=200, p_end_of_turn=lambda t: 0.9, loses_drafts=True
+        ["One moment, please."], ms_per_token=200, p_end_of_turn=lambda t: 0.9, loses_attempts=True
     )
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(800)
         await caller.wait_quietly(150)
         await caller.say(40)
         await caller.listen_until("response.done")
-    assert model.branches[0].speculated == ["what time is it"] * 2
+    assert model.branches[0].attempts == ["what time is it"] * 2
 
 
 async def test_what_a_retracted_answer_cost_is_counted_as_wasted(clock: Clock) -> None:
@@ -260,7 +260,7 @@ async def test_a_draft_that_ends_without_words_leaves_room_for_the_fallback(cloc
         await caller.say(800)
         await caller.wait_quietly(2000)
         await caller.listen_until("response.done")
-    assert model.branches[0].speculated == ["what time is it"]
+    assert model.branches[0].attempts == ["what time is it"]
     assert caller.statuses() == ["completed"]
     assert caller.transcript() == "Pardon me?"
     assert caller.audio_ms() == pytest.approx(60 * len("Pardonme?"), abs=2)
@@ -293,7 +293,7 @@ async def test_a_draft_to_other_words_whose_reply_fails_gives_way_to_the_fallbac
     async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
         await caller.say(900)
         await caller.wait_quietly(200)
-        assert model.branches[0].speculated
+        assert model.branches[0].attempts
         caller.send("input_audio_buffer.commit")
         caller.send("response.create")
         await caller.listen_until("response.done")
@@ -322,7 +322,7 @@ async def test_a_reply_or_a_draft_of_it_without_words_is_never_silence(
     async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
         await caller.say(900)  # the draft answers "a latte please"; the last pass hears more
         await caller.wait_quietly(200)
-        assert model.branches[0].speculated == ["a latte please"]
+        assert model.branches[0].attempts == ["a latte please"]
         caller.send("input_audio_buffer.commit")
         caller.send("response.create")
         await caller.listen_until("response.done")

@@ -146,7 +146,7 @@ async def test_the_reply_to_the_drafted_turn_is_promised_to_be_the_draft(
 ) -> None:
     Worker(client)
     branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
-    branch.speculate(1, "hi", GenerateParams())
+    branch.begin_preemptive(1, "hi", GenerateParams())
     tail = (ChatMessage("user", text),)
     assert branch.commit(tail, GenerateParams(seed=seed)) == is_promised
     assert not branch.commit(tail, GenerateParams(seed=seed))  # the next has no draft
@@ -231,8 +231,8 @@ async def test_a_reply_is_promised_where_its_turn_was_drafted_last(
 ) -> None:
     worker = Worker(client)
     branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
-    branch.speculate(1, "hello", GenerateParams())
-    branch.speculate(2, "hi", GenerateParams())
+    branch.begin_preemptive(1, "hello", GenerateParams())
+    branch.begin_preemptive(2, "hi", GenerateParams())
     worker.say(
         StreamEvent(branch.stream_id, PreemptiveDone(2, "lost"))
     )  # its text stays, in the worker

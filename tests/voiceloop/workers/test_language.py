@@ -26,9 +26,9 @@ from voiceloop.backends import (
 )
 from voiceloop.workers.language import LanguageRole
 from voiceloop.workers.messages import (
+    BeginPreemptive,
     Commit,
     OpenBranch,
-    Speculate,
     Stage,
     StreamEvent,
     StreamFailed,
@@ -91,19 +91,19 @@ class RecordingBranch:
         self._log("stage", tokens)
         self._engine.due.append(engine_types.Staged(self.branch_id, len(tokens), 1, 0.25))
 
-    def speculate(self, tail: Sequence[int], params: engine_types.SamplingParams) -> str:
-        self._log("speculate", tail)
-        return "draft_1"
+    def begin_preemptive(self, tail: Sequence[int], params: engine_types.SamplingParams) -> int:
+        self._log("begin_preemptive", tail)
+        return 1
 
-    def stop_draft(self, reason: str) -> None:
+    def stop_preemptive(self, reason: str) -> None:
         self._log("stop")
 
     def commit(
-        self, tokens: Sequence[int], params: engine_types.SamplingParams, draft: str | None = None
+        self, tokens: Sequence[int], params: engine_types.SamplingParams, attempt: int | None = None
     ) -> None:
         if params.max_tokens == 99:
             raise InvalidRequest("max_tokens: expected fewer, found 99")
-        self._log("commit", tokens, draft)
+        self._log("commit", tokens, attempt)
         self._engine.params.append(params)
         self._engine.due += self._engine.reply(self.branch_id)
 
@@ -196,12 +196,12 @@ def test_a_draft_is_made_behind_the_staged_words_and_handed_to_the_commit(
 ) -> None:
     role.receive(OpenBranch("s", ()))
     role.receive(Stage("s", 1, "hello"))
-    role.receive(Speculate("s", 1, "hello", PARAMS))
+    role.receive(BeginPreemptive("s", 1, "hello", PARAMS))
     role.receive(Commit("s", user("hello"), PARAMS))
     assert model.calls[1:] == [
         ("1 stage", "<u:hello"),
-        ("1 speculate", ">\n<a:"),
-        ("1 commit", "<u:hello>\n<a:", "draft_1"),
+        ("1 begin_preemptive", ">\n<a:"),
+        ("1 commit", "<u:hello>\n<a:", 1),
     ]
 
 
@@ -262,9 +262,9 @@ def test_a_reply_that_may_call_no_tool_is_not_drafted_behind_words_staged_with_t
 ) -> None:
     role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
     role.receive(Stage("s", 1, "hi"))
-    role.receive(Speculate("s", 1, "hi", GenerateParams(tool_choice="none")))
+    role.receive(BeginPreemptive("s", 1, "hi", GenerateParams(tool_choice="none")))
     answers(role)
-    assert "1 speculate" not in [call[0] for call in model.calls]
+    assert "1 begin_preemptive" not in [call[0] for call in model.calls]
 
 
 def test_what_an_earlier_draft_says_is_not_passed_on_as_a_later_one_that_could_not_begin(
@@ -272,11 +272,11 @@ def test_what_an_earlier_draft_says_is_not_passed_on_as_a_later_one_that_could_n
 ) -> None:
     role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
     role.receive(Stage("s", 1, "hi"))
-    role.receive(Speculate("s", 1, "hi", PARAMS))
-    role.receive(Speculate("s", 2, "hi", GenerateParams(tool_choice="none")))
+    role.receive(BeginPreemptive("s", 1, "hi", PARAMS))
+    role.receive(BeginPreemptive("s", 2, "hi", GenerateParams(tool_choice="none")))
     answers(role)
     assert model.calls[-1] == ("1 stop", "")
-    model.due.append(engine_types.PreemptiveDelta("s#1", "draft_1", "yes", 1))
+    model.due.append(engine_types.PreemptiveDelta("s#1", 1, "yes", 1))
     assert not answers(role)
 
 
@@ -361,11 +361,11 @@ def test_a_draft_stops_behind_its_first_clause_or_where_it_has_none_after_four_s
     role: LanguageRole, model: RecordingEngine, made: list[str]
 ) -> None:
     role.receive(OpenBranch("s", ()))
-    role.receive(Speculate("s", 4, "hello", PARAMS))
-    model.due += [engine_types.PreemptiveDelta("s#1", "draft_1", text, 3) for text in made[:2]]
+    role.receive(BeginPreemptive("s", 4, "hello", PARAMS))
+    model.due += [engine_types.PreemptiveDelta("s#1", 1, text, 3) for text in made[:2]]
     told = [event.event for event in role.step() if isinstance(event, StreamEvent)]
     assert told[-2:] == [PreemptiveDelta(4, text) for text in made[:2]]
     assert not any(call[0] == "1 stop" for call in model.calls)
-    model.due.append(engine_types.PreemptiveDelta("s#1", "draft_1", made[2], 3))
+    model.due.append(engine_types.PreemptiveDelta("s#1", 1, made[2], 3))
     role.step()
     assert model.calls[-1][0] == "1 stop"
