@@ -46,12 +46,13 @@ class Ahead:
     """What is done for a reply before the caller has finished. Each may be switched off alone.
 
     prefill: the caller's words are staged as they firm up. p_end: P(end of turn) weighs in the
-    wait. speculative_reply: the reply is drafted in the pause; held_clause: and its speech is
-    synthesized and held. prefix_cache, speculative_decoding: the engine's. warm_requests: a remote
-    language model is called when the caller begins. remote_drafts: drafts also where a remote
-    language model writes (and bills) them.
-    budget_tokens, budget_speech_ms: what one session may throw away each minute, of drafts and of
-    replies cut short, before it drafts no more.
+    wait. speculative_reply: a reply is generated in the pause; held_clause: and its speech is
+    synthesized and held. prefix_cache: the engine's. speculative_decoding: switches nothing today,
+    for no preset turns a token drafter on. warm_requests: a remote language model is called when
+    the caller begins. remote_drafts: preemptive replies also where a remote language model writes
+    (and bills) them.
+    budget_tokens, budget_speech_ms: what one session may throw away each minute, of preemptive
+    replies and of replies cut short, before it begins no more of the former.
     """
 
     prefill: bool = True
