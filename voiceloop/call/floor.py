@@ -217,13 +217,13 @@ class Floor:
 
         retracts: the caller had not finished: what was said of the answer counts as never said.
         """
-        heard_ms = interrupts.speech.item_heard_ms if interrupts and not retracts else None
+        heard_ms = interrupts.item_heard_ms if interrupts and not retracts else None
         if interrupts is not None:
-            interrupts.playout.hold()  # fades out, unless it was silent already
+            interrupts.pause()  # fades out, unless it was silent already
         self._caller_open = True
         self._item_id = self._protocol.speech_started(activity.onset_ms)
         if interrupts is not None:
-            if self._owed is None and (retracts or interrupts.playout.heard_ms() == 0.0):
+            if self._owed is None and (retracts or interrupts.heard_ms == 0.0):
                 self._owed = interrupts.answers  # nothing of it was heard: it is owed still
             is_speech = self._interruption.is_in_words or not interrupts.plan.speaks
             for_good = is_speech or self._owed is not None
@@ -315,7 +315,7 @@ class Floor:
         """The sound that ducked or held the agent is nobody's any more: no silence will end it."""
         self._interruption.reset()
         if self._turn is not None:
-            self._turn.playout.resume()
+            self._turn.resume()
 
     def create_response(self, response: ResponseHandle) -> None:
         is_early = self._awaited or (self._caller_open and not response.is_out_of_band)
@@ -328,7 +328,7 @@ class Floor:
         """None: whichever was cut short and may go on."""
         suspended = self._turns.suspended
         if response_id is not None and (turn := self.turn_of(response_id)) is not None:
-            self._turns.stop(turn, turn.speech.item_heard_ms)
+            self._turns.stop(turn, turn.item_heard_ms)
             if turn is self._turn:
                 self._interruption.reset()
         elif suspended is not None and response_id in (None, suspended.response.id):
@@ -340,7 +340,7 @@ class Floor:
         self._turns.heard_only(item_id, audio_end_ms)
         turn = self._turn
         if turn is not None and turn.response.item_id == item_id:
-            turn.playout.hold()
+            turn.pause()
             turn.response.close("cancelled", "client_cancelled")
             # The close has put the whole text into the item.
             self._turns.stop(turn, audio_end_ms)

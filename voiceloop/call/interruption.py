@@ -1,7 +1,7 @@
 """A sound heard over the agent: judged, and acted on where it is not yet a turn of the caller.
 
-Owns the judge and what its verdicts do to the agent's playout: beware, duck or hold at the first
-loud window, duck, hold, go on. Stopping the agent for good is the floor's to do.
+Owns the judge and what its verdicts do to the reply: a reduced lead, duck or pause at the first
+loud window, then duck, pause or resume. Stopping the agent for good is the floor's to do.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class Interruption:
         if not self._judge.options.enabled:
             return
         if lasting_ms is None:
-            turn.playout.resume()  # no stretch is open: nothing else holds the agent
+            turn.resume()  # no stretch is open: nothing else holds the agent
             return
         match self._judge.suspect(lasting_ms):
             case "hold":
                 _hold(turn)
             case "duck":
-                turn.playout.duck()
+                turn.duck()
             case _:
-                turn.playout.beware()
+                turn.reduce_lead()
 
     def observe_words(self, words: tuple[str, ...]) -> None:
         self._judge.observe_words(words)
 
     def judge(self, activity: Activity, turn: Reply) -> Action | None:
         """What the sound comes to now; all but a "stop" is done already."""
-        self._judge.observe_agent(turn.speech.text.said_lately)
+        self._judge.observe_agent(turn.said_lately)
         action = self._judge.judge(
             activity.speech_ms,
             activity.silence_ms,
@@ -62,16 +62,16 @@ class Interruption:
         )
         if action is None:
             if self._judge.state == "idle" and (activity.silence_ms or self._judge.hears_itself):
-                turn.playout.resume()  # nothing will come of it that is worth a short lead
+                turn.resume()  # nothing will come of it that is worth a short lead
             return None
         self._metrics.observe_barge_in(action, self._clock() - activity.onset_arrival_s)
         match action:
             case "duck":
-                turn.playout.duck()
+                turn.duck()
             case "hold":
                 _hold(turn)
             case "resume" | "go_on":
-                turn.playout.resume()
+                turn.resume()
         return action
 
     def takes_back(self, activity: Activity, turn: Reply) -> bool:
@@ -95,8 +95,8 @@ class Interruption:
 
 
 def _hold(turn: Reply) -> None:
-    turn.playout.duck()  # where it was not ducked before, the fade is as quick
-    turn.playout.hold()
+    turn.duck()  # where it was not ducked before, the fade is as quick
+    turn.pause()
 
 
 def _ends_soon(turn: Reply) -> bool:

@@ -66,7 +66,7 @@ class Replies:
             timeline,
             fixed_text=fixed_text,
             failure=failure,
-            not_before_s=before.playout.pacer.play_end_s if before is not None else 0.0,
+            not_before_s=before.play_end_s if before is not None else 0.0,
         )
         turn.answers = answers
         if response.is_out_of_band:
@@ -109,14 +109,14 @@ class Replies:
         heard_ms None: what was heard of it counts as never said.
         """
         heard, item_id = "", turn.response.item_id
-        turn.playout.hold()
+        turn.pause()
         if turn.response.speaks and item_id is not None and not turn.response.is_out_of_band:
             conversation = self._context.protocol.conversation
             if heard_ms is None:
                 conversation.retract(item_id)
             else:
                 heard = conversation.cut(item_id, heard_ms)
-        turn.cut_short(heard, heard_ms or 0.0)
+        turn.interrupt(heard, heard_ms or 0.0)
         if for_good:
             turn.cancel()
         else:
@@ -130,8 +130,8 @@ class Replies:
         """
         turn = self.suspended
         if turn is not None and turn.response.item_id == item_id:
-            heard_ms = turn.speech.reachable_ms(heard_ms)
-            turn.cut_short(self._context.protocol.conversation.cut(item_id, heard_ms), heard_ms)
+            heard_ms = turn.resumable_from_ms(heard_ms)
+            turn.interrupt(self._context.protocol.conversation.cut(item_id, heard_ms), heard_ms)
 
     def drop_suspended(self) -> None:
         """It was cut short by somebody who spoke to it."""
@@ -151,7 +151,7 @@ class Replies:
             response.close("failed", error=turn.failure)
             return
         self.current = turn
-        turn.go_on(self._context.protocol.open_response(turn.response.request))
+        turn.resume_in(self._context.protocol.open_response(turn.response.request))
 
     # --- done ---
 

@@ -2,8 +2,8 @@
 
 Owns the samples between the voice and the wire. `Pacer` is pure (time is passed in) and decides
 what leaves when: at most `lead_ms` ahead of what the client can have played, nothing beyond a
-limit, quieter while ducked, nothing while held, a short fade and then nothing ever again after a
-stop. The limit is of what may be said, the hold of who speaks: neither lifts the other. `Playout`
+limit, quieter while ducked, nothing while paused, a short fade and then nothing ever again after a
+stop. The limit is of what may be said, the pause of who speaks: neither lifts the other. `Playout`
 runs a pacer on the event loop. Nobody else knows what the caller has heard.
 """
 
@@ -32,8 +32,8 @@ LEAD_MS = 60.0
 # From the first loud window on, while a sound is judged: less to hear at full loudness before the
 # duck, in smaller writes. A client that plays at once has one of them to play while the next is on
 # its way, so holes come with deliveries that are over 10 ms late, for as long as it is judged.
-CAREFUL_LEAD_MS = 20.0
-CAREFUL_CHUNK_MS = 10
+REDUCED_LEAD_MS = 20.0
+REDUCED_LEAD_CHUNK_MS = 10
 DUCK_GAIN = 0.25  # -12 dB: plainly quieter, still intelligible
 GAIN_RAMP_MS = 5  # to and from it: no click, and done within one write
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
@@ -74,8 +74,8 @@ class Pacer:
         self._gain = 1.0
         self._target_gain = 1.0
         self._fade_in = False
-        self._careful = False
-        self._held = False
+        self._has_reduced_lead = False
+        self._is_paused = False
         self._stopped = False
         self._finished = False
         self._play_end_s = not_before_s  # when the client has played all that was sent
@@ -118,9 +118,9 @@ class Pacer:
         self._n_sent -= n_back
         self._play_end_s = min(self._play_end_s, now_s)
 
-    def beware(self) -> None:
+    def reduce_lead(self) -> None:
         """Somebody may be about to speak: let the client's buffer run down."""
-        self._careful = True
+        self._has_reduced_lead = True
 
     def cut(self, at_ms: float) -> float:
         """Take back the audio from there on, of what has not left; returns its milliseconds."""
@@ -136,30 +136,30 @@ class Pacer:
         return 1000.0 * n_cut / self.rate_hz
 
     def duck(self) -> None:
-        self.beware()
+        self.reduce_lead()
         self._target_gain = DUCK_GAIN
 
-    def hold(self) -> Chunk | None:
+    def pause(self) -> Chunk | None:
         """Stop sending; the chunk to send now fades out. Nothing is lost: `resume` goes on."""
-        if self._held or self._stopped:
+        if self._is_paused or self._stopped:
             return None
-        self._held = True
+        self._is_paused = True
         chunk = self._fade_out() if self._n_sent else None
         return chunk
 
     def resume(self) -> None:
         """Full loudness, and go on at the sample after the last one sent."""
-        if self._held:
+        if self._is_paused:
             self._fade_in = self._n_sent > 0
             self._gain = 1.0
-        self._held = self._careful = False
+        self._is_paused = self._has_reduced_lead = False
         self._target_gain = 1.0
 
     def stop(self) -> Chunk | None:
         """Never send again; the chunk to send now, if any, fades out. Idempotent."""
         if self._stopped:
             return None
-        chunk = self._fade_out() if self._n_sent and not self._held else None
+        chunk = self._fade_out() if self._n_sent and not self._is_paused else None
         self._stopped = True
         self._pieces.clear()
         self._n_buffered = 0
@@ -171,7 +171,7 @@ class Pacer:
     def next_chunk(self, now_s: float) -> Chunk | None:
         """The chunk due now, already counted as sent, or None."""
         n_may = self._n_sendable
-        if self._held or self._stopped or not n_may:
+        if self._is_paused or self._stopped or not n_may:
             return None
         chunk_samples = self.rate_hz * self._chunk_ms // 1000
         if n_may < chunk_samples and n_may == self._n_buffered and not self._finished:
@@ -183,7 +183,7 @@ class Pacer:
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the lead allows another chunk."""
-        lead_ms = min(self._lead_ms, CAREFUL_LEAD_MS) if self._careful else self._lead_ms
+        lead_ms = min(self._lead_ms, REDUCED_LEAD_MS) if self._has_reduced_lead else self._lead_ms
         chunk_ms = min(float(self._chunk_ms), lead_ms)
         room_ms = lead_ms - chunk_ms - 1000.0 * (self._play_end_s - now_s)
         # A microsecond of slack: rounding must not make a loop that waits for nothing.
@@ -198,8 +198,8 @@ class Pacer:
 
     @property
     def _chunk_ms(self) -> int:
-        if self._careful:
-            return CAREFUL_CHUNK_MS
+        if self._has_reduced_lead:
+            return REDUCED_LEAD_CHUNK_MS
         return CHUNK_MS if self._n_sent else FIRST_CHUNK_MS
 
     def _draw(self, count: int) -> Samples:
@@ -339,14 +339,14 @@ class Playout:
         self.pacer.send_until(limit_ms)
         self._changed.set()
 
-    def beware(self) -> None:
-        self.pacer.beware()
+    def reduce_lead(self) -> None:
+        self.pacer.reduce_lead()
 
     def duck(self) -> None:
         self.pacer.duck()
 
-    def hold(self) -> None:
-        self._emit_if(self.pacer.hold())
+    def pause(self) -> None:
+        self._emit_if(self.pacer.pause())
 
     def resume(self) -> None:
         self.pacer.resume()

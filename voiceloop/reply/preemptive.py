@@ -132,7 +132,7 @@ class PreemptiveReplies:
             self.drop()
             return None
         self._turn = self._live = None
-        owed.timeline.facts["draft_buffered_ms"] = round(turn.playout.pacer.buffered_ms, 1)
+        owed.timeline.facts["draft_buffered_ms"] = round(turn.buffered_ms, 1)
         turn.release(response, owed.timeline, plan)
         fate = "released" if turn.keeps_draft else "salvaged"
         self._metrics.drafts.labels(fate=fate).inc()

@@ -100,7 +100,7 @@ class Reply:
             on_first_audio=self._mark_audio,
             speaks_ahead=self._speaks_ahead or self._response is not None,
         )
-        self.playout = self.speech.playout
+        self._playout = self.speech.playout
         if self._response is not None:
             self.speech.let_go()
 
@@ -181,35 +181,89 @@ class Reply:
             self._task.cancel()
 
     def is_fresh(self, onset_s: float) -> bool:
-        """It answers a turn of the caller, who went on before it was under way."""
+        """Whether it answers a turn that the caller went on with, from `onset_s`, at once."""
         age_s = onset_s - self.released_s if self.released_s is not None else 0.0
         return self.answers is not None and age_s <= RETRACT_S
 
-    def cut_short(self, heard: str, heard_ms: float) -> None:
-        """Its response ended with these words, after so much sound; `go_on` or `cancel` follows."""
-        self.playout.hold()
-        self._released.clear()  # what it may call waits as well
-        self.speech.cut_short(heard, heard_ms)
+    def duck(self) -> None:
+        """Play more quietly until `resume`."""
+        self._playout.duck()
 
-    def go_on(self, response: ResponseHandle) -> None:
-        """Nobody meant to cut it short: on after what was heard, in this response."""
+    def reduce_lead(self) -> None:
+        """Send less far ahead until `resume`: somebody may be about to speak."""
+        self._playout.reduce_lead()
+
+    def pause(self) -> None:
+        """Fade out and send nothing until `resume`; no sample is lost."""
+        self._playout.pause()
+
+    def resume(self) -> None:
+        """Undo `duck`, `reduce_lead` and `pause`."""
+        self._playout.resume()
+
+    def interrupt(self, heard_text: str, heard_ms: float) -> None:
+        """Pause a reply whose response has ended after these words and this much sound of its item.
+
+        `resume_in` or `cancel` follows. Until then no tool is called either.
+        """
+        self.pause()
+        self._released.clear()
+        self.speech.cut_short(heard_text, heard_ms)
+
+    def resume_in(self, response: ResponseHandle) -> None:
+        """After a false interruption: say in this response what was not heard of the last one."""
         self._answer_in(response)
         self._released.set()
         self.speech.go_on()
 
-    @property
-    def is_audible(self) -> bool:
-        return self.playout.pacer.is_audible(self._context.clock())
+    # --- what is known of it ---
 
     @property
-    def usage(self) -> Usage:
-        """Of all rounds so far; of a reply cut short what nobody heard is told apart."""
-        return self._rounds.usage(self.speech.unheard)
+    def is_audible(self) -> bool:
+        return self._playout.pacer.is_audible(self._context.clock())
+
+    @property
+    def has_failed(self) -> bool:
+        return self.failure is not None
+
+    @property
+    def heard_ms(self) -> float:
+        """Audio of the reply that the caller has heard, over all of its items in this round."""
+        return self._playout.heard_ms()
+
+    @property
+    def item_heard_ms(self) -> float:
+        """Audio that the caller has heard of the present response's item."""
+        return self.speech.item_heard_ms
 
     @property
     def remaining_ms(self) -> float | None:
         """Audio the caller has still to hear; None while more may come."""
-        return self.playout.pacer.remaining_ms(self._context.clock())
+        return self._playout.pacer.remaining_ms(self._context.clock())
+
+    @property
+    def buffered_ms(self) -> float:
+        """Audio that is made and not sent."""
+        return self._playout.pacer.buffered_ms
+
+    @property
+    def play_end_s(self) -> float:
+        """When the client will have played all that was sent."""
+        return self._playout.pacer.play_end_s
+
+    @property
+    def said_lately(self) -> str:
+        """The end of what was said: its echo may be heard now."""
+        return self.speech.text.said_lately
+
+    def resumable_from_ms(self, heard_ms: float) -> float:
+        """Where in the item `resume_in` can go on if this much of it was heard."""
+        return self.speech.reachable_ms(heard_ms)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all rounds so far; those of text that nobody heard are counted apart."""
+        return self._rounds.usage(self.speech.unheard)
 
     # --- the turn's own task ---
 
@@ -225,7 +279,7 @@ class Reply:
                 begin = anticipation.begin if self.response.is_out_of_band else anticipation.adopt
                 live, tail = begin(tail, self.plan.tools)
             await self._answer(live, tail)
-            await self.playout.played_out()
+            await self._playout.played_out()
         except asyncio.CancelledError:
             self._close("cancelled")
             raise
@@ -395,6 +449,6 @@ class Reply:
         self._answer_in(protocol.open_response(self.response.request))
         self.outcome = None
         self.wasted_audio_ms += self.speech.wasted_ms
-        self._new_utterance(self.playout.pacer.play_end_s)
+        self._new_utterance(self.play_end_s)
         self._context.on_output()
         return tail

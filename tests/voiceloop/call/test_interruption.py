@@ -17,7 +17,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_ba
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.call.interruption import Interruption
 from voiceloop.listening.events import Activity
-from voiceloop.reply.playout import CAREFUL_LEAD_MS, DUCK_GAIN, LEAD_MS, Pacer, Playout
+from voiceloop.reply.playout import DUCK_GAIN, LEAD_MS, REDUCED_LEAD_MS, Pacer, Playout
 from voiceloop.telemetry import Metrics
 
 pytestmark = pytest.mark.virtual_time
@@ -123,20 +123,23 @@ async def test_a_bug_in_a_turn_costs_the_turn_and_not_the_call(
     assert "found a bug" in caplog.text
 
 
+def reply_over(pacer: Pacer) -> Any:
+    """What the judge's verdicts need of a reply."""
+    playout = Playout(pacer, lambda chunk: None, lambda: 0.0)
+    acts = {name: getattr(playout, name) for name in ("duck", "pause", "resume", "reduce_lead")}
+    return SimpleNamespace(**acts, said_lately="once upon a time", remaining_ms=None)
+
+
 @pytest.mark.parametrize(
-    ("speech_ms", "silence_ms", "echoes", "is_careful"),
+    ("speech_ms", "silence_ms", "echoes", "has_reduced_lead"),
     [(64, 0, False, True), (64, 32, False, False), (640, 0, True, False)],
 )
 def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
-    speech_ms: float, silence_ms: float, echoes: bool, is_careful: bool
+    speech_ms: float, silence_ms: float, echoes: bool, has_reduced_lead: bool
 ) -> None:
     interruption = Interruption(BargeIn(duck_ms=96), Metrics(), lambda: 0.0)
     pacer = Pacer(8000)
-    turn: Any = SimpleNamespace(
-        playout=Playout(pacer, lambda chunk: None, lambda: 0.0),
-        speech=SimpleNamespace(text=SimpleNamespace(said_lately="once upon a time")),
-        remaining_ms=None,
-    )
+    turn = reply_over(pacer)
     if echoes:  # on a speakerphone the agent hears itself
         interruption.observe_words(("upon", "a", "time"))
         interruption.judge(Activity(0.0, 400.0, 300.0, 0.0), turn)
@@ -146,7 +149,7 @@ def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
     pacer.push(np.zeros(8000, np.int16))
     while pacer.next_chunk(0.0) is not None:
         pass
-    assert pacer.sent_ms == (CAREFUL_LEAD_MS if is_careful else LEAD_MS)
+    assert pacer.sent_ms == (REDUCED_LEAD_MS if has_reduced_lead else LEAD_MS)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_a_sound_that_has_lasted_long_enough_ducks_or_holds_at_its_first_loud_wi
     interruption = Interruption(BargeIn(), Metrics(), lambda: 0.0)
     interruption._judge.hears_itself = hears_itself
     pacer = Pacer(8000)
-    turn: Any = SimpleNamespace(playout=Playout(pacer, lambda chunk: None, lambda: 0.0))
+    turn = reply_over(pacer)
     pacer.push(np.full(8000, 1000, np.int16))
 
     def level_at(now_s: float) -> int:
@@ -263,9 +266,9 @@ async def test_a_click_over_the_next_reply_is_lifted_after_a_caller_began_over_t
         await caller.wait_quietly(700)
         onset_s = await click(caller)
         turn = caller.session._floor._turn
-        assert turn is not None and turn.playout.pacer._target_gain == DUCK_GAIN
+        assert turn is not None and turn._playout.pacer._target_gain == DUCK_GAIN
         await caller.wait_quietly(600)
-        assert turn.playout.pacer._target_gain == 1.0
+        assert turn._playout.pacer._target_gain == 1.0
     assert caller.statuses()[0] == "completed"
     levels = heard_levels(caller, onset_s)
     loud = loudest_between(levels, -300, 0)

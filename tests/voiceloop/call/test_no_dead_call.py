@@ -85,7 +85,7 @@ def test_a_sound_over_the_agent_ends_in_its_stop_or_in_its_going_on(
             case "duck":
                 pacer.duck()
             case "hold":
-                pacer.hold()
+                pacer.pause()
             case "resume":
                 pacer.resume()
             case "stop":

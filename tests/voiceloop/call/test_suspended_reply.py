@@ -119,7 +119,7 @@ async def test_a_reply_revised_while_it_is_suspended_goes_on_as_it_was_revised(
         utterance.let_agreed_go()
         utterance.say("Sure thing, one")  # the reply agrees so far: the first clause leaves
         await asyncio.sleep(2)
-        utterance.playout.hold()
+        utterance.playout.pause()
         utterance.cut_short("Sure", heard_ms := spoken_ms("Sure"))
         n_cut, sent_ms = len(chunks), sum(chunk.duration_ms for chunk in chunks)
         utterance.say(" large latte.")  # and another word than was held

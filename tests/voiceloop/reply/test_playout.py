@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord
 from voiceloop.reply.playout import (
-    CAREFUL_CHUNK_MS,
     CHUNK_MS,
     DUCK_GAIN,
     KEPT_MS,
+    REDUCED_LEAD_CHUNK_MS,
     Chunk,
     Pacer,
     Playout,
@@ -79,14 +79,14 @@ def test_a_client_that_plays_at_once_has_something_left_while_a_sound_is_judged(
     pacer = Pacer(RATE_HZ)
     pacer.push(flat(1000))
     _, now_s = sent_until(pacer, 0.0, 0.1)
-    pacer.beware()
+    pacer.reduce_lead()
     left_ms = []
     while now_s < 0.5:
         play_end_s = pacer.play_end_s
         if pacer.next_chunk(now_s) is not None:
             left_ms.append(1000 * (play_end_s - now_s))
         now_s += 0.005
-    assert len(left_ms) >= 30 and 5 <= min(left_ms) <= max(left_ms) <= CAREFUL_CHUNK_MS + 1e-6
+    assert len(left_ms) >= 30 and 5 <= min(left_ms) <= max(left_ms) <= REDUCED_LEAD_CHUNK_MS + 1e-6
 
 
 def test_hold_then_resume_loses_and_repeats_no_sample() -> None:
@@ -94,7 +94,7 @@ def test_hold_then_resume_loses_and_repeats_no_sample() -> None:
     pacer.push(ramp(600))
     pacer.finish()
     before, now_s = sent_until(pacer, 0.0, 0.2)
-    fade = pacer.hold()
+    fade = pacer.pause()
     assert fade is not None and abs(int(fade.samples[-1])) < 0.05 * abs(ramp(600)).max()
     assert sent_until(pacer, now_s, now_s + 1.0)[0] == []
     pacer.resume()
@@ -116,7 +116,7 @@ def test_a_hold_without_a_duck_before_is_as_quiet_as_soon(ducks_before: bool) ->
     if ducks_before:
         now_s = pacer.play_end_s
         assert pacer.next_chunk(now_s) is not None
-    fade = pacer.hold()
+    fade = pacer.pause()
     assert fade is not None and len(fade.samples) == 120
     assert np.abs(fade.samples[40:]).max() <= FLAT * DUCK_GAIN  # within the ramp of a duck
     pacer.resume()
@@ -156,7 +156,7 @@ def test_nothing_leaves_beyond_the_limit_whether_held_faded_or_resumed() -> None
     pacer.send_until(110.0)
     sent_until(pacer, 1.0, 2.0)
     assert pacer.sent_ms == 110.0 and pacer.remaining_ms(2.0) is None
-    assert pacer.hold() is None  # nothing that may leave is there to fade
+    assert pacer.pause() is None  # nothing that may leave is there to fade
     pacer.send_until(None)
     assert sent_until(pacer, 2.0, 3.0)[0] == []  # held by a sound all the same
     pacer.resume()
@@ -171,7 +171,7 @@ def test_a_client_that_threw_away_what_it_had_is_sent_that_again_to_the_sample()
     pacer.finish()
     _, now_s = sent_until(pacer, 0.0, 0.2)
     pacer.duck()
-    pacer.hold()
+    pacer.pause()
     sent_ms = pacer.sent_ms
     pacer.step_back(150.0, now_s)  # it had played so much
     assert pacer.sent_ms == pacer.heard_ms(now_s) == 150.0 < sent_ms
@@ -207,7 +207,7 @@ def test_heard_never_exceeds_sent_nor_goes_back(acts: list[tuple[str, int]]) -> 
             case "duck":
                 pacer.duck()
             case "hold":
-                pacer.hold()
+                pacer.pause()
             case "resume":
                 pacer.resume()
             case "wait":
@@ -237,12 +237,12 @@ def test_whatever_was_thrown_away_each_sample_is_heard_once_and_in_order(
             case "duck":
                 pacer.duck()
             case "hold":
-                pacer.hold()
+                pacer.pause()
             case "resume":
                 pacer.resume()
             case "back":
                 heard_ms = pacer.heard_ms(now_s)
-                pacer.hold()
+                pacer.pause()
                 pacer.step_back(heard_ms, now_s)
                 assert pacer.sent_ms == pytest.approx(heard_ms, abs=1000 / RATE_HZ)
             case "wait":
