@@ -33,7 +33,7 @@ from clients.report.waveform import FULL_SCALE, room_noise, speech_start
 from clients.uplink import FRAME_MS
 from voiceloop.agent import BargeIn
 from voiceloop.agent_file import embedded_agent
-from voiceloop.call.barge_in import Action, BargeInJudge
+from voiceloop.call.barge_in import BargeInJudge
 from voiceloop.listening.onset import Onset
 from voiceloop.listening.recipes.endpointing_set import HZ, MS
 from voiceloop.listening.recipes.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
@@ -82,7 +82,7 @@ class Verdict:
     holds: bool = False
     words: tuple[str, ...] = field(default=())
 
-    def act(self, action: Action, end_ms: float) -> None:
+    def act(self, action: str, end_ms: float) -> None:
         """What was done about the window that ended there."""
         now_ms = FRAME_MS * math.ceil(end_ms / FRAME_MS) - self.onset_ms
         if action in ("resume", "go_on"):

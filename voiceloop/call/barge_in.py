@@ -19,7 +19,7 @@ from typing import Literal
 from voiceloop.agent import BargeIn
 from voiceloop.listening.evidence import FILLERS, normalize
 
-Action = Literal["duck", "hold", "stop", "go_on", "resume"]
+Verdict = Literal["duck", "hold", "stop", "go_on", "resume"]
 
 RESUME_SILENCE_MS = 220.0  # between the syllables of "mm-hm" lie up to 150 ms
 # How much longer the speech of a listed backchannel, and words of a voice the detector doubts, may
@@ -59,7 +59,7 @@ class BargeInJudge:
         """What the caller has just heard of the agent; an echo repeats it."""
         self._agent_words = tuple(normalize(word) for word in text.replace("-", " ").split())
 
-    def suspect(self, lasting_ms: float) -> Action | None:
+    def suspect(self, lasting_ms: float) -> Verdict | None:
         """What to do at the first loud window of a sound, not yet known to be speech: it changes
         no state, and is taken back where the next window is not loud.
 
@@ -79,7 +79,7 @@ class BargeInJudge:
         reply_ends_soon: bool,
         voice: float = 1.0,
         led_in_ms: float = 0.0,
-    ) -> Action | None:
+    ) -> Verdict | None:
         """What to do now, or None.
 
         speech_ms: speech of this stretch so far; silence_ms: since its last sound (0 while it
@@ -120,7 +120,7 @@ class BargeInJudge:
         """
         return self.state == "held" and speech_ms >= self.options.hold_ms
 
-    def _give_back(self) -> Action | None:
+    def _give_back(self) -> Verdict | None:
         self.hears_itself = self.hears_itself or self.is_echo()
         was = self.state
         self.reset()

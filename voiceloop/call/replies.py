@@ -1,7 +1,7 @@
-"""The turns of one session: begun, cut short, taken up again, done.
+"""The replies of one call: begun, paused, interrupted, resumed, done.
 
-Owns the turn in the conversation, those beside it, the reply drafted ahead, and the turn that a
-sound cut short of which nobody knows yet whether it was said to the agent.
+Owns the reply in the conversation, those out of band beside it, the preemptive reply, and the one
+that was interrupted by a sound of which nobody knows yet whether it was said to the agent.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from voiceloop.call import actions as do
+from voiceloop.call.turn_taking import ReplyStatus
 from voiceloop.config import Ahead
-from voiceloop.errors import InternalError, VoiceLoopError
+from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Replies:
-    """`on_done` is called when one of them is over."""
+    """`on_ended` is called when one of them is over, from the reply's own task."""
 
     def __init__(
         self,
@@ -32,25 +34,108 @@ class Replies:
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
         ahead: Ahead,
-        on_done: Callable[[], None],
+        on_ended: Callable[[], None],
     ) -> None:
-        self.drafts = PreemptiveReplies(context, metrics, tasks, ahead)
-        self.current: Reply | None = None
-        self.suspended: Reply | None = None
         self._context = context
         self._metrics = metrics
         self._tasks = tasks
-        self._on_done = on_done
+        self._on_ended = on_ended
+        self._preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
+        self._current: Reply | None = None
+        self._interrupted: Reply | None = None
         self._beside: dict[str, Reply] = {}
 
+    # --- what is known of them ---
+
     def of(self, response_id: str) -> Reply | None:
-        """The turn that answers in this response."""
-        turns = (turn for turn in (self.current, *self._beside.values()) if turn is not None)
-        return next((turn for turn in turns if turn.response.id == response_id), None)
+        """The reply in this response."""
+        if self._current is not None and self._current.response.id == response_id:
+            return self._current
+        return self._beside.get(response_id)
+
+    @property
+    def interrupted_id(self) -> str | None:
+        """The response of the reply that may resume."""
+        return self._interrupted.response.id if self._interrupted is not None else None
+
+    def status(self) -> ReplyStatus | None:
+        """Of the reply in the conversation, at this moment."""
+        reply = self._current
+        if reply is None:
+            return None
+        return ReplyStatus(
+            reply.response.id,
+            is_open=not reply.response.closed,
+            is_audible=reply.is_audible,
+            is_spoken=reply.plan.speaks,
+            heard_ms=reply.heard_ms,
+            item_heard_ms=reply.item_heard_ms,
+            remaining_ms=reply.remaining_ms,
+            said_lately=reply.said_lately,
+            answers=reply.answers,
+            released_s=reply.released_s,
+        )
+
+    # --- actions ---
+
+    def perform(self, action: do.Action) -> None:
+        """Do what turn-taking decided about a reply."""
+        match action:
+            case do.ReduceLead() | do.Duck() | do.Pause() | do.Resume():
+                self._control_playout(action)
+            case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume):
+                if self._current is not None:
+                    self._interrupt(self._current, heard_ms, may_resume=may_resume)
+            case do.DropInterrupted():
+                self._drop_interrupted()
+            case do.AnswerTurn(turn=turn):
+                self._answer(turn)
+            case do.BeginReply(response=response):
+                self._begin(response, TurnTimeline(response.id))
+            case do.SpeakFirst(text=text):
+                self.speak_first(text)
+            case do.FailReply(turn=turn, error=error, is_told=is_told):
+                self._fail(turn, error, is_told=is_told)
+            case do.CancelReply(response_id=response_id):
+                if (reply := self.of(response_id)) is not None:
+                    self._interrupt(reply, reply.item_heard_ms)
+            case do.TruncateReply(item_id=item_id, audio_end_ms=audio_end_ms):
+                self._truncate(item_id, audio_end_ms)
+            case do.ConsiderPreemptiveReply(pause=pause):
+                self._preemptive.consider(
+                    pause.words, pause.p_end, pause.paused_ms, pause.needed_ms
+                )
+            case do.RestPreemptiveReply():
+                self._preemptive.rest()
+            case do.DropPreemptiveReply():
+                self._preemptive.reset()
+            case do.AbandonPreparation():
+                self._abandon_preparation()
+            case _:
+                raise TypeError(f"expected an action on a reply, found {action!r}")
+
+    def _control_playout(self, action: do.Action) -> None:
+        reply = self._current
+        if reply is None:
+            return
+        match action:
+            case do.ReduceLead():
+                reply.reduce_lead()
+            case do.Duck():
+                reply.duck()
+            case do.Pause():
+                reply.pause()
+            case do.Resume():
+                reply.resume()
 
     # --- begun ---
 
-    def begin(
+    def speak_first(self, text: str | None = None) -> None:
+        """A reply that answers no turn of the caller; text None: the model decides what it says."""
+        response = self._context.protocol.open_response()
+        self._begin(response, TurnTimeline(response.id), text)
+
+    def _begin(
         self,
         response: ResponseHandle,
         timeline: TurnTimeline,
@@ -59,8 +144,8 @@ class Replies:
         failure: VoiceLoopError | None = None,
     ) -> None:
         """failure: why there will be no reply; the fallback is said, or `fixed_text` before it."""
-        before = self.current if not response.is_out_of_band else None
-        turn = Reply(
+        before = self._current if not response.is_out_of_band else None
+        reply = Reply(
             self._context,
             plan_of_response(response, self._context.agent),
             timeline,
@@ -68,110 +153,125 @@ class Replies:
             failure=failure,
             not_before_s=before.play_end_s if before is not None else 0.0,
         )
-        turn.answers = answers
+        reply.answers = answers
         if response.is_out_of_band:
-            self._beside[response.id] = turn
+            self._beside[response.id] = reply
         else:
-            self.drafts.drop()  # it may answer on the branch that they read
-            self._speaks(turn)
-        turn.release(response).start(self._tasks, self._done)
+            self._preemptive.drop()  # it may answer on the branch that this one reads
+            self._take_floor(reply)
+        reply.release(response).start(self._tasks, self._done)
 
-    def answer(self, response: ResponseHandle, owed: UserTurn) -> None:
-        """Release the draft where it is what is asked for, else begin from here."""
+    def _answer(self, turn: UserTurn) -> None:
+        """Release the preemptive reply where it is what is asked for, else begin from here."""
+        response = self._context.protocol.open_response()
         crisis = self._context.agent.crisis
         whole = [m.content for m in response.messages()[-1:] if m.role == "user"]  # of all pieces
-        if any(crisis.answers(said) for said in (owed.text, *whole)):
-            self.forget_ahead()
-            self.begin(response, owed.timeline, crisis.answer, answers=owed)
+        if any(crisis.answers(said) for said in (turn.text, *whole)):
+            self._abandon_preparation()
+            self._begin(response, turn.timeline, crisis.answer, answers=turn)
             return
         plan = plan_of_response(response, self._context.agent)
-        draft = self.drafts.take(response, plan, owed)
-        if draft is None:
-            self.begin(response, owed.timeline, answers=owed)
+        reply = self._preemptive.take(response, plan, turn)
+        if reply is None:
+            self._begin(response, turn.timeline, answers=turn)
             return
-        draft.answers, draft.on_done = owed, self._done
-        self._speaks(draft)
+        reply.answers, reply.on_done = turn, self._done
+        self._take_floor(reply)
 
-    def _speaks(self, turn: Reply) -> None:
-        self.drop_suspended()
-        self.current = turn
+    def _fail(self, turn: UserTurn, error: BackendError, *, is_told: bool) -> None:
+        response = self._context.protocol.open_response()
+        if is_told:
+            self._begin(response, turn.timeline, "", failure=error)
+        else:
+            response.close("failed", error=error)
+            self._metrics.turns.labels(outcome="failed").inc()
 
-    def forget_ahead(self) -> None:
-        """What was done for the answer is for nothing."""
-        self.drafts.drop()
+    def _take_floor(self, reply: Reply) -> None:
+        self._drop_interrupted()
+        self._current = reply
+
+    def _abandon_preparation(self) -> None:
+        self._preemptive.drop()
         self._context.anticipation.abort()
 
-    # --- cut short ---
+    # --- interrupted ---
 
-    def stop(self, turn: Reply, heard_ms: float | None, *, for_good: bool = True) -> None:
-        """Silence the turn, of whose item so much was heard; unless for good it may go on.
-
-        heard_ms None: what was heard of it counts as never said.
-        """
-        heard, item_id = "", turn.response.item_id
-        turn.pause()
-        if turn.response.speaks and item_id is not None and not turn.response.is_out_of_band:
+    def _interrupt(self, reply: Reply, heard_ms: float | None, *, may_resume: bool = False) -> None:
+        """Silence the reply and let its item hold what was heard; None: as if never said."""
+        heard, item_id = "", reply.response.item_id
+        reply.pause()
+        if reply.response.speaks and item_id is not None and not reply.response.is_out_of_band:
             conversation = self._context.protocol.conversation
             if heard_ms is None:
                 conversation.retract(item_id)
             else:
                 heard = conversation.cut(item_id, heard_ms)
-        turn.interrupt(heard, heard_ms or 0.0)
-        if for_good:
-            turn.cancel()
+        reply.interrupt(heard, heard_ms or 0.0)
+        if may_resume:
+            self._current, self._interrupted = None, reply
         else:
-            self.current, self.suspended = None, turn
+            reply.cancel()
 
-    def heard_only(self, item_id: str, heard_ms: float) -> None:
-        """The client says how much it played of the item: of a turn cut short it knows better.
+    def _truncate(self, item_id: str, audio_end_ms: float) -> None:
+        """The client knows better than the playout how much of an item it has played.
 
-        Some say 0 who do not know: what is too long ago to be said again counts as heard, so that
-        the text goes on where the sound does.
+        Some say 0 who do not know: of an interrupted reply, what is too long ago to be said again
+        counts as heard, so that the text goes on where the sound does.
         """
-        turn = self.suspended
-        if turn is not None and turn.response.item_id == item_id:
-            heard_ms = turn.resumable_from_ms(heard_ms)
-            turn.interrupt(self._context.protocol.conversation.cut(item_id, heard_ms), heard_ms)
+        interrupted, current = self._interrupted, self._current
+        if interrupted is not None and interrupted.response.item_id == item_id:
+            heard_ms = interrupted.resumable_from_ms(audio_end_ms)
+            heard = self._context.protocol.conversation.cut(item_id, heard_ms)
+            interrupted.interrupt(heard, heard_ms)
+        if current is not None and current.response.item_id == item_id:
+            current.pause()
+            current.response.close("cancelled", "client_cancelled")
+            self._interrupt(current, audio_end_ms)  # the close put the whole text into the item
 
-    def drop_suspended(self) -> None:
-        """It was cut short by somebody who spoke to it."""
-        turn, self.suspended = self.suspended, None
-        if turn is not None:
-            turn.cancel()
+    def _drop_interrupted(self) -> None:
+        reply, self._interrupted = self._interrupted, None
+        if reply is not None:
+            reply.cancel()
 
-    def take_up(self) -> None:
-        """What cut the suspended turn short was nobody: it goes on in another response.
+    def resume_interrupted(self) -> bool:
+        """A false interruption: the reply goes on in another response. Whether there is one to.
 
         One that failed meanwhile says so there: with its own response over, nobody has heard.
         """
-        turn, self.suspended = self.suspended, None
-        assert turn is not None
-        if turn.failure is not None:
-            response = self._context.protocol.open_response(turn.response.request)
-            response.close("failed", error=turn.failure)
-            return
-        self.current = turn
-        turn.resume_in(self._context.protocol.open_response(turn.response.request))
+        reply, self._interrupted = self._interrupted, None
+        if reply is None:
+            return False
+        response = self._context.protocol.open_response(reply.response.request)
+        if reply.failure is not None:
+            response.close("failed", error=reply.failure)
+            return False
+        self._current = reply
+        reply.resume_in(response)
+        return True
 
     # --- done ---
 
-    def _done(self, turn: Reply) -> None:
-        self._beside = {id_: t for id_, t in self._beside.items() if t is not turn}
-        if self.current is turn:
-            self.current = None
-        is_told = turn.failure is None or turn.response.status == "failed"
-        if self.suspended is turn and is_told:
-            self.suspended = None
-        outcome, failure = turn.outcome or "failed", turn.failure
+    def _done(self, reply: Reply) -> None:
+        self._beside = {id_: other for id_, other in self._beside.items() if other is not reply}
+        if self._current is reply:
+            self._current = None
+        is_told = reply.failure is None or reply.response.status == "failed"
+        if self._interrupted is reply and is_told:
+            self._interrupted = None
+        self._report(reply)
+        self._on_ended()
+
+    def _report(self, reply: Reply) -> None:
+        """Log, count, and tell the client where the time of the turn went."""
+        outcome, failure = reply.outcome or "failed", reply.failure
         if failure is not None and not isinstance(failure, InternalError):  # whose traceback is out
             log.warning("a reply failed (%s): %s", failure.wire_code, failure.message)
-        turn.timeline.facts["outcome"] = outcome
-        self._metrics.observe_turn(turn.timeline, outcome)
-        self._metrics.observe_work(turn.usage, turn.wasted_audio_ms)
-        self.drafts.observe_waste(turn)
-        facts = turn.timeline.facts
+        facts = reply.timeline.facts
+        facts["outcome"] = outcome
+        self._metrics.observe_turn(reply.timeline, outcome)
+        self._metrics.observe_work(reply.usage, reply.wasted_audio_ms)
+        self._preemptive.observe_waste(reply)
         facts["anticipation"] = anticipation_facts(
-            turn.usage, turn.wasted_audio_ms, facts.pop("draft", "none")
+            reply.usage, reply.wasted_audio_ms, facts.pop("draft", "none")
         )
-        self._context.protocol.timeline(turn.timeline.payload())
-        self._on_done()
+        self._context.protocol.timeline(reply.timeline.payload())

@@ -1,15 +1,19 @@
 """One call, from the accepted socket to the last task gone.
 
-Owns the session's task group: the reader, the one writer, the listener, and (through `Floor`) the
-turns. The reader turns frames into commands, the writer alone touches the socket's sending side and
-drops the deltas of responses that were cut short. When the task group ends, nothing is left.
+Owns the session's task group: the reader, the one writer, the listener and the replies. The reader
+turns frames into commands, the writer alone touches the socket's sending side and drops the deltas
+of responses that were cut short. When the task group ends, nothing is left.
+
+All that happens in a call goes through one loop, `_advance`: an event to turn-taking, its actions
+to the performer, what they bring about to turn-taking again, until nothing is left to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
@@ -17,22 +21,28 @@ from audio.vad import Vad
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, RecognizerOptions
 from voiceloop.call.connection import Disconnected, Transport
-from voiceloop.call.floor import Floor
+from voiceloop.call.idleness import Idleness
+from voiceloop.call.performer import Performer
+from voiceloop.call.replies import Replies
+from voiceloop.call.turn_taking import (
+    CallEnding,
+    CallerIdle,
+    CallEvent,
+    GreetingDue,
+    ReplyEnded,
+    TurnTaking,
+)
 from voiceloop.config import Config
 from voiceloop.errors import SessionExpired, VoiceLoopError
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import Listener, VoiceActivity
 from voiceloop.realtime.commands import (
     AppendAudio,
-    CancelResponse,
-    ClearAudio,
     Command,
-    CommitAudio,
     CreateResponse,
     ItemCreated,
     ItemDeleted,
     SettingsChanged,
-    TruncateItem,
 )
 from voiceloop.realtime.events import SessionExpiring
 from voiceloop.realtime.protocol import Outgoing, Protocol, ProtocolLimits
@@ -45,7 +55,8 @@ from voiceloop.telemetry import Metrics
 # A client that begins by itself does so soon after it connected, or after its settings; the slow
 # ones are SDKs on a busy machine. Who sends sound is there to be greeted, and is at once.
 GREETING_GRACE_S = 1.0
-SLICE_MS = 200.0  # audio heard between two looks at other tasks
+SLICE_MS = 20  # audio heard at once: less than a window of the voice detector (`Listener.feed`)
+N_SLICES = 10  # between two looks at other tasks: a minute in one frame must not stall other calls
 EXPIRY_WARNING_S = 60.0  # time to say goodbye, or to dial again
 MAX_UNREAD_BYTES = 2 * 1024 * 1024  # of events; a client that leaves more is not heard either
 MAX_WAITING_FRAMES = 4096  # a minute of 20 ms deltas: only a client that never reads has them
@@ -131,7 +142,7 @@ class Session:
                     self.protocol.connect()
                     await self._read()
                 finally:
-                    self._floor.close()
+                    self._advance(CallEnding())
         except* SessionOver as group:
             over = _first(group)
             self._closing = (over.code, over.reason)
@@ -141,12 +152,13 @@ class Session:
 
     def _assemble(self, tasks: asyncio.TaskGroup) -> None:
         session_id, settings = self.protocol.session_id, self.protocol.settings
+        ahead = self._config.anticipation
         anticipation = Anticipation(
             self._backends.language_model,
             session_id,
             tasks,
-            lambda words, p_end: self._floor.on_p_end(words, p_end),
-            self._config.anticipation,
+            self._on_p_end,
+            ahead,
             self._transport.hello.tenant,
         )
         context = ReplyContext(
@@ -159,18 +171,32 @@ class Session:
             load=self._backends.utilization,
             lead_ms=float(self._config.pacing_lead_ms),
         )
-        self._floor = Floor(context, self._metrics, tasks, self._config.anticipation)
+        self._anticipation = anticipation
         self._item_audio = ItemAudio(self._backends.recognizer, self.protocol, tasks)
         self._listener = Listener(
             recognizer=self._backends.recognizer,
             options=self._recognizer_options(settings),
             settings=settings,
-            ear=self._floor,
             vad=self._vad,
             clock=self._clock,
             stream_id=session_id,
+            deliver=self._advance_all,
         )
-        self._floor.listener = self._listener
+        self._idleness = Idleness(lambda since_ms: self._advance(CallerIdle(since_ms)))
+        self._replies = Replies(
+            context, self._metrics, tasks, ahead, lambda: self._advance(ReplyEnded())
+        )
+        self._performer = Performer(
+            self.protocol,
+            self._listener,
+            anticipation,
+            self._replies,
+            self._idleness,
+            self._metrics,
+            self._clock,
+            reads_p_end=ahead.p_end,
+        )
+        self._turn_taking = TurnTaking(self._agent.barge_in)
 
     def _recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
         asked = settings.transcription
@@ -204,24 +230,14 @@ class Session:
         self._any_command.set()
         if not isinstance(command, SettingsChanged):
             self._first_command.set()  # settings alone say nothing of who begins
-        floor = self._floor
         match command:
             case AppendAudio(samples=samples):
                 await self._hear(samples)
-            case CommitAudio(item_id=item_id):
-                floor.commit(item_id)
-            case ClearAudio():
-                floor.clear()
             case CreateResponse(response=response):
-                self._item_audio.then(
-                    lambda: None if response.closed else floor.create_response(response)
-                )
-            case CancelResponse(response_id=response_id):
-                floor.cancel_response(response_id)
-            case TruncateItem(item_id=item_id, audio_end_ms=audio_end_ms):
-                floor.truncate(item_id, audio_end_ms)
+                self._item_audio.then(lambda: None if response.closed else self._advance(command))
             case SettingsChanged(previous=previous, current=current):
-                floor.settings_changed(previous, current)
+                self._listener.configure(current)
+                self._advance(command)
                 options = self._recognizer_options(current)
                 if options != self._recognizer_options(previous):
                     self._listener.set_options(options)
@@ -233,14 +249,39 @@ class Session:
                 self._item_audio.forget(item_id)
             case ItemCreated():
                 pass  # the conversation has it; the next turn reads it
+            case _:
+                self._advance(command)
 
     async def _hear(self, samples: bytes) -> None:
         audio_format = self.protocol.settings.input_format
-        per_slice = int(audio_format.rate * SLICE_MS / 1000) * audio_format.n_sample_bytes
-        for start in range(0, len(samples), per_slice):
-            if start:
-                await asyncio.sleep(0)  # a minute in one frame must not stall other calls
-            self._floor.hear(samples[start : start + per_slice])
+        per_slice = audio_format.rate * SLICE_MS // 1000 * audio_format.n_sample_bytes
+        if self.protocol.settings.turn_detection is None and not self._anticipation.is_open:
+            self._performer.prefill()  # nobody tells when the caller begins
+        for number, start in enumerate(range(0, len(samples), per_slice)):
+            if number and number % N_SLICES == 0:
+                await asyncio.sleep(0)
+            self._advance_all(self._listener.feed(samples[start : start + per_slice]))
+
+    # --- the one loop of the call ---
+
+    def _advance(self, event: CallEvent) -> None:
+        self._advance_all((event,))
+
+    def _advance_all(self, events: Iterable[CallEvent]) -> None:
+        """Act on these events, and on all that follows from them, before anything else happens."""
+        pending = deque(events)
+        while True:
+            while pending:
+                event = pending.popleft()
+                for action in self._turn_taking.on(event, self._performer.status()):
+                    pending.extend(self._performer.perform(action))
+            pending.extend(self._listener.decide())
+            if not pending:
+                return
+
+    def _on_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
+        """The language model's P(end of turn) after these words of the open turn."""
+        self._advance_all(self._performer.weigh(words, p_end))
 
     # --- writing ---
 
@@ -266,9 +307,9 @@ class Session:
             self._end(1013, "the client does not read")
         except Disconnected:
             self._end(1000, "")
-        if frame.is_delta and frame.response_id is not None and "audio.delta" in frame.data[:64]:
-            if (turn := self._floor.turn_of(frame.response_id)) is not None:
-                turn.timeline.mark("first_byte_on_wire", self._clock())
+        if frame.is_audio and frame.response_id is not None:
+            if (reply := self._replies.of(frame.response_id)) is not None:
+                reply.timeline.mark("first_byte_on_wire", self._clock())
 
     # --- time ---
 
@@ -283,7 +324,7 @@ class Session:
         settings = self.protocol.settings
         is_ours = settings.type == "realtime" and settings.instructions == self._agent.instructions
         if self._agent.greeting and is_ours and not self.protocol.conversation.items():
-            self._floor.greet()
+            self._advance(GreetingDue(self._agent.greeting))
 
     async def _watch_the_clock(self) -> None:
         limits = self._config.limits
@@ -300,7 +341,7 @@ class Session:
             self._end(1001, "session expired")
         try:
             async with asyncio.timeout(limits.drain_s):
-                await self._floor.until_idle()
+                await self._until_idle()
         except TimeoutError:
             pass
         self._end(1012, "the server restarts")
@@ -328,8 +369,13 @@ class Session:
         except TimeoutError:
             pass
 
+    async def _until_idle(self) -> None:
+        """Wait for a moment in which nobody speaks and nothing is owed."""
+        if not self._turn_taking.is_idle(self._performer.status()):
+            await self._idleness.wait()
+
     def _end(self, code: int, reason: str) -> None:
-        self._floor.close()
+        self._advance(CallEnding())
         raise SessionOver(code, reason)
 
 

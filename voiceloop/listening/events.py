@@ -1,13 +1,14 @@
-"""What the listener tells, and to whom.
+"""What the listener tells: sounds, speech, words, pauses, and turns of the caller.
 
-Owns the messages between hearing and deciding: a stretch of speech, a turn of the caller, and the
-callbacks of whoever acts on them.
+Owns these messages. They are immutable; whoever asked the listener (or, for what comes by itself,
+whoever it delivers to) gets them in the order in which they happened.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+
+import msgspec
 
 from voiceloop.errors import BackendError
 from voiceloop.telemetry import TurnTimeline
@@ -15,7 +16,7 @@ from voiceloop.telemetry import TurnTimeline
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One stretch of the caller's speech, in ms of the audio clock.
+    """One segment of the caller's speech, in ms of the audio clock.
 
     speech_ms: first to last sound so far; silence_ms: since the last sound, 0 while it lasts.
     onset_arrival_s: when the onset's sample came in. voice: mean probability of speech.
@@ -32,7 +33,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """What the caller said in one turn. `segment` names it in all callbacks."""
+    """What the caller said in one turn. `segment` is its number in all events."""
 
     segment: int
     words: tuple[str, ...]
@@ -45,37 +46,75 @@ class UserTurn:
         return " ".join(self.words)
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A turn of the caller whose words are still to come; no item yet where none were heard."""
-
-    item_id: str | None
-    respond: bool
+class ListenEvent(msgspec.Struct, frozen=True):
+    """Something that was heard."""
 
 
-class Ear(Protocol):
-    """Who acts on what was heard (the session). No callback may block."""
+class SoundHeard(ListenEvent, frozen=True):
+    """One loud window of the voice detector, of which speech may come.
 
-    def on_sound(self, lasting_ms: float | None) -> None:
-        """A first loud window, of which speech may come; None: it did not.
+    lasting_ms: how long the sound has lasted by its loudness; 0 where that cannot tell.
+    """
 
-        lasting_ms: so long the sound has lasted already, by its loudness; 0 where that cannot tell.
-        """
+    lasting_ms: float
 
-    def on_speech_onset(self, activity: Activity) -> None: ...
 
-    def on_activity(self, activity: Activity) -> None:
-        """After each window of an open stretch of speech, and while the client stalls."""
+class SoundLost(ListenEvent, frozen=True):
+    """No speech came of the loud window."""
 
-    def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
-        """The open turn's hypothesis; `full`: it covers all that was said before this pause."""
 
-    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> bool:
-        """The turn is over; its final words follow in `on_turn` or `on_turn_failed`.
+class SpeechStarted(ListenEvent, frozen=True):
+    """Two loud windows in a row: a segment of speech is open, perhaps a turn of the caller."""
 
-        False: it was no turn but a sound over the agent, and nobody's.
-        """
+    activity: Activity
 
-    def on_turn(self, turn: UserTurn) -> None: ...
 
-    def on_turn_failed(self, turn: UserTurn, error: BackendError) -> None: ...
+class SpeechWindow(ListenEvent, frozen=True):
+    """One more window of the open segment, speech or silence; also while the client stalls."""
+
+    activity: Activity
+
+
+class WordsHeard(ListenEvent, frozen=True):
+    """The hypothesis of the open segment.
+
+    is_full: it covers all that was said before the present pause.
+    """
+
+    stable: tuple[str, ...]
+    unstable: tuple[str, ...]
+    is_full: bool
+
+
+class PauseWeighed(ListenEvent, frozen=True):
+    """The caller pauses, and the probability that the turn ends after these words is known.
+
+    paused_ms: how long ago the pause was noticed. needed_ms: the silence that eagerness auto would
+    wait for on what is known now.
+    """
+
+    words: tuple[str, ...]
+    p_end: float | None
+    paused_ms: float
+    needed_ms: float
+
+
+class EndOfTurn(ListenEvent, frozen=True):
+    """The silence has lasted long enough: the open segment is over, whoever it was for."""
+
+    segment: int
+    end_ms: float
+    hypothesis: tuple[str, ...]
+
+
+class TurnTranscribed(ListenEvent, frozen=True):
+    """The final words of a segment that ended before."""
+
+    turn: UserTurn
+
+
+class TranscriptionFailed(ListenEvent, frozen=True):
+    """There will be no words for this segment."""
+
+    turn: UserTurn
+    error: BackendError

@@ -1,8 +1,11 @@
-"""The agent's ear: the caller's audio in, speech onsets, words and ended turns out.
+"""The caller's audio in; sounds, words, pauses and ended turns out.
 
 Owns the audio clock (samples received since the session began, at 16 kHz), the voice activity
-hysteresis, and the timing of flush and finalize. When speech begins is `Onset`'s to tell, when a
-turn is over `Endpointing`'s decision; what follows from it is the session's.
+hysteresis, and the timing of flush and finalize. When speech begins is `Onset`'s to tell, whether a
+turn is over `Endpointing`'s; whose turn it is, and what follows, turn-taking's.
+
+The listener returns what it heard as events. What comes by itself (the recognizer's words, time)
+goes to `deliver`.
 """
 
 from __future__ import annotations
@@ -18,23 +21,37 @@ from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptio
 from voiceloop.errors import BackendError
 from voiceloop.listening.arrivals import Arrivals
 from voiceloop.listening.endpointing import End, Endpointing
-from voiceloop.listening.events import Ear, UserTurn
+from voiceloop.listening.events import (
+    EndOfTurn,
+    ListenEvent,
+    PauseWeighed,
+    SoundHeard,
+    SoundLost,
+    SpeechStarted,
+    SpeechWindow,
+    TranscriptionFailed,
+    TurnTranscribed,
+    UserTurn,
+    WordsHeard,
+)
 from voiceloop.listening.onset import ONSET_MS, PRE_ROLL_MS, Onset
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
-from voiceloop.listening.segment import Stretch
+from voiceloop.listening.segment import SpeechSegment
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry import TurnTimeline
 
 SPEECH_THRESHOLD = 0.5  # Silero's own default
 HYSTERESIS = 0.15  # speech ends only below threshold - this: a weak syllable is no pause
 STALL_MS = 300.0  # no audio for this long: the client has stopped sending, wall clock takes over
-WATCH_S = 0.05
+WATCH_S = 0.05  # a stall is noticed at most so much later
 # The hypothesis may change in the pause; so long its P(end) is waited for before doing without.
 P_END_GRACE_MS = 80.0
 # A wait that ends before the next chunk can be there is not held up for it: up to so much silence
-# is taken for granted, and speech in it takes the answer back.
+# (one chunk of 20 ms) is taken for granted, and speech in it takes the answer back.
 UNHEARD_MS = 20.0
+
+Deliver = Callable[[Sequence[ListenEvent]], None]
 
 
 class VoiceActivity(Protocol):
@@ -54,12 +71,12 @@ class Listener:
         recognizer: Recognizer,
         options: RecognizerOptions,
         settings: SessionSettings,
-        ear: Ear,
         vad: VoiceActivity,
         clock: Callable[[], float],
         stream_id: str,
+        deliver: Deliver,
     ) -> None:
-        self._ear = ear
+        self._deliver = deliver
         self._vad = vad
         self._clock = clock
         self._recognition = Recognition(recognizer, stream_id, options, self)
@@ -70,8 +87,8 @@ class Listener:
         self._decision_due: asyncio.TimerHandle | None = None
         self._onset = Onset()
         self._listens = False
-        self._stretch: Stretch | None = None
-        self._sound_open = asyncio.Event()  # of a stretch, or of a loud window that may begin one
+        self._segment: SpeechSegment | None = None
+        self._sound_open = asyncio.Event()  # of a segment, or of a loud window that may begin one
         self._ended: dict[int, UserTurn] = {}
         self.configure(settings)
 
@@ -107,41 +124,29 @@ class Listener:
         """The audio clock."""
         return 1000.0 * self._position / RECOGNIZER_HZ
 
-    @property
-    def paused_ms(self) -> float | None:
-        """How long ago the open turn's pause was noticed; None while the caller speaks."""
-        if self._stretch is None or not self._stretch.paused:
-            return None
-        return 1000.0 * (self._clock() - self._stretch.first_low_s)
+    def feed(self, data: bytes) -> list[ListenEvent]:
+        """The next audio of the caller, whole samples in the session's input format.
 
-    @property
-    def needed_ms(self) -> float:
-        """The silence that eagerness auto would wait for on what is known now, to weigh a draft."""
-        return self._endpointing.auto_wait_ms()
-
-    @property
-    def in_speech(self) -> bool:
-        """A turn of the caller is open."""
-        return self._stretch is not None
-
-    def feed(self, data: bytes) -> None:
-        """The next audio of the caller, whole samples in the session's input format."""
+        Pass less than a window of the voice detector (32 ms) at a time, and act on the events
+        before the next: what follows from one may close the segment that the next would extend.
+        """
         samples = self._resampler.push(decode(data, self._encoding))
         self._position += len(samples)
         self._arrivals.add(self._position, self._clock())
         if not self._listens:
             self._recognition.feed(samples.tobytes())
-            return
+            return []
         self._onset.feed(samples)
-        if self._stretch is None:
+        if self._segment is None:
             self._onset.keep(samples)
         else:
             self._prosody.feed(samples)
             self._recognition.feed(samples.tobytes())
+        found: list[ListenEvent] = []
         for window in self._vad.feed(samples):
             end_ms = 1000.0 * window.end_position / RECOGNIZER_HZ
-            self._observe(end_ms, window.probability)
-        self._decide(self.now_ms)
+            found += self._observe(end_ms, window.probability)
+        return found
 
     def _take_pre_roll(self) -> None:
         self._prosody.reset()
@@ -151,45 +156,45 @@ class Listener:
 
     # --- voice activity ---
 
-    def _observe(self, end_ms: float, probability: float) -> None:
+    def _observe(self, end_ms: float, probability: float) -> list[ListenEvent]:
         """One window of the voice detector."""
-        if self._stretch is None:
-            self._await_onset(end_ms, probability)
-            return
-        stretch = self._stretch
-        low = self._threshold - (0.0 if stretch.paused else HYSTERESIS)
+        segment = self._segment
+        if segment is None:
+            return self._await_onset(end_ms, probability)
+        low = self._threshold - (0.0 if segment.is_paused else HYSTERESIS)
         if probability >= low:
-            if stretch.sound(end_ms, probability):
+            if segment.sound(end_ms, probability):
                 self._endpointing.observe_speech(end_ms - VAD_WINDOW_MS)
-        elif not stretch.paused:
-            self._pause(stretch)
-        self._ear.on_activity(stretch.activity(end_ms))
+        elif not segment.is_paused:
+            self._pause(segment)
+        return [SpeechWindow(segment.activity(end_ms))]
 
-    def _await_onset(self, end_ms: float, probability: float) -> None:
+    def _await_onset(self, end_ms: float, probability: float) -> list[ListenEvent]:
         match self._onset.observe(probability >= self._threshold):
             case "loud":
                 self._sound_open.set()
-                self._ear.on_sound(self._onset.lasting_ms())
+                return [SoundHeard(self._onset.lasting_ms())]
             case "lost":
                 self._sound_open.clear()
-                self._ear.on_sound(None)
+                return [SoundLost()]
             case "speech":
-                self._begin(end_ms)
+                return [SpeechStarted(self._begin(end_ms).activity(end_ms))]
+        return []
 
-    def _begin(self, end_ms: float) -> None:
+    def _begin(self, end_ms: float) -> SpeechSegment:
         onset_ms = end_ms - ONSET_MS
-        stretch = self._stretch = Stretch(onset_ms, self._arrival_s(onset_ms), end_ms)
+        segment = self._segment = SpeechSegment(onset_ms, self._arrival_s(onset_ms), end_ms)
         self._endpointing.reset()
         self._endpointing.observe_speech(onset_ms)
         self._take_pre_roll()
-        stretch.led_in_ms = self._onset.led_in_ms(self.now_ms - onset_ms)
-        self._ear.on_speech_onset(stretch.activity(end_ms))
+        segment.led_in_ms = self._onset.led_in_ms(self.now_ms - onset_ms)
+        return segment
 
-    def _pause(self, stretch: Stretch) -> None:
+    def _pause(self, segment: SpeechSegment) -> None:
         """First low window: ask for the fullest hypothesis while the silence is still young."""
-        stretch.pause(self._clock(), self.now_ms - self._prosody.loudness.quiet_ms())
+        segment.pause(self._clock(), self.now_ms - self._prosody.loudness.quiet_ms())
         tail = self._prosody.loudness.tail_level_db(), self._prosody.pitch.tail_semitones()
-        self._endpointing.observe_silence(stretch.last_sound_ms, *tail)
+        self._endpointing.observe_silence(segment.last_sound_ms, *tail)
         self._recognition.flush()
 
     def _arrival_s(self, at_ms: float) -> float:
@@ -204,33 +209,55 @@ class Listener:
         reply = last[0].content if last and last[0].role == "assistant" else ""
         self._endpointing.observe_reply(reply)
 
-    def observe_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
-        """P(end of turn) after these words of the open turn, from the language model."""
-        stretch = self._stretch
-        if stretch is not None and stretch.paused and words == stretch.hypothesis:
-            self._endpointing.observe_p_end(p_end)
-            self._decide(self.now_ms)
+    def observe_p_end(
+        self, words: tuple[str, ...], p_end: float | None, *, is_evidence: bool = True
+    ) -> list[ListenEvent]:
+        """P(end of turn) after these words of the open turn, from the language model.
 
-    def _decide(self, now_ms: float) -> None:
-        stretch = self._stretch
-        if stretch is None or not stretch.paused:
-            return
-        if now_ms < stretch.p_end_by_ms and self._endpointing.evidence.p_end is None:
-            return
+        is_evidence False: it is passed on with `PauseWeighed` and does not count here.
+        """
+        segment = self._segment
+        if segment is None or not segment.is_paused:
+            return []
+        if words == segment.hypothesis:
+            self._endpointing.observe_p_end(p_end if is_evidence else None)
+            if ended := self.decide():
+                return ended
+        paused_ms = 1000.0 * (self._clock() - segment.first_low_s)
+        return [PauseWeighed(words, p_end, paused_ms, self._endpointing.auto_wait_ms())]
+
+    def decide(self, now_ms: float | None = None) -> list[ListenEvent]:
+        """Whether the open turn is over by this point of the audio clock (None: now).
+
+        Asked once all else that was heard has been acted on. Where so little silence is missing
+        that no chunk can be there before, it is asked again by itself when that has passed.
+        """
+        segment = self._segment
+        if segment is None or not segment.is_paused:
+            return []
+        now_ms = self.now_ms if now_ms is None else now_ms
+        if now_ms < segment.p_end_by_ms and self._endpointing.evidence.p_end is None:
+            return []
         decision = self._endpointing.decide(now_ms)
         if isinstance(decision, End):
-            evidence = self._endpointing.evidence
-            facts = {
-                "reason": decision.reason,
-                "needed_ms": round(self._endpointing.needed_ms(), 1),
-                "silence_ms": round(decision.silence_ms, 1),
-                "p_end": evidence.p_end,
-                "words_are_full": evidence.words_are_full,
-                "tail_level_db": evidence.tail_level_db,
-            }
-            self._end_turn(stretch, facts)
-        elif decision.wait_ms is not None and decision.wait_ms <= UNHEARD_MS:
+            segment.end = self._facts(decision)
+            number = self._recognition.segment
+            return [EndOfTurn(number, segment.last_sound_ms, segment.hypothesis)]
+        if decision.wait_ms is not None and decision.wait_ms <= UNHEARD_MS:
             self._decide_at(now_ms + decision.wait_ms + 0.1)  # past it, however rounded
+        return []
+
+    def _facts(self, decision: End) -> dict[str, Any]:
+        """What decided the end, for the turn's timeline."""
+        evidence = self._endpointing.evidence
+        return {
+            "reason": decision.reason,
+            "needed_ms": round(self._endpointing.needed_ms(), 1),
+            "silence_ms": round(decision.silence_ms, 1),
+            "p_end": evidence.p_end,
+            "words_are_full": evidence.words_are_full,
+            "tail_level_db": evidence.tail_level_db,
+        }
 
     def _decide_at(self, at_ms: float) -> None:
         """Decide at this point of the audio clock unless a chunk comes first."""
@@ -243,105 +270,106 @@ class Listener:
         )
 
     def _decide_unheard(self, position: int, at_ms: float) -> None:
-        if position == self._position:
-            self._decide(at_ms)
+        if position == self._position and (ended := self.decide(at_ms)):
+            self._deliver(ended)
 
     def _forget_due(self) -> None:
         if self._decision_due is not None:
             self._decision_due.cancel()
             self._decision_due = None
 
-    def _end_turn(self, stretch: Stretch, facts: dict[str, Any]) -> None:
-        timeline = TurnTimeline("", stretch.last_sound_ms)
-        timeline.mark("speech_end", self._arrival_s(stretch.last_sound_ms))
-        timeline.mark("first_low_frame", stretch.first_low_s)
+    def end_turn(self) -> list[ListenEvent]:
+        """The open segment was a turn of the caller: it tells how the caller pauses.
+
+        Its words come at once where they are all known, else from the recognizer.
+        """
+        segment = self._segment
+        if segment is None:
+            return []
+        timeline = TurnTimeline("", segment.last_sound_ms)
+        timeline.mark("speech_end", self._arrival_s(segment.last_sound_ms))
+        timeline.mark("first_low_frame", segment.first_low_s)
         timeline.mark("endpoint_decision", self._clock())
-        timeline.facts["endpoint"] = facts
-        if not (stretch.flushed and stretch.hypothesis):
-            self._conclude(self._finalize(stretch, timeline), stretch)
-            return
-        # The answer to the flush holds all that was said: the final pass has nothing to add, and
-        # waiting for it costs 15-40 ms.
-        timeline.mark("transcript_final", self._clock())
-        segment = self._recognition.segment
-        turn = stretch.turn_input(segment, timeline)
-        self._recognition.discard()
-        self._conclude(segment, stretch)
-        self._ear.on_turn(turn)
+        timeline.facts["endpoint"] = segment.end
+        found: list[ListenEvent] = []
+        if segment.is_flushed and segment.hypothesis:
+            # The answer to the flush holds all that was said: the final pass has nothing to add,
+            # and waiting for it costs 15-40 ms.
+            timeline.mark("transcript_final", self._clock())
+            found = [TurnTranscribed(segment.user_turn(self._recognition.segment, timeline))]
+            self._recognition.discard()
+        else:
+            self._finalize(segment, timeline)
+        self._endpointing.end_turn()
+        self._close_segment()
+        return found
 
-    def _finalize(self, stretch: Stretch, timeline: TurnTimeline) -> int:
-        segment = self._recognition.finalize()
-        self._ended[segment] = stretch.turn_input(segment, timeline)
-        return segment
+    def _finalize(self, segment: SpeechSegment, timeline: TurnTimeline) -> int:
+        number = self._recognition.finalize()
+        self._ended[number] = segment.user_turn(number, timeline)
+        return number
 
-    def _conclude(self, segment: int, stretch: Stretch) -> None:
-        """Only a turn of the caller tells how the caller pauses; the ear knows whose it was."""
-        if self._ear.on_turn_ending(segment, stretch.last_sound_ms, stretch.hypothesis):
-            self._endpointing.end_turn()
-        self._idle()
-
-    def _idle(self) -> None:
-        self._stretch = None
+    def _close_segment(self) -> None:
+        self._segment = None
         self._sound_open.clear()
         self._endpointing.reset()
-        if self._onset.forget():
-            self._ear.on_sound(None)  # it has acted on the loud window
+        self._onset.forget()
 
     def commit(self) -> int:
         """End the turn now, whatever the audio says; its words follow. Returns its segment."""
         now_ms = self.now_ms
-        if self._stretch is None:
+        if self._segment is None:
             self._take_pre_roll()
-        stretch = self._stretch or Stretch(now_ms, self._clock(), now_ms)
-        timeline = TurnTimeline("", stretch.last_sound_ms)
-        timeline.mark("speech_end", self._arrival_s(stretch.last_sound_ms))
+        segment = self._segment or SpeechSegment(now_ms, self._clock(), now_ms)
+        timeline = TurnTimeline("", segment.last_sound_ms)
+        timeline.mark("speech_end", self._arrival_s(segment.last_sound_ms))
         timeline.mark("endpoint_decision", self._clock())
         timeline.facts["endpoint"] = {"reason": "commit"}
         self._endpointing.end_turn()
-        self._idle()
-        return self._finalize(stretch, timeline)
+        self._close_segment()
+        return self._finalize(segment, timeline)
 
-    def ask_for_words(self) -> None:
-        """Have the fullest hypothesis of the open turn reported now."""
+    def request_words(self) -> None:
+        """Have the fullest hypothesis of the open segment reported now."""
         self._recognition.flush()
 
     def discard(self) -> None:
-        """Forget the open turn: noise, a backchannel, or the client cleared its buffer."""
+        """Forget the open segment: noise, a backchannel, or the client cleared its buffer."""
         self._recognition.discard()
         self._onset.take_pre_roll()
-        self._idle()
+        self._close_segment()
 
     # --- recognition's callbacks ---
 
-    def on_partial(self, segment: int, partial: Partial) -> None:
-        if segment != self._recognition.segment:
+    def on_partial(self, number: int, partial: Partial) -> None:
+        if number != self._recognition.segment:
             return
         words = partial.stable_words + partial.unstable_words
-        stretch = self._stretch
-        full = partial.flushed
-        if stretch is not None:
-            stretch.flushed = stretch.flushed or partial.flushed
+        segment = self._segment
+        is_full = partial.flushed
+        if segment is not None:
+            segment.is_flushed = segment.is_flushed or partial.flushed
             # After the flush the recognizer hears only silence, yet may still change its mind.
-            full = stretch.paused and stretch.flushed
-            if words != stretch.hypothesis and self._endpointing.evidence.p_end is not None:
-                stretch.p_end_by_ms = self.now_ms + P_END_GRACE_MS
-            stretch.hypothesis = words
-            self._endpointing.observe_words(words, full=full)
-        self._ear.on_words(partial.stable_words, partial.unstable_words, full=full)
-        self._decide(self.now_ms)
+            is_full = segment.is_paused and segment.is_flushed
+            if words != segment.hypothesis and self._endpointing.evidence.p_end is not None:
+                segment.p_end_by_ms = self.now_ms + P_END_GRACE_MS
+            segment.hypothesis = words
+            self._endpointing.observe_words(words, full=is_full)
+        self._deliver([WordsHeard(partial.stable_words, partial.unstable_words, is_full)])
 
-    def on_transcript(self, segment: int, transcript: Transcript) -> None:
-        ended = self._ended.pop(segment, None)
+    def on_transcript(self, number: int, transcript: Transcript) -> None:
+        ended = self._ended.pop(number, None)
         if ended is None:
             return
         ended.timeline.mark("transcript_final", self._clock())
         # A final pass that lost everything is worse than the hypothesis that decided the end.
         words = tuple(word.text for word in transcript.words) or ended.words
-        self._ear.on_turn(UserTurn(segment, words, ended.onset_ms, ended.end_ms, ended.timeline))
+        turn = UserTurn(number, words, ended.onset_ms, ended.end_ms, ended.timeline)
+        self._deliver([TurnTranscribed(turn)])
 
-    def on_recognition_failed(self, segment: int, error: BackendError) -> None:
-        if (ended := self._ended.pop(segment, None)) is not None:
-            self._ear.on_turn_failed(ended, error)
+    def on_recognition_failed(self, number: int, error: BackendError) -> None:
+        if (ended := self._ended.pop(number, None)) is not None:
+            self._deliver([TranscriptionFailed(ended, error)])
 
     # --- tasks ---
 
@@ -366,12 +394,15 @@ class Listener:
 
     def _observe_stall(self, now_ms: float) -> None:
         """No audio came for so long that the wall clock takes over: it is silence."""
-        stretch = self._stretch
-        if stretch is None:
-            self._idle()
+        segment = self._segment
+        if segment is None:
+            was_heard = self._onset.forget()
+            self._close_segment()
+            if was_heard:
+                self._deliver([SoundLost()])
             return
-        if not stretch.paused:
-            self._pause(stretch)
-        self._ear.on_activity(stretch.activity(now_ms))
-        if self._stretch is stretch:
-            self._decide(now_ms)
+        if not segment.is_paused:
+            self._pause(segment)
+        self._deliver([SpeechWindow(segment.activity(now_ms))])
+        if ended := self.decide(now_ms):
+            self._deliver(ended)

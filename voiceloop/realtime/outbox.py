@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from voiceloop.realtime.beta import to_beta
-from voiceloop.realtime.events import ServerEvent
+from voiceloop.realtime.events import AudioDelta, ServerEvent
 
 N_REMEMBERED = 32  # responses cut short whose deltas may still wait in a writer
 
@@ -25,6 +25,7 @@ class Outgoing:
     response_id: str | None = None
     is_delta: bool = False
     n_bytes: int = 0
+    is_audio: bool = False
 
 
 class Outbox:
@@ -57,7 +58,10 @@ class Outbox:
         data = msgspec.json.encode(wire)
         self.n_bytes += len(data)
         self.n_put += 1
-        self._queue.append(Outgoing(data.decode(), delta_of, delta_of is not None, len(data)))
+        is_audio = isinstance(event, AudioDelta)
+        self._queue.append(
+            Outgoing(data.decode(), delta_of, delta_of is not None, len(data), is_audio)
+        )
         self._on_put()
 
     def take(self) -> list[Outgoing]:

@@ -32,6 +32,7 @@ from voiceloop.errors import BackendError, Overloaded, VoiceLoopError, error_of
 ReplyEvent = PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Generated
 MAX_UNREAD_EVENTS = 512  # a reply's tokens; a reader that is later than this waits
 
+KnownEnd = tuple[tuple[str, ...], float | None]  # words, and P(end of turn) after them
 PEndCallback = Callable[[tuple[str, ...], float | None], None]
 
 
@@ -71,7 +72,7 @@ class LiveBranch:
         self._drafts_wanted = False
         self.draft_is_lost = False  # the newest: the same turn may be drafted once more
         self._staged_words: dict[int, tuple[str, ...]] = {}
-        self._p_end: tuple[tuple[str, ...], float | None] | None = None  # after these words
+        self._p_end: KnownEnd | None = None  # after these words
         self._task: asyncio.Task[None] | None = None
         self.n_resident = 0
 
@@ -115,20 +116,25 @@ class LiveBranch:
         self.n_resident = staged.n_resident
         if words is not None:
             self._p_end = (words, staged.p_end_of_turn)
-            self._report()
+            if self._on_p_end is not None and self._known_end is not None:
+                self._on_p_end(*self._known_end)
 
-    def _report(self) -> None:
-        """Tell P(end of turn) when it is that of the present words."""
-        if self._on_p_end is not None and self._p_end is not None and self._p_end[0] == self._words:
-            self._on_p_end(*self._p_end)
+    @property
+    def _known_end(self) -> KnownEnd | None:
+        """P(end of turn), if it is that of the present words."""
+        return self._p_end if self._p_end is not None and self._p_end[0] == self._words else None
 
-    def stage(self, words: tuple[str, ...]) -> None:
-        """Make the open user turn's words resident; a revision replaces what it changes."""
+    def stage(self, words: tuple[str, ...]) -> KnownEnd | None:
+        """Make the open user turn's words resident; a revision replaces what it changes.
+
+        Returns P(end of turn) where it is known already: after the words of a second pause, or
+        where all of them were stable before it. Else `on_p_end` is called once it is.
+        """
         if words != self._words:
             self._words = words
             self._stage_words()
-        else:
-            self._report()  # the words of a second pause, or all of them were stable before it
+            return None
+        return self._known_end
 
     def _stage_words(self) -> None:
         if self._branch is None or self.failed:
@@ -292,10 +298,14 @@ class Anticipation:
 
     def observe_words(
         self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool
-    ) -> None:
-        """Stage what will stay; at a pause all there is, since it may be the whole turn."""
+    ) -> KnownEnd | None:
+        """Stage what will stay; at a pause all there is, since it may be the whole turn.
+
+        Returns as `LiveBranch.stage`.
+        """
         if self._live is not None and (full or self._prefills):
-            self._live.stage(stable + unstable if full else stable)
+            return self._live.stage(stable + unstable if full else stable)
+        return None
 
     def adopt(
         self, prompt: tuple[ChatMessage, ...], tools: tuple[Tool, ...]

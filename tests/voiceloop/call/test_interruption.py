@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,19 @@ import pytest
 from tests.callers import RATE_HZ, Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, quiet, tone
 from voiceloop.agent import AgentConfig, BargeIn
-from voiceloop.call.interruption import Interruption
-from voiceloop.listening.events import Activity
+from voiceloop.call import actions as do
+from voiceloop.call.turn_taking import CallEvent, CallStatus, ReplyStatus, TurnTaking
+from voiceloop.listening.events import (
+    Activity,
+    SoundHeard,
+    SoundLost,
+    SpeechStarted,
+    SpeechWindow,
+    WordsHeard,
+)
+from voiceloop.realtime.commands import ClearAudio, CommitAudio, SettingsChanged
+from voiceloop.realtime.settings import SemanticVad, SessionSettings
 from voiceloop.reply.playout import DUCK_GAIN, LEAD_MS, REDUCED_LEAD_MS, Pacer, Playout
-from voiceloop.telemetry import Metrics
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -123,11 +131,25 @@ async def test_a_bug_in_a_turn_costs_the_turn_and_not_the_call(
     assert "found a bug" in caplog.text
 
 
-def reply_over(pacer: Pacer) -> Any:
-    """What the judge's verdicts need of a reply."""
+SETTINGS = SessionSettings(turn_detection=SemanticVad())
+STATUS = CallStatus(
+    SETTINGS, ReplyStatus("r", is_audible=True, heard_ms=9e3, said_lately="once upon a time")
+)
+
+
+def act(pacer: Pacer, actions: Sequence[do.Action]) -> None:
+    """What a reply's playout does about the actions that are for it."""
     playout = Playout(pacer, lambda chunk: None, lambda: 0.0)
-    acts = {name: getattr(playout, name) for name in ("duck", "pause", "resume", "reduce_lead")}
-    return SimpleNamespace(**acts, said_lately="once upon a time", remaining_ms=None)
+    for action in actions:
+        match action:
+            case do.Duck():
+                playout.duck()
+            case do.Pause():
+                playout.pause()
+            case do.Resume():
+                playout.resume()
+            case do.ReduceLead():
+                playout.reduce_lead()
 
 
 @pytest.mark.parametrize(
@@ -137,15 +159,13 @@ def reply_over(pacer: Pacer) -> Any:
 def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
     speech_ms: float, silence_ms: float, echoes: bool, has_reduced_lead: bool
 ) -> None:
-    interruption = Interruption(BargeIn(duck_ms=96), Metrics(), lambda: 0.0)
-    pacer = Pacer(8000)
-    turn = reply_over(pacer)
+    turn_taking, pacer = TurnTaking(BargeIn(duck_ms=96)), Pacer(8000)
     if echoes:  # on a speakerphone the agent hears itself
-        interruption.observe_words(("upon", "a", "time"))
-        interruption.judge(Activity(0.0, 400.0, 300.0, 0.0), turn)
-        interruption.reset()
-    interruption.suspect(turn, 40.0)
-    assert interruption.judge(Activity(0.0, speech_ms, silence_ms, 0.0), turn) is None
+        turn_taking.on(SpeechStarted(Activity(0.0, 64.0, 0.0, 0.0)), STATUS)
+        turn_taking.on(WordsHeard((), ("upon", "a", "time"), is_full=False), STATUS)
+        turn_taking.on(SpeechWindow(Activity(0.0, 400.0, 300.0, 0.0)), STATUS)
+    act(pacer, turn_taking.on(SoundHeard(40.0), STATUS))
+    act(pacer, turn_taking.on(SpeechStarted(Activity(0.0, speech_ms, silence_ms, 0.0)), STATUS))
     pacer.push(np.zeros(8000, np.int16))
     while pacer.next_chunk(0.0) is not None:
         pass
@@ -156,13 +176,11 @@ def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
     ("lasting_ms", "hears_itself", "level"),
     [(40.0, False, 1.0), (64.0, False, DUCK_GAIN), (128.0, False, 0.0), (300.0, True, 1.0)],
 )
-def test_a_sound_that_has_lasted_long_enough_ducks_or_holds_at_its_first_loud_window(
+def test_a_sound_that_has_lasted_long_enough_ducks_or_pauses_at_its_first_loud_window(
     lasting_ms: float, hears_itself: bool, level: float
 ) -> None:
-    interruption = Interruption(BargeIn(), Metrics(), lambda: 0.0)
-    interruption._judge.hears_itself = hears_itself
-    pacer = Pacer(8000)
-    turn = reply_over(pacer)
+    turn_taking, pacer = TurnTaking(BargeIn()), Pacer(8000)
+    turn_taking._judge.hears_itself = hears_itself
     pacer.push(np.full(8000, 1000, np.int16))
 
     def level_at(now_s: float) -> int:
@@ -171,10 +189,27 @@ def test_a_sound_that_has_lasted_long_enough_ducks_or_holds_at_its_first_loud_wi
             chunks.append(chunk)
         return int(chunks[-1].samples[-1]) if chunks else 0
 
-    interruption.suspect(turn, lasting_ms)
+    act(pacer, turn_taking.on(SoundHeard(lasting_ms), STATUS))
     assert level_at(0.0) == round(1000 * level)
-    interruption.suspect(turn, None)  # no speech came of it
+    act(pacer, turn_taking.on(SoundLost(), STATUS))  # no speech came of it
     assert level_at(0.3) == 1000
+
+
+@pytest.mark.parametrize(
+    "command",
+    [CommitAudio("item"), ClearAudio(), SettingsChanged(SETTINGS, SessionSettings())],
+)
+def test_a_loud_window_that_nothing_follows_is_lifted_with_the_client_s_command(
+    command: CallEvent,
+) -> None:
+    turn_taking, manual = TurnTaking(BargeIn()), SessionSettings(turn_detection=None)
+    turn_taking.on(SoundHeard(128.0), STATUS)
+    status = (
+        STATUS
+        if isinstance(command, CommitAudio | ClearAudio)
+        else replace(STATUS, settings=manual)
+    )
+    assert do.Resume() in turn_taking.on(command, status)
 
 
 def heard_levels(caller: Caller, from_s: float) -> list[tuple[float, float]]:
@@ -265,7 +300,7 @@ async def test_a_click_over_the_next_reply_is_lifted_after_a_caller_began_over_t
         await caller.listen_until("response.created", count=2)
         await caller.wait_quietly(700)
         onset_s = await click(caller)
-        turn = caller.session._floor._turn
+        turn = caller.session._replies._current
         assert turn is not None and turn._playout.pacer._target_gain == DUCK_GAIN
         await caller.wait_quietly(600)
         assert turn._playout.pacer._target_gain == 1.0

@@ -354,7 +354,7 @@ async def test_a_response_cancelled_in_its_first_instant_leaves_nothing(clock: C
         caller.send("response.cancel")
         await caller.wait_for("voiceloop.timeline", count=2)
         async with asyncio.timeout(10):
-            await caller.session._floor.until_idle()
+            await caller.session._until_idle()
     assert sorted(caller.statuses()) == ["cancelled", "completed"]
     assert nothing_open(backends)
 
@@ -486,7 +486,7 @@ async def test_a_reply_that_fails_while_it_is_cut_short_says_so(clock: Clock, br
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(500)
         await caller.say(1200)  # a drill, a neighbour
-        assert caller.statuses() == ["cancelled"] and caller.session._floor._turns.suspended
+        assert caller.statuses() == ["cancelled"] and caller.session._replies.interrupted_id
         await caller.listen_until("response.done", count=2)
     assert caller.statuses() == ["cancelled", "failed"]
     second = caller.of("response.created")[1].event["response"]["id"]

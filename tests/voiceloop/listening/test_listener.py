@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,7 +22,19 @@ from tests.fakes import (
 )
 from voiceloop.backends import ChatMessage, Partial, RecognizerOptions
 from voiceloop.errors import BackendError
-from voiceloop.listening.events import Activity, UserTurn
+from voiceloop.listening.events import (
+    Activity,
+    EndOfTurn,
+    ListenEvent,
+    SoundHeard,
+    SoundLost,
+    SpeechStarted,
+    SpeechWindow,
+    TranscriptionFailed,
+    TurnTranscribed,
+    UserTurn,
+    WordsHeard,
+)
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
 
@@ -31,7 +43,12 @@ Clock = Callable[[], float]
 TIMER = SessionSettings(turn_detection=ServerVad(silence_duration_ms=300))
 
 
-class RecordingEar:
+SLICE_MS = 20  # as a session feeds it
+
+
+class Recorder:
+    """What the listener told, by kind."""
+
     def __init__(self) -> None:
         self.onsets: list[Activity] = []
         self.activities: list[Activity] = []
@@ -39,55 +56,72 @@ class RecordingEar:
         self.turns: list[UserTurn] = []
         self.failures: list[BackendError] = []
         self.words: list[tuple[str, ...]] = []
-        self.takes_turns = True
         self.sounds: list[float | None] = []
 
-    def on_sound(self, lasting_ms: float | None) -> None:
-        self.sounds.append(lasting_ms)
-
-    def on_speech_onset(self, activity: Activity) -> None:
-        self.onsets.append(activity)
-
-    def on_activity(self, activity: Activity) -> None:
-        self.activities.append(activity)
-
-    def on_words(self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool) -> None:
-        self.words.append(stable + unstable)
-
-    def on_turn_ending(self, segment: int, end_ms: float, hypothesis: tuple[str, ...]) -> bool:
-        self.ending.append(end_ms)
-        return self.takes_turns
-
-    def on_turn(self, turn: UserTurn) -> None:
-        self.turns.append(turn)
-
-    def on_turn_failed(self, turn: UserTurn, error: BackendError) -> None:
-        self.failures.append(error)
+    def record(self, event: ListenEvent) -> None:
+        match event:
+            case SoundHeard(lasting_ms=lasting_ms):
+                self.sounds.append(lasting_ms)
+            case SoundLost():
+                self.sounds.append(None)
+            case SpeechStarted(activity=activity):
+                self.onsets.append(activity)
+            case SpeechWindow(activity=activity):
+                self.activities.append(activity)
+            case WordsHeard(stable=stable, unstable=unstable):
+                self.words.append(stable + unstable)
+            case EndOfTurn(end_ms=end_ms):
+                self.ending.append(end_ms)
+            case TurnTranscribed(turn=turn):
+                self.turns.append(turn)
+            case TranscriptionFailed(error=error):
+                self.failures.append(error)
 
 
 class Bench:
-    """A listener, its ear, and a caller's line in any format."""
+    """A listener, what it told, and a caller's line in any format.
+
+    takes_turns: what ends is a turn of the caller; else it is discarded, as a sound over the agent.
+    gives_back: each window of speech is at once.
+    """
 
     def __init__(self, clock: Clock, recognizer: FakeRecognizer, settings: SessionSettings) -> None:
-        self.ear = RecordingEar()
+        self.told = Recorder()
+        self.takes_turns = True
+        self.gives_back = False
         self.recognizer = recognizer
         self.format = settings.input_format
         self.listener = Listener(
             recognizer=recognizer,
             options=RecognizerOptions(),
             settings=settings,
-            ear=self.ear,
             vad=EnergyVad(),
             clock=clock,
             stream_id="s",
+            deliver=self.advance,
         )
+
+    def advance(self, events: Sequence[ListenEvent]) -> None:
+        pending = list(events)
+        while pending or (pending := self.listener.decide()):
+            event = pending.pop(0)
+            self.told.record(event)
+            if isinstance(event, EndOfTurn) and self.takes_turns:
+                pending += self.listener.end_turn()
+            elif isinstance(event, EndOfTurn) or (
+                isinstance(event, SpeechStarted | SpeechWindow) and self.gives_back
+            ):
+                self.listener.discard()
 
     async def play(self, samples: np.ndarray, chunk_ms: int = 20) -> None:
         encoding: Any = {"audio/pcm": "pcm16", "audio/pcmu": "pcmu", "audio/pcma": "pcma"}
         data = encode(samples, encoding[self.format.type])
         per_chunk = self.format.rate * chunk_ms // 1000 * self.format.n_sample_bytes
+        per_slice = self.format.rate * SLICE_MS // 1000 * self.format.n_sample_bytes
         for start in range(0, len(data), per_chunk):
-            self.listener.feed(data[start : start + per_chunk])
+            chunk = data[start : start + per_chunk]
+            for at in range(0, len(chunk), per_slice):
+                self.advance(self.listener.feed(chunk[at : at + per_slice]))
             await asyncio.sleep(chunk_ms / 1000)
 
     async def say(self, ms: float) -> None:
@@ -133,7 +167,7 @@ async def test_a_turn_is_timed_on_the_audio_clock_in_every_format(
         await bench.be_quiet(960)
         await bench.say(800)
         await bench.be_quiet(500)
-    (turn,) = bench.ear.turns
+    (turn,) = bench.told.turns
     assert turn.text == "one two three"
     assert turn.onset_ms == pytest.approx(960, abs=33)
     assert turn.end_ms == pytest.approx(1760, abs=33)
@@ -147,7 +181,7 @@ async def test_a_wait_may_end_between_two_chunks(clock: Clock) -> None:
     async with listening(clock, settings=settings) as bench:
         await bench.say(800)
         await bench.be_quiet(500)
-    (turn,) = bench.ear.turns
+    (turn,) = bench.told.turns
     assert turn.timeline.facts["endpoint"]["silence_ms"] == pytest.approx(313, abs=0.2)
 
 
@@ -167,20 +201,20 @@ async def test_a_soft_sound_before_the_onset_is_told_apart_from_the_voice(clock:
         await bench.say(400)
         await bench.be_quiet(600)
         await bench.say(400)
-    first, second = bench.ear.onsets
+    first, second = bench.told.onsets
     assert first.led_in_ms == pytest.approx(120, abs=40)  # windows and chunks
     assert second.led_in_ms <= 40
     assert first.speech_ms == second.speech_ms == 64.0
-    first_ms, second_ms = bench.ear.sounds
+    first_ms, second_ms = bench.told.sounds
     assert first_ms == pytest.approx(120 + 32, abs=30) and second_ms == pytest.approx(32, abs=30)
 
 
 async def test_a_sound_right_after_one_that_was_given_back_has_no_beginning(clock: Clock) -> None:
     async with listening(clock) as bench:
         await bench.be_quiet(500)
-        bench.ear.on_activity = lambda activity: bench.listener.discard()  # type: ignore[method-assign]
+        bench.gives_back = True
         await bench.play(tone(640, bench.format.rate), chunk_ms=320)
-    assert len(bench.ear.onsets) > 2 and 0.0 in bench.ear.sounds
+    assert len(bench.told.onsets) > 2 and 0.0 in bench.told.sounds
 
 
 async def test_a_click_is_no_onset(clock: Clock) -> None:
@@ -188,26 +222,17 @@ async def test_a_click_is_no_onset(clock: Clock) -> None:
         await bench.be_quiet(320)
         await bench.say(30)
         await bench.be_quiet(500)
-    assert not bench.ear.onsets
+    assert not bench.told.onsets
 
 
-@pytest.mark.parametrize("ends", ["stall", "discard", "commit", "manual"])
-async def test_a_loud_window_that_nothing_follows_is_taken_back(clock: Clock, ends: str) -> None:
+async def test_a_loud_window_that_nothing_follows_is_taken_back(clock: Clock) -> None:
     async with listening(clock) as bench:
         await bench.be_quiet(320)
         await bench.click()
-        assert len(bench.ear.sounds) == 1
-        match ends:
-            case "stall":  # the client's own gate has closed: no window follows
-                await asyncio.sleep(0.5)
-            case "discard":
-                bench.listener.discard()
-            case "commit":
-                bench.listener.commit()
-            case "manual":
-                bench.listener.configure(SessionSettings(turn_detection=None))
-        assert len(bench.ear.sounds) == 2 and bench.ear.sounds[1] is None
-        assert not bench.ear.onsets
+        assert len(bench.told.sounds) == 1
+        await asyncio.sleep(0.5)  # the client's own gate has closed: no window follows
+        assert len(bench.told.sounds) == 2 and bench.told.sounds[1] is None
+        assert not bench.told.onsets
 
 
 async def test_a_stall_that_took_a_loud_window_back_leaves_the_next_one_heard(clock: Clock) -> None:
@@ -218,8 +243,8 @@ async def test_a_stall_that_took_a_loud_window_back_leaves_the_next_one_heard(cl
             await asyncio.sleep(1.0)
         await bench.say(400)
         await bench.be_quiet(500)
-    assert [sound is None for sound in bench.ear.sounds] == [False, True, False, True, False]
-    assert len(bench.ear.turns) == 1
+    assert [sound is None for sound in bench.told.sounds] == [False, True, False, True, False]
+    assert len(bench.told.turns) == 1
 
 
 async def test_a_pause_shorter_than_the_wait_stays_one_turn(clock: Clock) -> None:
@@ -228,7 +253,7 @@ async def test_a_pause_shorter_than_the_wait_stays_one_turn(clock: Clock) -> Non
         await bench.be_quiet(250)
         await bench.say(500)
         await bench.be_quiet(400)
-    assert [turn.text for turn in bench.ear.turns] == ["one two three four"]
+    assert [turn.text for turn in bench.told.turns] == ["one two three four"]
 
 
 async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) -> None:
@@ -237,12 +262,12 @@ async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) ->
     async with listening(clock, recognizer, settings) as bench:
         await bench.say(750)
         await bench.be_quiet(900)
-        assert not bench.ear.turns
+        assert not bench.told.turns
         await bench.be_quiet(1500)
-        assert len(bench.ear.turns) == 1
+        assert len(bench.told.turns) == 1
         await bench.say(1250)
         await bench.be_quiet(1100)
-        assert len(bench.ear.turns) == 2
+        assert len(bench.told.turns) == 2
 
 
 async def test_the_agents_question_shortens_the_wait_for_its_answer(clock: Clock) -> None:
@@ -262,15 +287,15 @@ async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> N
         await bench.be_quiet(100)
         bench.listener.observe_p_end(("a", "large", "latte"), 0.98)
         await bench.be_quiet(500)  # without, it waits 800 ms and more
-        assert len(bench.ear.turns) == 1
+        assert len(bench.told.turns) == 1
 
 
 async def test_a_client_that_stops_sending_mid_word_still_ends_its_turn(clock: Clock) -> None:
     async with listening(clock) as bench:
         await bench.say(800)
         await asyncio.sleep(1.0)
-        assert len(bench.ear.turns) == 1
-        assert bench.ear.activities[-1].silence_ms > 0
+        assert len(bench.told.turns) == 1
+        assert bench.told.activities[-1].silence_ms > 0
 
 
 async def test_speech_after_the_decision_is_another_turn(clock: Clock) -> None:
@@ -280,8 +305,8 @@ async def test_speech_after_the_decision_is_another_turn(clock: Clock) -> None:
         await bench.be_quiet(350)
         await bench.say(400)
         await bench.be_quiet(900)
-    assert [turn.text for turn in bench.ear.turns] == ["one", "two"]
-    assert [turn.segment for turn in bench.ear.turns] == [0, 1]
+    assert [turn.text for turn in bench.told.turns] == ["one", "two"]
+    assert [turn.segment for turn in bench.told.turns] == [0, 1]
 
 
 async def test_a_commit_ends_the_turn_without_silence(clock: Clock) -> None:
@@ -289,7 +314,7 @@ async def test_a_commit_ends_the_turn_without_silence(clock: Clock) -> None:
         await bench.say(800)
         segment = bench.listener.commit()
         await asyncio.sleep(0)
-    assert [(t.segment, t.text) for t in bench.ear.turns] == [(segment, "one two three")]
+    assert [(t.segment, t.text) for t in bench.told.turns] == [(segment, "one two three")]
 
 
 async def test_what_is_discarded_is_never_reported(clock: Clock) -> None:
@@ -299,7 +324,7 @@ async def test_what_is_discarded_is_never_reported(clock: Clock) -> None:
         await bench.be_quiet(600)
         await bench.say(300)
         await bench.be_quiet(600)
-    assert [turn.text for turn in bench.ear.turns] == ["one"]
+    assert [turn.text for turn in bench.told.turns] == ["one"]
 
 
 async def test_only_what_ended_as_a_turn_tells_how_its_caller_pauses(clock: Clock) -> None:
@@ -316,12 +341,12 @@ async def test_only_what_ended_as_a_turn_tells_how_its_caller_pauses(clock: Cloc
 
 async def test_a_sound_over_the_agent_tells_nothing_of_how_its_caller_pauses(clock: Clock) -> None:
     async with listening(clock, FakeRecognizer(["one two three", "one two three"])) as bench:
-        bench.ear.takes_turns = False  # the agent goes on: its words are nobody's
+        bench.takes_turns = False  # the agent goes on: its words are nobody's
         await bench.say(800)
         await bench.be_quiet(600)
-        assert len(bench.ear.ending) == 1 and not bench.listener.in_speech
+        assert len(bench.told.ending) == 1
         assert bench.listener._endpointing.evidence.habit_ms is None
-        bench.ear.takes_turns = True
+        bench.takes_turns = True
         await bench.say(800)
         await bench.be_quiet(600)
         assert bench.listener._endpointing.evidence.habit_ms is not None
@@ -332,7 +357,7 @@ async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) ->
     async with listening(clock, recognizer) as bench:
         await bench.say(800)
         await bench.be_quiet(1000)
-    assert [turn.text for turn in bench.ear.turns] == ["one two three"]
+    assert [turn.text for turn in bench.told.turns] == ["one two three"]
 
 
 async def test_audio_that_breaks_the_recognizer_twice_fails_its_turn_only(clock: Clock) -> None:
@@ -341,10 +366,10 @@ async def test_audio_that_breaks_the_recognizer_twice_fails_its_turn_only(clock:
     async with listening(clock, recognizer) as bench:
         await bench.say(800)
         await bench.be_quiet(1500)
-        assert len(bench.ear.failures) == 1 and not bench.ear.turns
+        assert len(bench.told.failures) == 1 and not bench.told.turns
         await bench.say(800)
         await bench.be_quiet(1000)
-        assert len(bench.ear.turns) == 1
+        assert len(bench.told.turns) == 1
 
 
 async def test_a_recognizer_that_hangs_fails_the_turn_at_its_deadline(clock: Clock) -> None:
@@ -352,7 +377,7 @@ async def test_a_recognizer_that_hangs_fails_the_turn_at_its_deadline(clock: Clo
     async with listening(clock, recognizer) as bench:
         await bench.say(800)
         await bench.be_quiet(7000)
-    assert [error.wire_code for error in bench.ear.failures] == ["backend_timeout"]
+    assert [error.wire_code for error in bench.told.failures] == ["backend_timeout"]
 
 
 async def test_a_recognizer_that_has_no_room_is_asked_again(clock: Clock) -> None:
@@ -360,7 +385,7 @@ async def test_a_recognizer_that_has_no_room_is_asked_again(clock: Clock) -> Non
     async with listening(clock, FakeRecognizer(["one two"], faults=faults)) as bench:
         await bench.say(800)
         await bench.be_quiet(1500)
-    assert [turn.text for turn in bench.ear.turns] == ["one two"]
+    assert [turn.text for turn in bench.told.turns] == ["one two"]
 
 
 async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clock: Clock) -> None:
@@ -370,10 +395,10 @@ async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clo
         await bench.say(400)
         await bench.be_quiet(120)
         listener, words = bench.listener, ("i", "want", "a", "tea")
-        listener.observe_p_end(bench.ear.words[-1], 0.02)
+        bench.advance(listener.observe_p_end(bench.told.words[-1], 0.02))
         listener.on_partial(0, Partial(0, (), words, flushed=True))
         listener._endpointing.observe_silence(-5000.0, None)
-        listener._decide(listener.now_ms + 79)
-        assert not bench.ear.turns and not bench.ear.ending
-        listener.observe_p_end(words, 0.9)
-        assert bench.ear.turns or bench.ear.ending
+        bench.advance(listener.decide(listener.now_ms + 79))
+        assert not bench.told.turns and not bench.told.ending
+        bench.advance(listener.observe_p_end(words, 0.9))
+        assert bench.told.turns or bench.told.ending

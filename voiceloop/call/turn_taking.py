@@ -1,0 +1,550 @@
+"""Who speaks now: a pure state machine, events in and actions out.
+
+Owns every change of speaker in one call: the caller begins, is judged while the agent speaks, ends,
+is answered. It holds no reply, no socket and no clock: each event comes with a `CallStatus`, what
+the rest of the call looks like at that moment, and whoever asked performs the actions it returns,
+in order. What follows from that (words that came of a request, a reply that ended) are new events.
+
+One rule keeps the call alive: an answer that is owed is given as soon as nobody speaks and nothing
+is being answered (`_settle`, at the end of every transition that may lead there). So no state is
+kept for ever: each is left by speech, by silence, or by time. `transition_table` enumerates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from voiceloop.agent import BargeIn
+from voiceloop.call import actions as do
+from voiceloop.call.barge_in import BargeInJudge
+from voiceloop.listening import events as heard
+from voiceloop.listening.events import Activity, UserTurn
+from voiceloop.realtime import commands as asked
+from voiceloop.realtime.response import ResponseHandle
+from voiceloop.realtime.settings import ServerVad, SessionSettings
+
+# A "yeah" this close to the end answers the agent's question: one clause, or the time that people
+# let pass between turns and the word itself.
+REPLY_ENDS_SOON_MS = 600.0
+# From the release of a reply to the caller's next sound: the caller had not finished. People who
+# were interrupted mid-sentence go on within this; who comes later has heard an answer begin.
+RETRACT_S = 0.3
+
+
+class Caller(Enum):
+    """What the caller does, as far as the call knows."""
+
+    SILENT = "silent"
+    OVERLAPPING = "overlapping"  # sounds over the agent, and is judged: the wire knows nothing yet
+    SPEAKING = "speaking"  # has the floor, and the wire knows
+    PAUSED = "paused"  # has the floor, and is quiet at the moment
+    TRANSCRIBING = "transcribing"  # has finished; the words are still to come
+
+
+class Agent(Enum):
+    """What the agent does in the conversation (replies out of band are nobody's turn)."""
+
+    IDLE = "idle"
+    PREPARING = "preparing"  # a reply is on its way, and nothing of it can be heard
+    REPLYING = "replying"  # can be heard
+    PAUSED = "paused"  # went silent at a sound that is being judged
+    INTERRUPTED = "interrupted"  # its response has ended; it resumes after a false interruption
+
+
+HAS_FLOOR = (Caller.SPEAKING, Caller.PAUSED)
+
+
+# --- events beside what was heard (`listening.events`) and asked (`realtime.commands`) ------------
+
+
+class SegmentCommitted(msgspec.Struct, frozen=True):
+    """`CommitSegment` is done: the words of this segment are still to come."""
+
+    segment: int
+
+
+class ReplyEnded(msgspec.Struct, frozen=True):
+    """A reply is over: said, failed, cancelled."""
+
+
+class GreetingDue(msgspec.Struct, frozen=True):
+    """The client has not begun: the agent speaks first, in these words."""
+
+    text: str
+
+
+class CallerIdle(msgspec.Struct, frozen=True):
+    """Nobody has spoken since this point of the audio clock, for as long as the settings allow."""
+
+    since_ms: float
+
+
+class CallEnding(msgspec.Struct, frozen=True):
+    """The session is over: no reply begins any more."""
+
+
+CallEvent = (
+    heard.ListenEvent
+    | asked.Command
+    | SegmentCommitted
+    | ReplyEnded
+    | GreetingDue
+    | CallerIdle
+    | CallEnding
+)
+
+
+# --- what the rest of the call looks like ---
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStatus:
+    """The agent's reply in the conversation at one moment.
+
+    is_open: its response has not ended on the wire. is_spoken: it has sound. heard_ms: of the whole
+    reply; item_heard_ms: of its present item. remaining_ms: to be heard still, None while more may
+    come. said_lately: the text whose echo may be heard now. answers: the caller's turn it is for.
+    released_s: when its first sound was let go.
+    """
+
+    response_id: str
+    is_open: bool = True
+    is_audible: bool = False
+    is_spoken: bool = True
+    heard_ms: float = 0.0
+    item_heard_ms: float = 0.0
+    remaining_ms: float | None = None
+    said_lately: str = ""
+    answers: UserTurn | None = None
+    released_s: float | None = None
+
+    @property
+    def ends_soon(self) -> bool:
+        return self.remaining_ms is not None and self.remaining_ms < REPLY_ENDS_SOON_MS
+
+    def is_fresh(self, onset_s: float) -> bool:
+        """Whether the caller went on with the turn it answers, from `onset_s`, at once."""
+        age_s = onset_s - self.released_s if self.released_s is not None else 0.0
+        return self.answers is not None and age_s <= RETRACT_S
+
+
+@dataclass(frozen=True, slots=True)
+class CallStatus:
+    """What turn-taking does not own, at the moment of an event.
+
+    reply: in the conversation, if there is one. interrupted_id: the response of a reply that may
+    resume. is_answering: a response of the conversation is open on the wire.
+    """
+
+    settings: SessionSettings
+    reply: ReplyStatus | None = None
+    interrupted_id: str | None = None
+    is_answering: bool = False
+
+    @property
+    def allows_interruption(self) -> bool:
+        detection = self.settings.turn_detection
+        return detection is not None and detection.interrupt_response
+
+    @property
+    def creates_responses(self) -> bool:
+        detection = self.settings.turn_detection
+        return detection is not None and detection.create_response
+
+    @property
+    def agent_has_floor(self) -> bool:
+        """The agent speaks or is about to, and the caller may take that from it."""
+        reply = self.reply
+        return (
+            reply is not None and self.allows_interruption and (reply.is_open or reply.is_audible)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTranscript:
+    """A turn whose words are to come; has_item: it stands in the conversation already."""
+
+    has_item: bool
+    is_to_be_answered: bool
+
+
+Actions = Iterator[do.Action]
+
+
+class TurnTaking:
+    """One call's turns. `on` takes an event and returns what is to be done, in order."""
+
+    def __init__(self, options: BargeIn) -> None:
+        self.caller = Caller.SILENT
+        self._judge = BargeInJudge(options)
+        self._activity: Activity | None = None  # of the open segment, the latest
+        self._pending: dict[int, PendingTranscript] = {}  # by segment
+        self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
+        self._owed: UserTurn | None = None  # to be answered when nobody speaks
+        self._is_over = False
+
+    def agent(self, status: CallStatus) -> Agent:
+        """The named state that the agent is in."""
+        if status.interrupted_id is not None:
+            return Agent.INTERRUPTED
+        if status.reply is None:
+            return Agent.IDLE
+        if self._judge.state == "held":
+            return Agent.PAUSED
+        return Agent.REPLYING if status.reply.is_audible else Agent.PREPARING
+
+    def is_idle(self, status: CallStatus) -> bool:
+        """Nobody speaks and nothing is owed."""
+        is_quiet = status.reply is None and status.interrupted_id is None
+        return is_quiet and self.caller not in HAS_FLOOR and self._owed is None
+
+    def on(self, event: CallEvent, status: CallStatus) -> list[do.Action]:
+        """What to do about this event. Never raises; an event that is out of date asks nothing."""
+        return list(self._answer(event, status))
+
+    def _answer(self, event: CallEvent, status: CallStatus) -> Actions:
+        match event:
+            case heard.SoundHeard(lasting_ms=lasting_ms):
+                yield from self._suspect(lasting_ms, status)
+            case heard.SoundLost():
+                if status.agent_has_floor and self._judge.options.enabled:
+                    yield do.Resume()
+            case heard.SpeechStarted(activity=activity):
+                self._judge.reset()
+                yield from self._observe(activity, status)
+            case heard.SpeechWindow(activity=activity):
+                yield from self._observe(activity, status)
+            case heard.WordsHeard():
+                yield from self._read(event, status)
+            case heard.PauseWeighed():
+                if self.caller in HAS_FLOOR and status.creates_responses and status.reply is None:
+                    yield do.ConsiderPreemptiveReply(event)
+            case heard.EndOfTurn():
+                yield from self._end_turn(event, status)
+            case heard.TurnTranscribed(turn=turn):
+                yield from self._take_words(turn, status)
+            case heard.TranscriptionFailed(turn=turn):
+                yield from self._do_without_words(event, turn, status)
+            case SegmentCommitted(segment=segment):
+                self._pending[segment] = PendingTranscript(True, is_to_be_answered=False)
+                self._caller_stops()
+            case ReplyEnded():
+                yield from self._settle(status)
+            case GreetingDue(text=text):
+                is_free = status.reply is None and not status.is_answering
+                if is_free and self.caller not in HAS_FLOOR:
+                    yield from self._begin(do.SpeakFirst(text))
+            case CallerIdle(since_ms=since_ms):
+                is_quiet = self.caller in (Caller.SILENT, Caller.TRANSCRIBING)
+                if is_quiet and not self._is_over and not status.is_answering:
+                    yield from self._begin(do.PromptIdleCaller(since_ms))
+            case CallEnding():
+                self._is_over = True
+                yield do.WatchIdleness(is_idle=False)
+            case _:
+                yield from self._obey(event, status)
+
+    # --- the caller is heard ---
+
+    def _suspect(self, lasting_ms: float, status: CallStatus) -> Actions:
+        """One loud window, too short to judge: send no further ahead than must be.
+
+        Where its sound has lasted long enough by itself, it is acted on now that it is noticed.
+        """
+        if not status.agent_has_floor or not self._judge.options.enabled:
+            return
+        match self._judge.suspect(lasting_ms):
+            case "hold":
+                yield do.Duck()  # so that the fade is as quick as from a ducked agent
+                yield do.Pause()
+            case "duck":
+                yield do.Duck()
+            case _:
+                yield do.ReduceLead()
+
+    def _observe(self, activity: Activity, status: CallStatus) -> Actions:
+        """The open segment goes on: a turn of the caller, or a sound over the agent."""
+        self._activity = activity
+        if self.caller in HAS_FLOOR:
+            self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
+            if self.caller is Caller.SPEAKING:
+                yield do.RestPreemptiveReply()
+        elif not status.agent_has_floor:
+            yield from self._caller_begins(activity, status)
+        else:
+            self.caller = Caller.OVERLAPPING
+            yield from self._judge_overlap(activity, status)
+
+    def _judge_overlap(self, activity: Activity, status: CallStatus) -> Actions:
+        reply, judge = status.reply, self._judge
+        assert reply is not None  # the agent has the floor
+        judge.observe_agent(reply.said_lately)
+        verdict = judge.judge(
+            activity.speech_ms,
+            activity.silence_ms,
+            reply_ends_soon=reply.ends_soon,
+            voice=activity.voice,
+            led_in_ms=activity.led_in_ms,
+        )
+        if verdict is not None:
+            yield do.CountBargeIn(verdict, activity.onset_arrival_s)
+        elif judge.state == "idle" and (activity.silence_ms or judge.hears_itself):
+            yield do.Resume()  # nothing will come of it that is worth a short lead
+        if verdict in ("duck", "hold"):
+            yield do.Duck()
+        if verdict == "hold":
+            yield do.Pause()
+        if verdict in ("resume", "go_on"):
+            yield do.Resume()
+        had_not_finished = reply.is_fresh(activity.onset_arrival_s)
+        if had_not_finished and judge.is_held_by_voice(activity.speech_ms):
+            yield from self._caller_begins(activity, status, interrupts=True, retracts=True)
+        elif verdict == "hold":
+            yield do.RequestWords()
+        elif verdict == "stop":
+            yield from self._caller_begins(activity, status, interrupts=True)
+        elif verdict == "resume":
+            self._caller_stops()
+            yield do.DiscardSegment()
+
+    def _caller_begins(
+        self,
+        activity: Activity,
+        status: CallStatus,
+        *,
+        interrupts: bool = False,
+        retracts: bool = False,
+    ) -> Actions:
+        """The caller has the floor. The wire hears of it before anything else.
+
+        retracts: the caller had not finished: what was said of the answer counts as never said.
+        """
+        reply = status.reply if interrupts else None
+        if reply is not None:
+            yield do.Pause()
+        self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
+        yield do.OpenUserTurn(activity.onset_ms)
+        if reply is not None:
+            if self._owed is None and (retracts or reply.heard_ms == 0.0):
+                self._owed = reply.answers  # nothing of it was heard: it is owed still
+            is_speech = self._judge.by_words or not reply.is_spoken
+            yield do.InterruptReply(
+                None if retracts else reply.item_heard_ms,
+                may_resume=not is_speech and self._owed is None,
+            )
+        self._judge.reset()  # where the reply ended under the sound, too
+        yield do.DropPreemptiveReply()
+        yield do.WatchIdleness(is_idle=False)
+        yield do.Prefill()
+
+    def _read(self, words: heard.WordsHeard, status: CallStatus) -> Actions:
+        has_floor = self.caller in HAS_FLOOR
+        if has_floor or status.settings.turn_detection is None:
+            yield do.StageWords(words.stable, words.unstable, words.is_full)
+            if has_floor and words.stable:
+                yield do.DropInterrupted()
+            if has_floor:
+                yield do.SendPartial(words.stable, words.unstable)
+        elif self.caller is Caller.OVERLAPPING and self._activity is not None:
+            self._judge.observe_words(words.stable + words.unstable)
+            yield from self._observe(self._activity, status)
+
+    # --- the caller's turn ends ---
+
+    def _end_turn(self, end: heard.EndOfTurn, status: CallStatus) -> Actions:
+        activity = self._activity
+        is_open = self.caller in (Caller.OVERLAPPING, *HAS_FLOOR)
+        if activity is None or not is_open:
+            yield do.DiscardSegment()
+            return
+        if self.caller is Caller.OVERLAPPING:
+            interrupts = status.agent_has_floor
+            if interrupts and not self._takes_floor_late(end.hypothesis, activity, status):
+                yield from self._let_agent_go_on(status)
+                self._caller_stops()
+                yield do.DiscardSegment()
+                return
+            yield from self._caller_begins(activity, status, interrupts=interrupts)
+        yield do.EndSegment()
+        yield do.CloseUserTurn(end.end_ms)
+        has_item = bool(end.hypothesis)
+        if has_item:
+            yield do.CommitUserItem(end.segment)
+            yield do.DropInterrupted()
+        is_to_be_answered = status.creates_responses and status.settings.type == "realtime"
+        self._pending[end.segment] = PendingTranscript(has_item, is_to_be_answered)
+        self._caller_stops()
+
+    def _takes_floor_late(
+        self, hypothesis: tuple[str, ...], activity: Activity, status: CallStatus
+    ) -> bool:
+        """The sound is over before the judge was sure: its words decide."""
+        assert status.reply is not None
+        self._judge.observe_words(hypothesis)
+        if not hypothesis or not self._judge.options.enabled:
+            return False
+        return self._judge.takes_floor(
+            activity.speech_ms, reply_ends_soon=status.reply.ends_soon, voice=activity.voice
+        )
+
+    def _caller_stops(self) -> None:
+        self._activity = None
+        self.caller = Caller.TRANSCRIBING if self._pending else Caller.SILENT
+
+    def _pop_pending(self, segment: int) -> PendingTranscript | None:
+        pending = self._pending.pop(segment, None)
+        if self.caller is Caller.TRANSCRIBING and not self._pending:
+            self.caller = Caller.SILENT
+        return pending
+
+    def _take_words(self, turn: UserTurn, status: CallStatus) -> Actions:
+        pending = self._pop_pending(turn.segment)
+        if pending is None:
+            return
+        has_item = pending.has_item
+        if not has_item and turn.words:
+            yield from self._commit_late(turn.segment)
+            has_item = True
+        if has_item or not pending.is_to_be_answered:
+            yield do.DropInterrupted()
+            status = _without_interrupted(status)
+        if has_item:
+            yield do.SendTranscript(turn)
+            if pending.is_to_be_answered:
+                self._owed = turn
+        elif self.caller not in HAS_FLOOR:
+            yield do.DropUserItem()
+            yield do.AbandonPreparation()
+        yield from self._settle(status)
+
+    def _do_without_words(
+        self, failed: heard.TranscriptionFailed, turn: UserTurn, status: CallStatus
+    ) -> Actions:
+        """Whether the sound held words nobody can tell: the client hears of it either way."""
+        pending = self._pop_pending(turn.segment)
+        if pending is None:
+            return
+        if not pending.has_item:
+            yield from self._commit_late(turn.segment)
+        yield do.DropInterrupted()
+        status = _without_interrupted(status)
+        has_floor = self.caller in HAS_FLOOR
+        if not has_floor:
+            yield do.AbandonPreparation()
+        yield do.SendTranscriptionFailure(turn, failed.error)
+        fails = pending.is_to_be_answered and not status.is_answering
+        if fails:  # who has begun again is not spoken over
+            yield do.FailReply(turn, failed.error, is_told=not has_floor)
+        yield from self._settle(status, has_begun=fails and not has_floor)
+
+    def _commit_late(self, segment: int) -> Actions:
+        """Words came where none were expected; the caller may be speaking again already."""
+        yield do.CommitUserItem(segment)
+        if self.caller in HAS_FLOOR and self._activity is not None:
+            yield do.OpenUserTurn(self._activity.onset_ms)
+
+    # --- the agent's turn ---
+
+    def _settle(self, status: CallStatus, *, has_begun: bool = False) -> Actions:
+        """Give what is due, where nothing stands in the way. has_begun: a reply has just now."""
+        if self._is_over:
+            return
+        is_free = self.caller not in HAS_FLOOR and not self._pending
+        if is_free:
+            deferred, self._deferred = self._deferred, []
+            for response in deferred:
+                if not response.closed:
+                    has_begun = has_begun or not response.is_out_of_band
+                    yield from self._begin(do.BeginReply(response), response)
+        if is_free and not status.is_answering and not has_begun:
+            if self._owed is not None:
+                owed, self._owed = self._owed, None
+                has_begun = True
+                yield do.AnswerTurn(owed)
+            elif status.interrupted_id is not None:  # what interrupted it was no word
+                has_begun = True
+                yield do.ResumeInterrupted()
+        yield self._watch_idleness(self.is_idle(status) and not has_begun, status)
+
+    def _begin(self, action: do.Action, response: ResponseHandle | None = None) -> Actions:
+        """A reply that answers no turn by itself; in the conversation it is the answer owed."""
+        yield action
+        if response is None or not response.is_out_of_band:
+            self._owed = None
+            yield do.WatchIdleness(is_idle=False)
+
+    @staticmethod
+    def _watch_idleness(is_idle: bool, status: CallStatus) -> do.WatchIdleness:
+        detection = status.settings.turn_detection
+        timeout_ms = detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
+        return do.WatchIdleness(is_idle, timeout_ms)
+
+    def _let_agent_go_on(self, status: CallStatus) -> Actions:
+        """The sound that ducked or paused the agent is nobody's: no silence will end it."""
+        self._judge.reset()
+        if status.reply is not None:
+            yield do.Resume()
+
+    # --- the client's commands ---
+
+    def _obey(self, command: CallEvent, status: CallStatus) -> Actions:
+        match command:
+            case asked.CommitAudio(item_id=item_id):  # the client will ask for the answer itself
+                yield do.DropInterrupted()
+                yield from self._let_agent_go_on(status)
+                yield do.CommitSegment(item_id)
+            case asked.ClearAudio():
+                self._caller_stops()
+                yield do.DropInterrupted()
+                yield from self._let_agent_go_on(status)
+                yield do.DiscardSegment()
+                yield do.AbandonPreparation()
+                yield from self._settle(_without_interrupted(status))
+            case asked.CreateResponse(response=response):
+                is_early = self._pending or (
+                    self.caller in HAS_FLOOR and not response.is_out_of_band
+                )
+                if is_early and response.request.input is None:
+                    self._deferred.append(response)  # its prompt lacks the caller's words so far
+                else:
+                    yield from self._begin(do.BeginReply(response), response)
+            case asked.CancelResponse(response_id=response_id):
+                yield from self._cancel(response_id, status)
+            case asked.TruncateItem(item_id=item_id, audio_end_ms=audio_end_ms):
+                yield do.TruncateReply(item_id, audio_end_ms)
+            case asked.SettingsChanged():
+                yield from self._adopt_settings(status)
+
+    def _cancel(self, response_id: str | None, status: CallStatus) -> Actions:
+        """None: whichever was interrupted and may resume."""
+        interrupted_id = status.interrupted_id
+        if interrupted_id is not None and response_id in (None, interrupted_id):
+            yield do.DropInterrupted()
+            yield from self._settle(_without_interrupted(status))
+        elif response_id is not None:
+            if status.reply is not None and status.reply.response_id == response_id:
+                self._judge.reset()
+            yield do.CancelReply(response_id)
+
+    def _adopt_settings(self, status: CallStatus) -> Actions:
+        if not status.allows_interruption:
+            yield from self._let_agent_go_on(status)
+        if status.settings.turn_detection is not None:
+            return
+        yield do.DropInterrupted()
+        had_floor = self.caller in HAS_FLOOR
+        if had_floor or self.caller is Caller.OVERLAPPING:
+            self._caller_stops()
+        if had_floor:
+            yield do.DropUserItem()
+            yield do.AbandonPreparation()
+            yield from self._settle(_without_interrupted(status))
+
+
+def _without_interrupted(status: CallStatus) -> CallStatus:
+    """The status after `DropInterrupted`."""
+    return CallStatus(status.settings, status.reply, None, status.is_answering)
