@@ -102,9 +102,7 @@ class EngineConfig:
     step_budget_ms: chunks shrink below those bounds so that a step is predicted to end in time.
     share_steps: let preemptive rows ride in steps that also serve committed turns
         (nearly free on a GPU, costly on a CPU).
-    preemptive_tokens: most tokens one turn may spend on preemptive replies.
-    speculation_waste_tokens: a session that threw away this many speculated tokens more than it
-        used speculates no further.
+    preemptive_tokens: most tokens of one preemptive reply; how many there are is the gateway's.
     prefix_cache: share committed prefixes between branches of the same salt.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
@@ -129,7 +127,6 @@ class EngineConfig:
     step_budget_ms: float = 10.0
     share_steps: bool = False
     preemptive_tokens: int = 256
-    speculation_waste_tokens: int = 1024
     prefix_cache: bool = True
     draft_dir: Path | None = None
     ngram_draft: bool = False
@@ -155,12 +152,7 @@ class EngineConfig:
         for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in (
-            "max_draft_tokens",
-            "self_draft_layers",
-            "preemptive_tokens",
-            "speculation_waste_tokens",
-        ):
+        for name in ("max_draft_tokens", "self_draft_layers", "preemptive_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
 
