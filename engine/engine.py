@@ -306,7 +306,7 @@ class Engine:
         n_known, n_before = len(sequence.tokens), len(reply.tokens)
         output, error = list[str | ParsedCall](), None
         try:
-            sampled = self._verify(reply, sequence.tokens, outcome)
+            sampled = self._verify(reply, outcome)
         except GrammarError as refused:
             sequence.n_resident, error = n_known, str(refused)
         else:
@@ -335,7 +335,7 @@ class Engine:
         if reply.finish_reason is not None:
             task.branch.finish(reply.finish_reason, error)
 
-    def _verify(self, reply: Reply, prompt: list[int], outcome: Outcome) -> list[int]:
+    def _verify(self, reply: Reply, outcome: Outcome) -> list[int]:
         """Sample at every row while the choice before it agreed with what was proposed."""
         sampled: list[int] = []
         proposals, later = outcome.proposals, list[int]()
@@ -344,7 +344,7 @@ class Engine:
                 sampled.append(outcome.chosen[i])
             else:
                 assert outcome.logits is not None
-                sampled.append(self._choose(reply, prompt, sampled, outcome.logits[i]))
+                sampled.append(self._choose(reply, sampled, outcome.logits[i]))
             if reply.opens_call(sampled[-1]):  # its grammar binds what the next step chooses
                 later = proposals[i + 1 :]
                 break
@@ -356,10 +356,10 @@ class Engine:
         reply.proposals = later
         return sampled
 
-    def _choose(self, reply: Reply, prompt: list[int], sampled: list[int], raw: Tensor) -> int:
+    def _choose(self, reply: Reply, sampled: list[int], raw: Tensor) -> int:
         """The token after those `sampled` in this step. Raises: GrammarError."""
         said = [*reply.tokens, *sampled]
-        row = penalize(raw, reply.params, prompt[: reply.n_prompt], said)
+        row = penalize(raw, reply.params, said)
         if reply.grammar is not None:
             row = reply.grammar.mask(row, len(sampled))
         token = choose(row, reply.params, reply.seed, len(said))

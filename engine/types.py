@@ -164,7 +164,7 @@ class SamplingParams:
     temperature 0 is greedy. seed None takes the engine's own seed; the same seed, prompt and
     parameters give the same text whatever runs beside it or drafts for it, up to near ties: in
     bf16 the number of rows in a step changes the order of summation.
-    top_k 0, top_p 1 and min_p 0 switch the filters off.
+    top_k 0 and top_p 1 switch the filters off.
     stop: strings that end the reply and are not part of it.
     json_schema: the reply must be a JSON text valid under this schema (given as JSON text).
     forced_tools: the reply must be one call of one of these tools (a JSON array as text, each
@@ -180,8 +180,6 @@ class SamplingParams:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
@@ -200,8 +198,6 @@ class SamplingParams:
             ("temperature", self.temperature >= 0, "0 or more", self.temperature),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1", self.top_p),
             ("top_k", self.top_k >= 0, "0 or more", self.top_k),
-            ("min_p", 0 <= self.min_p < 1, "from 0 to below 1", self.min_p),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0", self.repetition_penalty),
             ("stop", all(self.stop), "no empty string", self.stop),
             ("logprobs", 0 <= (self.logprobs or 0) <= MAX_LOGPROBS, "0 to 20", self.logprobs),
             (
