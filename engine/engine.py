@@ -31,7 +31,6 @@ from .text.text import Text
 from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
 from .types import (
     BLOCK_TOKENS,
-    DeadlineExceeded,
     Done,
     EngineConfig,
     Event,
@@ -130,7 +129,6 @@ class Engine:
         runs that serves no committed reply, and such a step is given up for it. What was asked of
         it stays asked, and the step after it is not given up.
         """
-        self._expire()
         self._draft()
         tasks = self.scheduler.compose(self._branches.values())
         self._stalled = not tasks
@@ -221,19 +219,6 @@ class Engine:
         self.outbox = [event for event in self.outbox if event.branch_id != branch.branch_id]
 
     # -- the step --------------------------------------------------------------------------------
-
-    def _expire(self) -> None:
-        for branch in self._branches.values():
-            reply = branch.reply
-            if reply is None or reply.params.deadline_ms is None:
-                continue
-            waited_ms = (self.clock() - reply.clock.asked) * 1e3
-            if waited_ms > reply.params.deadline_ms:
-                error = DeadlineExceeded(
-                    f"expected the reply within {reply.params.deadline_ms:.0f} ms, "
-                    f"found it unfinished after {waited_ms:.0f} ms"
-                )
-                branch.finish("error", str(error))
 
     def _draft(self) -> None:
         """Let a drafter guess at replies somebody waits for; where steps are apart, a lone one."""

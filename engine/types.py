@@ -8,21 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a turn's prefix
-
-
 MAX_SALVAGED = 63  # tokens of a preemptive reply, verified in the step of a changed prompt
 MAX_HOST_ROWS = 128  # of a step, proposals included, where the host chooses tokens from the logits
+DTYPES = ("bf16", "fp32", "fp64")
+QUANTS = (None, "int8", "int4", "fp8")
+MAX_LOGPROBS = 20  # OpenAI's own limit
+KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
 
 
 def n_blocks_for(n_tokens: int) -> int:
     """Blocks that hold this many tokens."""
     return -(-n_tokens // BLOCK_TOKENS)
-
-
-DTYPES = ("bf16", "fp32", "fp64")
-QUANTS = (None, "int8", "int4", "fp8")
-MAX_LOGPROBS = 20  # OpenAI's own limit
-KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
 
 
 class EngineError(Exception):
@@ -75,10 +71,6 @@ class InvalidRequest(RequestError):
 
 class GrammarError(RequestError):
     """A grammar or JSON schema cannot be compiled."""
-
-
-class DeadlineExceeded(RequestError):
-    """The reply was not finished within its deadline."""
 
 
 class IntegrityError(EngineError):
@@ -173,7 +165,6 @@ class SamplingParams:
         them where one token of the checkpoint opens a call.
     logprobs: report each token's log probability, and those of this many likeliest; None: do not.
     is_batch: nobody waits for this reply; it is served when nothing else is due.
-    deadline_ms: the reply ends with an error when it is not done this long after `commit`.
     """
 
     max_tokens: int = 256
@@ -190,7 +181,6 @@ class SamplingParams:
     offered_tools: str | None = None
     is_batch: bool = False
     logprobs: int | None = None
-    deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
         checks = (

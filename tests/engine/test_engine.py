@@ -361,20 +361,6 @@ def test_close_in_any_state_is_silent_and_leaks_nothing(
     assert engine.pool.n_free + len(engine.tree) == engine.pool.n_blocks
 
 
-def test_the_deadline_ends_a_reply_with_an_error(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    now = [100.0]
-    engine.clock = lambda: now[0]
-    turn = Turn(engine, "good morning")
-    params = SamplingParams(max_tokens=50, ignore_eos=True, deadline_ms=80)
-    engine.branch("b", turn.history).commit(turn.closed, params)
-    engine.step()
-    now[0] += 0.1
-    done = only(engine.step(), Done)[-1]
-    assert done.finish_reason == "error"
-    assert "within 80 ms" in str(done.error)
-
-
 def test_requests_that_can_never_fit_are_refused_and_hurt_nobody(make_engine: MakeEngine) -> None:
     engine = make_engine(kv_tokens=128)
     turn = Turn(engine, "good morning")
