@@ -1,4 +1,4 @@
-"""Owns one turn in the making: what is staged, the preemptive reply, the committed reply.
+"""Owns one turn in the making: what is staged, the reply made ahead of its end, the committed one.
 
 A branch holds private KV on top of the shared committed prefix. Its methods only change what is
 wanted; the scheduler looks at that and decides what the next step does.
@@ -6,6 +6,8 @@ wanted; the scheduler looks at that and decides what the next step does.
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
 from typing import Protocol
 
 from .reply import Reply
@@ -21,9 +23,19 @@ from .types import (
     PreemptiveDone,
     PromptTooLong,
     SamplingParams,
+    Staged,
     TextDelta,
     ToolCall,
 )
+
+
+class Phase(Enum):
+    """A branch is in one of these four phases."""
+
+    OPEN = "open"  # the caller's turn: its words are staged, and a reply may be made ahead
+    WAITING = "waiting"  # committed: the reply waits until there is room for all of it
+    REPLYING = "replying"  # its worst case in blocks is promised
+    CLOSED = "closed"
 
 
 class Home(Protocol):
@@ -36,31 +48,45 @@ class Home(Protocol):
     def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply: ...
     def require_room(self, n_tokens: int) -> None: ...
     def order(self) -> int: ...
-    def speculated(self, session: str, n_used: int, n_wasted: int) -> None: ...
+    def discarded(self, n_tokens: int) -> None: ...
     def finished(self, reply: Reply, done: Done) -> None: ...
     def forget(self, branch: "Branch") -> None: ...
 
 
 @dataclass(slots=True)
+class StagedTurn:
+    """The words of the open turn: whether they are to be told of, and what they took so far."""
+
+    is_due: bool = False  # a `Staged` is owed
+    n_prefilled: int = 0  # tokens computed since the last one
+
+
+@dataclass(slots=True)
 class PreemptiveReply:
-    """A reply made ahead, on a fork that is taken when the staged turn is resident."""
+    """One attempt at a reply made ahead, on a fork taken when the staged turn is resident."""
 
     attempt: int
     tail: list[int]
     reply: Reply
     sequence: Sequence | None = None
     prompt: list[int] = field(default_factory=list)
-    active: bool = True
+    is_active: bool = True
 
     def start(self, staged: Sequence) -> Sequence:
+        """Fork what is staged."""
         self.sequence = staged.fork()
         self.sequence.tokens += self.tail
         self.prompt = list(self.sequence.tokens)
         return self.sequence
 
+    def answers(self, prompt: list[int], params: SamplingParams) -> bool:
+        """Whether it was made for exactly this prompt and these parameters, and has begun."""
+        made = self.reply
+        is_sound = bool(made.tokens) and made.finish_reason != "error"
+        return is_sound and (self.prompt, made.params) == (prompt, params)
+
     def release(self) -> None:
-        """Stop and give the KV back; the tokens stay for salvage."""
-        self.active = False
+        """Give the KV back; the tokens stay for salvage."""
         if self.sequence is not None:
             self.sequence.release()
 
@@ -69,24 +95,19 @@ class Branch:
     """See `engine.Engine.branch`."""
 
     def __init__(
-        self, home: Home, branch_id: str, history: Tokens[int], sequence: Sequence, session: str
+        self, home: Home, branch_id: str, history: Tokens[int], sequence: Sequence
     ) -> None:
-        self.branch_id, self.sequence, self.session = branch_id, sequence, session
-        self.n_history = len(history)
-        self.history_published = not history
-        self.staged_due = False  # a Staged event is owed
-        self.n_prefilled = 0  # since the last Staged
+        self.branch_id, self.sequence = branch_id, sequence
+        self.phase = Phase.OPEN
         self.order = home.order()  # position in its class; renewed when staged or committed
-        self.reply: Reply | None = None
-        self.admitted = False
-        self.preemptive: PreemptiveReply | None = None
-        self.n_preemptive = 0  # in this turn
-        self.n_discarded = 0  # of those, thrown away
-        self.n_inherited = 0  # of dropped attempts, yet to be verified by what took their place
-        self.closed = False
+        self.n_history = len(history)
+        self.staged = StagedTurn()
+        self.preemptive: PreemptiveReply | None = None  # the last attempt
+        self.reply: Reply | None = None  # the committed one
         self._home = home
-        self._n_attempts = 0
-        self._n_calls = 0
+        self._is_history_published = not history
+        self._attempt_numbers, self._call_numbers = count(1), count(1)
+        self._n_unsettled = 0  # tokens made ahead in this turn, not yet known to be of use or not
         home.require_room(len(history))
         self._require_context(len(history))
         self._require_known(history)
@@ -104,23 +125,23 @@ class Branch:
         if not target:
             raise InvalidRequest("expected at least one token to stage, found none")
         self._aim(target)
-        self.staged_due = True
+        self.staged.is_due = True
         self.order = self._home.order()
         ahead = self.preemptive
-        if ahead is not None and ahead.active and ahead.prompt[: -len(ahead.tail)] != target:
-            self.stop_preemptive("cancelled")
+        if ahead is not None and ahead.prompt[: -len(ahead.tail)] != target:
+            self.stop_preemptive()
 
     def begin_preemptive(self, tail_tokens: Tokens[int], params: SamplingParams) -> int:
         """Make the reply to what is staged ahead -> `PreemptiveDelta`, `PreemptiveDone`.
 
         It runs when nothing else is due.
 
-        tail_tokens: end of turn and assistant header. Returns the attempt's number for
-        `commit`. A changed `stage` stops it but keeps it for salvage; a new attempt replaces it,
-        and what stands of it too is kept, as with `commit`.
+        tail_tokens: end of turn and assistant header. Returns the attempt's number for `commit`.
+        A changed `stage` stops it but keeps it for salvage; a new attempt replaces it, and what
+        stands of it too is kept, as with `commit`.
         Raises: PromptTooLong, InvalidRequest.
         """
-        self._require_idle()
+        self._require_open()
         if not tail_tokens:
             raise InvalidRequest("expected at least one tail token, found none")
         self._require_known(tail_tokens)
@@ -128,10 +149,19 @@ class Branch:
         self._require_context(n_prompt)
         reply = self._home.new_reply(n_prompt, params)
         reply.proposals = _said_in(self.preemptive, reply)
-        self._drop_preemptive(is_inherited=True)
-        self._n_attempts += 1
-        self.preemptive = PreemptiveReply(self._n_attempts, list(tail_tokens), reply)
-        return self._n_attempts
+        self._drop_preemptive()
+        attempt = next(self._attempt_numbers)
+        self.preemptive = PreemptiveReply(attempt, list(tail_tokens), reply)
+        return attempt
+
+    def stop_preemptive(self, reason: str = "cancelled") -> None:
+        """No further tokens for it; what it has stays, to be adopted or salvaged."""
+        ahead = self.preemptive
+        if ahead is not None and ahead.is_active:
+            ahead.is_active = False
+            n_tokens = len(ahead.reply.tokens)
+            done = PreemptiveDone(self.branch_id, ahead.attempt, reason, n_tokens)
+            self._home.outbox.append(done)
 
     def commit(
         self, tokens: Tokens[int], params: SamplingParams, attempt: int | None = None
@@ -139,9 +169,9 @@ class Branch:
         """Answer the finished turn, first in line -> `TextDelta`..., `ToolCall`..., `Done`.
 
         tokens: the whole turn with its end and the assistant header (or tool results).
-        attempt: from `begin_preemptive`. Made to the same words it is adopted as it is, even where
-        its KV had to make room and is computed again; else it is verified against the new prompt
-        in one pass, and what stands is kept.
+        attempt: the last of `begin_preemptive`. Made to the same words it is adopted as it is, even
+        where its KV had to make room and is computed again; else it is verified against the new
+        prompt in one pass, and what stands is kept.
         After `Done` the turn and the reply are history: the branch can stage and commit again.
         Raises: PromptTooLong, OutOfMemory, InvalidRequest.
         """
@@ -150,21 +180,21 @@ class Branch:
             raise InvalidRequest("expected at least one token to commit, found none")
         reply = self._home.new_reply(len(target), params)
         self._home.require_room(len(target) + reply.params.max_tokens)
-        usable = (
-            self.preemptive
-            if self.preemptive is not None and self.preemptive.attempt == attempt
-            else None
-        )
-        self.staged_due, self.admitted, self.n_preemptive = False, False, 0
-        self.order = self._home.order()
-        if usable is not None and self._adopt(usable, reply, target):
+        self.phase, self.order = Phase.WAITING, self._home.order()
+        self.staged.is_due = False
+        ahead = self.preemptive
+        if ahead is not None and ahead.attempt != attempt:
+            ahead = None
+        if ahead is not None and ahead.answers(target, reply.params):
+            self._adopt(ahead, reply)
             return
-        reply.proposals = _said_in(usable, reply)
-        self._drop_preemptive(is_inherited=usable is not None)
+        reply.proposals = _said_in(ahead, reply)
+        self._drop_preemptive()
         self.reply = reply
         self._aim(target)
-        reply.count(cached_tokens=self.sequence.n_resident, discarded_tokens=self.n_discarded)
-        self.n_discarded = 0
+        reply.count(cached_tokens=self.sequence.n_resident)
+        if not reply.proposals:
+            self._discard_unsettled()  # else the first pass tells what of it stands
 
     def cancel(self) -> None:
         """End the reply under way with `Done("cancelled")`; the branch stays usable."""
@@ -174,28 +204,69 @@ class Branch:
 
     def close(self) -> None:
         """Give everything back. Idempotent in every state; no event follows."""
-        if self.closed:
+        if self.phase is Phase.CLOSED:
             return
-        self.closed = True
+        self.phase = Phase.CLOSED
         self._drop_preemptive()
+        self._discard_unsettled()
         self.sequence.publish(self.n_history if self.reply is None else self.reply.n_prompt)
         self.sequence.release()
         self._home.forget(self)
 
+    # -- what the scheduler decides --------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Blocks for the whole reply are promised."""
+        self.phase = Phase.REPLYING
+
+    def yield_room(self) -> None:
+        """Somebody more urgent needs the blocks; a reply under way waits and is computed again."""
+        if self.phase is Phase.REPLYING:
+            self.phase = Phase.WAITING
+        self.sequence.release()
+
+    def yield_preemptive(self) -> None:
+        """The same for the reply made ahead. Its tokens stay: who heard them may count on them."""
+        assert self.preemptive is not None
+        self.stop_preemptive("lost")
+        self.preemptive.release()
+
     # -- what a step reports ---------------------------------------------------------------------
 
-    def verified(self, n_stood: int, n_left: int) -> None:
-        """Of what a dropped attempt said so much stands, in the reply or the attempt after it.
+    def prefilled(self, n_tokens: int, p_end_of_turn: float | None) -> None:
+        """So many staged tokens were computed; p_end_of_turn: None before the last of them."""
+        self.staged.n_prefilled += n_tokens
+        if not self._is_history_published and self.sequence.n_resident >= self.n_history:
+            self.sequence.publish(self.n_history)
+            self._is_history_published = True
+        if p_end_of_turn is not None:
+            n_resident, n_prefilled = self.sequence.n_resident, self.staged.n_prefilled
+            self.staged.is_due, self.staged.n_prefilled = False, 0
+            self._home.outbox.append(Staged(self.branch_id, n_resident, n_prefilled, p_end_of_turn))
 
-        n_left: tokens of it still to be verified; where none are, the rest was for nothing.
-        """
-        if not self.n_inherited:
-            return
-        self.n_inherited -= n_stood
-        if self.reply is not None:
-            self._home.speculated(self.session, n_stood, 0)
-        if not n_left:
-            self._discard_inherited()
+    def made_ahead(self, n_tokens: int, output: list[str | ParsedCall]) -> None:
+        """The preemptive reply has new tokens, which may have completed some output."""
+        assert self.preemptive is not None
+        self._n_unsettled += n_tokens
+        attempt, reply = self.preemptive.attempt, self.preemptive.reply
+        text = "".join(piece for piece in output if isinstance(piece, str))
+        if text:
+            delta = PreemptiveDelta(self.branch_id, attempt, text, reply.report())
+            self._home.outbox.append(delta)
+        self._home.outbox += [
+            PreemptiveCall(self.branch_id, attempt, piece.name, piece.arguments_json)
+            for piece in output
+            if isinstance(piece, ParsedCall)
+        ]
+        if reply.finish_reason is not None:
+            self.stop_preemptive(reply.finish_reason)
+
+    def verified(self, n_stood: int, n_left: int) -> None:
+        """Of what was made ahead so much stands in the committed reply; n_left: still to verify."""
+        if self._n_unsettled:
+            self._n_unsettled -= n_stood
+            if not n_left:
+                self._discard_unsettled()
 
     def emit(self, output: list[str | ParsedCall]) -> None:
         """Send output of the committed reply."""
@@ -207,70 +278,37 @@ class Branch:
             self._home.outbox.append(delta)
         for piece in output:
             if isinstance(piece, ParsedCall):
-                self._n_calls += 1
-                call_id = f"call_{self.branch_id}_{self._n_calls}"
+                call_id = f"call_{self.branch_id}_{next(self._call_numbers)}"
                 self._home.outbox.append(
                     ToolCall(self.branch_id, call_id, piece.name, piece.arguments_json)
                 )
-
-    def emit_preemptive(self, output: list[str | ParsedCall]) -> None:
-        """Send output of the preemptive reply."""
-        assert self.preemptive is not None
-        attempt = self.preemptive.attempt
-        text = "".join(piece for piece in output if isinstance(piece, str))
-        if text:
-            n_tokens = self.preemptive.reply.report()
-            self._home.outbox.append(PreemptiveDelta(self.branch_id, attempt, text, n_tokens))
-        self._home.outbox += [
-            PreemptiveCall(self.branch_id, attempt, piece.name, piece.arguments_json)
-            for piece in output
-            if isinstance(piece, ParsedCall)
-        ]
-        if self.preemptive.reply.finish_reason is not None:
-            self.stop_preemptive(self.preemptive.reply.finish_reason)
 
     def finish(self, reason: str, error: str | None = None) -> None:
         """End the committed reply; it becomes history that others may share."""
         reply = self.reply
         assert reply is not None
-        self._discard_inherited()
-        self.reply, self.admitted = None, False
+        self._discard_unsettled()
+        self.reply, self.phase = None, Phase.OPEN
         self.n_history = len(self.sequence.tokens)
-        self.history_published = True
+        self._is_history_published = True
         self.sequence.publish(self.n_history)
         reply.count(kv_blocks=len(self.sequence.table))
         done = Done(self.branch_id, reason, reply.usage, error=error)
         self._home.finished(reply, done)
 
-    def lose_preemptive(self) -> None:
-        """Make room for somebody more urgent. Its tokens stay: who heard them may count on them."""
-        assert self.preemptive is not None
-        self.stop_preemptive("lost")
-        self.preemptive.release()
-
-    def stop_preemptive(self, reason: str) -> None:
-        """No further tokens for it; what it has stays, to be adopted or salvaged."""
-        assert self.preemptive is not None
-        if self.preemptive.active:
-            self.preemptive.active = False
-            n_tokens = len(self.preemptive.reply.tokens)
-            self._home.outbox.append(
-                PreemptiveDone(self.branch_id, self.preemptive.attempt, reason, n_tokens)
-            )
-
     # -- inside ----------------------------------------------------------------------------------
 
     def _target(self, tokens: Tokens[int]) -> list[int]:
-        self._require_idle()
+        self._require_open()
         self._require_known(tokens)
         target = self.sequence.tokens[: self.n_history] + list(tokens)
         self._require_context(len(target))
         return target
 
-    def _require_idle(self) -> None:
-        if self.closed:
+    def _require_open(self) -> None:
+        if self.phase is Phase.CLOSED:
             raise InvalidRequest(f"expected branch {self.branch_id} open, found it closed")
-        if self.reply is not None:
+        if self.phase is not Phase.OPEN:
             raise InvalidRequest(
                 f"expected no reply under way on branch {self.branch_id}, found one"
             )
@@ -295,46 +333,31 @@ class Branch:
         if self.sequence.n_pending == 0:
             self.sequence.retreat(len(target) - 1)
 
-    def _adopt(self, ahead: PreemptiveReply, reply: Reply, target: list[int]) -> bool:
-        """Take over an attempt made for exactly this prompt and these parameters."""
-        made = ahead.reply
-        if (
-            ahead.sequence is None
-            or ahead.prompt != target
-            or made.params != reply.params
-            or not made.tokens
-            or made.finish_reason == "error"
-        ):
-            return False
+    def _adopt(self, ahead: PreemptiveReply, asked: Reply) -> None:
+        """Make what was made ahead for this very prompt the committed reply."""
+        assert ahead.sequence is not None
+        reply = ahead.reply
         self.sequence.release()
-        self.sequence, self.preemptive, self.reply = ahead.sequence, None, made
-        self._home.speculated(self.session, len(made.tokens), 0)
-        made.adopt(reply.clock, self.sequence.n_resident, self.n_discarded)
-        self.n_discarded = 0
-        self.emit(made.pieces)
-        if made.finish_reason is not None:
-            self.finish(made.finish_reason)
-        return True
+        self.sequence, self.preemptive, self.reply = ahead.sequence, None, reply
+        reply.adopt(asked.clock, self.sequence.n_resident)
+        self._n_unsettled -= len(reply.tokens)
+        self._discard_unsettled()
+        self.emit(reply.pieces)
+        if reply.finish_reason is not None:
+            self.finish(reply.finish_reason)
 
-    def _drop_preemptive(self, *, is_inherited: bool = False) -> None:
-        """is_inherited: what it said is verified by what takes its place, and booked then."""
+    def _drop_preemptive(self) -> None:
+        self.stop_preemptive()
         if self.preemptive is not None:
-            self.n_inherited += len(self.preemptive.reply.tokens)
-            self.stop_preemptive("cancelled")
             self.preemptive.release()
             self.preemptive = None
-        if not is_inherited:
-            self._discard_inherited()
 
-    def _discard_inherited(self) -> None:
-        """Book what nobody will verify any more."""
-        n_wasted, self.n_inherited = self.n_inherited, 0
-        if n_wasted:
-            self._home.speculated(self.session, 0, n_wasted)
-            if self.reply is None:
-                self.n_discarded += n_wasted
-            else:
-                self.reply.count(discarded_tokens=n_wasted)
+    def _discard_unsettled(self) -> None:
+        """Whatever was made ahead in this turn, and is in no reply by now, was for nothing."""
+        n_discarded, self._n_unsettled = self._n_unsettled, 0
+        self._home.discarded(n_discarded)
+        if self.reply is not None:
+            self.reply.count(discarded_tokens=n_discarded)
 
 
 def _said_in(ahead: PreemptiveReply | None, reply: Reply) -> list[int]:

@@ -14,15 +14,14 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from .allowance import Allowances
-from .branch import Branch
+from .branch import Branch, Phase
 from .device import open_device
 from .end_of_turn import end_ids
 from .load.assembly import context_length, make_drafters, read_model
 from .model import Abandoned, Decoder, Interrupted
 from .prefix_tree import PrefixTree
 from .reply import Reply
-from .runner import Extension, Outcome
+from .runner import Outcome
 from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task, is_batch, is_decoding
 from .sequence import Sequence
@@ -32,7 +31,6 @@ from .text.text import Text
 from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
 from .types import (
     BLOCK_TOKENS,
-    DeadlineExceeded,
     Done,
     EngineConfig,
     Event,
@@ -40,7 +38,6 @@ from .types import (
     InvalidRequest,
     OutOfMemory,
     SamplingParams,
-    Staged,
     n_blocks_for,
 )
 
@@ -65,8 +62,7 @@ class Engine:
         self.pool = decoder.make_pool(n_blocks, config.kv_format, config.poison)
         self.tree = PrefixTree(self.pool, is_sharing=config.prefix_cache)
         self.runner = device.make_runner(decoder, self.pool, config, end_ids(text))
-        self.allowances = Allowances(config.speculation_waste_tokens)
-        self.scheduler = Scheduler(self.pool, self.tree, config, self.allowances)
+        self.scheduler = Scheduler(self.pool, self.tree, config)
         self._grammars = GrammarCompiler(text, model.vocab_size)
         self.speculation = Speculation(drafters, config.max_draft_tokens, clock)
         self.notation = notation_of(text.template_source)
@@ -98,17 +94,10 @@ class Engine:
 
     # -- what a caller asks for ------------------------------------------------------------------
 
-    def branch(
-        self,
-        branch_id: str,
-        history_tokens: Tokens[int] = (),
-        salt: str = "",
-        session: str | None = None,
-    ) -> Branch:
+    def branch(self, branch_id: str, history_tokens: Tokens[int] = (), salt: str = "") -> Branch:
         """Fork the committed prefix `history_tokens`; what is not shared yet is prefilled.
 
         salt: of a tenant; branches of different salts share nothing.
-        session: whose budget preemptive replies of this branch are booked on; None: its own.
         Raises: InvalidRequest, PromptTooLong, OutOfMemory.
         """
         if branch_id in self._branches:
@@ -118,7 +107,7 @@ class Engine:
                 f"expected at most {self.config.max_branches} branches, found one more"
             )
         sequence = Sequence(self.pool, self.tree, salt)
-        branch = Branch(self, branch_id, history_tokens, sequence, session or branch_id)
+        branch = Branch(self, branch_id, history_tokens, sequence)
         self._branches[branch_id] = branch
         return branch
 
@@ -129,7 +118,7 @@ class Engine:
         return any(
             branch.reply is not None
             or branch.sequence.n_pending
-            or (branch.preemptive is not None and branch.preemptive.active)
+            or (branch.preemptive is not None and branch.preemptive.is_active)
             for branch in self._branches.values()
         )
 
@@ -140,12 +129,13 @@ class Engine:
         runs that serves no committed reply, and such a step is given up for it. What was asked of
         it stays asked, and the step after it is not given up.
         """
-        self._expire()
         self._draft()
         tasks = self.scheduler.compose(self._branches.values())
         self._stalled = not tasks
-        if tasks:
-            self._run(tasks, interrupted)
+        started = self.clock()
+        if outcomes := self._run(tasks, started, interrupted):
+            self._deliver(tasks, outcomes)
+            self._measure(tasks, (self.clock() - started) * 1e3)
         events, self.outbox = self.outbox, []
         return events
 
@@ -200,9 +190,8 @@ class Engine:
         self._n_ordered += 1
         return self._n_ordered
 
-    def speculated(self, session: str, n_used: int, n_wasted: int) -> None:
-        self._totals["discarded_tokens"] += n_wasted
-        self.allowances.settle(session, n_used, n_wasted)
+    def discarded(self, n_tokens: int) -> None:
+        self._totals["discarded_tokens"] += n_tokens
 
     def finished(self, reply: Reply, done: Done) -> None:
         self._stalled = False
@@ -231,25 +220,12 @@ class Engine:
 
     # -- the step --------------------------------------------------------------------------------
 
-    def _expire(self) -> None:
-        for branch in self._branches.values():
-            reply = branch.reply
-            if reply is None or reply.params.deadline_ms is None:
-                continue
-            waited_ms = (self.clock() - reply.clock.asked) * 1e3
-            if waited_ms > reply.params.deadline_ms:
-                error = DeadlineExceeded(
-                    f"expected the reply within {reply.params.deadline_ms:.0f} ms, "
-                    f"found it unfinished after {waited_ms:.0f} ms"
-                )
-                branch.finish("error", str(error))
-
     def _draft(self) -> None:
         """Let a drafter guess at replies somebody waits for; where steps are apart, a lone one."""
         decoding = [
             branch
             for branch in self._branches.values()
-            if branch.admitted and is_decoding(branch) and not is_batch(branch)
+            if branch.phase is Phase.REPLYING and is_decoding(branch) and not is_batch(branch)
         ]
         if len(decoding) > 1 and not self.config.share_steps:
             return
@@ -261,25 +237,35 @@ class Engine:
                 branch.branch_id, branch.sequence, reply, len(decoding)
             )
 
-    def _run(self, tasks: list[Task], interrupted: Interrupted | None) -> None:
-        """Compute a step and deliver it, or give it up without a trace but reserved blocks."""
-        started = self.clock()
+    def _run(self, tasks: list[Task], now: float, interrupted: Interrupted | None) -> list[Outcome]:
+        """Compute a step; nothing comes of one that is given up, and only reserved blocks stay."""
+        if not tasks:
+            return []
         for task in tasks:
             if task.reply is not None:
-                task.reply.begin_step(started, task.extension.n_logits)
+                task.reply.begin_step(now, task.extension.n_logits)
         is_awaited = any(task.service in (Service.DECODE, Service.PREFILL) for task in tasks)
         if is_awaited or self._gave_way:
             interrupted = None
         self._gave_way = False
         try:
-            outcomes = self.runner.step([task.extension for task in tasks], interrupted)
+            return self.runner.step([task.extension for task in tasks], interrupted)
         except Abandoned:
             self._gave_way = True
             self._totals["abandoned_steps"] += 1
-            return
+            return []
+
+    def _deliver(self, tasks: list[Task], outcomes: list[Outcome]) -> None:
+        """Turn what a step computed into tokens of the replies, and these into events."""
         for task, outcome in zip(tasks, outcomes, strict=True):
-            self._advance(task, outcome)
-        self._measure(tasks, (self.clock() - started) * 1e3)
+            extension, sequence = task.extension, task.extension.sequence
+            sequence.n_resident += extension.n_known
+            if task.reply is not None:
+                self._advance(task, task.reply, outcome)
+                continue
+            self._totals["staged_tokens"] += extension.n_known
+            p_end_of_turn = outcome.probability if extension.n_logits else None
+            task.branch.prefilled(extension.n_known, p_end_of_turn)
 
     def _measure(self, tasks: list[Task], elapsed_ms: float) -> None:
         """Learn from a step what rows and guesses cost."""
@@ -295,44 +281,46 @@ class Engine:
             had_company = len(decoded) < len(tasks)
             self.speculation.verified(decoded, None if had_company else elapsed_ms)
 
-    def _advance(self, task: Task, outcome: Outcome) -> None:
-        branch, extension = task.branch, task.extension
-        sequence = extension.sequence
-        sequence.n_resident += extension.n_known
-        if task.reply is None:
-            self._advance_staged(branch, extension, outcome)
-            return
-        if not task.reply.tokens:
-            task.reply.count(prefilled_tokens=extension.n_known)
+    def _advance(self, task: Task, reply: Reply, outcome: Outcome) -> None:
+        """Give a reply the tokens that its rows sampled, up to its end."""
+        extension, sequence = task.extension, task.extension.sequence
+        if not reply.tokens:
+            reply.count(prefilled_tokens=extension.n_known)
         if not extension.n_logits:
             return
+        n_known, n_before = len(sequence.tokens), len(reply.tokens)
+        output, error = list[str | ParsedCall](), None
         try:
-            sampled = self._verify(task.reply, sequence.tokens, outcome)
-            branch.verified(len(sampled) - 1, len(task.reply.proposals))
-        except GrammarError as error:
-            sequence.n_resident = len(sequence.tokens)
-            self._conclude(task, [], str(error))
+            sampled = self._verify(reply, outcome)
+        except GrammarError as refused:
+            sequence.n_resident, error = n_known, str(refused)
+        else:
+            task.n_accepted = len(sampled) - 1
+            if task.service is not Service.PREEMPTIVE:
+                task.branch.verified(task.n_accepted, len(reply.proposals))
+            sequence.n_resident = n_known + len(outcome.proposals)
+            sequence.tokens += sampled
+            sequence.retreat(n_known + task.n_accepted)
+            reply.clock.token(self.clock())
+            try:
+                output = reply.accept(sampled)
+            except MalformedToolCall as malformed:
+                error = str(malformed)
+            sequence.truncate(n_known + len(reply.tokens) - n_before)
+        if error is not None:
+            reply.finish_reason = "error"
+        if task.service is Service.PREEMPTIVE:
+            # What an attempt before it proposed counts once; what a runner guessed itself is new.
+            n_old = task.n_accepted if extension.proposals else 0
+            n_new = max(0, len(reply.tokens) - n_before - n_old)
+            self._totals["speculated_tokens"] += n_new
+            task.branch.made_ahead(n_new, output)
             return
-        known, task.n_accepted = len(sequence.tokens), len(sampled) - 1
-        sequence.n_resident = known + len(outcome.proposals)
-        sequence.tokens += sampled
-        sequence.retreat(known + len(sampled) - 1)
-        self._deliver(task, sampled)
+        task.branch.emit(output)
+        if reply.finish_reason is not None:
+            task.branch.finish(reply.finish_reason, error)
 
-    def _advance_staged(self, branch: Branch, extension: Extension, outcome: Outcome) -> None:
-        sequence = branch.sequence
-        branch.n_prefilled += extension.n_known
-        self._totals["staged_tokens"] += extension.n_known
-        if not branch.history_published and sequence.n_resident >= branch.n_history:
-            sequence.publish(branch.n_history)
-            branch.history_published = True
-        if not extension.n_logits:
-            return
-        n_prefilled, branch.n_prefilled, branch.staged_due = branch.n_prefilled, 0, False
-        n_resident, p_end = sequence.n_resident, outcome.probability
-        self.outbox.append(Staged(branch.branch_id, n_resident, n_prefilled, p_end))
-
-    def _verify(self, reply: Reply, prompt: list[int], outcome: Outcome) -> list[int]:
+    def _verify(self, reply: Reply, outcome: Outcome) -> list[int]:
         """Sample at every row while the choice before it agreed with what was proposed."""
         sampled: list[int] = []
         proposals, later = outcome.proposals, list[int]()
@@ -341,7 +329,7 @@ class Engine:
                 sampled.append(outcome.chosen[i])
             else:
                 assert outcome.logits is not None
-                sampled.append(self._choose(reply, prompt, sampled, outcome.logits[i]))
+                sampled.append(self._choose(reply, sampled, outcome.logits[i]))
             if reply.opens_call(sampled[-1]):  # its grammar binds what the next step chooses
                 later = proposals[i + 1 :]
                 break
@@ -353,46 +341,13 @@ class Engine:
         reply.proposals = later
         return sampled
 
-    def _choose(self, reply: Reply, prompt: list[int], sampled: list[int], raw: Tensor) -> int:
+    def _choose(self, reply: Reply, sampled: list[int], raw: Tensor) -> int:
         """The token after those `sampled` in this step. Raises: GrammarError."""
         said = [*reply.tokens, *sampled]
-        row = penalize(raw, reply.params, prompt[: reply.n_prompt], said)
+        row = penalize(raw, reply.params, said)
         if reply.grammar is not None:
             row = reply.grammar.mask(row, len(sampled))
         token = choose(row, reply.params, reply.seed, len(said))
         reply.note(raw, said, token)
         reply.advance_grammar(token)
         return token
-
-    def _deliver(self, task: Task, sampled: list[int]) -> None:
-        """Turn sampled tokens into events and drop those after the reply's end."""
-        branch, reply, sequence = task.branch, task.reply, task.extension.sequence
-        assert reply is not None
-        n_before = len(reply.tokens)
-        error = None
-        reply.clock.token(self.clock())
-        try:
-            output = reply.accept(sampled)
-        except MalformedToolCall as malformed:
-            output, error = [], str(malformed)
-        n_taken = len(reply.tokens) - n_before
-        sequence.truncate(len(sequence.tokens) - len(sampled) + n_taken)
-        if task.service is Service.PREEMPTIVE:
-            # What was said before and stood is counted already.
-            n_new = max(0, n_taken - task.n_accepted) if task.extension.proposals else n_taken
-            branch.n_preemptive += n_new
-            self._totals["speculated_tokens"] += n_new
-        self._conclude(task, output, error)
-
-    def _conclude(self, task: Task, output: list[str | ParsedCall], error: str | None) -> None:
-        """Send a step's output, and the end where this was it."""
-        branch, reply = task.branch, task.reply
-        assert reply is not None
-        if error is not None:
-            reply.finish_reason = "error"
-        if task.service is Service.PREEMPTIVE:
-            branch.emit_preemptive(output)
-            return
-        branch.emit(output)
-        if reply.finish_reason is not None:
-            branch.finish(reply.finish_reason, error)

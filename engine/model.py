@@ -225,7 +225,7 @@ class Decoder:
         computed again from it, so that however it is rounded likely tokens have the same head.
 
         Two limits: where a mask or penalty rules all of them out, tokens are chosen as rounded; and
-        what ranks further down (`top_k` above 8, `min_p`, log probabilities) mixes both heads.
+        what ranks further down (`top_k` above 8, log probabilities) mixes both heads.
         """
         logits = self.head(states.to(self.dtype))
         if logits.dtype == torch.bfloat16:

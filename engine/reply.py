@@ -132,10 +132,10 @@ class Reply:
         n_new, self._n_reported = len(self.tokens) - self._n_reported, len(self.tokens)
         return n_new
 
-    def adopt(self, clock: ReplyClock, n_resident: int, n_discarded: int) -> None:
+    def adopt(self, clock: ReplyClock, n_resident: int) -> None:
         """From a preemptive reply become the committed one asked for at `clock.asked`.
 
-        n_resident: tokens whose KV is there; n_discarded: tokens of other attempts in this turn.
+        n_resident: tokens whose KV is there.
         """
         self.clock, self._n_reported = clock, 0
         clock.scheduled = clock.asked
@@ -146,7 +146,6 @@ class Reply:
             cached_tokens=min(self.n_prompt, n_resident),
             output_tokens=n_tokens,
             adopted_tokens=n_tokens,
-            discarded_tokens=n_discarded,
         )
 
     def accept(self, tokens: Tokens[int]) -> list[str | ParsedCall]:

@@ -59,30 +59,18 @@ def gumbel_noise(seed: int, index: int, tokens: Ids) -> Floats:
 def is_stateful(params: SamplingParams) -> bool:
     """Whether a choice depends on what was said before, or more than the choice is asked for."""
     penalties = (params.presence_penalty, params.frequency_penalty)
-    return params.repetition_penalty != 1.0 or any(penalties) or params.logprobs is not None
+    return any(penalties) or params.logprobs is not None
 
 
-def penalize(
-    logits: Tensor, params: SamplingParams, prompt: Sequence[int], reply: Sequence[int]
-) -> Tensor:
-    """Penalties as the OpenAI API and Hugging Face define them; `logits` [vocab] is not changed.
-
-    repetition looks at prompt and reply, presence and frequency at the reply alone.
-    """
-    repetition, presence = params.repetition_penalty, params.presence_penalty
-    if repetition == 1.0 and presence == 0.0 and params.frequency_penalty == 0.0:
+def penalize(logits: Tensor, params: SamplingParams, reply: Sequence[int]) -> Tensor:
+    """Penalties as the OpenAI API defines them; `logits` [vocab] is not changed."""
+    presence, frequency = params.presence_penalty, params.frequency_penalty
+    if not reply or presence == frequency == 0.0:
         return logits
-    logits = logits.clone()
-    if repetition != 1.0:
-        seen = torch.tensor(sorted({*prompt, *reply}), device=logits.device)
-        values = logits[seen]
-        logits[seen] = torch.where(values > 0, values / repetition, values * repetition)
     counts = Counter(reply)
-    if counts:
-        tokens = torch.tensor(list(counts), device=logits.device)
-        times = torch.tensor(list(counts.values()), dtype=logits.dtype, device=logits.device)
-        logits[tokens] -= presence + params.frequency_penalty * times
-    return logits
+    tokens = torch.tensor(list(counts), device=logits.device)
+    times = torch.tensor(list(counts.values()), dtype=logits.dtype, device=logits.device)
+    return logits.index_add(0, tokens, -(presence + frequency * times))
 
 
 def choose(logits: Tensor, params: SamplingParams, seed: int, index: int) -> int:
@@ -93,7 +81,7 @@ def choose(logits: Tensor, params: SamplingParams, seed: int, index: int) -> int
     tokens = np.flatnonzero(scores >= scores.max() - NOISE_SPAN)
     total = _log_sum(scores)
     scores = scores[tokens]
-    if params.top_k or params.top_p < 1 or params.min_p > 0:
+    if params.top_k or params.top_p < 1:
         tokens, scores = _filter(tokens, scores, total, params)
     return int(tokens[(scores + gumbel_noise(seed, index, tokens)).argmax()])
 
@@ -106,7 +94,7 @@ def _log_sum(scores: Floats) -> float:
 def _filter(
     tokens: Ids, scores: Floats, total: float, params: SamplingParams
 ) -> tuple[Ids, Floats]:
-    """top-k, then top-p of what is left, then min-p; ties go to the smaller id."""
+    """top-k, then top-p of what is left; ties go to the smaller id."""
     if params.top_k and params.top_k < len(tokens):
         order = np.argsort(-scores, kind="stable")[: params.top_k]
         tokens, scores = tokens[order], scores[order]
@@ -117,8 +105,8 @@ def _filter(
         likely = np.flatnonzero(scores >= min(rare, scores.max()))
         order = likely[np.argsort(-scores[likely], kind="stable")]
         tokens, scores = tokens[order], scores[order]
-    probabilities = np.exp(scores - total)
-    kept = probabilities >= params.min_p * probabilities.max()
     if params.top_p < 1:
-        kept &= np.cumsum(probabilities) - probabilities < params.top_p
-    return tokens[kept], scores[kept]
+        probabilities = np.exp(scores - total)
+        kept = np.cumsum(probabilities) - probabilities < params.top_p
+        tokens, scores = tokens[kept], scores[kept]
+    return tokens, scores

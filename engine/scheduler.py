@@ -9,8 +9,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from enum import IntEnum
 
-from .allowance import Allowances
-from .branch import Branch
+from .branch import Branch, Phase
 from .kv_cache import KvPool
 from .prefix_tree import PrefixTree
 from .reply import Reply
@@ -82,10 +81,8 @@ def share_out(pending: Items[int], n_rows: int) -> list[int]:
 class Scheduler:
     """Composes steps for the branches of one engine."""
 
-    def __init__(
-        self, pool: KvPool, tree: PrefixTree, config: EngineConfig, allowances: Allowances
-    ) -> None:
-        self.pool, self.tree, self.config, self.allowances = pool, tree, config, allowances
+    def __init__(self, pool: KvPool, tree: PrefixTree, config: EngineConfig) -> None:
+        self.pool, self.tree, self.config = pool, tree, config
         self._ms_per_row = 0.0  # running estimate for chunks; 0 until measured
 
     # -- time ------------------------------------------------------------------------------------
@@ -109,7 +106,7 @@ class Scheduler:
         """The tasks of the next step, blocks reserved."""
         branches = sorted(branches, key=lambda branch: (is_batch(branch), branch.order))
         self._admit(branches)
-        running = [branch for branch in branches if branch.admitted and branch.reply is not None]
+        running = [branch for branch in branches if branch.phase is Phase.REPLYING]
         tasks = self._committed([b for b in running if not is_batch(b)], branches)
         urgent = any(task.service is Service.PREFILL for task in tasks)
         sharing = self.config.share_steps
@@ -149,31 +146,29 @@ class Scheduler:
             sequence = branch.sequence
             if budget <= 0:
                 break
-            if branch.reply is not None or not sequence.n_pending:
+            if branch.phase is not Phase.OPEN or not sequence.n_pending:
                 continue
             sequence.attach()  # somebody may have committed our prefix meanwhile
             n_known = min(sequence.n_pending, budget)
             if not self._has_spare(sequence.n_blocks_to_reserve(n_known), branches):
                 continue
             sequence.reserve(n_known)
-            n_logits = int(branch.staged_due and n_known == sequence.n_pending)
+            n_logits = int(branch.staged.is_due and n_known == sequence.n_pending)
             extension = Extension(sequence, n_known, n_logits=n_logits, is_staged=True)
             tasks.append(Task(Service.STAGED, branch, extension, None))
             budget -= n_known
         return tasks
 
     def _preemptive(self, branches: list[Branch]) -> list[Task]:
-        """Whoever made least ahead goes first; each within its budget."""
+        """The shortest one goes first; each up to its bound."""
         tasks: list[Task] = []
         budget = self._chunk(self.config.background_tokens)
-        for branch in sorted(branches, key=lambda branch: branch.n_preemptive):
-            ahead = branch.preemptive
-            if ahead is None or not ahead.active or branch.sequence.n_pending or budget <= 0:
+        attempts = [(branch, branch.preemptive) for branch in branches if branch.preemptive]
+        for branch, ahead in sorted(attempts, key=lambda attempt: len(attempt[1].reply.tokens)):
+            if not ahead.is_active or branch.sequence.n_pending or budget <= 0:
                 continue
-            if branch.n_preemptive >= self.config.preemptive_tokens or not self.allowances.allows(
-                branch.session
-            ):
-                branch.stop_preemptive("cancelled")
+            if len(ahead.reply.tokens) >= self.config.preemptive_tokens:
+                branch.stop_preemptive()
                 continue
             sequence = ahead.sequence or ahead.start(branch.sequence)
             extension = _extension(sequence, ahead.reply, budget)
@@ -187,7 +182,7 @@ class Scheduler:
     # -- memory ----------------------------------------------------------------------------------
 
     def _promised(self, branches: Iterable[Branch]) -> int:
-        return sum(worst_blocks(branch) for branch in branches if branch.admitted)
+        return sum(worst_blocks(branch) for branch in branches if branch.phase is Phase.REPLYING)
 
     def _has_spare(self, n_blocks: int, branches: Iterable[Branch]) -> bool:
         """Whether a lower class may take blocks without touching what is promised."""
@@ -196,45 +191,41 @@ class Scheduler:
     def _admit(self, branches: list[Branch]) -> None:
         """In order of commit; nobody overtakes one that waits for memory."""
         for branch in branches:
-            if branch.reply is None or branch.admitted:
+            if branch.phase is not Phase.WAITING:
                 continue
             branch.sequence.attach()
             while not self._has_spare(worst_blocks(branch), branches):
-                if not self._preempt(branches, branch):
+                if not self._reclaim(branches, branch):
                     return
-            branch.admitted = True
+            branch.admit()
 
     def _make_room(self, n_blocks: int, branches: list[Branch]) -> None:
         """For an admitted branch; promised, so it can only be preemptible work in the way."""
         while not self.tree.can_evict(n_blocks - self.pool.n_free):
-            if not self._preempt(branches, None):
+            if not self._reclaim(branches, None):
                 raise OutOfMemory(
                     f"expected {n_blocks} KV blocks for admitted replies, "
                     f"found {self.pool.n_free} free"
                 )
 
-    def _preempt(self, branches: list[Branch], wanting: Branch | None) -> bool:
+    def _reclaim(self, branches: list[Branch], wanting: Branch | None) -> bool:
         """Take back the KV of the least important holder.
 
-        Preemptive replies first, then batch replies (for others alone), then what is staged, then
-        who waits.
+        Replies made ahead, then batch replies (for others alone), then what is staged, then who
+        waits.
         """
         for branch in reversed(branches):
             ahead = branch.preemptive
             if ahead is not None and ahead.sequence is not None and ahead.sequence.table:
-                branch.lose_preemptive()
+                branch.yield_preemptive()
                 return True
-        for branch in reversed(branches):
-            if is_batch(branch) and branch.admitted and wanting and not is_batch(wanting):
-                branch.admitted = False
-                branch.sequence.release()
-                return True
-        for is_waiting in (False, True):
+        is_for_caller = wanting is not None and not is_batch(wanting)
+        for phase in (Phase.REPLYING, Phase.OPEN, Phase.WAITING):
             for branch in reversed(branches):
-                if branch is wanting or branch.admitted or not branch.sequence.table:
+                if branch is wanting or branch.phase is not phase or not branch.sequence.table:
                     continue
-                if (branch.reply is not None) is is_waiting:
-                    branch.sequence.release()
+                if phase is not Phase.REPLYING or (is_for_caller and is_batch(branch)):
+                    branch.yield_room()
                     return True
         return False
 

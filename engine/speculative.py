@@ -113,7 +113,7 @@ class ModelDrafter:
         for i in range(n_most):
             logits = self._extend(sequence, sequence.n_pending)
             params, said = reply.params, [*reply.tokens, *guesses]
-            row = penalize(logits[0], params, sequence.tokens[: reply.n_prompt], said)
+            row = penalize(logits[0], params, said)
             guesses.append(choose(row, params, reply.seed, len(reply.tokens) + i))
             sequence.tokens.append(guesses[-1])
         return guesses

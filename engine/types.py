@@ -8,21 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a turn's prefix
-
-
 MAX_SALVAGED = 63  # tokens of a preemptive reply, verified in the step of a changed prompt
 MAX_HOST_ROWS = 128  # of a step, proposals included, where the host chooses tokens from the logits
+DTYPES = ("bf16", "fp32", "fp64")
+QUANTS = (None, "int8", "int4", "fp8")
+MAX_LOGPROBS = 20  # OpenAI's own limit
+KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
 
 
 def n_blocks_for(n_tokens: int) -> int:
     """Blocks that hold this many tokens."""
     return -(-n_tokens // BLOCK_TOKENS)
-
-
-DTYPES = ("bf16", "fp32", "fp64")
-QUANTS = (None, "int8", "int4", "fp8")
-MAX_LOGPROBS = 20  # OpenAI's own limit
-KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
 
 
 class EngineError(Exception):
@@ -77,10 +73,6 @@ class GrammarError(RequestError):
     """A grammar or JSON schema cannot be compiled."""
 
 
-class DeadlineExceeded(RequestError):
-    """The reply was not finished within its deadline."""
-
-
 class IntegrityError(EngineError):
     """The KV bookkeeping contradicts itself: a bug in the engine, never the caller's fault."""
 
@@ -102,9 +94,7 @@ class EngineConfig:
     step_budget_ms: chunks shrink below those bounds so that a step is predicted to end in time.
     share_steps: let preemptive rows ride in steps that also serve committed turns
         (nearly free on a GPU, costly on a CPU).
-    preemptive_tokens: most tokens one turn may spend on preemptive replies.
-    speculation_waste_tokens: a session that threw away this many speculated tokens more than it
-        used speculates no further.
+    preemptive_tokens: most tokens of one preemptive reply; how many there are is the gateway's.
     prefix_cache: share committed prefixes between branches of the same salt.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
@@ -129,7 +119,6 @@ class EngineConfig:
     step_budget_ms: float = 10.0
     share_steps: bool = False
     preemptive_tokens: int = 256
-    speculation_waste_tokens: int = 1024
     prefix_cache: bool = True
     draft_dir: Path | None = None
     ngram_draft: bool = False
@@ -155,12 +144,7 @@ class EngineConfig:
         for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in (
-            "max_draft_tokens",
-            "self_draft_layers",
-            "preemptive_tokens",
-            "speculation_waste_tokens",
-        ):
+        for name in ("max_draft_tokens", "self_draft_layers", "preemptive_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
 
@@ -172,7 +156,7 @@ class SamplingParams:
     temperature 0 is greedy. seed None takes the engine's own seed; the same seed, prompt and
     parameters give the same text whatever runs beside it or drafts for it, up to near ties: in
     bf16 the number of rows in a step changes the order of summation.
-    top_k 0, top_p 1 and min_p 0 switch the filters off.
+    top_k 0 and top_p 1 switch the filters off.
     stop: strings that end the reply and are not part of it.
     json_schema: the reply must be a JSON text valid under this schema (given as JSON text).
     forced_tools: the reply must be one call of one of these tools (a JSON array as text, each
@@ -181,15 +165,12 @@ class SamplingParams:
         them where one token of the checkpoint opens a call.
     logprobs: report each token's log probability, and those of this many likeliest; None: do not.
     is_batch: nobody waits for this reply; it is served when nothing else is due.
-    deadline_ms: the reply ends with an error when it is not done this long after `commit`.
     """
 
     max_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
@@ -200,7 +181,6 @@ class SamplingParams:
     offered_tools: str | None = None
     is_batch: bool = False
     logprobs: int | None = None
-    deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
         checks = (
@@ -208,8 +188,6 @@ class SamplingParams:
             ("temperature", self.temperature >= 0, "0 or more", self.temperature),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1", self.top_p),
             ("top_k", self.top_k >= 0, "0 or more", self.top_k),
-            ("min_p", 0 <= self.min_p < 1, "from 0 to below 1", self.min_p),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0", self.repetition_penalty),
             ("stop", all(self.stop), "no empty string", self.stop),
             ("logprobs", 0 <= (self.logprobs or 0) <= MAX_LOGPROBS, "0 to 20", self.logprobs),
             (

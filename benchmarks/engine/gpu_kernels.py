@@ -288,7 +288,6 @@ def _sample(m: int, filtered: bool) -> Case:
         temperature=each(0.8, torch.float64),
         top_k=each(0, torch.int64),
         top_p=each(0.9 if filtered else 1.0, torch.float64),
-        min_p=each(0.0, torch.float64),
         seed=each(7, torch.int64),
         index=torch.arange(m, device="cuda"),
     )

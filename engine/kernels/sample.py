@@ -30,7 +30,7 @@ _NO_TOKEN = tl.constexpr(2**31 - 1)
 class Draws:
     """How each row is drawn; all on the device, one entry a row.
 
-    temperature, top_p, min_p: fp64; top_k: int32 or int64; seed: int64 (its low 64 bits);
+    temperature, top_p: fp64; top_k: int32 or int64; seed: int64 (its low 64 bits);
     index: int32 or int64, that of the token within its reply. Defaults of `SamplingParams` switch
     off.
     """
@@ -38,7 +38,6 @@ class Draws:
     temperature: Tensor
     top_k: Tensor
     top_p: Tensor
-    min_p: Tensor
     seed: Tensor
     index: Tensor
 
@@ -133,19 +132,19 @@ def _survey(
 
 @triton.jit
 def _filter(
-    logits_ptr, mask_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
+    logits_ptr, mask_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
     chunk_best_ptr, chunk_sum_ptr, ids_ptr, keys_ptr, weights_ptr, floor_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
     STEP: tl.constexpr, HAS_MASK: tl.constexpr,
 ):  # fmt: skip
-    """Where top-k, top-p and min-p cut one row off: `floor`."""
+    """Where top-k and top-p cut one row off: `floor`."""
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperature_ptr + row)
     top_k = tl.load(top_k_ptr + row).to(tl.int32)
-    top_p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
+    top_p = tl.load(top_p_ptr + row)
     floor = tl.full((), _FIRST_KEY, tl.int32)
     last = tl.full((), _NO_TOKEN, tl.int32)
-    if (temperature >= _COLDEST) & ((top_k > 0) | (top_p < 1.0) | (min_p > 0.0)):
+    if (temperature >= _COLDEST) & ((top_k > 0) | (top_p < 1.0)):
         best = _row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
         chunk = tl.arange(0, CHUNKS_PAD)
         at = row * N_CHUNKS + chunk
@@ -174,7 +173,7 @@ def _filter(
             cut, n_tied = _cut_top_p(
                 keys_ptr, weights_ptr, n_found, top_p * total, cut, n_tied, top_key, STEP
             )
-        floor, last = _floor(ids_ptr, keys_ptr, weights_ptr, n_found, cut, n_tied, min_p, STEP)
+        floor, last = _floor(ids_ptr, keys_ptr, n_found, cut, n_tied, STEP)
     tl.store(floor_ptr + row * 2, floor)
     tl.store(floor_ptr + row * 2 + 1, last)
 
@@ -260,17 +259,16 @@ def _cut_top_p(
 
 
 @triton.jit
-def _floor(ids_ptr, keys_ptr, weights_ptr, n_found, cut, n_tied, min_p, STEP: tl.constexpr):
+def _floor(ids_ptr, keys_ptr, n_found, cut, n_tied, STEP: tl.constexpr):
     """The smallest kept key, and the id of the last token kept at it."""
-    least = tl.full((), _NO_TOKEN, tl.int64)  # smallest key that min_p keeps
+    least = tl.full((), _NO_TOKEN, tl.int64)  # smallest key of a candidate
     last = tl.full((), -1, tl.int32)
     n_seen = tl.full((), 0, tl.int64)
     for base in range(0, n_found, STEP):
         at = base + tl.arange(0, STEP)
         inside = at < n_found
         keys = tl.load(keys_ptr + at, mask=inside, other=_FIRST_KEY).to(tl.int64)
-        weights = tl.load(weights_ptr + at, mask=inside, other=-1.0)
-        least = tl.minimum(least, tl.min(tl.where(weights >= min_p, keys, _NO_TOKEN), 0))
+        least = tl.minimum(least, tl.min(tl.where(inside, keys, _NO_TOKEN), 0))
         is_tied = (inside & (keys == cut)).to(tl.int64)
         is_kept = (is_tied != 0) & (n_seen + tl.cumsum(is_tied, 0) <= n_tied)
         ids = tl.load(ids_ptr + at, mask=inside, other=0)
@@ -352,7 +350,7 @@ def sample(
         **sizes, **options,
     )  # fmt: skip
     _filter[(rows,)](
-        logits, allowed, draws.temperature, draws.top_k, draws.top_p, draws.min_p,
+        logits, allowed, draws.temperature, draws.top_k, draws.top_p,
         space.chunk_best, space.chunk_sum, space.ids, space.keys, space.weights, space.floor,
         CHUNKS_PAD=pad, STEP=min(CHUNK, 4096), **sizes, **options | {"num_warps": 16},
     )  # fmt: skip
@@ -380,7 +378,6 @@ def sample_reference(
             temperature=draws.temperature[row].item(),
             top_k=int(draws.top_k[row]),
             top_p=draws.top_p[row].item(),
-            min_p=draws.min_p[row].item(),
         )
         tokens[row] = choose(scores, params, int(draws.seed[row]), int(draws.index[row]))
 

@@ -23,7 +23,7 @@ from .probability import n_chunks
 from .sample import Draws
 
 MAX_WANTED = MAX_SALVAGED + 1  # rows of a prefill step that may need logits
-_FLOATS = ("temperature", "top_p", "min_p")
+_FLOATS = ("temperature", "top_p")
 _WORDS = ("firsts", "counts", "n_known", "index", "history", "seed", "top_k", "guessing")
 
 
@@ -177,7 +177,7 @@ class StepGraph:
         host["history"][row], host["guessing"][row] = place, extension.draw is not None
         host["seed"][row] = (draw.seed + 2**63) % 2**64 - 2**63  # as a signed integer
         host["top_k"][row], host["top_p"][row] = params.top_k, params.top_p
-        host["temperature"][row], host["min_p"][row] = params.temperature, params.min_p
+        host["temperature"][row] = params.temperature
         if not self.shape.is_decode:
             host["wanted"][: extension.n_logits] = range(n_rows - extension.n_logits, n_rows)
         self._host_tables[row, : len(sequence.table)] = sequence.table
@@ -267,7 +267,6 @@ class StepGraph:
             temperature=per_row("temperature"),
             top_k=per_row("top_k"),
             top_p=per_row("top_p"),
-            min_p=per_row("min_p"),
             seed=per_row("seed"),
             index=index.clamp_min(0).flatten(),
         )

@@ -27,8 +27,8 @@ N_EXAMPLES = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "12"))
 PARAMS = (
     SamplingParams(max_tokens=6),
     SamplingParams(max_tokens=5, temperature=0.8, seed=3, ignore_eos=True),
-    SamplingParams(max_tokens=7, temperature=1.2, top_k=20, top_p=0.9, min_p=0.01),
-    SamplingParams(max_tokens=6, temperature=0.5, repetition_penalty=1.3, frequency_penalty=0.4),
+    SamplingParams(max_tokens=7, temperature=1.2, top_k=20, top_p=0.9),
+    SamplingParams(max_tokens=6, temperature=0.5, presence_penalty=0.3, frequency_penalty=0.4),
     SamplingParams(max_tokens=9, ignore_eos=True, stop=("a", "th")),
 )
 # What callers say: prefixes of two speeches that part after 21 tokens, so that words are shared.
@@ -88,7 +88,7 @@ class DenseOracle:
         text = ""
         while reply.finish_reason is None:
             logits = self.logits((*prompt, *reply.tokens))
-            logits = penalize(logits, params, prompt, reply.tokens)
+            logits = penalize(logits, params, reply.tokens)
             token = choose(logits, params, reply.seed, len(reply.tokens))
             text += "".join(piece for piece in reply.accept([token]) if isinstance(piece, str))
         return text

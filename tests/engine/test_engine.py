@@ -1,4 +1,4 @@
-"""Branches from the outside: staging, committing, drafting, sharing, ending."""
+"""Branches from the outside: staging, committing, replying ahead, sharing, ending."""
 
 from collections.abc import Callable
 
@@ -113,7 +113,7 @@ def test_of_several_stagings_before_a_step_the_last_counts(make_engine: MakeEngi
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_a_draft_for_the_same_words_is_adopted_at_once(
+def test_a_reply_made_ahead_for_the_same_words_is_adopted_at_once(
     make_engine: MakeEngine, params: SamplingParams
 ) -> None:
     engine = make_engine()
@@ -122,17 +122,17 @@ def test_a_draft_for_the_same_words_is_adopted_at_once(
     branch.stage(turn.open)
     attempt = branch.begin_preemptive(turn.tail, params)
     events = drain(engine)
-    drafted = "".join(event.text for event in only(events, PreemptiveDelta))
+    ahead = "".join(event.text for event in only(events, PreemptiveDelta))
     assert only(events, PreemptiveDone)[-1].finish_reason == "length"
     branch.commit(turn.closed, params, attempt)
     events = engine.step()
-    assert reply_of(events) == drafted == turn.cold(make_engine, params)
+    assert reply_of(events) == ahead == turn.cold(make_engine, params)
     done = only(events, Done)[-1]
     assert done.usage.adopted_tokens == done.usage.output_tokens == 12
 
 
 @pytest.mark.parametrize("n_steps", [1, 3, 6])
-def test_an_unfinished_draft_is_adopted_and_continued(
+def test_an_unfinished_reply_made_ahead_is_adopted_and_continued(
     make_engine: MakeEngine, n_steps: int
 ) -> None:
     engine = make_engine()
@@ -147,7 +147,7 @@ def test_an_unfinished_draft_is_adopted_and_continued(
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_a_draft_for_other_words_is_verified_not_trusted(
+def test_a_reply_made_ahead_for_other_words_is_verified_not_trusted(
     make_engine: MakeEngine, params: SamplingParams
 ) -> None:
     engine = make_engine()
@@ -166,8 +166,8 @@ def test_a_draft_for_other_words_is_verified_not_trusted(
     assert usage.accepted_tokens < 11
 
 
-def test_a_draft_that_still_stands_costs_one_pass(make_engine: MakeEngine) -> None:
-    """Salvage: prompt recomputed, all drafted tokens verified in the same step."""
+def test_a_reply_made_ahead_that_still_stands_costs_one_pass(make_engine: MakeEngine) -> None:
+    """Salvage: prompt recomputed, all its tokens verified in the same step."""
     engine = make_engine()
     turn = Turn(engine, "good morning")
     branch = engine.branch("b", turn.history)
@@ -175,7 +175,7 @@ def test_a_draft_that_still_stands_costs_one_pass(make_engine: MakeEngine) -> No
     attempt = branch.begin_preemptive(turn.tail, SEEDED)
     drain(engine)
     assert branch.preemptive is not None
-    branch.preemptive.prompt = []  # as if it had been drafted for other words
+    branch.preemptive.prompt = []  # as if it had been made for other words
     branch.commit(turn.closed, SEEDED, attempt)
     events = engine.step()
     assert only(events, Done)[-1].usage.accepted_tokens == 11
@@ -243,11 +243,11 @@ def test_neighbours_do_not_change_a_reply(make_engine: MakeEngine) -> None:
         assert reply_of(mine) == turn.cold(make_engine, SEEDED)
 
 
-def test_a_commit_overtakes_drafts_and_staging(make_engine: MakeEngine) -> None:
+def test_a_commit_overtakes_replies_made_ahead_and_staging(make_engine: MakeEngine) -> None:
     engine = make_engine()
     turn = Turn(engine, "good morning")
     for i in range(3):
-        branch = engine.branch(f"draft{i}", turn.history)
+        branch = engine.branch(f"ahead{i}", turn.history)
         branch.stage(turn.open)
         branch.begin_preemptive(turn.tail, GREEDY)
     for _ in range(3):
@@ -328,7 +328,7 @@ def close_staged(engine: Engine, branch: Branch, turn: Turn) -> None:
     drain(engine)
 
 
-def close_drafting(engine: Engine, branch: Branch, turn: Turn) -> None:
+def close_replying_ahead(engine: Engine, branch: Branch, turn: Turn) -> None:
     close_staged(engine, branch, turn)
     branch.begin_preemptive(turn.tail, GREEDY)
     engine.step()
@@ -345,7 +345,8 @@ def close_cancelled(engine: Engine, branch: Branch, turn: Turn) -> None:
 
 
 @pytest.mark.parametrize(
-    "bring_to_state", [close_new, close_staged, close_drafting, close_replying, close_cancelled]
+    "bring_to_state",
+    [close_new, close_staged, close_replying_ahead, close_replying, close_cancelled],
 )
 def test_close_in_any_state_is_silent_and_leaks_nothing(
     make_engine: MakeEngine, bring_to_state: Callable[[Engine, Branch, Turn], None]
@@ -358,20 +359,6 @@ def test_close_in_any_state_is_silent_and_leaks_nothing(
     assert drain(engine) == []
     engine.check_integrity()
     assert engine.pool.n_free + len(engine.tree) == engine.pool.n_blocks
-
-
-def test_the_deadline_ends_a_reply_with_an_error(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    now = [100.0]
-    engine.clock = lambda: now[0]
-    turn = Turn(engine, "good morning")
-    params = SamplingParams(max_tokens=50, ignore_eos=True, deadline_ms=80)
-    engine.branch("b", turn.history).commit(turn.closed, params)
-    engine.step()
-    now[0] += 0.1
-    done = only(engine.step(), Done)[-1]
-    assert done.finish_reason == "error"
-    assert "within 80 ms" in str(done.error)
 
 
 def test_requests_that_can_never_fit_are_refused_and_hurt_nobody(make_engine: MakeEngine) -> None:

@@ -22,8 +22,8 @@ N_CASES = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "12"))
 SAMPLINGS = (
     {},
     {"temperature": 0.8, "seed": 4},
-    {"temperature": 1.3, "top_k": 30, "top_p": 0.9, "min_p": 0.02, "seed": -3},
-    {"temperature": 0.6, "repetition_penalty": 1.2, "presence_penalty": 0.3},
+    {"temperature": 1.3, "top_k": 30, "top_p": 0.9, "seed": -3},
+    {"temperature": 0.6, "frequency_penalty": 0.4, "presence_penalty": 0.3},
     {"stop": ("e",)},
 )
 MakeReference = Callable[..., Engine]

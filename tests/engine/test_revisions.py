@@ -18,7 +18,7 @@ SYSTEM = [{"role": "system", "content": "You are the front desk of a small hotel
 PARAMS = (
     SamplingParams(max_tokens=5),
     SamplingParams(max_tokens=4, temperature=0.9, top_p=0.9, seed=11, ignore_eos=True),
-    SamplingParams(max_tokens=5, temperature=0.6, repetition_penalty=1.3, ignore_eos=True),
+    SamplingParams(max_tokens=5, temperature=0.6, frequency_penalty=0.4, ignore_eos=True),
 )
 
 

@@ -46,7 +46,6 @@ def test_sampled_frequencies_are_the_softmax() -> None:
         (SamplingParams(temperature=1.0, top_k=2), {0, 1}),
         (SamplingParams(temperature=1.0, top_p=0.6), {0, 1}),
         (SamplingParams(temperature=1.0, top_p=0.4), {0}),
-        (SamplingParams(temperature=1.0, min_p=0.5), {0, 1}),
         (SamplingParams(temperature=1.0, top_k=3, top_p=0.95), {0, 1, 2}),
     ],
 )
@@ -67,15 +66,15 @@ def test_next_to_no_temperature_is_as_greedy(temperature: float) -> None:
 
 def test_penalties_follow_their_definitions() -> None:
     logits = torch.tensor([2.0, -2.0, 1.0, 1.0])
-    params = SamplingParams(repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
-    found = penalize(logits, params, prompt=[0], reply=[1, 1])
-    assert found.tolist() == [1.0, -5.0, 1.0, 1.0]
+    params = SamplingParams(presence_penalty=0.5, frequency_penalty=0.25)
+    found = penalize(logits, params, reply=[1, 1])
+    assert found.tolist() == [2.0, -3.0, 1.0, 1.0]
     assert logits.tolist() == [2.0, -2.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"stop": ("",)}],
+    [{"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"stop": ("",)}],
 )
 def test_parameters_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(wrong))):

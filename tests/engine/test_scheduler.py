@@ -1,13 +1,12 @@
-"""Who is served when: fairness between prompts, budgets for speculation, batch replies last."""
+"""Who is served when: fairness between prompts, replies made ahead, batch replies last."""
 
 from collections.abc import Callable
 
 import pytest
 
-from engine.allowance import Allowances
 from engine.engine import Engine
 from engine.scheduler import SMALLEST_CHUNK, share_out
-from engine.types import Done, Event, PreemptiveDelta, PreemptiveDone, SamplingParams, TextDelta
+from engine.types import Done, Event, PreemptiveDone, SamplingParams, TextDelta
 
 MakeEngine = Callable[..., Engine]
 GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -47,33 +46,7 @@ def test_a_short_turn_does_not_wait_for_a_long_prompt(make_engine: MakeEngine) -
     assert {event.finish_reason for event in drain(engine) if isinstance(event, Done)} == {"length"}
 
 
-def test_a_session_that_only_wastes_stops_speculating() -> None:
-    allowances = Allowances(n_free=10)
-    assert allowances.allows("s")
-    allowances.settle("s", n_used=0, n_wasted=10)
-    assert not allowances.allows("s")
-    assert allowances.allows("another")
-    allowances.settle("s", n_used=1, n_wasted=0)
-    assert allowances.allows("s")
-
-
-def test_the_budget_is_the_sessions_across_its_branches(make_engine: MakeEngine) -> None:
-    engine = make_engine(speculation_waste_tokens=4)
-    for turn in range(3):
-        branch = engine.branch(f"b{turn}", session="caller")
-        branch.stage([5, 6, 7])
-        branch.begin_preemptive([8], GREEDY)
-        events = drain(engine)
-        deltas = [event for event in events if isinstance(event, PreemptiveDelta)]
-        assert bool(deltas) == (turn == 0)
-        assert isinstance(events[-1], PreemptiveDone)
-        branch.commit([9, 10], GREEDY)  # other words: the draft was for nothing
-        drain(engine)
-        branch.close()
-    assert engine.metrics()["discarded_tokens"] >= 4
-
-
-def test_a_draft_over_its_budget_can_still_be_adopted(make_engine: MakeEngine) -> None:
+def test_a_preemptive_reply_at_its_bound_can_still_be_adopted(make_engine: MakeEngine) -> None:
     engine = make_engine(preemptive_tokens=3)
     branch = engine.branch("b")
     branch.stage([5, 6, 7])
@@ -118,16 +91,16 @@ def test_a_batch_reply_gives_its_memory_to_a_caller_and_ends_the_same(
 
 
 @pytest.mark.parametrize(("n_steps", "end"), [(3, "lost"), (20, "length")])
-def test_a_draft_whose_memory_is_taken_for_a_caller_is_still_what_the_reply_begins_with(
+def test_what_was_made_ahead_still_begins_the_reply_though_its_memory_was_taken_for_a_caller(
     make_engine: MakeEngine, n_steps: int, end: str
 ) -> None:
     engine = make_engine(kv_tokens=96)
-    branch = engine.branch("drafter")
+    branch = engine.branch("ahead")
     branch.stage([5] * 20)
     attempt = branch.begin_preemptive([8], GREEDY)
     events = [event for _ in range(n_steps) for event in engine.step()]
     assert branch.preemptive is not None
-    n_drafted = len(branch.preemptive.reply.tokens)
+    n_made = len(branch.preemptive.reply.tokens)
     branch.preemptive.reply.tokens[0] = unlikely = branch.preemptive.reply.tokens[0] ^ 1
     engine.branch("caller").commit([6] * 70, GREEDY)
     events += drain(engine)
@@ -137,13 +110,13 @@ def test_a_draft_whose_memory_is_taken_for_a_caller_is_still_what_the_reply_begi
     branch.commit([5] * 20 + [8], GREEDY, attempt)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     assert branch.sequence.tokens[21] == unlikely
-    assert (done.usage.adopted_tokens, done.usage.output_tokens) == (n_drafted, 6)
+    assert (done.usage.adopted_tokens, done.usage.output_tokens) == (n_made, 6)
     engine.check_integrity()
 
 
-def test_a_draft_keeps_what_the_draft_before_it_said_the_same_way(make_engine: MakeEngine) -> None:
+def test_an_attempt_keeps_what_the_one_before_it_said_the_same_way(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    branch = engine.branch("drafter")
+    branch = engine.branch("ahead")
     branch.stage([5] * 20)
     branch.begin_preemptive([8], GREEDY)
     drain(engine)
@@ -155,32 +128,34 @@ def test_a_draft_keeps_what_the_draft_before_it_said_the_same_way(make_engine: M
         engine.step()
         n_steps += 1
     assert branch.preemptive.reply.tokens == first and n_steps == 1  # verified, not written again
-    assert branch.n_discarded == 1  # the last was not proposed: a pass samples one more itself
+    n_made = engine.metrics()["speculated_tokens"]
+    assert n_made == len(first) + 1  # the last was not proposed: a pass samples one more itself
     branch.commit([5] * 20 + [8], GREEDY, attempt)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     assert (done.usage.adopted_tokens, done.usage.discarded_tokens) == (len(first), 1)
 
 
-def test_what_the_next_draft_verifies_is_no_waste_and_counts_once(make_engine: MakeEngine) -> None:
-    engine = make_engine(speculation_waste_tokens=4)
-    branch = engine.branch("drafter")
+def test_what_the_next_attempt_verifies_is_no_waste_and_counts_1(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    branch = engine.branch("ahead")
     branch.stage([5] * 20)
     for _ in range(4):
         attempt = branch.begin_preemptive([8], GREEDY)
         ended = [event for event in drain(engine) if isinstance(event, PreemptiveDone)]
         assert [(event.finish_reason, event.n_tokens) for event in ended[-1:]] == [("length", 6)]
-    assert branch.n_discarded == 3  # the last of each: a pass samples one more itself
-    assert branch.n_preemptive == engine.metrics()["speculated_tokens"] == 9
+    assert engine.metrics()["speculated_tokens"] == 9  # a pass samples one more itself
     branch.commit([5] * 20 + [8], GREEDY, attempt)
     (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     assert (done.usage.adopted_tokens, done.usage.discarded_tokens) == (6, 3)
     assert engine.metrics()["discarded_tokens"] == 3
 
 
-@pytest.mark.parametrize("end", ["cancel", "close", "no draft named"])
+@pytest.mark.parametrize("end", ["cancel", "close", "no attempt named"])
 def test_what_nobody_verifies_any_more_is_waste(make_engine: MakeEngine, end: str) -> None:
-    engine = make_engine(speculation_waste_tokens=6)
-    branch = engine.branch("drafter", session="caller")
+    engine = make_engine()
+    branch = engine.branch("ahead")
     branch.stage([5] * 20)
     branch.begin_preemptive([8], GREEDY)
     drain(engine)
@@ -194,21 +169,20 @@ def test_what_nobody_verifies_any_more_is_waste(make_engine: MakeEngine, end: st
     done = [event for event in [*engine.outbox, *events] if isinstance(event, Done)]
     assert [event.usage.discarded_tokens for event in done] == ([] if end == "close" else [6])
     assert engine.metrics()["discarded_tokens"] == 6
-    assert not engine.allowances.allows("caller")
 
 
-@pytest.mark.parametrize("drafts_again", [False, True])
-def test_what_a_draft_said_outlives_one_after_it_that_had_no_step(
-    make_engine: MakeEngine, drafts_again: bool
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_what_an_attempt_said_outlives_one_after_it_that_had_no_step(
+    make_engine: MakeEngine, begins_again: bool
 ) -> None:
     engine = make_engine()
-    branch = engine.branch("drafter")
+    branch = engine.branch("ahead")
     branch.stage([5] * 20)
     branch.begin_preemptive([8], GREEDY)
     drain(engine)
     attempt = branch.begin_preemptive([8], GREEDY)
     engine.step(lambda: True)  # given up: somebody commits
-    if drafts_again:
+    if begins_again:
         attempt = branch.begin_preemptive([8], GREEDY)
     branch.commit([5] * 20 + [8], GREEDY, attempt)
     (done,) = [event for event in engine.step() if isinstance(event, Done)]
@@ -219,12 +193,12 @@ def test_what_a_draft_said_outlives_one_after_it_that_had_no_step(
     engine.check_integrity()
 
 
-def test_a_draft_whose_memory_was_taken_is_computed_again_within_the_time_of_a_step(
+def test_a_reply_made_ahead_whose_memory_was_taken_is_computed_again_within_the_time_of_a_step(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine()
     long = SamplingParams(max_tokens=20, ignore_eos=True)
-    branch = engine.branch("drafter")
+    branch = engine.branch("ahead")
     branch.stage([5] * 300)
     attempt = branch.begin_preemptive([8], long)
     assert branch.preemptive is not None
@@ -232,7 +206,7 @@ def test_a_draft_whose_memory_was_taken_is_computed_again_within_the_time_of_a_s
         engine.step()
     engine.branch("caller").commit([6, 7], long)
     engine.step()
-    branch.lose_preemptive()
+    branch.yield_preemptive()
     branch.sequence.release()
     branch.commit([5] * 300 + [8], long, attempt)
     # A row takes a tenth of a step's time: a chunk is the smallest.

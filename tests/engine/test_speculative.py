@@ -20,8 +20,8 @@ MakeEngine = Callable[..., Engine]
 SAMPLINGS = (
     {},
     {"temperature": 0.8, "seed": 4},
-    {"temperature": 1.3, "top_k": 30, "top_p": 0.9, "min_p": 0.02},
-    {"temperature": 0.6, "repetition_penalty": 1.2, "presence_penalty": 0.3},
+    {"temperature": 1.3, "top_k": 30, "top_p": 0.9},
+    {"temperature": 0.6, "frequency_penalty": 0.4, "presence_penalty": 0.3},
     {"stop": ("e",)},
 )
 

@@ -206,10 +206,7 @@ class ChatBranch:
     def _start_branch(self) -> None:
         self._n_branches += 1
         branch_id = f"{self.stream_id}#{self._n_branches}"
-        session = self.stream_id.partition(".")[0]  # all branches of one call
-        self._branch = self._model.branch(
-            branch_id, self._history_tokens, salt=self._tenant, session=session
-        )
+        self._branch = self._model.branch(branch_id, self._history_tokens, salt=self._tenant)
         self._staged = []
         self._attempt = None
 

@@ -40,13 +40,12 @@ def test_gate_adds_all_partial_sums() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def _draws(rows: list[tuple[float, int, float, float]]) -> Draws:
-    temperature, top_k, top_p, min_p = zip(*rows, strict=True)
+def _draws(rows: list[tuple[float, int, float]]) -> Draws:
+    temperature, top_k, top_p = zip(*rows, strict=True)
     return Draws(
         torch.tensor(temperature, dtype=torch.float64, device=DEVICE),
         torch.tensor(top_k, dtype=torch.int32, device=DEVICE),
         torch.tensor(top_p, dtype=torch.float64, device=DEVICE),
-        torch.tensor(min_p, dtype=torch.float64, device=DEVICE),
         torch.randint(-(2**62), 2**62, (len(rows),), device=DEVICE),
         torch.randint(0, 5000, (len(rows),), dtype=torch.int32, device=DEVICE),
     )
@@ -66,21 +65,21 @@ def _check_sampling(logits, draws, mask, monkeypatch) -> None:
 def test_tokens_are_those_of_the_cpu_sampler(spread: float, monkeypatch) -> None:
     torch.manual_seed(1)
     logits = spread * torch.randn(8, 300, device=DEVICE)
-    _check_sampling(logits, _draws([(0.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0)] * 4), None, monkeypatch)
+    _check_sampling(logits, _draws([(0.0, 0, 1.0), (0.7, 0, 1.0)] * 4), None, monkeypatch)
 
 
 def test_masked_tokens_are_never_drawn(monkeypatch) -> None:
     torch.manual_seed(2)
     mask = torch.randint(-(2**31), 2**31, (4, 5), device=DEVICE).int() | 1
     logits = torch.randn(4, 133, device=DEVICE)
-    draws = _draws([(0.0, 0, 1.0, 0.0), (1.5, 0, 1.0, 0.0)] * 2)
+    draws = _draws([(0.0, 0, 1.0), (1.5, 0, 1.0)] * 2)
     _check_sampling(logits, draws, mask, monkeypatch)
 
 
 def test_filters_cut_as_the_cpu_sampler_does(monkeypatch) -> None:
     torch.manual_seed(3)
     logits = torch.randn(3, 140, device=DEVICE).mul_(4).round_()  # many ties, at every edge
-    draws = _draws([(1.0, 5, 0.9, 0.0), (1.3, 0, 0.6, 0.0), (0.9, 0, 1.0, 0.2)])
+    draws = _draws([(1.0, 5, 0.9), (1.3, 0, 0.6), (0.9, 7, 1.0)])
     _check_sampling(logits, draws, None, monkeypatch)
 
 
