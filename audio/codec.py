@@ -1,11 +1,9 @@
-"""What audio looks like on the wire: base64, PCM16 and G.711, to and from int16 samples.
+"""What audio looks like on the wire: PCM16 and G.711, to and from int16 samples.
 
 Decoding is strict: anything that is not exactly the named encoding raises `AudioError`, so that
 noise never reaches a recognizer in the guise of speech.
 """
 
-import base64
-import binascii
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -18,25 +16,6 @@ Encoding: TypeAlias = Literal["pcm16", "pcmu", "pcma"]
 
 _ULAW_BIAS = 132  # G.711 adds 33 to the 14-bit magnitude so that each segment doubles: 33 << 2
 _ULAW_CLIP = 32_635  # 32767 - _ULAW_BIAS: the largest magnitude that still fits segment 7
-
-
-def decode_base64_audio(text: str) -> bytes:
-    """The bytes of strict base64 (standard alphabet, padded, no white space).
-
-    Raises: AudioError.
-    """
-    try:
-        if text.endswith("==="):  # the standard library takes a quartet of padding alone
-            raise binascii.Error("Excess padding")
-        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
-    except (UnicodeEncodeError, binascii.Error) as error:
-        shown = text if len(text) <= 24 else text[:24] + "..."
-        raise AudioError(f"expected base64 audio, found {shown!r} ({error})") from None
-
-
-def encode_base64_audio(data: bytes) -> str:
-    """data as padded base64 of the standard alphabet."""
-    return base64.b64encode(data).decode("ascii")
 
 
 def decode(data: bytes, encoding: Encoding) -> Samples:

@@ -8,7 +8,7 @@ driven by one thread. An unknown stream id raises `audio.errors.UnknownStream`, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from .frames import Samples
 
@@ -98,13 +98,11 @@ class RecognizerOptions:
     """What a recognizer may know of the call.
 
     hotwords: words or phrases to expect. context: system prompt, for its names and menu items.
-    grammar: "digits" while the agent waits for a number, else None.
     """
 
     language: str = "en"
     hotwords: tuple[str, ...] = ()
     context: str = ""
-    grammar: Literal["digits"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

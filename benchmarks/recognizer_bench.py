@@ -4,9 +4,8 @@
                                           [--scores FILE]
 
 Every clip is a call of its own: a fresh stream, nothing known of the speaker, audio streamed in
-20 ms frames. `digits` is the domain model with the digit grammar switched in, as the runtime does
-when the agent has asked for a number. At 10 dB a recorded noise is mixed in, a different one for
-each clip. Slot recall: share of a spoken order's slots whose words were all heard.
+20 ms frames. At 10 dB a recorded noise is mixed in, a different one for each clip. Slot recall:
+share of a spoken order's slots whose words were all heard.
 
 Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: a clean
 voice saying what the model is made for. The model's settings were chosen on these sentences.
@@ -53,7 +52,7 @@ from clients.outputs import check_file, prepare_folder
 SNR_DB = 10.0
 LEAD_S = 0.2  # of silence or noise before and after a clip, as the listener gives
 SEED = 0
-VARIANTS = ("generic", "domain", "digits")
+VARIANTS = ("generic", "domain")
 FLITE_VOICES = ("slt", "rms", "awb", "kal16")
 FLITE_RMS_DBFS = -24.0
 SENTENCES = Path(__file__).parent / "cafe_sentences.txt"
@@ -167,15 +166,13 @@ def measure(
     clips = [clip for clip in clips if not sources or clip.source.split()[0] in sources]
     noises = [read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))]
     for variant in VARIANTS:
-        recognizer = PocketsphinxRecognizer("generic" if variant == "generic" else "domain")
+        recognizer = PocketsphinxRecognizer(variant)
         for index, clip in enumerate(clips):
-            if variant == "digits" and clip.source != "fsdd":
-                continue
             noise = noises[index % len(noises)]
             for condition, samples in conditions(read_clip(clip), noise, index):
                 key = (f"{clip.source}, {condition}", variant, clip.name)
                 if key not in known:
-                    known[key] = score_clip(recognizer, variant, clip, samples)
+                    known[key] = score_clip(recognizer, clip, samples)
                     keep_score(path, key, known[key])
             if sys.stderr.isatty():
                 print(f"\r{variant} {index + 1}/{len(clips)}", end="", file=sys.stderr)
@@ -238,12 +235,9 @@ def conditions(speech: Samples, noise: Samples, index: int) -> Iterator[tuple[st
     yield f"{SNR_DB:.0f} dB", np.clip(padded + gain * repeated, -32768, 32767).astype(np.int16)
 
 
-def score_clip(
-    recognizer: PocketsphinxRecognizer, variant: str, clip: Clip, samples: Samples
-) -> Score:
-    options = RecognizerOptions(grammar="digits" if variant == "digits" else None)
+def score_clip(recognizer: PocketsphinxRecognizer, clip: Clip, samples: Samples) -> Score:
     started = time.process_time()
-    heard = recognize(recognizer, samples, options)
+    heard = recognize(recognizer, samples, RecognizerOptions())
     score = Score(1, audio_s=len(samples) / RECOGNIZER_HZ, cpu_s=time.process_time() - started)
     if clip.slots:
         score.n = len(clip.slots)

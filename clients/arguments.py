@@ -1,7 +1,8 @@
-"""Numbers of a command line: each says what was expected and what was found.
+"""Arguments of a command line: the server that is meant, and numbers.
 
-Made for ``type=`` of argparse, which turns the error into its own message and exit code 2. Imports
-nothing heavy: ``voiceloop --help`` reads it.
+A number says what was expected and what was found; it is made for ``type=`` of argparse, which
+turns the error into its own message and exit code 2. Imports nothing heavy: ``voiceloop --help``
+reads it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+
+DEFAULT_URL = "ws://127.0.0.1:8080/v1/realtime"  # a server of our own, as `serve` opens it
 
 
 def whole_number(at_least: int | None = None, at_most: int | None = None) -> Callable[[str], int]:

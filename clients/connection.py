@@ -29,7 +29,6 @@ from clients.playout import Interrupted
 from clients.recording import Samples
 
 RATE_HZ = 24_000  # the protocol's PCM16 rate, in both directions
-DEFAULT_URL = "ws://127.0.0.1:8080/v1/realtime"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clients.arguments import number, whole_number
+from clients.arguments import DEFAULT_URL, number, whole_number
 from clients.call.result import CallResult
 from clients.call.script import Utterance, load_call, load_utterances
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.command import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, run
-from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection, own_key
+from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ClientError
 from clients.outputs import check_file, writing
 from clients.progress import progress_bar

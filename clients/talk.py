@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from clients.arguments import DEFAULT_URL
 from clients.call.script import ScriptedTurn, utterance_of
 from clients.call.simulated_call import SimulatedCall, session_settings
-from clients.connection import DEFAULT_URL, RATE_HZ, RealtimeConnection
+from clients.connection import RATE_HZ, RealtimeConnection
 from clients.errors import ConnectionFailed, DeviceMissing
 from clients.live_view import LiveView
 from clients.outputs import check_file

@@ -39,14 +39,12 @@ class Word(msgspec.Struct, frozen=True):
 class RecognizerOptions(msgspec.Struct, frozen=True):
     """How one stream recognizes.
 
-    ``context`` is free text whose words are likely (the agent's instructions); ``grammar`` narrows
-    what can be heard (``"digits"`` after the agent asked for digits).
+    ``context`` is free text whose words are likely: the agent's instructions.
     """
 
     language: str = "en"
     hotwords: tuple[str, ...] = ()
     context: str = ""
-    grammar: Literal["digits"] | None = None
 
 
 class Partial(msgspec.Struct, frozen=True, tag="partial"):

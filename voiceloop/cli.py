@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clients.arguments import number, whole_number
+from clients.arguments import DEFAULT_URL, number, whole_number
 from clients.command import EXIT_BAD_INPUT, run
 from clients.errors import ClientError
 from voiceloop import __version__
@@ -26,8 +26,6 @@ from voiceloop.errors import InvalidRequest, VoiceLoopError
 
 if TYPE_CHECKING:
     from voiceloop.config import Config
-
-DEFAULT_URL = "ws://127.0.0.1:8080/v1/realtime"
 
 # The package that a missing module belongs to, and the extra that brings it.
 EXTRAS = {

@@ -100,13 +100,6 @@ class ConfigError(VoiceLoopError):
     code = "invalid_config"
 
 
-class AudioFileError(VoiceLoopError):
-    """An audio file given on the command line cannot be used."""
-
-    type = "invalid_request_error"
-    code = "invalid_audio_file"
-
-
 class MissingExtra(VoiceLoopError):
     """An optional dependency or model is absent; the message names the command that brings it."""
 

@@ -36,12 +36,11 @@ SEARCH: dict[str, float | int] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Paths of an acoustic model, a dictionary and language models."""
+    """Paths of an acoustic model, a dictionary and a language model."""
 
     acoustic: Path
     dictionary: Path
     language: Path
-    digits: Path | None  # the language model while digits are expected
     pronunciations: Path  # a larger dictionary, for words of a session
     has_class_token: bool
 
@@ -73,16 +72,15 @@ def find_model(name: str) -> ModelFiles:
     acoustic, cmudict = wheel / "en-us", wheel / "cmudict-en-us.dict"
     match name:
         case "generic":
-            files = ModelFiles(acoustic, cmudict, wheel / "en-us.lm.bin", None, cmudict, False)
+            files = ModelFiles(acoustic, cmudict, wheel / "en-us.lm.bin", cmudict, False)
         case "domain":
             files = ModelFiles(
-                acoustic, EMBEDDED / "domain.dict", EMBEDDED / "domain.lm.bin",
-                EMBEDDED / "digits.lm.bin", cmudict, True,
-            )  # fmt: skip
+                acoustic, EMBEDDED / "domain.dict", EMBEDDED / "domain.lm.bin", cmudict, True
+            )
         case _:
             raise AudioError(f"expected the model 'domain' or 'generic', found {name!r}")
-    for path in (files.acoustic, files.dictionary, files.language, files.digits):
-        if path is not None and not path.exists():
+    for path in (files.acoustic, files.dictionary, files.language):
+        if not path.exists():
             raise AudioError(f"expected a recognizer model file at {path}, found none")
     return files
 
@@ -97,13 +95,10 @@ class SegmentDecoder:
         import pocketsphinx
 
         self.mean = mean
-        language = files.language
-        if options.grammar == "digits" and files.digits is not None:
-            language = files.digits
         self._decoder: Any = pocketsphinx.Decoder(
             hmm=str(files.acoustic),
             dict=str(files.dictionary),
-            lm=str(language),
+            lm=str(files.language),
             loglevel="FATAL",
             cmn="live",
             **SEARCH,

@@ -1,4 +1,4 @@
-"""The streams of a neural recognizer: what all of them do around the model.
+"""The streams of a recognizer: what all recognizers do around their model.
 
 Owns what was sent and not yet heard: sound and requests in one queue a caller, bounded, in the
 order they were sent. A subclass hears the sound and answers the requests, in `step`.
@@ -15,7 +15,6 @@ import numpy as np
 from ..errors import AudioError, UnknownStream
 from ..frames import RECOGNIZER_HZ, Samples
 from ..stream import Event, RecognizerOptions
-from .speech_level import SpeechLevel
 
 MAX_WAITING = 600 * RECOGNIZER_HZ  # ten minutes: what the gateway lets a client send at once
 
@@ -36,7 +35,6 @@ class QueuedStream(ABC):
     def __init__(self, stream_id: str, options: RecognizerOptions) -> None:
         self.stream_id = stream_id
         self.options = options
-        self.level = SpeechLevel()
         self.n_segment = 0
         self.request: Flush | Finalize | None = None
         self._inbox: deque[Samples | Flush | Finalize | RecognizerOptions] = deque()
@@ -62,7 +60,6 @@ class QueuedStream(ABC):
             head = self._inbox.popleft()
             if isinstance(head, np.ndarray):
                 n_taken = self.hear(head)
-                self.level.feed(head[:n_taken])
                 self._n_waiting -= n_taken
                 if n_taken < len(head):
                     self._inbox.appendleft(head[n_taken:])
@@ -90,7 +87,7 @@ class QueuedRecognizer(ABC, Generic[StreamT]):
     def open(self, stream_id: str, options: RecognizerOptions) -> None:
         """Raises: AudioError if the language is none of the model's, or the id is open."""
         if stream_id in self._streams:
-            raise AudioError(f"expected a new stream id, found {stream_id!r} open already")
+            raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
         self._check(options)
         self._streams[stream_id] = self._new_stream(stream_id, options)
 

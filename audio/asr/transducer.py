@@ -20,6 +20,7 @@ from ..frames import RECOGNIZER_HZ, Samples
 from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
 from .log_mel import LogMel, MelStream
 from .queued_recognizer import Finalize, QueuedRecognizer, QueuedStream
+from .speech_level import SpeechLevel
 from .transducer_model import CLASSES, EmittedToken, TransducerModel, TransducerState
 
 FRAME_MS = 80.0  # of the encoder: 8 feature frames of 10 ms
@@ -57,6 +58,7 @@ class _Stream(QueuedStream):
     def __init__(self, stream_id: str, options: RecognizerOptions, hearing: _Hearing) -> None:
         super().__init__(stream_id, options)
         self.segment_options = options
+        self.level = SpeechLevel()
         self.position = 0
         self.start = 0
         self.hearing = hearing
@@ -68,6 +70,7 @@ class _Stream(QueuedStream):
     def hear(self, samples: Samples) -> int:
         """All of it becomes features."""
         self.position += len(samples)
+        self.level.feed(samples)
         self.hearing.mels.push(samples)
         return len(samples)
 

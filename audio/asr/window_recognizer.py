@@ -26,6 +26,7 @@ from .local_agreement import (
     window_cut,
 )
 from .queued_recognizer import Finalize, Flush, QueuedRecognizer, QueuedStream
+from .speech_level import SpeechLevel
 from .window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest, WindowDecoder
 
 BATCH_WAIT_S = 0.005  # requests of several streams this close share a batch
@@ -85,6 +86,7 @@ class _Stream(QueuedStream):
     def __init__(self, stream_id: str, serial: int, options: RecognizerOptions) -> None:
         super().__init__(stream_id, options)
         self.serial = serial  # a stream id may come again, this does not
+        self.level = SpeechLevel()
         self.segment = _Segment(0, options)
         self.due_since_s: float | None = None
 
@@ -92,6 +94,7 @@ class _Stream(QueuedStream):
         """As much as the window has room for."""
         taken = samples[: max(0, self.segment.n_longest - len(self.segment.window))]
         self.segment.window = np.concatenate((self.segment.window, taken))
+        self.level.feed(taken)
         return len(taken)
 
     def absorb(self) -> None:

@@ -1,9 +1,9 @@
-"""Builds the embedded recognizer's dictionary and language models.
+"""Builds the embedded recognizer's dictionary and language model.
 
     python -m audio.recipes.build_domain_lm --data DIR [--out audio/embedded/recognizer]
 
-Writes domain.dict, domain.lm.bin (orders, bookings, small talk) and digits.lm.bin (while a
-number is expected). Text: user turns of the training splits, and generated phrases.
+Writes domain.dict and domain.lm.bin (orders, bookings, small talk). Text: user turns of the
+training splits, and generated phrases.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import pocketsphinx
 from ..asr.pocketsphinx_decoder import CLASS_TOKEN, EMBEDDED, UNSPOKEN
 from ..normalize import spoken_words
 from ..pronunciation import pronounce
-from .phrases import generate_digits, generate_phrases
+from .phrases import generate_phrases
 from .trigram import TrigramModel, build_trigram, write_arpa
 from .user_turns import SOURCE_WEIGHTS, read_user_turns
 
@@ -29,8 +29,6 @@ N_WORDS = 6_500  # more words cost accuracy and time; what is rarer than this is
 MIN_COUNT = 4
 N_PHRASES = 150_000
 PHRASE_WEIGHT = 1.5  # of a generated sentence, as SOURCE_WEIGHTS are of a turn
-N_DIGIT_STRINGS = 20_000
-THIN_WEIGHT = 0.001  # of other sentences in the digits' model: some 2 % of its words
 HELD_OUT_WORDS = 4  # shorter sentences ("yes please") are nobody's
 SEED = 7
 
@@ -75,21 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sentences: Sentences = [
         sentence for sentence in (*turns, *phrases) if tuple(sentence[0]) not in held_out
     ]
-    digits: Sentences = [(words, 1.0) for words in generate_digits(N_DIGIT_STRINGS, SEED)]
 
     pronunciations = choose_vocabulary(sentences, {w for words, _ in phrases for w in words})
-    vocabulary = frozenset(pronunciations)
-    domain = build_trigram(sentences, vocabulary, min_bigram=0.6, min_trigram=1.2, prune=1.2)
-    # The digits' model is nearly all digit strings, over a thin layer of everything else.
-    thin: Sentences = [(words, THIN_WEIGHT * weight) for words, weight in sentences]
-    digit = build_trigram(
-        digits + thin, vocabulary, min_bigram=0.5, min_trigram=1.0, prune=0.5, floor=0.01
+    domain = build_trigram(
+        sentences, frozenset(pronunciations), min_bigram=0.6, min_trigram=1.2, prune=1.2
     )
 
     options.out.mkdir(parents=True, exist_ok=True)
     write_dictionary(pronunciations, options.out / "domain.dict")
     write_binary(domain, options.out / "domain.lm.bin")
-    write_binary(digit, options.out / "digits.lm.bin")
     report(options.data, options.out, domain)
 
 

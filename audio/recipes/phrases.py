@@ -11,10 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-DIGITS_TEMPLATE = (
-    "[it's | my number is | the number is | sure it's | yes it's | um | okay] {digits}"
-)
-
 
 def generate_phrases(n_sentences: int, seed: int) -> Iterator[list[str]]:
     """Sentences as lists of words, drawn by the templates' weights."""
@@ -23,13 +19,6 @@ def generate_phrases(n_sentences: int, seed: int) -> Iterator[list[str]]:
     weights = [template["weight"] for template in templates]
     for template in generator.choices(templates, weights, k=n_sentences):
         yield _expand(template["text"], generator).split()
-
-
-def generate_digits(n_sentences: int, seed: int) -> Iterator[list[str]]:
-    """Digit strings alone, for the model that is used while a number is expected."""
-    generator = random.Random(seed)
-    for _ in range(n_sentences):
-        yield _expand(DIGITS_TEMPLATE, generator).split()
 
 
 def _expand(template: str, generator: random.Random) -> str:

@@ -17,6 +17,7 @@ Counts: TypeAlias = defaultdict[Gram, float]
 
 START, END = "<s>", "</s>"
 FLOOR = -99.0  # log10 of "never", as ARPA writes it
+UNSEEN = 0.5  # count added to each word, so that one that was never seen stays possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,14 @@ def build_trigram(
     min_bigram: float,
     min_trigram: float,
     prune: float,
-    floor: float = 0.5,
 ) -> TrigramModel:
     """A model of weighted sentences; words outside the vocabulary break the history.
 
     min_bigram, min_trigram: counts below which a gram is dropped. prune: a gram is dropped when
-    its weight times the gain in log probability over backing off is less. floor: count added to
-    each word, so that one that was never seen stays possible.
+    its weight times the gain in log probability over backing off is less.
     """
     counts = _count(sentences, vocabulary)
-    kept: list[dict[Gram, float]] = [_unigrams(counts[0], vocabulary, floor)]
+    kept: list[dict[Gram, float]] = [_unigrams(counts[0], vocabulary)]
     for order, minimum in ((2, min_bigram), (3, min_trigram)):
         kept.append(_interpolate(counts[order - 1], kept[-1], minimum))
     for order in (3, 2):  # a bigram stays while it is the history of a trigram that stays
@@ -106,10 +105,10 @@ def _count(
     return counts
 
 
-def _unigrams(counts: Counts, vocabulary: frozenset[str], floor: float) -> dict[Gram, float]:
+def _unigrams(counts: Counts, vocabulary: frozenset[str]) -> dict[Gram, float]:
     words = sorted(vocabulary | {END})
-    total = sum(counts.values()) + floor * len(words)
-    return {(w,): (counts.get((w,), 0.0) + floor) / total for w in words}
+    total = sum(counts.values()) + UNSEEN * len(words)
+    return {(w,): (counts.get((w,), 0.0) + UNSEEN) / total for w in words}
 
 
 def _interpolate(counts: Counts, lower: dict[Gram, float], minimum: float) -> dict[Gram, float]:

@@ -1,7 +1,7 @@
-"""One reply of a neural voice: text deltas to fragments, samples and word times to events.
+"""One reply of a voice: text deltas to fragments, samples and word times to events.
 
-What every voice here shares and no model knows: the clause chunker, normalization, the house's
-24 kHz, the silence a model starts with, and which characters are spoken when.
+What every voice shares and no model knows: the clause chunker, normalization, the 24 kHz of the
+protocol, the silence a model starts with, and which characters are spoken when.
 """
 
 import re
@@ -17,10 +17,8 @@ from ..errors import AudioError
 from ..frames import VOICE_HZ, Samples, duration_ms, samples_in
 from ..normalize import normalize
 from ..resample import Resampler
-from ..stream import Event, Speech, SpeechEnd, SpokenWord, VoiceOptions
+from ..stream import Event, Speech, SpeechEnd, SpokenWord
 
-MIN_SPEED, MAX_SPEED = 0.5, 2.5
-QUIET = 10 ** (-50 / 20)  # -50 dBFS: what a model says before its first word is below this
 LEAD_MS = 5.0  # kept of the leading silence, so that the onset is not clipped
 LONGEST_LEAD_MS = 400.0  # more silence than this is the model's speech, not its start
 MAX_HELD_CLAUSES = 4_096  # an hour of speech: more is a fault of the sender
@@ -36,12 +34,31 @@ class FragmentWord:
     text_end: int
 
 
-@dataclass(frozen=True, slots=True)
 class Fragment:
-    """What a model is given at a time: normalized text, and the words in it."""
+    """What a model is given at a time: the normalized text of a clause, and the words in it."""
 
-    text: str
-    words: tuple[FragmentWord, ...]
+    def __init__(self, clause: Clause) -> None:
+        self._clause = clause
+        self._normalized = normalize(clause.text)
+        self.text = self._normalized.text.strip()
+        self.words = tuple(
+            FragmentWord(match.group(), self.text_end(match.end()))
+            for match in re.finditer(r"\S+", self.text)
+            if _is_spoken(match.group())
+        )
+
+    def text_end(self, end: int) -> int:
+        """Characters of the fed text that are spoken once text[:end] is."""
+        source = self._clause.text
+        if not _is_spoken(self.text[end:]):  # the last word takes the clause's closing marks along
+            return self._clause.start + len(source.rstrip())
+        n_leading = len(self._normalized.text) - len(self._normalized.text.lstrip())
+        spoken = self._normalized.source_end(n_leading + end)
+        # Marks that hang on the word (a comma, a closing quote) are spoken with it.
+        hangs = spoken > 0 and not source[spoken - 1].isspace()
+        while hangs and spoken < len(source) and _is_mark(source[spoken]):
+            spoken += 1
+        return self._clause.start + spoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +73,20 @@ class WordSpan:
 class Reply:
     """One stream in voice, of a model that gives float32 samples at model_hz.
 
-    Raises: AudioError if the speed is outside MIN_SPEED..MAX_SPEED.
+    quiet: what is below this level (1.0 is full scale) before the first word is silence.
     """
 
-    def __init__(self, stream_id: str, voice: str, options: VoiceOptions, model_hz: int) -> None:
-        if not MIN_SPEED <= options.speed <= MAX_SPEED:
-            raise AudioError(
-                f"expected a speed of {MIN_SPEED} to {MAX_SPEED}, found {options.speed}"
-            )
+    def __init__(
+        self, stream_id: str, voice: str, *, speed: float, model_hz: int, quiet: float
+    ) -> None:
         self.stream_id = stream_id
         self.voice = voice
-        self.speed = options.speed
+        self.speed = speed
         self.finished = False
         self._chunker = Chunker()
         self._clauses: deque[Clause] = deque()
         self._model_hz = model_hz
+        self._quiet = quiet
         self._resampler = Resampler(model_hz, VOICE_HZ)
         self._lead = np.zeros(0, np.float32)  # the silent start, until it ends
         self._has_started = False
@@ -99,9 +115,8 @@ class Reply:
     def next_fragment(self) -> Fragment | None:
         """The next clause that has something to say; what only holds marks is passed over."""
         while self._clauses:
-            clause = self._clauses.popleft()
-            fragment = _fragment(clause)
-            if fragment is not None:
+            fragment = Fragment(self._clauses.popleft())
+            if fragment.words:
                 self._fragment_start_ms = duration_ms(self._n_taken, self._model_hz)
                 return fragment
         return None
@@ -134,7 +149,7 @@ class Reply:
         if self._has_started:
             return waveform
         self._lead = np.concatenate((self._lead, waveform))
-        loud = np.flatnonzero(np.abs(self._lead) > QUIET)
+        loud = np.flatnonzero(np.abs(self._lead) > self._quiet)
         longest = samples_in(LONGEST_LEAD_MS, self._model_hz)
         if len(loud) == 0 and len(self._lead) < longest:
             return self._lead[:0]
@@ -173,19 +188,9 @@ def proportional_spans(words: Sequence[FragmentWord], total_ms: float) -> list[W
     ]
 
 
-def _fragment(clause: Clause) -> Fragment | None:
-    normalized = normalize(clause.text)
-    matches = [m for m in re.finditer(r"\S+", normalized.text) if _is_spoken(m.group())]
-    if not matches:
-        return None
-    words = []
-    for match in matches:
-        spoken = normalized.source_end(match.end())
-        # The last word takes the clause's closing marks with it.
-        end = len(clause.text.rstrip()) if match is matches[-1] else spoken
-        words.append(FragmentWord(match.group(), clause.start + end))
-    return Fragment(normalized.text.strip(), tuple(words))
-
-
 def _is_spoken(text: str) -> bool:
     return any(character.isalnum() for character in text)
+
+
+def _is_mark(character: str) -> bool:
+    return not character.isalnum() and not character.isspace()

@@ -1,6 +1,7 @@
-"""The streams of a neural voice: what all of them do around the model.
+"""The streams of a voice: what all voices do around their model.
 
-Owns the open replies and the names a voice answers to. A subclass gives the samples, in `step`.
+Owns the open replies, and the names and speeds a voice answers to. A subclass gives the samples,
+in `step`.
 """
 
 from abc import ABC, abstractmethod
@@ -22,6 +23,8 @@ class ReplyVoice(ABC):
     """`VoiceModel` over a model that gives float32 samples at model_hz in one of voices."""
 
     rate_hz = VOICE_HZ
+    speeds = (0.5, 2.5)  # the slowest and the fastest
+    quiet = 10 ** (-50 / 20)  # -50 dBFS: what a model gives before its first word is below this
 
     def __init__(self, voices: tuple[str, ...], model_hz: int) -> None:
         self.voices = voices
@@ -32,8 +35,12 @@ class ReplyVoice(ABC):
         """Raises: AudioError on a voice or speed that is not there, or an id in use."""
         if stream_id in self._replies:
             raise AudioError(f"expected a new stream id, found {stream_id!r} in use")
+        voice = self._voice_named(options.voice)
+        slowest, fastest = self.speeds
+        if not slowest <= options.speed <= fastest:
+            raise AudioError(f"expected a speed of {slowest} to {fastest}, found {options.speed}")
         self._replies[stream_id] = Reply(
-            stream_id, self._voice_named(options.voice), options, self._model_hz
+            stream_id, voice, speed=options.speed, model_hz=self._model_hz, quiet=self.quiet
         )
 
     def feed(self, stream_id: str, text: str) -> None:

@@ -7,7 +7,7 @@ small batched greedy decoder for evaluation. Parameter names are those of Huggin
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -48,11 +48,6 @@ SIZES: dict[str, AgentConfig] = {
         hidden_size=64, intermediate_size=48, n_layers=2, n_heads=4, n_kv_heads=2
     ),
 }
-
-
-def config_to_dict(config: AgentConfig) -> dict[str, float | int]:
-    """Return the config as plain numbers, as it is kept in a checkpoint."""
-    return asdict(config)
 
 
 class RMSNorm(nn.Module):
@@ -188,9 +183,6 @@ class AgentModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.model.embed_tokens.weight.to(hidden.dtype))
-
-    def n_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .business import Business
 from .call import Call
 from .lexicon import is_held_out
 from .wording import expand
@@ -324,8 +323,3 @@ def interrupted(call: Call) -> None:
             "",
         )
     )
-
-
-def redirect_scope(place: Business) -> str:
-    """What the agent says it helps with."""
-    return place.scope

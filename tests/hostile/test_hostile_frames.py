@@ -194,6 +194,7 @@ def test_a_session_survives_everything_and_still_works() -> None:
     ('{"type": "input_audio_buffer.append", "audio": "AAA"}',
      "audio: expected base64, found 'AAA'"),
     ('{"type": "input_audio_buffer.append", "audio": "A A="}', "audio: expected base64"),
+    ('{"type": "input_audio_buffer.append", "audio": "AA-_"}', "audio: expected base64"),
     ('{"type": "input_audio_buffer.append", "audio": "AAAA===="}', "audio: expected base64"),
     ('{"type": "input_audio_buffer.append", "audio": "é"}', "audio: expected base64"),
     ('{"type": "input_audio_buffer.append", "audio": "AAAA"}',

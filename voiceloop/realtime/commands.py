@@ -61,7 +61,6 @@ class TruncateItem:
     """
 
     item_id: str
-    content_index: int
     audio_end_ms: int
 
 

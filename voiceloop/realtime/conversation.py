@@ -224,21 +224,17 @@ class Conversation:
 
     # --- the language model's view ---
 
-    def messages(
-        self, instructions: str = "", *, before: str | None = None
-    ) -> tuple[ChatMessage, ...]:
+    def messages(self, instructions: str = "") -> tuple[ChatMessage, ...]:
         """The conversation for the language model, instructions first.
 
         Items in progress, replies of which nothing was heard, broken tool calls and user audio
-        without words are left out, and so is what fell out of the window. ``before`` stops in
-        front of that item (the open user turn).
+        without words are left out, and so is what fell out of the window.
         """
         self._slide_window(instructions)
         start = self._find(self._oldest_shown) if self._oldest_shown is not None else None
-        end = None if before is None else self._find(before)
         messages = [ChatMessage(role="system", content=instructions)] if instructions else []
         goes_on = False  # the last message is the caller's, spoken, and nobody has answered it
-        for item in self._items[start:end]:
+        for item in self._items[start:]:
             text, n_before = self._text(item), len(messages)
             if goes_on and _is_spoken(item) and text:
                 messages[-1] = replace(messages[-1], content=f"{messages[-1].content} {text}")

@@ -202,7 +202,7 @@ class Protocol:
         end_ms = max(0, min(event.audio_end_ms, sent_ms))
         self.conversation.cut(event.item_id, end_ms)
         self.send(events.ItemTruncated(item_id=event.item_id, content_index=0, audio_end_ms=end_ms))
-        return [TruncateItem(event.item_id, 0, end_ms)]
+        return [TruncateItem(event.item_id, end_ms)]
 
     def _create_response(self, raw: Json | None) -> list[Command]:
         if self.settings.type == "transcription":

@@ -128,12 +128,7 @@ def _word(word: audio_stream.Word, segment_start_ms: float) -> Word:
 
 
 def _options(options: RecognizerOptions) -> audio_stream.RecognizerOptions:
-    return audio_stream.RecognizerOptions(
-        language=options.language,
-        hotwords=options.hotwords,
-        context=options.context,
-        grammar=options.grammar,
-    )
+    return audio_stream.RecognizerOptions(options.language, options.hotwords, options.context)
 
 
 def load(model: str = "pocketsphinx", source: str | None = None, **options: Any) -> RecognizerRole:

@@ -90,13 +90,6 @@ def test_words_and_calls_of_one_turn_are_one_message() -> None:
     assert messages[0].content == TEXT and len(messages[0].tool_calls) == 2
 
 
-def test_the_history_before_an_item_ends_in_front_of_it() -> None:
-    conversation = said(*WORDS)
-    part = Part(type="input_text", text="hi")
-    conversation.insert(Message(id="u", role="user", content=(part,)))
-    assert [m.role for m in conversation.messages(before="u")] == ["assistant"]
-
-
 def test_ids_are_unique_and_places_known() -> None:
     conversation = said(*WORDS)
     with pytest.raises(InvalidRequest):

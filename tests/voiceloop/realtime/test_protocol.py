@@ -373,7 +373,7 @@ def test_truncate_is_clamped_acknowledged_and_keeps_what_was_heard(
     commands = wire.say(
         "conversation.item.truncate", item_id=item_id, content_index=0, audio_end_ms=asked_ms
     )
-    assert commands == [TruncateItem(item_id, 0, kept_ms)]
+    assert commands == [TruncateItem(item_id, kept_ms)]
     (event,) = wire.sent()
     assert event["type"] == "conversation.item.truncated" and event["audio_end_ms"] == kept_ms
     said = [m.content for m in wire.protocol.conversation.messages() if m.role == "assistant"]

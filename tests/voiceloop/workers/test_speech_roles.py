@@ -104,14 +104,14 @@ def voice(model: RecordingModel) -> VoiceRole:
 def test_recognizer_messages_become_calls(
     model: RecordingModel, recognizer: RecognizerRole
 ) -> None:
-    options = RecognizerOptions(hotwords=("Zoe",), grammar="digits")
+    options = RecognizerOptions(hotwords=("Zoe",), context="a pizzeria")
     recognizer.receive(OpenRecognizer("s", RecognizerOptions()))
     recognizer.receive(FeedAudio("s", SECOND))
     recognizer.receive(SetOptions("s", options))
     recognizer.receive(Flush("s"))
     recognizer.receive(Finalize("s"))
     recognizer.close("s")
-    theirs = audio_stream.RecognizerOptions(hotwords=("Zoe",), grammar="digits")
+    theirs = audio_stream.RecognizerOptions(hotwords=("Zoe",), context="a pizzeria")
     assert model.calls == [
         ("open", "s", audio_stream.RecognizerOptions()),
         ("feed", 16_000),
