@@ -17,9 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "README.md", "NOTICE.md", "CHANGELOG.md", "voiceloop/PROTOCOL.md", "voiceloop/MODELS.md",
     "voiceloop/CONFIG.md", "engine/embedded/README.md", "audio/embedded/recognizer/CARD.md",
+    "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+MOST_README_BYTES = 9000
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
+SECTION_LINK = re.compile(r"\]\(#([\w-]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
 # Not `/v1/audio/speech`, nor the media types `audio/pcm` and its like.
 ROOM_PATH = re.compile(rf"(?<![\w/])(?!audio/pcm)(?:{'|'.join(ROOMS)})/[\w./*-]+")
@@ -53,6 +57,18 @@ def flags_by_command() -> dict[str, set[str]]:
 def test_links_lead_somewhere(page: str) -> None:
     for target in LINK.findall(text_of(page)):
         assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_within_a_page_lead_to_a_heading(page: str) -> None:
+    text = text_of(page)
+    headings = {anchor(heading) for heading in HEADING.findall(text)}
+    assert set(SECTION_LINK.findall(text)) <= headings
+
+
+def anchor(heading: str) -> str:
+    """What a link within a page calls this heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -104,6 +120,56 @@ def test_the_events_of_a_round_trip_are_those_of_the_wire() -> None:
     events = re.findall(r"^[<>] ([\w.]+)", text_of("voiceloop/PROTOCOL.md"), re.MULTILINE)
     assert {"session.update", "response.function_call_arguments.done"} <= set(events)
     assert not [event for event in events if f'"{event}"' not in source]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text_of("README.md").encode()) <= MOST_README_BYTES
+
+
+def test_the_changelog_is_short() -> None:
+    assert len(text_of("CHANGELOG.md").splitlines()) <= 25
+
+
+def test_the_contributors_map_names_every_folder() -> None:
+    [tree] = re.findall(r"## The map\n.*?```\n(.*?)```", text_of("CONTRIBUTING.md"), re.DOTALL)
+    named, parents = set(), [""]
+    for indent, name in re.findall(r"^((?:  )*)([\w.]+)/ ", tree, re.MULTILINE):
+        depth = len(indent) // 2
+        parents[depth + 1 :] = [f"{parents[depth]}{name}/"]
+        named.add(parents[depth + 1])
+    assert {f"{room}/" for room in ROOMS} <= named
+    assert not [name for name in named if not (ROOT / name).is_dir()], "folders that are not there"
+    wings = {f"voiceloop/{path.name}/" for path in (ROOT / "voiceloop").iterdir() if is_wing(path)}
+    assert wings <= named, wings - named
+
+
+def is_wing(path: Path) -> bool:
+    return path.is_dir() and path.name != "__pycache__"
+
+
+def test_the_glossary_is_short_and_its_words_are_in_the_code() -> None:
+    text = text_of("CONTRIBUTING.md")
+    [table] = re.findall(r"## The glossary\n.*?\n\|---.*?\n(.*?)\n\n", text, re.DOTALL)
+    rows = re.findall(r"^\| (.+?) \|", table, re.MULTILINE)
+    assert 10 <= len(rows) <= 20
+    files = (path for room in ROOMS[:4] for path in (ROOT / room).rglob("*.py"))
+    source = "\n".join(path.read_text(encoding="utf-8").lower() for path in files)
+    for word in ", ".join(rows).split(", "):
+        assert re.search(r"\b" + re.sub(r"[ -]", "[ _-]?", word), source), word
+
+
+def test_the_places_that_contributors_are_sent_to_are_there() -> None:
+    places = re.findall(r"`(\w+(?:/\w+)+\.\w+|\w+/)`", text_of("CONTRIBUTING.md"))
+    assert len(places) > 20
+    for place in places:
+        assert (ROOT / place).exists() or (ROOT / "voiceloop" / place).exists(), place
+
+
+def test_every_entry_of_the_log_stands_in_its_index() -> None:
+    index, *entries = re.split(r"^## ", text_of("benchmarks/LOG.md"), flags=re.MULTILINE)
+    titles = [entry.splitlines()[0] for entry in entries]
+    rows = re.findall(r"^\| ([\d-]{10}) \| \[(.+?)\]\(#", index, re.MULTILINE)
+    assert [f"{date}: {title}" for date, title in rows] == titles
 
 
 def test_the_pages_name_what_these_tests_look_for() -> None:
