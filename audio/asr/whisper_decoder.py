@@ -30,6 +30,8 @@ MARGIN_FRAMES = 200
 NO_SPEECH_PROBABILITY, UNLIKELY_LOG_PROBABILITY = 0.6, -1.0
 MULTILINGUAL_END_OF_TEXT = 50257  # English-only checkpoints have it one lower
 N_TIMESTAMPS = 1501  # 0.00 to 30.00 s; a converted tokenizer may lack their names
+# Written without spaces: here the library cuts words at every character instead.
+UNSPACED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 PUNCTUATION = frozenset(".,?!…:;-–—\"'”’)]}。，？！、：；")
 
 
@@ -78,19 +80,25 @@ class WhisperText:
         return tuple(self._tokenizers[self.languages[0]].encode(text))
 
     def words(self, tokens: Sequence[int], language: str) -> tuple[HypothesisWord, ...]:
-        """tokens as words; a mark stands with the word before it, and alone it is no word."""
+        """tokens as words; a mark stands with the word before it, and alone it is no word.
+
+        Where words are written apart, so does all that no space stands before: ".50" after "$4".
+        """
         text_tokens = [token for token in tokens if token < self.end_of_text]
         if not text_tokens:
             return ()
         texts, groups = self._tokenizers[language].split_to_word_tokens(text_tokens)
         words: list[HypothesisWord] = []
+        stands_apart = True
         for text, group in zip(texts, groups, strict=True):
             bare = text.strip()
-            if words and (not bare or set(bare) <= PUNCTUATION):
+            stands_apart |= language in UNSPACED_LANGUAGES or text[:1].isspace()
+            if words and (not stands_apart or not bare or set(bare) <= PUNCTUATION):
                 last = words[-1]
                 words[-1] = HypothesisWord(last.text + bare, (*last.tokens, *group))
             elif bare and not set(bare) <= PUNCTUATION:
                 words.append(HypothesisWord(bare, tuple(group)))
+            stands_apart = text[-1:].isspace()
         return tuple(words)
 
 

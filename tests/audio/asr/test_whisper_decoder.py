@@ -297,3 +297,21 @@ def test_level_of_noise_is_float_safe(noisy_speech):
     assert not level.is_quiet_since(8_000)
     level.feed(noisy_speech(0.1))
     assert not level.is_quiet_since(16_000)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "that is $4.50 please",
+        "at 7:30 or 10.15 p.m. today",
+        "I don't know, it's the barista's",
+        "10% of 1,250.75 is too much!",
+        "a well-known (small) place",
+        "€3,20 and £2.10",
+    ],
+)
+def test_what_no_space_stands_before_belongs_to_the_word_before(tiny_whisper_dir, written):
+    text = WhisperText(tiny_whisper_dir)
+    words = text.words(text.encode(" " + written), "en")
+    assert [word.text for word in words] == written.split()
+    assert [t for word in words for t in word.tokens][-1] == text.encode(written[-1])[0]
