@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from voiceloop.call import actions as do
+from voiceloop.call.events import CallEvent, ReplyEnded, SegmentCommitted
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.replies import Replies
-from voiceloop.call.turn_taking import CallEvent, CallStatus, ReplyEnded, SegmentCommitted
+from voiceloop.call.status import CallStatus
 from voiceloop.listening.events import UserTurn
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.protocol import Protocol

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from voiceloop.call import actions as do
-from voiceloop.call.turn_taking import ReplyStatus
+from voiceloop.call.status import ReplyStatus
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn

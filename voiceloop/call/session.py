@@ -21,17 +21,11 @@ from audio.vad import Vad
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, RecognizerOptions
 from voiceloop.call.connection import Disconnected, Transport
+from voiceloop.call.events import CallEnding, CallerIdle, CallEvent, GreetingDue, ReplyEnded
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
-from voiceloop.call.turn_taking import (
-    CallEnding,
-    CallerIdle,
-    CallEvent,
-    GreetingDue,
-    ReplyEnded,
-    TurnTaking,
-)
+from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config
 from voiceloop.errors import SessionExpired, VoiceLoopError
 from voiceloop.listening.item_audio import ItemAudio

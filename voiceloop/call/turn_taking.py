@@ -13,166 +13,29 @@ kept for ever: each is left by speech, by silence, or by time. `transition_table
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
-
-import msgspec
 
 from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
-from voiceloop.call.barge_in import BargeInJudge
+from voiceloop.call import events as told
+from voiceloop.call.barge_in import BargeInJudge, Verdict
+from voiceloop.call.status import HAS_FLOOR, Agent, Caller, CallStatus, PendingTranscript
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.response import ResponseHandle
-from voiceloop.realtime.settings import ServerVad, SessionSettings
-
-# A "yeah" this close to the end answers the agent's question: one clause, or the time that people
-# let pass between turns and the word itself.
-REPLY_ENDS_SOON_MS = 600.0
-# From the release of a reply to the caller's next sound: the caller had not finished. People who
-# were interrupted mid-sentence go on within this; who comes later has heard an answer begin.
-RETRACT_S = 0.3
-
-
-class Caller(Enum):
-    """What the caller does, as far as the call knows."""
-
-    SILENT = "silent"
-    OVERLAPPING = "overlapping"  # sounds over the agent, and is judged: the wire knows nothing yet
-    SPEAKING = "speaking"  # has the floor, and the wire knows
-    PAUSED = "paused"  # has the floor, and is quiet at the moment
-    TRANSCRIBING = "transcribing"  # has finished; the words are still to come
-
-
-class Agent(Enum):
-    """What the agent does in the conversation (replies out of band are nobody's turn)."""
-
-    IDLE = "idle"
-    PREPARING = "preparing"  # a reply is on its way, and nothing of it can be heard
-    REPLYING = "replying"  # can be heard
-    PAUSED = "paused"  # went silent at a sound that is being judged
-    INTERRUPTED = "interrupted"  # its response has ended; it resumes after a false interruption
-
-
-HAS_FLOOR = (Caller.SPEAKING, Caller.PAUSED)
-
-
-# --- events beside what was heard (`listening.events`) and asked (`realtime.commands`) ------------
-
-
-class SegmentCommitted(msgspec.Struct, frozen=True):
-    """`CommitSegment` is done: the words of this segment are still to come."""
-
-    segment: int
-
-
-class ReplyEnded(msgspec.Struct, frozen=True):
-    """A reply is over: said, failed, cancelled."""
-
-
-class GreetingDue(msgspec.Struct, frozen=True):
-    """The client has not begun: the agent speaks first, in these words."""
-
-    text: str
-
-
-class CallerIdle(msgspec.Struct, frozen=True):
-    """Nobody has spoken since this point of the audio clock, for as long as the settings allow."""
-
-    since_ms: float
-
-
-class CallEnding(msgspec.Struct, frozen=True):
-    """The session is over: no reply begins any more."""
-
-
-CallEvent = (
-    heard.ListenEvent
-    | asked.Command
-    | SegmentCommitted
-    | ReplyEnded
-    | GreetingDue
-    | CallerIdle
-    | CallEnding
-)
-
-
-# --- what the rest of the call looks like ---
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyStatus:
-    """The agent's reply in the conversation at one moment.
-
-    is_open: its response has not ended on the wire. is_spoken: it has sound. heard_ms: of the whole
-    reply; item_heard_ms: of its present item. remaining_ms: to be heard still, None while more may
-    come. said_lately: the text whose echo may be heard now. answers: the caller's turn it is for.
-    released_s: when its first sound was let go.
-    """
-
-    response_id: str
-    is_open: bool = True
-    is_audible: bool = False
-    is_spoken: bool = True
-    heard_ms: float = 0.0
-    item_heard_ms: float = 0.0
-    remaining_ms: float | None = None
-    said_lately: str = ""
-    answers: UserTurn | None = None
-    released_s: float | None = None
-
-    @property
-    def ends_soon(self) -> bool:
-        return self.remaining_ms is not None and self.remaining_ms < REPLY_ENDS_SOON_MS
-
-    def is_fresh(self, onset_s: float) -> bool:
-        """Whether the caller went on with the turn it answers, from `onset_s`, at once."""
-        age_s = onset_s - self.released_s if self.released_s is not None else 0.0
-        return self.answers is not None and age_s <= RETRACT_S
-
-
-@dataclass(frozen=True, slots=True)
-class CallStatus:
-    """What turn-taking does not own, at the moment of an event.
-
-    reply: in the conversation, if there is one. interrupted_id: the response of a reply that may
-    resume. is_answering: a response of the conversation is open on the wire.
-    """
-
-    settings: SessionSettings
-    reply: ReplyStatus | None = None
-    interrupted_id: str | None = None
-    is_answering: bool = False
-
-    @property
-    def allows_interruption(self) -> bool:
-        detection = self.settings.turn_detection
-        return detection is not None and detection.interrupt_response
-
-    @property
-    def creates_responses(self) -> bool:
-        detection = self.settings.turn_detection
-        return detection is not None and detection.create_response
-
-    @property
-    def agent_has_floor(self) -> bool:
-        """The agent speaks or is about to, and the caller may take that from it."""
-        reply = self.reply
-        return (
-            reply is not None and self.allows_interruption and (reply.is_open or reply.is_audible)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PendingTranscript:
-    """A turn whose words are to come; has_item: it stands in the conversation already."""
-
-    has_item: bool
-    is_to_be_answered: bool
-
+from voiceloop.realtime.settings import ServerVad
 
 Actions = Iterator[do.Action]
+
+# What each verdict does to the agent's playout. A pause ducks first: its fade is then as quick as
+# that of an agent that was ducked before. A "stop" is `_caller_begins`'s to do.
+PLAYOUT_FOR: dict[Verdict, tuple[do.Action, ...]] = {
+    "duck": (do.Duck(),),
+    "hold": (do.Duck(), do.Pause()),
+    "resume": (do.Resume(),),
+    "go_on": (do.Resume(),),
+    "stop": (),
+}
 
 
 class TurnTaking:
@@ -202,11 +65,11 @@ class TurnTaking:
         is_quiet = status.reply is None and status.interrupted_id is None
         return is_quiet and self.caller not in HAS_FLOOR and self._owed is None
 
-    def on(self, event: CallEvent, status: CallStatus) -> list[do.Action]:
+    def on(self, event: told.CallEvent, status: CallStatus) -> list[do.Action]:
         """What to do about this event. Never raises; an event that is out of date asks nothing."""
         return list(self._answer(event, status))
 
-    def _answer(self, event: CallEvent, status: CallStatus) -> Actions:
+    def _answer(self, event: told.CallEvent, status: CallStatus) -> Actions:
         match event:
             case heard.SoundHeard(lasting_ms=lasting_ms):
                 yield from self._suspect(lasting_ms, status)
@@ -229,20 +92,20 @@ class TurnTaking:
                 yield from self._take_words(turn, status)
             case heard.TranscriptionFailed(turn=turn):
                 yield from self._do_without_words(event, turn, status)
-            case SegmentCommitted(segment=segment):
+            case told.SegmentCommitted(segment=segment):
                 self._pending[segment] = PendingTranscript(True, is_to_be_answered=False)
                 self._caller_stops()
-            case ReplyEnded():
+            case told.ReplyEnded():
                 yield from self._settle(status)
-            case GreetingDue(text=text):
+            case told.GreetingDue(text=text):
                 is_free = status.reply is None and not status.is_answering
                 if is_free and self.caller not in HAS_FLOOR:
                     yield from self._begin(do.SpeakFirst(text))
-            case CallerIdle(since_ms=since_ms):
+            case told.CallerIdle(since_ms=since_ms):
                 is_quiet = self.caller in (Caller.SILENT, Caller.TRANSCRIBING)
                 if is_quiet and not self._is_over and not status.is_answering:
                     yield from self._begin(do.PromptIdleCaller(since_ms))
-            case CallEnding():
+            case told.CallEnding():
                 self._is_over = True
                 yield do.WatchIdleness(is_idle=False)
             case _:
@@ -257,14 +120,8 @@ class TurnTaking:
         """
         if not status.agent_has_floor or not self._judge.options.enabled:
             return
-        match self._judge.suspect(lasting_ms):
-            case "hold":
-                yield do.Duck()  # so that the fade is as quick as from a ducked agent
-                yield do.Pause()
-            case "duck":
-                yield do.Duck()
-            case _:
-                yield do.ReduceLead()
+        verdict = self._judge.suspect(lasting_ms)
+        yield from (do.ReduceLead(),) if verdict is None else PLAYOUT_FOR[verdict]
 
     def _observe(self, activity: Activity, status: CallStatus) -> Actions:
         """The open segment goes on: a turn of the caller, or a sound over the agent."""
@@ -292,14 +149,9 @@ class TurnTaking:
         )
         if verdict is not None:
             yield do.CountBargeIn(verdict, activity.onset_arrival_s)
+            yield from PLAYOUT_FOR[verdict]
         elif judge.state == "idle" and (activity.silence_ms or judge.hears_itself):
             yield do.Resume()  # nothing will come of it that is worth a short lead
-        if verdict in ("duck", "hold"):
-            yield do.Duck()
-        if verdict == "hold":
-            yield do.Pause()
-        if verdict in ("resume", "go_on"):
-            yield do.Resume()
         had_not_finished = reply.is_fresh(activity.onset_arrival_s)
         if had_not_finished and judge.is_held_by_voice(activity.speech_ms):
             yield from self._caller_begins(activity, status, interrupts=True, retracts=True)
@@ -491,7 +343,7 @@ class TurnTaking:
 
     # --- the client's commands ---
 
-    def _obey(self, command: CallEvent, status: CallStatus) -> Actions:
+    def _obey(self, command: told.CallEvent, status: CallStatus) -> Actions:
         match command:
             case asked.CommitAudio(item_id=item_id):  # the client will ask for the answer itself
                 yield do.DropInterrupted()

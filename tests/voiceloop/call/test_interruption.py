@@ -15,7 +15,9 @@ from tests.callers import RATE_HZ, Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, quiet, tone
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.call import actions as do
-from voiceloop.call.turn_taking import CallEvent, CallStatus, ReplyStatus, TurnTaking
+from voiceloop.call.events import CallEvent
+from voiceloop.call.status import CallStatus, ReplyStatus
+from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.listening.events import (
     Activity,
     SoundHeard,

@@ -1,0 +1,197 @@
+"""Every (caller, agent, event) of turn-taking, and what is done about it.
+
+``python -m tests.voiceloop.call.transitions`` prints the table of CONTRIBUTING.md, ``--write`` puts
+it there, and a test holds it to the code. Each state is reached as a call reaches it, by events;
+each event is tried in every form that its guards tell apart.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from voiceloop.agent import BargeIn
+from voiceloop.call import actions as do
+from voiceloop.call import events as told
+from voiceloop.call.status import Agent, Caller, CallStatus, ReplyStatus
+from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.errors import BackendError
+from voiceloop.listening import events as heard
+from voiceloop.listening.events import Activity, UserTurn
+from voiceloop.realtime import commands as asked
+from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.settings import SemanticVad, SessionSettings
+from voiceloop.telemetry import TurnTimeline
+
+PAGE = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"
+BEGIN, END = "<!-- states:begin -->", "<!-- states:end -->"
+
+SETTINGS = SessionSettings(turn_detection=SemanticVad())
+MANUAL = SessionSettings(turn_detection=None)
+TURN = UserTurn(0, ("two", "lattes"), 0.0, 800.0, TurnTimeline("turn"))
+REPLY = ReplyStatus("resp", is_audible=True, heard_ms=900.0, item_heard_ms=900.0, released_s=-9.0)
+STATUS_OF = {
+    Agent.IDLE: CallStatus(SETTINGS),
+    Agent.PREPARING: CallStatus(
+        SETTINGS, ReplyStatus("resp", answers=TURN, released_s=0.0), is_answering=True
+    ),
+    Agent.REPLYING: CallStatus(SETTINGS, REPLY, is_answering=True),
+    Agent.PAUSED: CallStatus(SETTINGS, REPLY, is_answering=True),
+    Agent.INTERRUPTED: CallStatus(SETTINGS, interrupted_id="resp"),
+}
+# A sound that is judged needs a reply to be over; whose has ended or is interrupted has the floor.
+IMPOSSIBLE = {
+    (Caller.OVERLAPPING, Agent.IDLE),
+    (Caller.OVERLAPPING, Agent.INTERRUPTED),
+    *((caller, Agent.PAUSED) for caller in Caller if caller is not Caller.OVERLAPPING),
+}
+STATES = [state for state in product(Caller, Agent) if state not in IMPOSSIBLE]
+
+
+def activity(speech_ms: float, silence_ms: float = 0.0, voice: float = 1.0) -> Activity:
+    return Activity(0.0, speech_ms, silence_ms, 100.0, voice)
+
+
+def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
+    """By the event's name: each form that a guard tells apart, with what is special about it."""
+    response = Protocol(SETTINGS).open_response()
+    return {
+        "SoundHeard": [("", heard.SoundHeard(32.0))],
+        "SoundLost": [("", heard.SoundLost())],
+        "SpeechStarted": [("", heard.SpeechStarted(activity(64.0)))],
+        "SpeechWindow": [
+            ("speech", heard.SpeechWindow(activity(96.0))),
+            ("long speech", heard.SpeechWindow(activity(1200.0))),
+            ("silence", heard.SpeechWindow(activity(96.0, 300.0))),
+        ],
+        "WordsHeard": [
+            ("unstable", heard.WordsHeard((), ("stop",), is_full=False)),
+            ("stable", heard.WordsHeard(("mhm",), (), is_full=False)),
+        ],
+        "PauseWeighed": [("", heard.PauseWeighed(TURN.words, 0.9, 30.0, 200.0))],
+        "EndOfTurn": [
+            ("with words", heard.EndOfTurn(0, 800.0, ("stop",))),
+            ("without", heard.EndOfTurn(0, 800.0, ())),
+        ],
+        "TurnTranscribed": [
+            ("with words", heard.TurnTranscribed(TURN)),
+            ("without", heard.TurnTranscribed(replace(TURN, words=()))),
+        ],
+        "TranscriptionFailed": [("", heard.TranscriptionFailed(TURN, BackendError("gone")))],
+        "SegmentCommitted": [("", told.SegmentCommitted(7))],
+        "ReplyEnded": [("", told.ReplyEnded())],
+        "GreetingDue": [("", told.GreetingDue("Hello."))],
+        "CallerIdle": [("", told.CallerIdle(0.0))],
+        "CommitAudio": [("", asked.CommitAudio("item"))],
+        "ClearAudio": [("", asked.ClearAudio())],
+        "CreateResponse": [("", asked.CreateResponse(response))],
+        "CancelResponse": [
+            ("of the reply", asked.CancelResponse("resp")),
+            ("of none", asked.CancelResponse(None)),
+        ],
+        "TruncateItem": [("", asked.TruncateItem("item", 500))],
+        "SettingsChanged": [("no turn detection", asked.SettingsChanged(SETTINGS, MANUAL))],
+        "CallEnding": [("", told.CallEnding())],
+    }
+
+
+def in_state(caller: Caller, agent: Agent) -> tuple[TurnTaking, CallStatus]:
+    """Turn-taking that events have brought there, and what the rest of the call looks like."""
+    turn_taking, status = TurnTaking(BargeIn()), STATUS_OF[agent]
+    alone = replace(status, reply=None, is_answering=False)
+    match caller:
+        case Caller.OVERLAPPING:
+            speech_ms = 200.0 if agent is Agent.PAUSED else 64.0
+            # A reply that is not to be taken back: the caller came to it late.
+            turn_taking.on(heard.SpeechStarted(replace(activity(64.0))), status)
+            if agent is Agent.PAUSED:
+                turn_taking.on(heard.SpeechWindow(activity(speech_ms)), status)
+        case Caller.SPEAKING | Caller.PAUSED:
+            turn_taking.on(heard.SpeechStarted(activity(64.0)), alone)
+            if caller is Caller.PAUSED:
+                turn_taking.on(heard.SpeechWindow(activity(400.0, 64.0)), alone)
+        case Caller.TRANSCRIBING:
+            turn_taking.on(heard.SpeechStarted(activity(64.0)), alone)
+            turn_taking.on(heard.EndOfTurn(0, 800.0, ("two",)), alone)
+    return turn_taking, status
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    caller: Caller
+    agent: Agent
+    event: str
+    form: str
+    actions: tuple[str, ...]
+    becomes: Caller
+
+    @property
+    def shown(self) -> str:
+        """Its cell of the table, without the event's name."""
+        done = ", ".join(self.actions) or "-"
+        moved = f" -> **{self.becomes.value}**" if self.becomes is not self.caller else ""
+        return f"{self.form + ': ' if self.form else ''}{done}{moved}"
+
+
+def transitions() -> Iterator[Transition]:
+    """All of them. Raises nothing: an event that is out of place asks nothing."""
+    for (caller, agent), (name, forms) in product(STATES, events().items()):
+        for form, event in forms:
+            turn_taking, status = in_state(caller, agent)
+            assert (turn_taking.caller, turn_taking.agent(status)) == (caller, agent)
+            if isinstance(event, asked.SettingsChanged):
+                status = replace(status, settings=MANUAL)
+            done = turn_taking.on(event, status)
+            yield Transition(
+                caller, agent, name, form, tuple(map(name_of, done)), turn_taking.caller
+            )
+
+
+def name_of(action: do.Action) -> str:
+    match action:
+        case do.CountBargeIn(verdict=verdict):
+            return f"count {verdict}"
+        case do.InterruptReply(may_resume=True):
+            return "InterruptReply, may resume"
+        case do.WatchIdleness(is_idle=is_idle):
+            return "idle" if is_idle else "not idle"
+    return type(action).__name__
+
+
+def table() -> str:
+    """Markdown: a row an event, and where the agent's state changes the answer, a row each."""
+    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for one in transitions():
+        cells = rows.setdefault((one.event, one.shown), {})
+        cells.setdefault(one.caller.value, []).append(one.agent.value)
+    lines = [
+        "| event | caller (agent) | done, in order -> what the caller does then |",
+        "|---|---|---|",
+    ]
+    n_agents = {c.value: sum(state[0] is c for state in STATES) for c in Caller}
+    order = list(events())
+    for (event, shown), cells in sorted(rows.items(), key=lambda row: order.index(row[0][0])):
+        whose = "; ".join(
+            caller if len(agents) == n_agents[caller] else f"{caller} ({', '.join(agents)})"
+            for caller, agents in cells.items()
+        )
+        whose = "any" if all(len(cells.get(c, ())) == n for c, n in n_agents.items()) else whose
+        lines.append(f"| {event} | {whose} | {shown} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    if "--write" not in arguments:
+        print(table())
+        return 0
+    page = PAGE.read_text(encoding="utf-8")
+    head, rest = page.split(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n\n{table()}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

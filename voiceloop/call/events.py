@@ -1,0 +1,42 @@
+"""What turn-taking is told beside what was heard and what the client asked for.
+
+Owns these events of the call itself, and the union of all that turn-taking answers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from voiceloop.listening.events import ListenEvent
+from voiceloop.realtime.commands import Command
+
+
+class SegmentCommitted(msgspec.Struct, frozen=True):
+    """`CommitSegment` is done: the words of this segment are still to come."""
+
+    segment: int
+
+
+class ReplyEnded(msgspec.Struct, frozen=True):
+    """A reply is over: said, failed, cancelled."""
+
+
+class GreetingDue(msgspec.Struct, frozen=True):
+    """The client has not begun: the agent speaks first, in these words."""
+
+    text: str
+
+
+class CallerIdle(msgspec.Struct, frozen=True):
+    """Nobody has spoken since this point of the audio clock, for as long as the settings allow."""
+
+    since_ms: float
+
+
+class CallEnding(msgspec.Struct, frozen=True):
+    """The session is over: no reply begins any more."""
+
+
+CallEvent = (
+    ListenEvent | Command | SegmentCommitted | ReplyEnded | GreetingDue | CallerIdle | CallEnding
+)

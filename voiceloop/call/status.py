@@ -1,0 +1,113 @@
+"""The state of a call: who does what at one moment.
+
+Owns the two enums that name it, and the snapshot of all that turn-taking does not own itself. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from voiceloop.listening.events import UserTurn
+from voiceloop.realtime.settings import SessionSettings
+
+# A "yeah" this close to the end answers the agent's question: one clause, or the time that people
+# let pass between turns and the word itself.
+REPLY_ENDS_SOON_MS = 600.0
+# From the release of a reply to the caller's next sound: the caller had not finished. People who
+# were interrupted mid-sentence go on within this; who comes later has heard an answer begin.
+RETRACT_S = 0.3
+
+
+class Caller(Enum):
+    """What the caller does, as far as the call knows."""
+
+    SILENT = "silent"
+    OVERLAPPING = "overlapping"  # sounds over the agent, and is judged: the wire knows nothing yet
+    SPEAKING = "speaking"  # has the floor, and the wire knows
+    PAUSED = "paused"  # has the floor, and is quiet at the moment
+    TRANSCRIBING = "transcribing"  # has finished; the words are still to come
+
+
+class Agent(Enum):
+    """What the agent does in the conversation (replies out of band are nobody's turn)."""
+
+    IDLE = "idle"
+    PREPARING = "preparing"  # a reply is on its way, and nothing of it can be heard
+    REPLYING = "replying"  # can be heard
+    PAUSED = "paused"  # went silent at a sound that is being judged
+    INTERRUPTED = "interrupted"  # its response has ended; it resumes after a false interruption
+
+
+HAS_FLOOR = (Caller.SPEAKING, Caller.PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStatus:
+    """The agent's reply in the conversation at one moment.
+
+    is_open: its response has not ended on the wire. is_spoken: it has sound. heard_ms: of the whole
+    reply; item_heard_ms: of its present item. remaining_ms: to be heard still, None while more may
+    come. said_lately: the text whose echo may be heard now. answers: the caller's turn it is for.
+    released_s: when its first sound was let go.
+    """
+
+    response_id: str
+    is_open: bool = True
+    is_audible: bool = False
+    is_spoken: bool = True
+    heard_ms: float = 0.0
+    item_heard_ms: float = 0.0
+    remaining_ms: float | None = None
+    said_lately: str = ""
+    answers: UserTurn | None = None
+    released_s: float | None = None
+
+    @property
+    def ends_soon(self) -> bool:
+        return self.remaining_ms is not None and self.remaining_ms < REPLY_ENDS_SOON_MS
+
+    def is_fresh(self, onset_s: float) -> bool:
+        """Whether the caller went on with the turn it answers, from `onset_s`, at once."""
+        age_s = onset_s - self.released_s if self.released_s is not None else 0.0
+        return self.answers is not None and age_s <= RETRACT_S
+
+
+@dataclass(frozen=True, slots=True)
+class CallStatus:
+    """What turn-taking does not own, at the moment of an event.
+
+    reply: in the conversation, if there is one. interrupted_id: the response of a reply that may
+    resume. is_answering: a response of the conversation is open on the wire.
+    """
+
+    settings: SessionSettings
+    reply: ReplyStatus | None = None
+    interrupted_id: str | None = None
+    is_answering: bool = False
+
+    @property
+    def allows_interruption(self) -> bool:
+        detection = self.settings.turn_detection
+        return detection is not None and detection.interrupt_response
+
+    @property
+    def creates_responses(self) -> bool:
+        detection = self.settings.turn_detection
+        return detection is not None and detection.create_response
+
+    @property
+    def agent_has_floor(self) -> bool:
+        """The agent speaks or is about to, and the caller may take that from it."""
+        reply = self.reply
+        return (
+            reply is not None and self.allows_interruption and (reply.is_open or reply.is_audible)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTranscript:
+    """A turn whose words are to come; has_item: it stands in the conversation already."""
+
+    has_item: bool
+    is_to_be_answered: bool
