@@ -99,12 +99,6 @@ def _keys(logits):
 
 
 @triton.jit
-def _logit(key):
-    """The float of a key."""
-    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _row_best(chunk_best_ptr, row, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr):
     chunk = tl.arange(0, CHUNKS_PAD)
     at = chunk_best_ptr + row * N_CHUNKS + chunk

@@ -1,15 +1,17 @@
 """The gateway's messages and tools as chat templates read them, and what templates add to a turn.
 
-Owns the plain dictionaries of the engine's boundary. Pure.
+Owns the plain dictionaries of the engine's boundary, and the history that is made of them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from engine.sequence import common_prefix
 from engine.text.text import Text
 from engine.types import TemplateError
 from voiceloop.backends import ChatMessage, Tool
@@ -158,3 +160,42 @@ def forced_tools(choice: str, tools: Sequence[dict[str, Any]]) -> str | None:
     if not functions:
         raise StreamError(f"expected tool_choice to name a tool of the session, found {choice}")
     return json.dumps(functions)
+
+
+class History:
+    """The messages so far, and the tokens of them that the engine's branch continues."""
+
+    def __init__(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], text: Text, order: RoleOrder
+    ) -> None:
+        self.messages = [chat_dict(message) for message in messages]
+        self.tools = [tool_dict(tool) for tool in tools]
+        self.tokens: list[int] = []
+        self._text, self._order = text, order
+
+    def settle(self) -> None:
+        """Take the messages as they stand; no tokens where the template refuses them alone."""
+        self.tokens = []
+        if self.messages:
+            with suppress(TemplateError):  # what is wrong with them shows when the turn is staged
+                self.tokens = self.encode()
+
+    def encode(
+        self,
+        tail: Sequence[dict[str, Any]] = (),
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        open_user: str | None = None,
+        **options: Any,
+    ) -> list[int]:
+        """Tokens of the messages with ``tail`` and the open turn behind. Raises: TemplateError."""
+        seen = self.tools if tools is None else tools
+        messages, open_user = self._order.ordered([*self.messages, *tail], open_user)
+        return self._text.encode_chat(messages, seen, open_user=open_user, **options)
+
+    def begins(self, tokens: list[int]) -> bool:
+        """Whether ``tokens`` begin with the history; else it keeps what both have in common."""
+        n_common = common_prefix(self.tokens, tokens)
+        is_whole = n_common == len(self.tokens)
+        self.tokens = tokens[:n_common]
+        return is_whole

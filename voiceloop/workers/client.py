@@ -30,6 +30,7 @@ from voiceloop.backends import (
 )
 from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
 from voiceloop.event_stream import EventStream
+from voiceloop.workers.heartbeat import Pulse
 from voiceloop.workers.messages import (
     BeginPreemptive,
     Close,
@@ -67,7 +68,6 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 # How long a new stream waits for a worker that is being restarted before the turn is given up.
 OPEN_WAIT_S = 5.0
 DEFAULT_VOICE_RATE_HZ = 24_000
-LOAD_SMOOTHING = 0.3  # per heartbeat, of which there are four a second
 
 EventT = TypeVar("EventT")
 
@@ -77,27 +77,22 @@ class WorkerConnection(asyncio.Protocol):
 
     def __init__(self, name: str, clock: Callable[[], float] = monotonic) -> None:
         self.name = name
-        self.loading: str = ""
-        self.ready: Ready | None = None
-        self.load_failure: LoadFailed | None = None
-        self.heartbeat: Heartbeat | None = None
-        self.n_heartbeats = 0
-        self.utilization = 0.0  # share of the last second that it computed
+        self.startup: Loading | Ready | LoadFailed | None = None  # how far it said it has come
+        self.pulse = Pulse()
         self.hop_ms = 0.0  # the last event's way from the step that made it to this process
-        self.changed = asyncio.Event()  # set at each change of the fields above, and at the end
+        self.changed = asyncio.Event()  # set at each change of `startup`, and at the end
         self.lost = asyncio.Event()
         self._clock = clock
         self._frames = FrameReader()
         self._streams: dict[str, WorkerStream[object]] = {}
         self._transport: asyncio.Transport | None = None
-        self._paused = False
+        self._is_paused = False
         self._waiting: deque[tuple[WorkerStream[object], bytes]] = deque()
 
-    def _observe_load(self, beat: Heartbeat) -> None:
-        before = self.heartbeat
-        if before is not None and beat.sent_at > before.sent_at:
-            share = (beat.busy_ms - before.busy_ms) / (1000 * (beat.sent_at - before.sent_at))
-            self.utilization += LOAD_SMOOTHING * (min(1.0, share) - self.utilization)
+    @property
+    def ready(self) -> Ready | None:
+        """What it said when all its roles were loaded; None before."""
+        return self.startup if isinstance(self.startup, Ready) else None
 
     @property
     def alive(self) -> bool:
@@ -118,7 +113,7 @@ class WorkerConnection(asyncio.Protocol):
         if self._transport is None or self.lost.is_set():
             return  # the stream has failed already, or is about to: events() says so
         frame = encode(message)
-        if not self._paused:
+        if not self._is_paused:
             self._transport.write(frame)
             return
         if stream.n_waiting_bytes + len(frame) > MAX_WAITING_BYTES:
@@ -141,11 +136,11 @@ class WorkerConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=SOCKET_BUFFER_BYTES)
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._is_paused = True
 
     def resume_writing(self) -> None:
-        self._paused = False
-        while self._waiting and not self._paused and self._transport is not None:
+        self._is_paused = False
+        while self._waiting and not self._is_paused and self._transport is not None:
             stream, frame = self._waiting.popleft()
             stream.n_waiting_bytes -= len(frame)
             self._transport.write(frame)
@@ -179,17 +174,9 @@ class WorkerConnection(asyncio.Protocol):
                     error = BackendError if message.retryable else BackendRefused
                     stream.fail(error(message.message))
             case Heartbeat():
-                self._observe_load(message)
-                self.heartbeat = message
-                self.n_heartbeats += 1
-            case Loading():
-                self.loading = message.role
-                self.changed.set()
-            case Ready():
-                self.ready = message
-                self.changed.set()
-            case LoadFailed():
-                self.load_failure = message
+                self.pulse.observe(message)
+            case Loading() | Ready() | LoadFailed():
+                self.startup = message
                 self.changed.set()
 
 
@@ -284,7 +271,7 @@ class WorkerClient:
     @property
     def utilization(self) -> float:
         """Share of its time that the process computes, 0 to 1; 0 while there is none."""
-        return self.connection.utilization if self.connection is not None else 0.0
+        return self.connection.pulse.utilization if self.connection is not None else 0.0
 
     def detach(self) -> None:
         """The process is gone: new streams wait for the next one."""

@@ -1,4 +1,4 @@
-"""How long a worker has said nothing of its own doing.
+"""How busy a worker's heartbeats say it is, and how long it has said nothing of its own doing.
 
 Owns the judgement that a heartbeat, or the next step of loading, is late. One that is late because
 the machine gave its process no processor, or because the gateway did not look, tells of a busy
@@ -10,6 +10,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from voiceloop.workers.messages import Heartbeat
+
+LOAD_SMOOTHING = 0.3  # per heartbeat, of which there are four a second
+
+
+@dataclass(slots=True)
+class Pulse:
+    """The heartbeats of one worker so far; utilization: the share of its time it computes."""
+
+    n_beats: int = 0
+    utilization: float = 0.0
+    last: Heartbeat | None = None
+
+    def observe(self, beat: Heartbeat) -> None:
+        if self.last is not None and beat.sent_at > self.last.sent_at:
+            passed_ms = 1000 * (beat.sent_at - self.last.sent_at)
+            share = min(1.0, (beat.busy_ms - self.last.busy_ms) / passed_ms)
+            self.utilization += LOAD_SMOOTHING * (share - self.utilization)
+        self.n_beats += 1
+        self.last = beat
 
 
 class WorkerSilence:

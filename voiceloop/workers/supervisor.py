@@ -32,7 +32,7 @@ from voiceloop.workers.client import (
     WorkerVoice,
 )
 from voiceloop.workers.heartbeat import WorkerSilence, cpu_waits, peak_memory_mb
-from voiceloop.workers.messages import WorkerSpec
+from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec
 
 log = logging.getLogger(__name__)
 
@@ -200,17 +200,17 @@ class WorkerProcess:
                     continue
                 raise WorkerLost(
                     f"expected the worker {self.spec.name} to go on loading, found it "
-                    f"{silence.own_s:.0f} s without progress in {connection.loading or 'itself'}"
+                    f"{silence.own_s:.0f} s without progress in {_loading_of(connection)}"
                 ) from None
             connection.changed.clear()
             n_said += 1
-            if connection.load_failure is not None:
-                raise BackendRefused(connection.load_failure.message)
+            if isinstance(connection.startup, LoadFailed):
+                raise BackendRefused(connection.startup.message)
             if connection.lost.is_set():
                 code = await self.process.wait()
                 raise WorkerLost(
                     f"the worker {self.spec.name} ended with exit code {code} while loading "
-                    f"{connection.loading or 'itself'}; its own words are above"
+                    f"{_loading_of(connection)}; its own words are above"
                 )
             self._set_state(self.state)
 
@@ -221,7 +221,7 @@ class WorkerProcess:
         silence = WorkerSilence(
             WATCH_EVERY_S,
             self._clock(),
-            connection.n_heartbeats,
+            connection.pulse.n_beats,
             lambda: self._cpu_waits(process.pid),
         )
         while not connection.lost.is_set() and silence.own_s < self.spec.hung_after_s:
@@ -230,7 +230,7 @@ class WorkerProcess:
                     await connection.lost.wait()
             except TimeoutError:
                 pass
-            silence.observe(self._clock(), connection.n_heartbeats)
+            silence.observe(self._clock(), connection.pulse.n_beats)
         if not connection.lost.is_set():
             name, silent_s = self.spec.name, silence.own_s
             log.error("worker %s was silent for %.1f s and is killed", name, silent_s)
@@ -244,6 +244,11 @@ class WorkerProcess:
         if self._on_progress is not None:
             for role in self.states():
                 self._on_progress(role)
+
+
+def _loading_of(connection: WorkerConnection) -> str:
+    """The role that a worker was loading last, for a person to read."""
+    return connection.startup.role if isinstance(connection.startup, Loading) else "itself"
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

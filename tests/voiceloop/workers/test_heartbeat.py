@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from voiceloop.errors import WorkerLost
-from voiceloop.workers.heartbeat import WorkerSilence, cpu_waits, peak_memory_mb
-from voiceloop.workers.messages import WorkerSpec
+from voiceloop.workers.heartbeat import Pulse, WorkerSilence, cpu_waits, peak_memory_mb
+from voiceloop.workers.messages import Loading, WorkerSpec
 from voiceloop.workers.supervisor import LOAD_SILENCE_S, WorkerProcess
 
 LOOK_S = 0.25
@@ -95,11 +95,10 @@ def test_the_kernel_tells_how_long_a_thread_waited() -> None:
 
 @dataclass(slots=True)
 class SilentConnection:
-    n_heartbeats: int = 3
+    pulse: Pulse = field(default_factory=Pulse)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    loading: str = "recognizer"
-    load_failure: None = None
+    startup: Loading = Loading("recognizer")
     ready: None = None
     hop_ms: float = 0.0
 

@@ -95,7 +95,7 @@ class RecordingBranch:
         self._log("begin_preemptive", tail)
         return 1
 
-    def stop_preemptive(self, reason: str) -> None:
+    def stop_preemptive(self) -> None:
         self._log("stop")
 
     def commit(
