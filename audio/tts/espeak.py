@@ -39,12 +39,13 @@ _TIMBRES["default"] = _TIMBRES[DEFAULT_VOICE]
 class EspeakVoice(ReplyVoice):
     """`VoiceModel` over espeak-ng. Raises: MissingExtra if the package is absent."""
 
+    voices = tuple(_TIMBRES)
     speeds = (0.25, 4.0)  # what the OpenAI speech interfaces allow
     quiet = 33.5 / 32767  # -60 dBFS: below this espeak's output is silence
 
     def __init__(self) -> None:
         self._espeak = load_espeak()
-        super().__init__(tuple(_TIMBRES), self._espeak.rate_hz)
+        super().__init__(self.voices, self._espeak.rate_hz)
         self._pauses_ms: dict[str, float] = {}  # owed before a stream's next clause
 
     def close(self, stream_id: str) -> None:
