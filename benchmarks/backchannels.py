@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio.asr.pocketsphinx import PocketsphinxRecognizer
+from audio.frames import RECOGNIZER_HZ
 from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
 from benchmarks.harness.command_line import benchmark_parser, exit_code, run
@@ -35,7 +36,7 @@ from voiceloop.agent import BargeIn
 from voiceloop.agent_file import embedded_agent
 from voiceloop.call.barge_in import BargeInJudge
 from voiceloop.listening.onset import Onset
-from voiceloop.listening.recipes.endpointing_set import HZ, MS
+from voiceloop.listening.recipes.endpointing_set import MS
 from voiceloop.listening.recipes.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
 from voiceloop.listening.recipes.synthetic_callers import PITCH_HZ, ScriptedTurn, speak
 
@@ -133,7 +134,7 @@ def sounds(recordings: Sequence[Path]) -> Iterator[Sound]:
 def cough(seed: int) -> Samples:
     """Two bursts of noise through a throat's formants, each dying away in 120 ms."""
     rng = np.random.default_rng(seed)
-    t = np.arange(int(0.45 * HZ)) / HZ
+    t = np.arange(int(0.45 * RECOGNIZER_HZ)) / RECOGNIZER_HZ
     shape = np.exp(-t / 0.06) + 0.7 * np.where(t > 0.2, np.exp(-(t - 0.2) / 0.05), 0.0)
     throat = sum(np.sin(2 * np.pi * f * t + rng.uniform(0, 6)) for f in (450, 1100, 2400))
     return to_int16(8000 * shape * (rng.standard_normal(len(t)) * (1 + 0.5 * throat)))
@@ -142,8 +143,8 @@ def cough(seed: int) -> Samples:
 def keyboard(seed: int) -> Samples:
     """Eight clicks of 6 ms in a second."""
     rng = np.random.default_rng(seed)
-    samples = np.zeros(HZ)
-    for start in rng.integers(0, HZ - 200, 8):
+    samples = np.zeros(RECOGNIZER_HZ)
+    for start in rng.integers(0, RECOGNIZER_HZ - 200, 8):
         samples[start : start + 96] += rng.standard_normal(96) * np.exp(-np.arange(96) / 20)
     return to_int16(9000 * samples)
 
@@ -151,7 +152,7 @@ def keyboard(seed: int) -> Samples:
 def door(seed: int) -> Samples:
     """A thump: low noise that dies away in 150 ms."""
     rng = np.random.default_rng(seed)
-    t = np.arange(int(0.5 * HZ)) / HZ
+    t = np.arange(int(0.5 * RECOGNIZER_HZ)) / RECOGNIZER_HZ
     low = np.convolve(rng.standard_normal(len(t)), np.ones(80) / 80, "same")
     return to_int16(60000 * low * np.exp(-t / 0.08))
 
@@ -163,7 +164,7 @@ def in_room(name: str, kind: Kind, samples: Samples) -> Iterator[Sound]:
     for later_ms in ALIGNED_MS:
         n_lead, n_trail = int((LEAD_MS + later_ms) * MS), int(TRAIL_MS * MS)
         n_samples = n_lead + len(samples) + n_trail
-        whole: NDArray[np.float64] = room_noise(n_samples, HZ, 1).astype(float)
+        whole: NDArray[np.float64] = room_noise(n_samples, RECOGNIZER_HZ, 1).astype(float)
         whole[n_lead : n_lead + len(samples)] += level
         yield Sound(f"{name} at {later_ms:.0f} ms", kind, to_int16(whole))
 
@@ -179,7 +180,7 @@ class Floor:
     def judge(self, sound: Sound) -> Verdict:
         onset, led_in_ms = Onset(), 0.0
         vad, listening, judge = Vad(), Listening(onset), BargeInJudge(self._options)
-        onset_ms = (speech_start(sound.samples, HZ) or 0) / MS
+        onset_ms = (speech_start(sound.samples, RECOGNIZER_HZ) or 0) / MS
         verdict = Verdict(sound, onset_ms, len(sound.samples) / MS - onset_ms)
         words: list[tuple[float, tuple[str, ...]]] = []
         probabilities: list[float] = []

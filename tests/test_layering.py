@@ -36,7 +36,7 @@ MAY_IMPORT = {
     },
     "reply": {"agent", "backends", "config", "errors", "listening", "realtime", "telemetry"},
     "listening": {"backends", "errors", "realtime", "telemetry"},
-    "agent_file": {"agent", "capabilities", "config_reader", "errors"},
+    "agent_file": {"agent", "backends", "capabilities", "config_reader", "errors"},
     "agent": {"backends", "realtime"},
     "realtime": {"backends", "capabilities", "errors"},
     "workers": {"backends", "errors", "event_stream"},

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.backends import MAX_TOOLS, TOOL_NAME
 from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 
-MAX_TOOLS = 128  # as in session.update
 MINUTE_MS = 60_000
-TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 

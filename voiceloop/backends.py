@@ -15,6 +15,7 @@ whoever consumes an event stamps it with its own clock.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -115,6 +116,10 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+
+
+MAX_TOOLS = 128  # of one session or agent file, as OpenAI bounds them
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # OpenAI's rule for the name of a function
 
 
 class Tool(msgspec.Struct, frozen=True):

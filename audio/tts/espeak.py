@@ -4,10 +4,12 @@ The library is one instance a process, so streams take turns inside `step`: one 
 stream at a time.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..errors import AudioError
-from ..espeak_library import Timbre, load_espeak
+from ..espeak_library import Timbre, WordMark, load_espeak
 from ..frames import duration_ms, samples_in
 from ..stream import Event, StreamFailed
 from .reply import LEAD_MS, Fragment, FragmentWord, Reply, Waveform, WordSpan
@@ -21,7 +23,7 @@ PAUSE_MS = {".": 260.0, "?": 260.0, "!": 260.0, ",": 130.0, ";": 180.0, ":": 180
 EVENT_MS = 200.0  # audio in one Speech event: what playout holds ahead
 
 
-_TIMBRES = {
+_TIMBRES = {  # the first is the default
     "ava": Timbre("en-us+Annie", 48, 55),
     "en-us": Timbre("en-us", 45, 55),
     "en-us-f": Timbre("en-us+f3", 50, 55),
@@ -32,19 +34,19 @@ _TIMBRES = {
 _TIMBRES |= dict.fromkeys(("alloy", "coral", "marin", "nova", "sage", "shimmer"), _TIMBRES["ava"])
 _TIMBRES |= dict.fromkeys(("ash", "ballad", "cedar", "echo", "onyx", "verse"), _TIMBRES["en-us"])
 _TIMBRES["fable"] = _TIMBRES["en-gb"]
-DEFAULT_VOICE = "ava"
-_TIMBRES["default"] = _TIMBRES[DEFAULT_VOICE]
+_TIMBRES["default"] = _TIMBRES["ava"]
 
 
 class EspeakVoice(ReplyVoice):
     """`VoiceModel` over espeak-ng. Raises: MissingExtra if the package is absent."""
 
+    voices = tuple(_TIMBRES)
     speeds = (0.25, 4.0)  # what the OpenAI speech interfaces allow
-    quiet = 33.5 / 32767  # -60 dBFS: below this espeak's output is silence
+    quiet = 33.5 / 32767  # -60 dBFS of int16: what espeak gives below this is silence
 
     def __init__(self) -> None:
         self._espeak = load_espeak()
-        super().__init__(tuple(_TIMBRES), self._espeak.rate_hz)
+        super().__init__(self.voices, self._espeak.rate_hz)
         self._pauses_ms: dict[str, float] = {}  # owed before a stream's next clause
 
     def close(self, stream_id: str) -> None:
@@ -71,30 +73,39 @@ class EspeakVoice(ReplyVoice):
     def _speak(self, fragment: Fragment, reply: Reply) -> list[Event]:
         rate_wpm = min(MAX_WPM, max(MIN_WPM, round(RATE_WPM * reply.speed)))
         text = fragment.text
-        mark = text.rstrip("\"')]\u2019\u201d")[-1:]
-        if mark not in PAUSE_MS and (reply.has_fragment or not reply.finished):
+        ending = text.rstrip("\"')]\u2019\u201d")[-1:]
+        if ending not in PAUSE_MS and (reply.has_fragment or not reply.finished):
             text += ","  # a cut without a mark: the voice stays up, more comes
         samples, marks = self._espeak.synthesize(text, _TIMBRES[reply.voice], rate_wpm)
-        clause = samples.astype(np.float32) / np.float32(32767)
-        audible = np.flatnonzero(np.abs(clause) > self.quiet)
-        lead = samples_in(LEAD_MS, self._model_hz)
-        first = max(0, int(audible[0]) - lead) if len(audible) else 0
-        last = int(audible[-1]) + 1 if len(audible) else 0
-        pause = samples_in(self._pauses_ms.get(reply.stream_id, 0.0), self._model_hz)
+        wave: Waveform = samples.astype(np.float32) / np.float32(32767)
+        audible = np.flatnonzero(np.abs(wave) > self.quiet)
+        if len(audible):
+            first = max(0, int(audible[0]) - samples_in(LEAD_MS, self._model_hz))
+            wave = wave[first : int(audible[-1]) + 1]
+        else:
+            first, wave = 0, wave[:0]
+        pause = np.zeros(samples_in(self._pauses_ms.get(reply.stream_id, 0.0), self._model_hz))
         # A pause is as fast as the speech around it.
-        self._pauses_ms[reply.stream_id] = PAUSE_MS.get(mark, 0.0) * RATE_WPM / rate_wpm
-        audio: Waveform = np.concatenate((np.zeros(pause, np.float32), clause[first:last]))
-        # A word ends where the next one starts.
-        edges = [max(0, mark.sample - first + pause) for mark in marks] + [len(audio)]
-        edges_ms = [duration_ms(min(edge, len(audio)), self._model_hz) for edge in edges]
-        ends = [mark.end for mark in marks[:-1]] + [len(text)]
-        spans = [
-            WordSpan(FragmentWord(text[mark.start : mark.end], fragment.text_end(end)), *times)
-            for mark, end, *times in zip(marks, ends, edges_ms[:-1], edges_ms[1:], strict=False)
-        ]
+        self._pauses_ms[reply.stream_id] = PAUSE_MS.get(ending, 0.0) * RATE_WPM / rate_wpm
+        wave = np.concatenate((pause.astype(np.float32), wave))
+        spans = self._spans(marks, fragment, len(pause) - first, len(wave))
         events: list[Event] = []
         size = samples_in(EVENT_MS, self._model_hz)
-        for start in range(0, len(audio), size):
-            events += reply.say(audio[start : start + size], spans)
+        for start in range(0, len(wave), size):
+            events += reply.say(wave[start : start + size], spans)
             spans = []
         return events
+
+    def _spans(
+        self, marks: Sequence[WordMark], fragment: Fragment, offset: int, n_samples: int
+    ) -> list[WordSpan]:
+        """The marked words; offset: of espeak's samples in the n_samples that are spoken."""
+        text = fragment.text
+        # A word ends where the next one starts, the last one with the fragment.
+        edges = [min(max(0, mark.sample + offset), n_samples) for mark in marks] + [n_samples]
+        edges_ms = [duration_ms(edge, self._model_hz) for edge in edges]
+        ends = [mark.end for mark in marks[:-1]] + [len(text)]
+        return [
+            WordSpan(FragmentWord(text[mark.start : mark.end], fragment.text_end(end)), *times)
+            for mark, end, *times in zip(marks, ends, edges_ms, edges_ms[1:], strict=False)
+        ]

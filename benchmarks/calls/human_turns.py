@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from audio.frames import RECOGNIZER_HZ
 from benchmarks.harness.data_folder import OF_TURNS, data_with
 from clients.call.script import ScriptedTurn, Utterance
 from clients.connection import RATE_HZ
@@ -21,7 +22,6 @@ from clients.recording import Recording, Samples
 from clients.report.waveform import AUDIBLE_DBFS, FRAME_MS, frame_levels_db, speech_start
 from voiceloop.listening.recipes.endpointing_set import (
     COPIES,
-    HZ,
     LEAD_MS,
     MS,
     CallerTurn,
@@ -56,7 +56,7 @@ class HumanTurn:
         return " ".join(word for word, _, _ in self.words)
 
     def at_rate(self, rate_hz: int) -> Samples:
-        return Recording(self.samples, HZ).at_rate(rate_hz).samples
+        return Recording(self.samples, RECOGNIZER_HZ).at_rate(rate_hz).samples
 
 
 def human_turns(kind: Kind, n_turns: int) -> list[HumanTurn]:
@@ -109,8 +109,8 @@ def _onset_ms(samples: Samples, first_word_ms: float) -> float:
     -45 dBFS counts from where the word is aligned.
     """
     quiet = int(max(0.0, first_word_ms - BEFORE_WORD_MS) * MS)
-    sounds_ms = (quiet + (speech_start(samples[quiet:], HZ) or 0)) / MS
-    audible = np.flatnonzero(frame_levels_db(samples[quiet:], HZ) >= AUDIBLE_DBFS)
+    sounds_ms = (quiet + (speech_start(samples[quiet:], RECOGNIZER_HZ) or 0)) / MS
+    audible = np.flatnonzero(frame_levels_db(samples[quiet:], RECOGNIZER_HZ) >= AUDIBLE_DBFS)
     audible_ms = quiet / MS + FRAME_MS * float(audible[0]) if len(audible) else sounds_ms
     return max(sounds_ms, min(audible_ms, first_word_ms))
 

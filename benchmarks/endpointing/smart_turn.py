@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from audio.frames import RECOGNIZER_HZ
 from clients.errors import ClientError
 from voiceloop.listening.recipes.disk_cache import cache_folder, cached, digest
-from voiceloop.listening.recipes.endpointing_set import HZ, MS, CallerTurn
+from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
 from voiceloop.listening.recipes.heard_turn import Pause
 
 REQUIREMENT = "pipecat-ai==1.14.0"
@@ -59,7 +60,7 @@ class SmartTurn:
     def _ask(self, samples: NDArray[np.int16]) -> float:
         if self._session is None:
             self._load()
-        n_window = WINDOW_S * HZ
+        n_window = WINDOW_S * RECOGNIZER_HZ
         audio = samples[-n_window:].astype(np.float32) / 32768.0
         audio = np.pad(audio, (n_window - len(audio), 0))
         features = self._features(audio, do_normalize=True)[None]

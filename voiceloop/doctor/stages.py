@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
+from audio.frames import RECOGNIZER_HZ
 from audio.vad import Vad
 from voiceloop.backends import (
     ChatMessage,
@@ -25,7 +26,6 @@ from voiceloop.backends import (
 from voiceloop.errors import BackendError
 from voiceloop.workers.supervisor import Supervisor
 
-RATE_HZ = 16_000
 STREAM_ID = "doctor"
 
 
@@ -34,7 +34,7 @@ def hear_silence() -> str:
     started = time.monotonic()
     vad = Vad()
     loaded = time.monotonic()
-    windows = vad.feed(np.zeros(RATE_HZ, np.int16))
+    windows = vad.feed(np.zeros(RECOGNIZER_HZ, np.int16))
     if not windows or max(window.probability for window in windows) > 0.5:
         raise BackendError("expected no speech in a second of silence, found some")
     took_ms = 1000 * (time.monotonic() - loaded)
@@ -43,7 +43,7 @@ def hear_silence() -> str:
 
 async def recognize(supervisor: Supervisor) -> str:
     """One second of faint noise: the transcript must come, whatever it says."""
-    noise = np.random.default_rng(0).normal(0, 50, RATE_HZ).astype("<i2").tobytes()
+    noise = np.random.default_rng(0).normal(0, 50, RECOGNIZER_HZ).astype("<i2").tobytes()
     stream = await supervisor.recognizer().open(STREAM_ID, RecognizerOptions())
     try:
         started = time.monotonic()

@@ -12,11 +12,9 @@ import io
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from audio.frames import RECOGNIZER_HZ, Samples
 from voiceloop.errors import InvalidRequest, MissingExtra
-
-RECOGNIZER_HZ = 16_000
 
 # response_format -> (container, codec, the codec's sample rate, media type)
 ENCODINGS: dict[str, tuple[str, str, int, str]] = {
@@ -122,7 +120,7 @@ def container_of(data: bytes) -> str:
     )
 
 
-def decode_audio(data: bytes, max_s: float) -> NDArray[np.int16]:
+def decode_audio(data: bytes, max_s: float) -> Samples:
     """The first audio track as mono int16 [n] at 16 kHz.
 
     Raises:
@@ -131,7 +129,7 @@ def decode_audio(data: bytes, max_s: float) -> NDArray[np.int16]:
     """
     av = load_av()
     container = container_of(data)
-    pieces: list[NDArray[np.int16]] = []
+    pieces: list[Samples] = []
     n_samples = 0
     try:
         with av.open(io.BytesIO(data), "r", format=container) as source:

@@ -15,13 +15,13 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from numpy.typing import NDArray
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from audio.frames import RECOGNIZER_HZ, Samples
 from audio.vad import Vad
 from voiceloop.backends import (
     Backends,
@@ -31,7 +31,7 @@ from voiceloop.backends import (
     Word,
 )
 from voiceloop.errors import BackendError, FrameTooLarge, InvalidRequest, expected
-from voiceloop.http.compressed_audio import RECOGNIZER_HZ, decode_audio
+from voiceloop.http.compressed_audio import decode_audio
 from voiceloop.http.gate import Door
 from voiceloop.realtime.settings import Json
 
@@ -128,7 +128,7 @@ def _field(form: FormData, name: str, default: str) -> str:
     return value or default
 
 
-def speech_spans(samples: NDArray[np.int16]) -> list[tuple[int, int]]:
+def speech_spans(samples: Samples) -> list[tuple[int, int]]:
     """Stretches of speech as (first, last) samples, cut at pauses and before they grow long.
 
     Blocks for 0.1 ms a window of 32 ms: call it from a thread.
@@ -163,7 +163,7 @@ def _n(ms: float) -> int:
 async def _recognize(
     backends: Backends,
     options: RecognizerOptions,
-    samples: NDArray[np.int16],
+    samples: Samples,
     spans: list[tuple[int, int]],
 ) -> list[Segment]:
     """One stream for the file, so that what it learns of the voice carries over."""
@@ -181,7 +181,7 @@ async def _recognize(
 
 
 async def _segment(
-    stream: RecognizerStream, events: Any, samples: NDArray[np.int16], start_ms: float
+    stream: RecognizerStream, events: Any, samples: Samples, start_ms: float
 ) -> Segment:
     stream.feed(samples.astype("<i2").tobytes())
     stream.finalize()

@@ -13,13 +13,13 @@ from contextlib import aclosing
 import numpy as np
 
 from audio.codec import decode
+from audio.frames import RECOGNIZER_HZ
 from audio.resample import Resampler
 from voiceloop.backends import Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError, BackendTimeout, Overloaded
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import AudioFormat
 
-RECOGNIZER_HZ = 16_000
 DEADLINE_S = 30.0  # a clip in one frame lasts half a minute at most
 
 

@@ -13,7 +13,9 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-HZ = 8_000  # every other sample: the pitch of speech lies below 400 Hz
+from audio.frames import RECOGNIZER_HZ
+
+HZ = RECOGNIZER_HZ // 2  # every other sample: the pitch of speech lies below 400 Hz
 LOW_HZ, HIGH_HZ = 60, 400
 FRAME, HOP = 320, 128  # samples: 40 ms hold two periods of the lowest voice; every 16 ms
 SPECTRUM = 512  # >= FRAME and the longest lag

@@ -8,13 +8,12 @@ dropped. Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from voiceloop.backends import Tool
+from voiceloop.backends import MAX_TOOLS, TOOL_NAME, Tool
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.realtime.client_events import from_validation
@@ -28,12 +27,10 @@ from voiceloop.realtime.settings import (
     TurnDetection,
 )
 
-MAX_TOOLS = 128
 MAX_OUTPUT_TOKENS = 4096
 PCM_RATES_HZ = (24000, 16000)
 EAGERNESS = ("auto", "low", "medium", "high")
 
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _EMPTY_SCHEMA: Json = {"type": "object", "properties": {}}
 
 
@@ -225,7 +222,7 @@ def read_tools(value: Any, where: str) -> tuple[Tool, ...]:
 
 def _read_tool(raw: Json, path: str) -> Tool:
     name = raw.get("name")
-    if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         raise expected(f"{path}.name", "1 to 64 letters, digits, _ or -", name)
     description = raw.get("description") or ""
     if not isinstance(description, str):

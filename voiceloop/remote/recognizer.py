@@ -15,15 +15,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
 from voiceloop.errors import BackendError, Overloaded
 from voiceloop.event_stream import EventStream
 from voiceloop.remote.service import RemoteService
 
-RATE_HZ = 16_000
 MAX_SEGMENT_BYTES = 24 * 1024 * 1024  # over the ten minutes that may be uncommitted
-MIN_SEGMENT_BYTES = RATE_HZ * 2 // 10  # a tenth of a second is what services refuse to hear
-FRAME = RATE_HZ // 50  # 20 ms: short enough that a syllable stands out
+# A tenth of a second is what services refuse to hear.
+MIN_SEGMENT_BYTES = RECOGNIZER_HZ * BYTES_PER_SAMPLE // 10
+FRAME = RECOGNIZER_HZ // 50  # 20 ms: short enough that a syllable stands out
 # Speech is some 15-25 dB above a room; a tail 14 dB below the segment's loudest frame has none.
 QUIET_RATIO = 0.2
 QUIET_RMS = 100.0  # -50 dBFS: below this a frame is silent whatever else the segment holds
@@ -148,7 +149,7 @@ class RemoteRecognizerStream(EventStream[RecognizerEvent]):
         except BackendError as error:
             self._fail(error)
             return
-        duration_ms = 1000 * n_bytes / 2 / RATE_HZ
+        duration_ms = 1000 * n_bytes / BYTES_PER_SAMPLE / RECOGNIZER_HZ
         self.deliver(Transcript(segment, share_time(text.split(), duration_ms)))
 
     def _fail(self, error: BackendError) -> None:
@@ -176,7 +177,7 @@ class RemoteRecognizerStream(EventStream[RecognizerEvent]):
 def is_quiet(audio: bytes, start_byte: int) -> bool:
     """Whether PCM16 ``audio`` holds no speech from ``start_byte`` on, by its 20 ms levels."""
     samples = np.frombuffer(audio, dtype="<i2").astype(np.float32)
-    n_start = start_byte // 2 // FRAME
+    n_start = start_byte // BYTES_PER_SAMPLE // FRAME
     frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
     if len(frames) <= n_start:
         return True
@@ -202,7 +203,7 @@ def wav(audio: bytes) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as writer:
         writer.setnchannels(1)
-        writer.setsampwidth(2)
-        writer.setframerate(RATE_HZ)
+        writer.setsampwidth(BYTES_PER_SAMPLE)
+        writer.setframerate(RECOGNIZER_HZ)
         writer.writeframes(audio)
     return file.getvalue()

@@ -26,6 +26,7 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
+from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ, VOICE_HZ
 from audio.resample import Resampler
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
 from voiceloop.errors import BackendError, BackendRefused, BackendTimeout, Overloaded
@@ -34,14 +35,12 @@ from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.recognizer import (
     FRAME,
     PROMPT_CHARACTERS,
-    RATE_HZ,
     is_quiet,
     share_time,
 )
 
-WIRE_HZ = 24_000  # the one rate of the protocol's "audio/pcm"
 CONNECT_S = 3.0
-BYTES_PER_MS = RATE_HZ * 2 / 1000
+BYTES_PER_MS = RECOGNIZER_HZ * BYTES_PER_SAMPLE / 1000
 # A consonant's closure is silent for up to 80 ms: a commit there would cut a word in two.
 COMMIT_QUIET_BYTES = int(100 * BYTES_PER_MS) // FRAME * FRAME
 MIN_COMMIT_BYTES = int(100 * BYTES_PER_MS)  # services refuse to commit less
@@ -169,7 +168,7 @@ class RemoteTranscriberStream(EventStream[RecognizerEvent]):
         self._url = url
         self._socket = socket
         self._model = model
-        self._resampler = Resampler(RATE_HZ, WIRE_HZ)
+        self._resampler = Resampler(RECOGNIZER_HZ, VOICE_HZ)
         self._audio = bytearray()  # since the last commit
         self._unsent = bytearray()
         self._segment = _Segment(0)
@@ -359,7 +358,7 @@ def _session(model: str, options: RecognizerOptions) -> dict[str, Any]:
         "type": "transcription",
         "audio": {
             "input": {
-                "format": {"type": "audio/pcm", "rate": WIRE_HZ},
+                "format": {"type": "audio/pcm", "rate": VOICE_HZ},
                 "transcription": transcription,
                 "turn_detection": None,
             }

@@ -13,13 +13,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from audio.frames import BYTES_PER_SAMPLE
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, VoiceEvent, VoiceOptions
 from voiceloop.errors import BackendError, Overloaded
 from voiceloop.event_stream import EventStream
 from voiceloop.remote.service import RemoteService
 
 RATE_HZ = 24_000  # of response_format "pcm", by OpenAI's definition
-BYTES_PER_MS = RATE_HZ * 2 / 1000
+BYTES_PER_MS = RATE_HZ * BYTES_PER_SAMPLE / 1000
 MIN_PIECE_BYTES = 960  # 20 ms: what a frame on the wire holds
 MAX_TEXT_CHARACTERS = 100_000
 MAX_CLAUSE_CHARACTERS = 400  # a reply without any mark must still begin to be spoken
@@ -144,7 +145,7 @@ class RemoteVoiceStream(EventStream[VoiceEvent]):
         except BackendError as error:
             self.fail(error)
             return
-        self.deliver(SpeechEnd(self._n_bytes // 2))
+        self.deliver(SpeechEnd(self._n_bytes // BYTES_PER_SAMPLE))
 
     async def _speak(self, clause: str) -> None:
         words = self._place(clause)
@@ -177,7 +178,7 @@ class RemoteVoiceStream(EventStream[VoiceEvent]):
 
     def _pass_on(self, waiting: bytearray, words: list[_PlacedWord], start_ms: float) -> None:
         """Deliver whole samples, and the words that have ended by then at the rate so far."""
-        n_bytes = len(waiting) // 2 * 2
+        n_bytes = len(waiting) - len(waiting) % BYTES_PER_SAMPLE
         self._n_bytes += n_bytes
         elapsed_ms = self._n_bytes / BYTES_PER_MS - start_ms
         ended: list[SpokenWord] = []
@@ -189,7 +190,7 @@ class RemoteVoiceStream(EventStream[VoiceEvent]):
 
     def _complete(self, waiting: bytearray, words: list[_PlacedWord], start_ms: float) -> None:
         """The clause is over: what is left of its words shares what is left of its time."""
-        if len(waiting) % 2:
+        if len(waiting) % BYTES_PER_SAMPLE:
             raise BackendError("expected whole 16-bit samples of PCM, found an odd byte count")
         self._n_bytes += len(waiting)
         duration_ms = self._n_bytes / BYTES_PER_MS - start_ms

@@ -10,6 +10,7 @@ import numpy as np
 
 from audio import stream as audio_stream
 from audio.errors import AudioError
+from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from audio.stream import RecognizerModel
 from voiceloop.backends import Partial, RecognizerOptions, Transcript, Word
 from voiceloop.workers.messages import (
@@ -24,7 +25,6 @@ from voiceloop.workers.messages import (
 )
 from voiceloop.workers.role import RoleError, StreamError, model_name
 
-RATE_HZ = 16_000
 WARM_UP_STREAM = "warm_up"
 WARM_UP_STEPS = 1000  # far more than 0.3 s of audio takes; a model that is never done must not hang
 
@@ -50,7 +50,7 @@ class RecognizerRole:
         self._segment_starts: dict[str, list[int]] = {}
 
     def warm_up(self) -> None:
-        noise = np.random.default_rng(0).normal(0, 200, RATE_HZ * 3 // 10).astype(np.int16)
+        noise = np.random.default_rng(0).normal(0, 200, RECOGNIZER_HZ * 3 // 10).astype(np.int16)
         self._model.open(WARM_UP_STREAM, audio_stream.RecognizerOptions())
         self._model.feed(WARM_UP_STREAM, noise)
         self._model.finalize(WARM_UP_STREAM)
@@ -73,7 +73,7 @@ class RecognizerRole:
                     self._n_fed[message.stream_id] = 0
                     self._segment_starts[message.stream_id] = [0]
                 case FeedAudio():
-                    if len(message.samples) % 2:
+                    if len(message.samples) % BYTES_PER_SAMPLE:
                         raise StreamError("expected whole 16-bit samples, found an odd byte count")
                     samples = np.frombuffer(message.samples, dtype="<i2").astype(np.int16)
                     self._model.feed(message.stream_id, samples)
@@ -114,7 +114,7 @@ class RecognizerRole:
             case audio_stream.Transcript():
                 # The model counts from the stream's first sample, the gateway from the segment's.
                 start = self._segment_starts[event.stream_id][event.segment]
-                words = tuple(_word(word, 1000 * start / RATE_HZ) for word in event.words)
+                words = tuple(_word(word, 1000 * start / RECOGNIZER_HZ) for word in event.words)
                 return StreamEvent(event.stream_id, Transcript(event.segment, words))
             case audio_stream.StreamFailed():
                 return StreamFailed(event.stream_id, event.message, event.retryable)

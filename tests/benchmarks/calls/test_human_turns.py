@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from audio.frames import RECOGNIZER_HZ
 from benchmarks.calls.human_turns import _onset_ms
-from voiceloop.listening.recipes.endpointing_set import HZ
 
-MS = HZ // 1000
+MS = RECOGNIZER_HZ // 1000
 
 
 def clip(*parts: tuple[int, float]) -> np.ndarray:

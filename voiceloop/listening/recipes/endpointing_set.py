@@ -23,6 +23,7 @@ import numpy as np
 from scipy.signal import butter, sosfiltfilt
 
 from audio.codec import decode, encode
+from audio.frames import RECOGNIZER_HZ
 from audio.resample import Resampler
 from clients.recording import Samples, read_flac, to_int16
 from clients.report.waveform import FULL_SCALE, pauses, room_noise, speech_end
@@ -37,8 +38,7 @@ from voiceloop.listening.recipes.synthetic_callers import (
     words_of,
 )
 
-HZ = 16_000
-MS = HZ // 1000
+MS = RECOGNIZER_HZ // 1000
 SET_VERSION = 3  # to be raised with every change of what follows
 LEAD_MS = 500.0  # of the room before the caller speaks
 TRAIL_MS = 2600.0  # and after: past the longest wait of 2 s
@@ -152,7 +152,7 @@ def _human(data: Path, row: dict[str, Any], part: Part) -> Iterator[CallerTurn]:
 def _order(data: Path, row: dict[str, Any]) -> Iterator[CallerTurn]:
     """A spontaneous order: no exact transcript, so only its end and its own pauses are known."""
     samples = _levelled(read_flac(data / "speech" / row["file"]).samples)
-    end = speech_end(samples, HZ) or len(samples)
+    end = speech_end(samples, RECOGNIZER_HZ) or len(samples)
     yield CallerTurn(
         row["file"], row["file"], "test", samples, None, _holds(samples, 0.0, end / MS),
         end / MS, GREETING, frozenset({"orders"}),
@@ -180,7 +180,7 @@ def _labelled(
 ) -> Iterator[CallerTurn]:
     """The clip with its labels; none where the aligner could not follow."""
     aligned = align(samples, words)
-    end = speech_end(samples, HZ)
+    end = speech_end(samples, RECOGNIZER_HZ)
     if not aligned or end is None:
         return
     end_ms = end / MS
@@ -193,13 +193,13 @@ def _labelled(
 
 
 def _holds(samples: Samples, after_ms: float, before_ms: float) -> tuple[tuple[float, float], ...]:
-    found = [(start / MS, end / MS) for start, end in pauses(samples, HZ, HOLD_MS)]
+    found = [(start / MS, end / MS) for start, end in pauses(samples, RECOGNIZER_HZ, HOLD_MS)]
     return tuple((start, end) for start, end in found if start > after_ms and end < before_ms)
 
 
 def _levelled(samples: Samples) -> Samples:
     """Rumble out, speech at -23 dBFS."""
-    rumble = butter(2, 50, "high", fs=HZ, output="sos")
+    rumble = butter(2, 50, "high", fs=RECOGNIZER_HZ, output="sos")
     centred = sosfiltfilt(rumble, samples.astype(np.float64))
     loud = np.abs(centred) > np.abs(centred).max() / 30
     rms = float(np.sqrt(np.mean(np.square(centred[loud])))) if loud.any() else 1.0
@@ -216,9 +216,9 @@ def _in_room(clip: CallerTurn) -> CallerTurn:
     end = min(len(clip.samples), int((clip.end_ms + 60.0) * MS))  # not the recording's own silence
     kept = clip.samples[:end].astype(np.float64)
     kept[-FADE:] *= np.linspace(1.0, 0.0, FADE)
-    whole = room_noise(n_lead + len(kept) + n_trail, HZ, _seed(clip.name), FLOOR_DBFS).astype(
-        np.float64
-    )
+    whole = room_noise(
+        n_lead + len(kept) + n_trail, RECOGNIZER_HZ, _seed(clip.name), FLOOR_DBFS
+    ).astype(np.float64)
     whole[n_lead : n_lead + len(kept)] += kept
     return replace(
         clip,
@@ -247,7 +247,9 @@ def _spliced(clip: CallerTurn, place: int, chance: random.Random) -> CallerTurn:
     cut_ms = _quietest_ms(clip.samples, clip.words[place].end_ms)
     gap_ms = chance.uniform(*HESITATION_MS)
     cut, n_gap = int(cut_ms * MS), int(gap_ms * MS)
-    tone = room_noise(n_gap, HZ, chance.randrange(2**31), chance.uniform(*ROOM_TONE_DBFS))
+    tone = room_noise(
+        n_gap, RECOGNIZER_HZ, chance.randrange(2**31), chance.uniform(*ROOM_TONE_DBFS)
+    )
     before, after = clip.samples[:cut].astype(np.float64), clip.samples[cut:].astype(np.float64)
     before[-FADE:] *= np.linspace(1.0, 0.0, len(before[-FADE:]))
     after[:FADE] *= np.linspace(0.0, 1.0, len(after[:FADE]))
@@ -293,7 +295,7 @@ def _in_noise(turn: CallerTurn, noise: Samples) -> CallerTurn:
 
 def _over_u_law(turn: CallerTurn) -> CallerTurn:
     """To 8 kHz u-law and back, as the server hears a telephone."""
-    down, up = Resampler(HZ, 8_000), Resampler(8_000, HZ)
+    down, up = Resampler(RECOGNIZER_HZ, 8_000), Resampler(8_000, RECOGNIZER_HZ)
     narrow = np.concatenate([down.push(turn.samples), down.flush()])
     heard = decode(encode(narrow, "pcmu"), "pcmu")
     wide = np.concatenate([up.push(heard), up.flush()])[: len(turn.samples)]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from audio.frames import RECOGNIZER_HZ
 from clients.errors import CallScriptError
 from clients.recording import Samples, read_wav
 
@@ -30,7 +31,6 @@ TURNS_OF_ONE = 3
 MOST_WORDS = 16
 N_SHORT = 24
 N_NUMBERS = 16
-HZ = 16_000
 
 NUMBER_CARRIERS = ("my number is {}", "it's {}", "sure {}", "{}", "the number is {}")
 NUMBER_QUESTION = "What phone number can I reach you at?"
@@ -178,4 +178,4 @@ def speak(turn: ScriptedTurn) -> Samples:
             raise CallScriptError("expected flite, found none: apt-get install flite") from error
         except subprocess.CalledProcessError as error:
             raise CallScriptError(f"flite failed on {turn.text!r}: {error.stderr}") from error
-        return read_wav(wav).at_rate(HZ).samples
+        return read_wav(wav).at_rate(RECOGNIZER_HZ).samples
