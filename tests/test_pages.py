@@ -165,6 +165,19 @@ def test_the_places_that_contributors_are_sent_to_are_there() -> None:
         assert (ROOT / place).exists() or (ROOT / "voiceloop" / place).exists(), place
 
 
+def test_the_names_that_contributors_are_told_are_in_the_code() -> None:
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.*")]
+    known = {path.name for path in files} | {path.name for path in ROOT.iterdir()}
+    for path in files:
+        if path.suffix == ".py":
+            known.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    for code in CODE.findall(text_of("CONTRIBUTING.md")):
+        if re.fullmatch(r"\w+\.(py|md|toml)", code):
+            assert code in known
+        elif re.fullmatch(r"[A-Za-z_][\w.]*", code):
+            assert code.split(".")[-1] in known, code
+
+
 def test_every_entry_of_the_log_stands_in_its_index() -> None:
     index, *entries = re.split(r"^## ", text_of("benchmarks/LOG.md"), flags=re.MULTILINE)
     titles = [entry.splitlines()[0] for entry in entries]
