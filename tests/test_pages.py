@@ -21,6 +21,7 @@ PAGES = (
 )  # fmt: skip
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
 MOST_README_BYTES = 9000
+LOG_COLUMNS = 120
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 SECTION_LINK = re.compile(r"\]\(#([\w-]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -183,6 +184,8 @@ def test_every_entry_of_the_log_stands_in_its_index() -> None:
     titles = [entry.splitlines()[0] for entry in entries]
     rows = re.findall(r"^\| ([\d-]{10}) \| \[(.+?)\]\(#", index, re.MULTILINE)
     assert [f"{date}: {title}" for date, title in rows] == titles
+    long = [line for entry in entries for line in entry.splitlines() if len(line) > LOG_COLUMNS]
+    assert all(line.startswith("|") for line in long), long
 
 
 def test_the_pages_name_what_these_tests_look_for() -> None:
