@@ -21,6 +21,7 @@ PAGES = (
 )  # fmt: skip
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
 MOST_README_BYTES = 9000
+LOG_COLUMNS = 120
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 SECTION_LINK = re.compile(r"\]\(#([\w-]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -165,11 +166,26 @@ def test_the_places_that_contributors_are_sent_to_are_there() -> None:
         assert (ROOT / place).exists() or (ROOT / "voiceloop" / place).exists(), place
 
 
+def test_the_names_that_contributors_are_told_are_in_the_code() -> None:
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.*")]
+    known = {path.name for path in files} | {path.name for path in ROOT.iterdir()}
+    for path in files:
+        if path.suffix == ".py":
+            known.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    for code in CODE.findall(text_of("CONTRIBUTING.md")):
+        if re.fullmatch(r"\w+\.(py|md|toml)", code):
+            assert code in known
+        elif re.fullmatch(r"[A-Za-z_][\w.]*", code):
+            assert code.split(".")[-1] in known, code
+
+
 def test_every_entry_of_the_log_stands_in_its_index() -> None:
     index, *entries = re.split(r"^## ", text_of("benchmarks/LOG.md"), flags=re.MULTILINE)
     titles = [entry.splitlines()[0] for entry in entries]
     rows = re.findall(r"^\| ([\d-]{10}) \| \[(.+?)\]\(#", index, re.MULTILINE)
     assert [f"{date}: {title}" for date, title in rows] == titles
+    long = [line for entry in entries for line in entry.splitlines() if len(line) > LOG_COLUMNS]
+    assert all(line.startswith("|") for line in long), long
 
 
 def test_the_pages_name_what_these_tests_look_for() -> None:
