@@ -5,6 +5,8 @@ Owns these messages. They name what is to be done and nothing of how; immutable.
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
 from voiceloop.call.barge_in import Verdict
@@ -13,14 +15,34 @@ from voiceloop.listening.events import PauseWeighed, UserTurn
 from voiceloop.realtime.response import ResponseHandle
 
 
-class Action(msgspec.Struct, frozen=True):
-    """Something to be done now."""
+class Step(Enum):
+    """The actions that need no more to be said about."""
+
+    # the caller's turn
+    DROP_USER_ITEM = "drop the user item"  # there were no words
+    END_SEGMENT = "end the segment"  # it was a turn: its words follow as `TurnTranscribed`
+    DISCARD_SEGMENT = "discard the segment"  # a backchannel, noise, or what the client cleared
+    REQUEST_WORDS = "request the words"  # the fullest hypothesis of the open segment, now
+    # what is prepared while the caller speaks
+    PREFILL = "prefill"  # the conversation so far into the language model's cache
+    REST_PREEMPTIVE = "rest the preemptive reply"  # the caller goes on: keep it, add nothing
+    DROP_PREEMPTIVE = "drop the preemptive reply"  # another turn of the caller begins
+    ABANDON_PREPARATION = "abandon the preparation"  # no answer to the staged words is due
+    # the sound of the agent's reply
+    REDUCE_LEAD = "reduce the lead"  # send less far ahead: somebody may be about to speak
+    DUCK = "duck"  # play more quietly
+    PAUSE = "pause"  # fade out and send nothing; no sample is lost
+    RESUME = "resume"  # undo the three above
+    # a reply that was interrupted
+    DROP_INTERRUPTED = "drop the interrupted reply"  # the caller spoke to the agent
+    RESUME_INTERRUPTED = "resume the interrupted reply"  # in a new response, after what was heard
 
 
-# --- the caller's turn on the wire ---
+class Order(msgspec.Struct, frozen=True):
+    """An action with particulars."""
 
 
-class OpenUserTurn(Action, frozen=True):
+class OpenUserTurn(Order, frozen=True):
     """Tell the client that the caller speaks, since this point of the audio clock.
 
     Where the settings allow it this closes the response that is open.
@@ -29,71 +51,39 @@ class OpenUserTurn(Action, frozen=True):
     onset_ms: float
 
 
-class CloseUserTurn(Action, frozen=True):
+class CloseUserTurn(Order, frozen=True):
     """Tell the client that the caller has stopped, at this point of the audio clock."""
 
     end_ms: float
 
 
-class CommitUserItem(Action, frozen=True):
+class CommitUserItem(Order, frozen=True):
     """Put the caller's item into the conversation; the words of this segment are to be its."""
 
     segment: int
 
 
-class DropUserItem(Action, frozen=True):
-    """Forget the open user item: there were no words."""
+class CommitSegment(Order, frozen=True):
+    """The client ended the turn: its words belong to this item. Answered by `SegmentCommitted`."""
+
+    item_id: str
 
 
-class SendPartial(Action, frozen=True):
+class SendPartial(Order, frozen=True):
     """The hypothesis of the open turn."""
 
     stable: tuple[str, ...]
     unstable: tuple[str, ...]
 
 
-class SendTranscript(Action, frozen=True):
-    """The final words of a committed item."""
+class SendTranscript(Order, frozen=True):
+    """The final words of a committed item; or, with an error, that there will be none."""
 
     turn: UserTurn
+    error: BackendError | None = None
 
 
-class SendTranscriptionFailure(Action, frozen=True):
-    """A committed item stays without words."""
-
-    turn: UserTurn
-    error: BackendError
-
-
-# --- the listener ---
-
-
-class EndSegment(Action, frozen=True):
-    """The open segment was a turn of the caller; its words follow as `TurnTranscribed`."""
-
-
-class CommitSegment(Action, frozen=True):
-    """The client ended the turn: its words belong to this item. Answered by `SegmentCommitted`."""
-
-    item_id: str
-
-
-class DiscardSegment(Action, frozen=True):
-    """Forget the open segment: a backchannel, noise, or audio that the client cleared."""
-
-
-class RequestWords(Action, frozen=True):
-    """Have the fullest hypothesis of the open segment reported now."""
-
-
-# --- what is prepared while the caller speaks ---
-
-
-class Prefill(Action, frozen=True):
-    """Bring the conversation so far into the language model's cache."""
-
-
-class StageWords(Action, frozen=True):
+class StageWords(Order, frozen=True):
     """Let the language model read the words that will stay (all of them where `is_full`)."""
 
     stable: tuple[str, ...]
@@ -101,44 +91,13 @@ class StageWords(Action, frozen=True):
     is_full: bool
 
 
-class ConsiderPreemptiveReply(Action, frozen=True):
+class ConsiderPreemptiveReply(Order, frozen=True):
     """Begin the reply ahead of the end of the turn, if it pays."""
 
     pause: PauseWeighed
 
 
-class RestPreemptiveReply(Action, frozen=True):
-    """The caller goes on: add nothing to the preemptive reply, and keep it."""
-
-
-class DropPreemptiveReply(Action, frozen=True):
-    """Another turn of the caller begins: the preemptive reply was for the last one."""
-
-
-class AbandonPreparation(Action, frozen=True):
-    """Drop the preemptive reply and the staged words: no answer to them will be asked for."""
-
-
-# --- the agent's reply in the conversation ---
-
-
-class ReduceLead(Action, frozen=True):
-    """Send less far ahead: somebody may be about to speak."""
-
-
-class Duck(Action, frozen=True):
-    """Play more quietly."""
-
-
-class Pause(Action, frozen=True):
-    """Fade out and send nothing; no sample is lost."""
-
-
-class Resume(Action, frozen=True):
-    """Undo `ReduceLead`, `Duck` and `Pause`."""
-
-
-class InterruptReply(Action, frozen=True):
+class InterruptReply(Order, frozen=True):
     """End the reply's response: the caller has the floor.
 
     heard_ms: how much of its item was heard; None: it counts as never said, for the caller had not
@@ -149,39 +108,29 @@ class InterruptReply(Action, frozen=True):
     may_resume: bool
 
 
-class ResumeInterrupted(Action, frozen=True):
-    """It was a false interruption: the reply goes on after what was heard, in a new response."""
-
-
-class DropInterrupted(Action, frozen=True):
-    """The caller spoke to the agent: the interrupted reply will not resume."""
-
-
-class AnswerTurn(Action, frozen=True):
+class AnswerTurn(Order, frozen=True):
     """Reply to this turn of the caller; with the preemptive reply where it fits."""
 
     turn: UserTurn
 
 
-class BeginReply(Action, frozen=True):
+class BeginReply(Order, frozen=True):
     """Reply in this response, which the client has asked for."""
 
     response: ResponseHandle
 
 
-class SpeakFirst(Action, frozen=True):
-    """A reply to no turn of the caller. text: what it says; None: the model decides."""
+class SpeakFirst(Order, frozen=True):
+    """A reply to no turn of the caller. text: what it says; None: the model decides.
+
+    idle_since_ms: the caller has said nothing since this point of the audio clock.
+    """
 
     text: str | None = None
+    idle_since_ms: float | None = None
 
 
-class PromptIdleCaller(Action, frozen=True):
-    """The caller has said nothing since this point of the audio clock: speak first."""
-
-    since_ms: float
-
-
-class FailReply(Action, frozen=True):
+class FailReply(Order, frozen=True):
     """There is no reply to this turn, for this reason. is_told: the fallback is said."""
 
     turn: UserTurn
@@ -189,31 +138,31 @@ class FailReply(Action, frozen=True):
     is_told: bool
 
 
-class CancelReply(Action, frozen=True):
+class CancelReply(Order, frozen=True):
     """The client has cancelled this response; one that is over is ignored."""
 
     response_id: str
 
 
-class TruncateReply(Action, frozen=True):
+class TruncateReply(Order, frozen=True):
     """The client has played only so much of this item, and plays no more of it."""
 
     item_id: str
     audio_end_ms: float
 
 
-# --- time and counting ---
-
-
-class WatchIdleness(Action, frozen=True):
+class WatchIdleness(Order, frozen=True):
     """Whether nobody speaks and nothing is owed, from now on. timeout_ms: prompt after so long."""
 
     is_idle: bool
     timeout_ms: int | None = None
 
 
-class CountBargeIn(Action, frozen=True):
+class CountBargeIn(Order, frozen=True):
     """What a sound over the agent came to, and when its onset arrived."""
 
     verdict: Verdict
     onset_arrival_s: float
+
+
+Action = Step | Order

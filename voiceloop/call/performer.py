@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from voiceloop.call import actions as do
+from voiceloop.call.actions import Step
 from voiceloop.call.events import CallEvent, ReplyEnded, SegmentCommitted
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.replies import Replies
 from voiceloop.call.status import CallStatus
+from voiceloop.errors import BackendError
 from voiceloop.listening.events import UserTurn
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.protocol import Protocol
@@ -57,48 +59,79 @@ class Performer:
 
     def perform(self, action: do.Action) -> Sequence[CallEvent]:
         """Do it now; returns what it brought about. Raises nothing that a client can cause."""
-        match action:
-            case do.OpenUserTurn(onset_ms=onset_ms):
-                self._open_item_id = self._protocol.speech_started(onset_ms)
-            case do.CloseUserTurn(end_ms=end_ms):
-                self._protocol.speech_stopped(end_ms)
-            case do.CommitUserItem(segment=segment):
-                self._item_ids[segment] = self._protocol.commit_input()
-            case do.DropUserItem():
+        return self._take_step(action) if isinstance(action, Step) else self._obey(action)
+
+    def _take_step(self, step: Step) -> Sequence[CallEvent]:
+        match step:
+            case Step.DROP_USER_ITEM:
                 self._protocol.drop_input()
-            case do.SendPartial(stable=stable, unstable=unstable):
-                self._protocol.partial(self._open_item_id, " ".join(stable), " ".join(unstable))
-            case do.SendTranscript(turn=turn):
-                self._send_transcript(turn)
-            case do.SendTranscriptionFailure(turn=turn, error=error):
-                self._protocol.transcription_failed(self._item_ids.pop(turn.segment), error.message)
-            case do.EndSegment():
+            case Step.END_SEGMENT:
                 return self._listener.end_turn()
+            case Step.DISCARD_SEGMENT:
+                self._listener.discard()
+            case Step.REQUEST_WORDS:
+                self._listener.request_words()
+            case Step.PREFILL:
+                self.prefill()
+            case Step.REST_PREEMPTIVE:
+                self._replies.preemptive.rest()
+            case Step.DROP_PREEMPTIVE:
+                self._replies.preemptive.reset()
+            case Step.ABANDON_PREPARATION:
+                self._replies.abandon_preparation()
+            case Step.REDUCE_LEAD | Step.DUCK | Step.PAUSE | Step.RESUME:
+                self._replies.control_playout(step)
+            case Step.DROP_INTERRUPTED:
+                self._replies.drop_interrupted()
+            case Step.RESUME_INTERRUPTED if not self._replies.resume_interrupted():
+                return (ReplyEnded(),)
+        return ()
+
+    def _obey(self, order: do.Order) -> Sequence[CallEvent]:
+        protocol, replies = self._protocol, self._replies
+        match order:
+            case do.OpenUserTurn(onset_ms=onset_ms):
+                self._open_item_id = protocol.speech_started(onset_ms)
+            case do.CloseUserTurn(end_ms=end_ms):
+                protocol.speech_stopped(end_ms)
+            case do.CommitUserItem(segment=segment):
+                self._item_ids[segment] = protocol.commit_input()
             case do.CommitSegment(item_id=item_id):
                 segment = self._listener.commit()
                 self._item_ids[segment] = item_id
                 return (SegmentCommitted(segment),)
-            case do.DiscardSegment():
-                self._listener.discard()
-            case do.RequestWords():
-                self._listener.request_words()
-            case do.Prefill():
-                self.prefill()
+            case do.SendPartial(stable=stable, unstable=unstable):
+                protocol.partial(self._open_item_id, " ".join(stable), " ".join(unstable))
+            case do.SendTranscript(turn=turn, error=error):
+                self._send_transcript(turn, error)
             case do.StageWords(stable=stable, unstable=unstable, is_full=is_full):
                 known = self._anticipation.observe_words(stable, unstable, full=is_full)
                 return self.weigh(*known) if known is not None else ()
+            case do.ConsiderPreemptiveReply(pause=pause):
+                replies.preemptive.consider(
+                    pause.words, pause.p_end, pause.paused_ms, pause.needed_ms
+                )
+            case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume):
+                replies.interrupt_current(heard_ms, may_resume=may_resume)
+            case do.AnswerTurn(turn=turn):
+                replies.answer(turn)
+            case do.BeginReply(response=response):
+                replies.begin(response)
+            case do.SpeakFirst(text=text, idle_since_ms=since_ms):
+                if since_ms is not None:
+                    protocol.idle_timeout(since_ms, self._listener.now_ms)
+                replies.begin(protocol.open_response(), text)
+            case do.FailReply(turn=turn, error=error, is_told=is_told):
+                replies.fail(turn, error, is_told=is_told)
+            case do.CancelReply(response_id=response_id):
+                replies.cancel(response_id)
+            case do.TruncateReply(item_id=item_id, audio_end_ms=audio_end_ms):
+                replies.truncate(item_id, audio_end_ms)
             case do.WatchIdleness(is_idle=is_idle, timeout_ms=timeout_ms):
                 now_ms = self._listener.now_ms
                 self._idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=now_ms)
             case do.CountBargeIn(verdict=verdict, onset_arrival_s=onset_s):
                 self._metrics.observe_barge_in(verdict, self._clock() - onset_s)
-            case do.PromptIdleCaller(since_ms=since_ms):
-                self._protocol.idle_timeout(since_ms, self._listener.now_ms)
-                self._replies.speak_first()
-            case do.ResumeInterrupted():
-                return () if self._replies.resume_interrupted() else (ReplyEnded(),)
-            case _:
-                self._replies.perform(action)
         return ()
 
     def prefill(self) -> None:
@@ -112,7 +145,10 @@ class Performer:
         """P(end of turn) after these words of the open turn is known: evidence for the listener."""
         return self._listener.observe_p_end(words, p_end, is_evidence=self._reads_p_end)
 
-    def _send_transcript(self, turn: UserTurn) -> None:
-        seconds = (turn.end_ms - turn.onset_ms) / 1000.0
+    def _send_transcript(self, turn: UserTurn, error: BackendError | None) -> None:
         item_id = self._item_ids.pop(turn.segment)
+        if error is not None:
+            self._protocol.transcription_failed(item_id, error.message)
+            return
+        seconds = (turn.end_ms - turn.onset_ms) / 1000.0
         self._protocol.transcription_completed(item_id, turn.text, seconds)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from voiceloop.call import actions as do
+from voiceloop.call.actions import Step
 from voiceloop.call.status import ReplyStatus
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
@@ -40,7 +40,7 @@ class Replies:
         self._metrics = metrics
         self._tasks = tasks
         self._on_ended = on_ended
-        self._preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
+        self.preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
         self._current: Reply | None = None
         self._interrupted: Reply | None = None
         self._beside: dict[str, Reply] = {}
@@ -76,64 +76,27 @@ class Replies:
             released_s=reply.released_s,
         )
 
-    # --- actions ---
+    # --- the sound of the reply in the conversation ---
 
-    def perform(self, action: do.Action) -> None:
-        """Do what turn-taking decided about a reply."""
-        match action:
-            case do.ReduceLead() | do.Duck() | do.Pause() | do.Resume():
-                self._control_playout(action)
-            case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume):
-                if self._current is not None:
-                    self._interrupt(self._current, heard_ms, may_resume=may_resume)
-            case do.DropInterrupted():
-                self._drop_interrupted()
-            case do.AnswerTurn(turn=turn):
-                self._answer(turn)
-            case do.BeginReply(response=response):
-                self._begin(response, TurnTimeline(response.id))
-            case do.SpeakFirst(text=text):
-                self.speak_first(text)
-            case do.FailReply(turn=turn, error=error, is_told=is_told):
-                self._fail(turn, error, is_told=is_told)
-            case do.CancelReply(response_id=response_id):
-                if (reply := self.of(response_id)) is not None:
-                    self._interrupt(reply, reply.item_heard_ms)
-            case do.TruncateReply(item_id=item_id, audio_end_ms=audio_end_ms):
-                self._truncate(item_id, audio_end_ms)
-            case do.ConsiderPreemptiveReply(pause=pause):
-                self._preemptive.consider(
-                    pause.words, pause.p_end, pause.paused_ms, pause.needed_ms
-                )
-            case do.RestPreemptiveReply():
-                self._preemptive.rest()
-            case do.DropPreemptiveReply():
-                self._preemptive.reset()
-            case do.AbandonPreparation():
-                self._abandon_preparation()
-            case _:
-                raise TypeError(f"expected an action on a reply, found {action!r}")
-
-    def _control_playout(self, action: do.Action) -> None:
-        reply = self._current
-        if reply is None:
+    def control_playout(self, step: Step) -> None:
+        """Reduce its lead, duck, pause or resume it."""
+        if (reply := self._current) is None:
             return
-        match action:
-            case do.ReduceLead():
+        match step:
+            case Step.REDUCE_LEAD:
                 reply.reduce_lead()
-            case do.Duck():
+            case Step.DUCK:
                 reply.duck()
-            case do.Pause():
+            case Step.PAUSE:
                 reply.pause()
-            case do.Resume():
+            case Step.RESUME:
                 reply.resume()
 
     # --- begun ---
 
-    def speak_first(self, text: str | None = None) -> None:
-        """A reply that answers no turn of the caller; text None: the model decides what it says."""
-        response = self._context.protocol.open_response()
-        self._begin(response, TurnTimeline(response.id), text)
+    def begin(self, response: ResponseHandle, fixed_text: str | None = None) -> None:
+        """A reply that answers no turn of the caller by itself."""
+        self._begin(response, TurnTimeline(response.id), fixed_text)
 
     def _begin(
         self,
@@ -157,28 +120,29 @@ class Replies:
         if response.is_out_of_band:
             self._beside[response.id] = reply
         else:
-            self._preemptive.drop()  # it may answer on the branch that this one reads
+            self.preemptive.drop()  # it may answer on the branch that this one reads
             self._take_floor(reply)
         reply.release(response).start(self._tasks, self._done)
 
-    def _answer(self, turn: UserTurn) -> None:
+    def answer(self, turn: UserTurn) -> None:
         """Release the preemptive reply where it is what is asked for, else begin from here."""
         response = self._context.protocol.open_response()
         crisis = self._context.agent.crisis
         whole = [m.content for m in response.messages()[-1:] if m.role == "user"]  # of all pieces
         if any(crisis.answers(said) for said in (turn.text, *whole)):
-            self._abandon_preparation()
+            self.abandon_preparation()
             self._begin(response, turn.timeline, crisis.answer, answers=turn)
             return
         plan = plan_of_response(response, self._context.agent)
-        reply = self._preemptive.take(response, plan, turn)
+        reply = self.preemptive.take(response, plan, turn)
         if reply is None:
             self._begin(response, turn.timeline, answers=turn)
             return
         reply.answers, reply.on_done = turn, self._done
         self._take_floor(reply)
 
-    def _fail(self, turn: UserTurn, error: BackendError, *, is_told: bool) -> None:
+    def fail(self, turn: UserTurn, error: BackendError, *, is_told: bool) -> None:
+        """There is no reply to this turn; is_told: the fallback is said."""
         response = self._context.protocol.open_response()
         if is_told:
             self._begin(response, turn.timeline, "", failure=error)
@@ -187,14 +151,25 @@ class Replies:
             self._metrics.turns.labels(outcome="failed").inc()
 
     def _take_floor(self, reply: Reply) -> None:
-        self._drop_interrupted()
+        self.drop_interrupted()
         self._current = reply
 
-    def _abandon_preparation(self) -> None:
-        self._preemptive.drop()
+    def abandon_preparation(self) -> None:
+        """No answer to the staged words will be asked for."""
+        self.preemptive.drop()
         self._context.anticipation.abort()
 
     # --- interrupted ---
+
+    def interrupt_current(self, heard_ms: float | None, *, may_resume: bool) -> None:
+        """The caller has the floor; arguments as of `actions.InterruptReply`."""
+        if self._current is not None:
+            self._interrupt(self._current, heard_ms, may_resume=may_resume)
+
+    def cancel(self, response_id: str) -> None:
+        """The client has cancelled this response; one that is over is ignored."""
+        if (reply := self.of(response_id)) is not None:
+            self._interrupt(reply, reply.item_heard_ms)
 
     def _interrupt(self, reply: Reply, heard_ms: float | None, *, may_resume: bool = False) -> None:
         """Silence the reply and let its item hold what was heard; None: as if never said."""
@@ -212,7 +187,7 @@ class Replies:
         else:
             reply.cancel()
 
-    def _truncate(self, item_id: str, audio_end_ms: float) -> None:
+    def truncate(self, item_id: str, audio_end_ms: float) -> None:
         """The client knows better than the playout how much of an item it has played.
 
         Some say 0 who do not know: of an interrupted reply, what is too long ago to be said again
@@ -228,7 +203,8 @@ class Replies:
             current.response.close("cancelled", "client_cancelled")
             self._interrupt(current, audio_end_ms)  # the close put the whole text into the item
 
-    def _drop_interrupted(self) -> None:
+    def drop_interrupted(self) -> None:
+        """Somebody spoke to the agent: the interrupted reply will not resume."""
         reply, self._interrupted = self._interrupted, None
         if reply is not None:
             reply.cancel()
@@ -270,7 +246,7 @@ class Replies:
         facts["outcome"] = outcome
         self._metrics.observe_turn(reply.timeline, outcome)
         self._metrics.observe_work(reply.usage, reply.wasted_audio_ms)
-        self._preemptive.observe_waste(reply)
+        self.preemptive.observe_waste(reply)
         facts["anticipation"] = anticipation_facts(
             reply.usage, reply.wasted_audio_ms, facts.pop("draft", "none")
         )

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
+from voiceloop.call.actions import Step
 from voiceloop.call.barge_in import BargeInJudge, Verdict
 from voiceloop.call.status import HAS_FLOOR, Agent, Caller, CallStatus, PendingTranscript
 from voiceloop.listening import events as heard
@@ -30,10 +31,10 @@ Actions = Iterator[do.Action]
 # What each verdict does to the agent's playout. A pause ducks first: its fade is then as quick as
 # that of an agent that was ducked before. A "stop" is `_caller_begins`'s to do.
 PLAYOUT_FOR: dict[Verdict, tuple[do.Action, ...]] = {
-    "duck": (do.Duck(),),
-    "hold": (do.Duck(), do.Pause()),
-    "resume": (do.Resume(),),
-    "go_on": (do.Resume(),),
+    "duck": (Step.DUCK,),
+    "hold": (Step.DUCK, Step.PAUSE),
+    "resume": (Step.RESUME,),
+    "go_on": (Step.RESUME,),
     "stop": (),
 }
 
@@ -75,7 +76,7 @@ class TurnTaking:
                 yield from self._suspect(lasting_ms, status)
             case heard.SoundLost():
                 if status.agent_has_floor and self._judge.options.enabled:
-                    yield do.Resume()
+                    yield Step.RESUME
             case heard.SpeechStarted(activity=activity):
                 self._judge.reset()
                 yield from self._observe(activity, status)
@@ -104,7 +105,7 @@ class TurnTaking:
             case told.CallerIdle(since_ms=since_ms):
                 is_quiet = self.caller in (Caller.SILENT, Caller.TRANSCRIBING)
                 if is_quiet and not self._is_over and not status.is_answering:
-                    yield from self._begin(do.PromptIdleCaller(since_ms))
+                    yield from self._begin(do.SpeakFirst(idle_since_ms=since_ms))
             case told.CallEnding():
                 self._is_over = True
                 yield do.WatchIdleness(is_idle=False)
@@ -121,7 +122,7 @@ class TurnTaking:
         if not status.agent_has_floor or not self._judge.options.enabled:
             return
         verdict = self._judge.suspect(lasting_ms)
-        yield from (do.ReduceLead(),) if verdict is None else PLAYOUT_FOR[verdict]
+        yield from (Step.REDUCE_LEAD,) if verdict is None else PLAYOUT_FOR[verdict]
 
     def _observe(self, activity: Activity, status: CallStatus) -> Actions:
         """The open segment goes on: a turn of the caller, or a sound over the agent."""
@@ -129,7 +130,7 @@ class TurnTaking:
         if self.caller in HAS_FLOOR:
             self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
             if self.caller is Caller.SPEAKING:
-                yield do.RestPreemptiveReply()
+                yield Step.REST_PREEMPTIVE
         elif not status.agent_has_floor:
             yield from self._caller_begins(activity, status)
         else:
@@ -151,17 +152,17 @@ class TurnTaking:
             yield do.CountBargeIn(verdict, activity.onset_arrival_s)
             yield from PLAYOUT_FOR[verdict]
         elif judge.state == "idle" and (activity.silence_ms or judge.hears_itself):
-            yield do.Resume()  # nothing will come of it that is worth a short lead
+            yield Step.RESUME  # nothing will come of it that is worth a short lead
         had_not_finished = reply.is_fresh(activity.onset_arrival_s)
         if had_not_finished and judge.is_held_by_voice(activity.speech_ms):
             yield from self._caller_begins(activity, status, interrupts=True, retracts=True)
         elif verdict == "hold":
-            yield do.RequestWords()
+            yield Step.REQUEST_WORDS
         elif verdict == "stop":
             yield from self._caller_begins(activity, status, interrupts=True)
         elif verdict == "resume":
             self._caller_stops()
-            yield do.DiscardSegment()
+            yield Step.DISCARD_SEGMENT
 
     def _caller_begins(
         self,
@@ -177,7 +178,7 @@ class TurnTaking:
         """
         reply = status.reply if interrupts else None
         if reply is not None:
-            yield do.Pause()
+            yield Step.PAUSE
         self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
         yield do.OpenUserTurn(activity.onset_ms)
         if reply is not None:
@@ -189,16 +190,16 @@ class TurnTaking:
                 may_resume=not is_speech and self._owed is None,
             )
         self._judge.reset()  # where the reply ended under the sound, too
-        yield do.DropPreemptiveReply()
+        yield Step.DROP_PREEMPTIVE
         yield do.WatchIdleness(is_idle=False)
-        yield do.Prefill()
+        yield Step.PREFILL
 
     def _read(self, words: heard.WordsHeard, status: CallStatus) -> Actions:
         has_floor = self.caller in HAS_FLOOR
         if has_floor or status.settings.turn_detection is None:
             yield do.StageWords(words.stable, words.unstable, words.is_full)
             if has_floor and words.stable:
-                yield do.DropInterrupted()
+                yield Step.DROP_INTERRUPTED
             if has_floor:
                 yield do.SendPartial(words.stable, words.unstable)
         elif self.caller is Caller.OVERLAPPING and self._activity is not None:
@@ -211,22 +212,22 @@ class TurnTaking:
         activity = self._activity
         is_open = self.caller in (Caller.OVERLAPPING, *HAS_FLOOR)
         if activity is None or not is_open:
-            yield do.DiscardSegment()
+            yield Step.DISCARD_SEGMENT
             return
         if self.caller is Caller.OVERLAPPING:
             interrupts = status.agent_has_floor
             if interrupts and not self._takes_floor_late(end.hypothesis, activity, status):
                 yield from self._let_agent_go_on(status)
                 self._caller_stops()
-                yield do.DiscardSegment()
+                yield Step.DISCARD_SEGMENT
                 return
             yield from self._caller_begins(activity, status, interrupts=interrupts)
-        yield do.EndSegment()
+        yield Step.END_SEGMENT
         yield do.CloseUserTurn(end.end_ms)
         has_item = bool(end.hypothesis)
         if has_item:
             yield do.CommitUserItem(end.segment)
-            yield do.DropInterrupted()
+            yield Step.DROP_INTERRUPTED
         is_to_be_answered = status.creates_responses and status.settings.type == "realtime"
         self._pending[end.segment] = PendingTranscript(has_item, is_to_be_answered)
         self._caller_stops()
@@ -262,15 +263,15 @@ class TurnTaking:
             yield from self._commit_late(turn.segment)
             has_item = True
         if has_item or not pending.is_to_be_answered:
-            yield do.DropInterrupted()
+            yield Step.DROP_INTERRUPTED
             status = _without_interrupted(status)
         if has_item:
             yield do.SendTranscript(turn)
             if pending.is_to_be_answered:
                 self._owed = turn
         elif self.caller not in HAS_FLOOR:
-            yield do.DropUserItem()
-            yield do.AbandonPreparation()
+            yield Step.DROP_USER_ITEM
+            yield Step.ABANDON_PREPARATION
         yield from self._settle(status)
 
     def _do_without_words(
@@ -282,12 +283,12 @@ class TurnTaking:
             return
         if not pending.has_item:
             yield from self._commit_late(turn.segment)
-        yield do.DropInterrupted()
+        yield Step.DROP_INTERRUPTED
         status = _without_interrupted(status)
         has_floor = self.caller in HAS_FLOOR
         if not has_floor:
-            yield do.AbandonPreparation()
-        yield do.SendTranscriptionFailure(turn, failed.error)
+            yield Step.ABANDON_PREPARATION
+        yield do.SendTranscript(turn, failed.error)
         fails = pending.is_to_be_answered and not status.is_answering
         if fails:  # who has begun again is not spoken over
             yield do.FailReply(turn, failed.error, is_told=not has_floor)
@@ -319,7 +320,7 @@ class TurnTaking:
                 yield do.AnswerTurn(owed)
             elif status.interrupted_id is not None:  # what interrupted it was no word
                 has_begun = True
-                yield do.ResumeInterrupted()
+                yield Step.RESUME_INTERRUPTED
         yield self._watch_idleness(self.is_idle(status) and not has_begun, status)
 
     def _begin(self, action: do.Action, response: ResponseHandle | None = None) -> Actions:
@@ -339,22 +340,22 @@ class TurnTaking:
         """The sound that ducked or paused the agent is nobody's: no silence will end it."""
         self._judge.reset()
         if status.reply is not None:
-            yield do.Resume()
+            yield Step.RESUME
 
     # --- the client's commands ---
 
     def _obey(self, command: told.CallEvent, status: CallStatus) -> Actions:
         match command:
             case asked.CommitAudio(item_id=item_id):  # the client will ask for the answer itself
-                yield do.DropInterrupted()
+                yield Step.DROP_INTERRUPTED
                 yield from self._let_agent_go_on(status)
                 yield do.CommitSegment(item_id)
             case asked.ClearAudio():
                 self._caller_stops()
-                yield do.DropInterrupted()
+                yield Step.DROP_INTERRUPTED
                 yield from self._let_agent_go_on(status)
-                yield do.DiscardSegment()
-                yield do.AbandonPreparation()
+                yield Step.DISCARD_SEGMENT
+                yield Step.ABANDON_PREPARATION
                 yield from self._settle(_without_interrupted(status))
             case asked.CreateResponse(response=response):
                 is_early = self._pending or (
@@ -375,7 +376,7 @@ class TurnTaking:
         """None: whichever was interrupted and may resume."""
         interrupted_id = status.interrupted_id
         if interrupted_id is not None and response_id in (None, interrupted_id):
-            yield do.DropInterrupted()
+            yield Step.DROP_INTERRUPTED
             yield from self._settle(_without_interrupted(status))
         elif response_id is not None:
             if status.reply is not None and status.reply.response_id == response_id:
@@ -387,16 +388,16 @@ class TurnTaking:
             yield from self._let_agent_go_on(status)
         if status.settings.turn_detection is not None:
             return
-        yield do.DropInterrupted()
+        yield Step.DROP_INTERRUPTED
         had_floor = self.caller in HAS_FLOOR
         if had_floor or self.caller is Caller.OVERLAPPING:
             self._caller_stops()
         if had_floor:
-            yield do.DropUserItem()
-            yield do.AbandonPreparation()
+            yield Step.DROP_USER_ITEM
+            yield Step.ABANDON_PREPARATION
             yield from self._settle(_without_interrupted(status))
 
 
 def _without_interrupted(status: CallStatus) -> CallStatus:
-    """The status after `DropInterrupted`."""
+    """The status after `Step.DROP_INTERRUPTED`."""
     return CallStatus(status.settings, status.reply, None, status.is_answering)

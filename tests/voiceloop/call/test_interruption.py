@@ -15,6 +15,7 @@ from tests.callers import RATE_HZ, Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, quiet, tone
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.call import actions as do
+from voiceloop.call.actions import Step
 from voiceloop.call.events import CallEvent
 from voiceloop.call.status import CallStatus, ReplyStatus
 from voiceloop.call.turn_taking import TurnTaking
@@ -144,13 +145,13 @@ def act(pacer: Pacer, actions: Sequence[do.Action]) -> None:
     playout = Playout(pacer, lambda chunk: None, lambda: 0.0)
     for action in actions:
         match action:
-            case do.Duck():
+            case Step.DUCK:
                 playout.duck()
-            case do.Pause():
+            case Step.PAUSE:
                 playout.pause()
-            case do.Resume():
+            case Step.RESUME:
                 playout.resume()
-            case do.ReduceLead():
+            case Step.REDUCE_LEAD:
                 playout.reduce_lead()
 
 
@@ -211,7 +212,7 @@ def test_a_loud_window_that_nothing_follows_is_lifted_with_the_client_s_command(
         if isinstance(command, CommitAudio | ClearAudio)
         else replace(STATUS, settings=manual)
     )
-    assert do.Resume() in turn_taking.on(command, status)
+    assert Step.RESUME in turn_taking.on(command, status)
 
 
 def heard_levels(caller: Caller, from_s: float) -> list[tuple[float, float]]:

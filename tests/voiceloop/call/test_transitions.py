@@ -24,6 +24,7 @@ from tests.voiceloop.call.transitions import (
 from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
+from voiceloop.call.actions import Step
 from voiceloop.call.status import Agent, Caller, CallStatus, ReplyStatus
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.errors import BackendError
@@ -71,13 +72,13 @@ def test_no_state_of_the_caller_is_for_ever(state: tuple[Caller, Agent]) -> None
 def test_a_paused_agent_resumes_or_is_interrupted(event: told.CallEvent) -> None:
     turn_taking, status = in_state(Caller.OVERLAPPING, Agent.PAUSED)
     done = turn_taking.on(event, status)
-    assert any(isinstance(action, do.Resume | do.InterruptReply) for action in done)
+    assert Step.RESUME in done or any(isinstance(one, do.InterruptReply) for one in done)
 
 
 def test_a_noise_that_is_neither_words_nor_a_voice_is_talked_over() -> None:
     turn_taking, status = in_state(Caller.OVERLAPPING, Agent.PAUSED)
     done = turn_taking.on(heard.SpeechWindow(activity(2100.0, voice=0.6)), status)
-    assert do.Resume() in done and turn_taking.agent(status) is Agent.REPLYING
+    assert Step.RESUME in done and turn_taking.agent(status) is Agent.REPLYING
 
 
 @pytest.mark.parametrize("words", [(), ("two", "lattes")])
@@ -87,17 +88,17 @@ def test_an_interrupted_reply_resumes_or_is_dropped_when_the_words_are_known(
     turn_taking, status = in_state(Caller.PAUSED, Agent.INTERRUPTED)
     turn_taking.on(END_OF_TURN, status)
     done = turn_taking.on(heard.TurnTranscribed(replace(TURN, words=words)), status)
-    answer: do.Action = do.AnswerTurn(TURN) if words else do.ResumeInterrupted()
-    assert answer in done and (do.DropInterrupted() in done) == bool(words)
+    answer: do.Action = do.AnswerTurn(TURN) if words else Step.RESUME_INTERRUPTED
+    assert answer in done and (Step.DROP_INTERRUPTED in done) == bool(words)
 
 
 def test_a_call_that_is_over_begins_no_reply() -> None:
-    begun = do.AnswerTurn | do.BeginReply | do.SpeakFirst | do.ResumeInterrupted
+    begun = do.AnswerTurn | do.BeginReply | do.SpeakFirst
     for state in STATES:
         turn_taking, status = in_state(*state)
         turn_taking.on(told.CallEnding(), status)
         done = turn_taking.on(heard.TurnTranscribed(TURN), status)
-        assert not any(isinstance(action, begun) for action in done)
+        assert not any(isinstance(one, begun) or one is Step.RESUME_INTERRUPTED for one in done)
 
 
 class Call:
@@ -121,13 +122,13 @@ class Call:
             case do.AnswerTurn(turn=turn):
                 self.begin(turn)
                 self.answered.append(turn.text)
-            case do.SpeakFirst() | do.PromptIdleCaller() | do.ResumeInterrupted():
+            case do.SpeakFirst() | Step.RESUME_INTERRUPTED:
                 self.begin(None)
             case do.InterruptReply(may_resume=may_resume):
                 self.status = CallStatus(SETTINGS, None, "resp" if may_resume else None)
-            case do.DropInterrupted():
+            case Step.DROP_INTERRUPTED:
                 self.status = replace(self.status, interrupted_id=None)
-            case do.EndSegment():
+            case Step.END_SEGMENT:
                 self.pending.append(self.n_segments)
                 self.n_segments += 1
             case do.CommitSegment():

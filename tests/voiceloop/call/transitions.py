@@ -16,6 +16,7 @@ from pathlib import Path
 from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
+from voiceloop.call.actions import Step
 from voiceloop.call.status import Agent, Caller, CallStatus, ReplyStatus
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.errors import BackendError
@@ -152,10 +153,12 @@ def transitions() -> Iterator[Transition]:
 
 def name_of(action: do.Action) -> str:
     match action:
+        case Step():
+            return action.value
         case do.CountBargeIn(verdict=verdict):
-            return f"count {verdict}"
+            return f"count a {verdict}"
         case do.InterruptReply(may_resume=True):
-            return "InterruptReply, may resume"
+            return "InterruptReply (may resume)"
         case do.WatchIdleness(is_idle=is_idle):
             return "idle" if is_idle else "not idle"
     return type(action).__name__
