@@ -1,4 +1,4 @@
-"""Rates, durations and levels: the units all rooms of the house share.
+"""Rates, durations and levels: the units that all rooms share.
 
 Positions are sample counts from the start of a session; a duration is a position difference
 over a rate, so it never drifts.

@@ -65,7 +65,7 @@ class EspeakVoice(ReplyVoice):
                 self.close(stream_id)
                 events.append(StreamFailed(stream_id, str(error), retryable=True))
                 continue
-            if reply.finished and not reply.has_fragment:
+            if reply.is_finished and not reply.has_fragment:
                 self.close(stream_id)
                 events += reply.end()
         return events
@@ -74,7 +74,7 @@ class EspeakVoice(ReplyVoice):
         rate_wpm = min(MAX_WPM, max(MIN_WPM, round(RATE_WPM * reply.speed)))
         text = fragment.text
         ending = text.rstrip("\"')]\u2019\u201d")[-1:]
-        if ending not in PAUSE_MS and (reply.has_fragment or not reply.finished):
+        if ending not in PAUSE_MS and (reply.has_fragment or not reply.is_finished):
             text += ","  # a cut without a mark: the voice stays up, more comes
         samples, marks = self._espeak.synthesize(text, _TIMBRES[reply.voice], rate_wpm)
         wave: Waveform = samples.astype(np.float32) / np.float32(32767)

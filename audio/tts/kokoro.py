@@ -67,7 +67,7 @@ class KokoroVoice(ReplyVoice):
                 except (RuntimeError, ValueError) as error:
                     self.close(stream_id)
                     events.append(StreamFailed(stream_id, str(error), retryable=True))
-            elif reply.finished:
+            elif reply.is_finished:
                 self.close(stream_id)
                 events += reply.end()
         return events

@@ -136,7 +136,7 @@ class LatentVoice(ReplyVoice):
             words = PacedWords(fragment.words, self._paces.setdefault(reply.voice, WordPace()))
             self._speaking[stream_id] = _Speaking(begun, self._codec.initial, fragment, words)
             return []
-        if not reply.finished:
+        if not reply.is_finished:
             return []
         self.close(stream_id)
         return reply.end()

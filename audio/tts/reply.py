@@ -82,7 +82,7 @@ class Reply:
         self.stream_id = stream_id
         self.voice = voice
         self.speed = speed
-        self.finished = False
+        self.is_finished = False
         self._chunker = Chunker()
         self._clauses: deque[Clause] = deque()
         self._model_hz = model_hz
@@ -110,7 +110,7 @@ class Reply:
 
     def finish(self) -> None:
         self._clauses += self._chunker.finish()
-        self.finished = True
+        self.is_finished = True
 
     def next_fragment(self) -> Fragment | None:
         """The next clause that has something to say; what only holds marks is passed over."""

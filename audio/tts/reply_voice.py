@@ -56,7 +56,7 @@ class ReplyVoice(ABC):
         self._replies.pop(stream_id, None)
 
     def has_work(self) -> bool:
-        return any(reply.has_fragment or reply.finished for reply in self._replies.values())
+        return any(reply.has_fragment or reply.is_finished for reply in self._replies.values())
 
     @abstractmethod
     def step(self) -> list[Event]: ...

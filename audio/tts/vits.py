@@ -97,7 +97,7 @@ class VitsVoice(ReplyVoice):
         except RuntimeError as error:
             self.close(stream_id)
             return [StreamFailed(stream_id, str(error), retryable=True)]
-        if not reply.finished:
+        if not reply.is_finished:
             return []
         self.close(stream_id)
         return reply.end()
