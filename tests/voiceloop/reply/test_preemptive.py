@@ -176,7 +176,7 @@ async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is
     answers = ToolAnswers(agent, agent.session_settings().tools)
     answers.call_ahead(PreemptiveCall(1, "hours", "{}"))
     answers.call_ahead(PreemptiveCall(1, "order", "{}"))
-    assert answers.called_ahead == 1
+    assert len(answers.ahead) == 1
     calls = [ToolCall("c1", "hours", "{}"), ToolCall("c2", "order", "{}")]
     assert [answer for _, answer in answers.of(calls) or ()] == ["nine", "ordered"]
 
