@@ -27,8 +27,8 @@ from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.steps import ReplyRound, Rounds
 from voiceloop.reply.tool_answers import ToolAnswers, as_results
 
-# Prompt to last token of one round. Chosen: the longest reply of an agent file's default (160
-# tokens) at 6 tokens a second, half the pace of speech; a slower model is as good as hung.
+# Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
+# (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
 GENERATE_DEADLINE_S = 30.0
 
 
@@ -49,7 +49,7 @@ class Generation:
         self.rounds = Rounds(failure)
         self._context = context
         self._tools = ToolAnswers(context.agent, plan.tools)
-        self._live = live
+        self.live = live
         self._is_preemptive = live is not None
         # What `ask` commits; None where `commit_preemptive` does it instead.
         self._tail: tuple[ChatMessage, ...] | None = None
@@ -71,10 +71,10 @@ class Generation:
 
         Returns the branch's promise that the reply begins with the preemptive one.
         """
-        assert self._live is not None
+        assert self.live is not None
         self.plan, self._is_preemptive = plan, False
-        tail = plan.prompt[len(self._live.context.messages) :]
-        is_promised = self._live.commit_now(tail, plan.params)
+        tail = plan.prompt[len(self.live.context.messages) :]
+        is_promised = self.live.commit_now(tail, plan.params)
         if self._deadline is not None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + GENERATE_DEADLINE_S)
         return is_promised
@@ -84,11 +84,7 @@ class Generation:
         anticipation = self._context.anticipation
         # What the caller is saying is staged for the reply to it, not for one beside it.
         begin = anticipation.begin if is_out_of_band else anticipation.adopt
-        self._live, self._tail = begin(self.plan.prompt, self.plan.tools)
-
-    @property
-    def has_branch(self) -> bool:
-        return self._live is not None
+        self.live, self._tail = begin(self.plan.prompt, self.plan.tools)
 
     def deadline(self) -> asyncio.Timeout:
         """Of one round; a preemptive one has none before it is committed."""
@@ -98,8 +94,8 @@ class Generation:
     async def ask(self) -> None:
         """Ask for the round's reply. Raises: BackendError, Overloaded."""
         if self._tail is not None:
-            assert self._live is not None
-            await self._live.commit(self._tail, self._params)
+            assert self.live is not None
+            await self.live.commit(self._tail, self._params)
 
     def begin_round(self, results: list[tuple[ToolCall, str]], *, is_out_of_band: bool) -> None:
         """Another round, in which the model is given these results of its calls."""
@@ -109,8 +105,8 @@ class Generation:
 
     def close(self) -> None:
         """Give the branch up, unless the open user turn still has it (it was never committed)."""
-        if self._live is not None and not self._is_preemptive:
-            self._live.close()
+        if self.live is not None and not self._is_preemptive:
+            self.live.close()
 
     # --- said ---
 
@@ -119,9 +115,9 @@ class Generation:
 
         Raises: BackendError, Overloaded.
         """
-        assert self._live is not None
+        assert self.live is not None
         said = self.round
-        async for event in self._live.events():
+        async for event in self.live.events():
             match event:
                 case TextDelta(text=text):
                     said.n_deltas += 1

@@ -83,7 +83,7 @@ class Preemptive(Enum):
 
 
 class LiveBranch:
-    """said_before: the beginning of the open turn, where the caller was not answered."""
+    """Private to one open turn or reply. said_before: words of the turn that nobody answered."""
 
     def __init__(
         self,

@@ -35,7 +35,8 @@ REDUCED_LEAD_MS = 20.0
 REDUCED_LEAD_CHUNK_MS = 10
 MAX_BUFFERED_MS = 20_000.0  # the voice waits beyond this: 1 MB at 24 kHz, more than most replies
 # At least so much of what was sent is kept (the lead, where that is longer) for a client that
-# flushed it at a false interruption. Longer than clients were found to buffer; 96 KB at 24 kHz.
+# flushed it at a false interruption. Chosen: more than the client of a live call buffers beyond its
+# lead; 96 KB at 24 kHz.
 KEPT_MS = 2000.0
 
 
@@ -74,7 +75,7 @@ class Pacer:
         self._n_limit: int | None = None
         self._has_reduced_lead = False
         self._is_finished = False
-        self._play_end_s = not_before_s  # when the client has played all that was sent
+        self.play_end_s = not_before_s  # when the client has played all that was sent
 
     # --- input ---
 
@@ -107,7 +108,7 @@ class Pacer:
         with the next chunk once more, since their sound began in what was sent.
         """
         if not self.is_stopped and self._audio.rewind(self._audio.n_sent - self._position(to_ms)):
-            self._play_end_s = min(self._play_end_s, now_s)
+            self.play_end_s = min(self.play_end_s, now_s)
         self._words.extendleft(reversed(words))
 
     def reduce_lead(self) -> None:
@@ -160,7 +161,7 @@ class Pacer:
         """Seconds until the lead allows another chunk."""
         lead_ms = min(self._lead_ms, REDUCED_LEAD_MS) if self._has_reduced_lead else self._lead_ms
         chunk_ms = min(float(self._chunk_ms), lead_ms)
-        room_ms = lead_ms - chunk_ms - 1000.0 * (self._play_end_s - now_s)
+        room_ms = lead_ms - chunk_ms - 1000.0 * (self.play_end_s - now_s)
         # A microsecond of slack: rounding must not make a loop that waits for nothing.
         return 0.0 if room_ms >= -1e-3 else -room_ms / 1000.0
 
@@ -183,12 +184,12 @@ class Pacer:
         if not count or not self._audio.n_sent:
             return None
         faded = self._loudness.fade_out(self._audio.draw(count))
-        return replace(self._sent(faded, self._play_end_s), is_fade=True)
+        return replace(self._sent(faded, self.play_end_s), is_fade=True)
 
     def _sent(self, samples: Samples, now_s: float) -> Chunk:
         duration_ms = 1000.0 * len(samples) / self.rate_hz
         # If the client ran dry it plays this the moment it comes; else after what it still has.
-        self._play_end_s = max(self._play_end_s, now_s) + duration_ms / 1000.0
+        self.play_end_s = max(self.play_end_s, now_s) + duration_ms / 1000.0
         words: list[SpokenWord] = []
         while self._words and self._words[0].start_ms < self.sent_ms:
             words.append(self._words.popleft())
@@ -218,11 +219,6 @@ class Pacer:
         return 1000.0 * self._audio.n_unsent / self.rate_hz
 
     @property
-    def play_end_s(self) -> float:
-        """When the client will have played all that was sent."""
-        return self._play_end_s
-
-    @property
     def is_stopped(self) -> bool:
         return self.state is PacerState.STOPPED
 
@@ -234,18 +230,18 @@ class Pacer:
 
     def heard_ms(self, now_s: float) -> float:
         """Of the reply, what a client that plays without a buffer of its own has played."""
-        ahead_ms = max(0.0, 1000.0 * (self._play_end_s - now_s))
+        ahead_ms = max(0.0, 1000.0 * (self.play_end_s - now_s))
         return max(0.0, self.sent_ms - ahead_ms)
 
     def remaining_ms(self, now_s: float) -> float | None:
         """Audio the client has still to play; None while more may come."""
         if not self._is_finished or self._n_limit is not None:
             return None
-        return self.buffered_ms + 1000.0 * max(0.0, self._play_end_s - now_s)
+        return self.buffered_ms + 1000.0 * max(0.0, self.play_end_s - now_s)
 
     def is_audible(self, now_s: float) -> bool:
         """The client is playing, or will without any further decision."""
-        return self._audio.n_sent > 0 and (now_s < self._play_end_s or not self.is_drained)
+        return self._audio.n_sent > 0 and (now_s < self.play_end_s or not self.is_drained)
 
 
 class Playout:

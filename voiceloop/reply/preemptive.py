@@ -33,13 +33,13 @@ MAX_UTILIZATION = 0.7
 class WasteBudget:
     """What one session may throw away on replies that nobody heard. Pure: the clock is passed in.
 
-    The only bound on speculative waste: per turn of the caller MAX_PER_TURN requests, and per
-    WINDOW_S the tokens and the audio of the keys `anticipation.budget_*`. Their defaults come from
-    a reply of some 30 tokens and 6 s of speech: 1000 tokens are about 30 whole replies thrown
-    away, and 60 s of speech are ten.
+    The only bound on speculative waste: MAX_PER_TURN requests in one turn of the caller, and the
+    tokens and audio that the keys `anticipation.budget_*` allow in WINDOW_S. Their defaults are
+    chosen: of replies of 30 tokens and 6 s of speech they let some 30 be thrown away in a minute
+    before anything of them is spoken, or 10 that were synthesized whole.
     """
 
-    MAX_PER_TURN = 4  # a caller who stops at every word must not buy four replies a second
+    MAX_PER_TURN = 4  # chosen: a caller who stops at every word must not buy a reply at each
     WINDOW_S = 60.0  # the keys are stated per minute; older waste is forgiven
 
     def __init__(self, ahead: Ahead) -> None:
@@ -96,8 +96,8 @@ class PreemptiveReplies:
     ) -> None:
         """The caller paused after these words: begin a reply if this is likely the end.
 
-        paused_ms: how long ago; needed_ms: the silence that would end the turn, on all that is
-        known of it. Up to which such wait a reply pays is fitted with the waits themselves.
+        paused_ms: how long ago; needed_ms: the silence that would end the turn, by what is known
+        now. Pauses that need longer are too often no end: their bound is fitted with the waits.
         """
         if not self._ahead.speculative_reply or paused_ms > MAX_PAUSED_MS:
             return

@@ -34,10 +34,6 @@ from voiceloop.telemetry import TurnTimeline
 
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
-# From the release to the caller's next sound: chosen as about what it takes to react to a voice, so
-# who speaks sooner is not answering the reply but had not finished.
-RETRACT_S = 0.3
-
 
 class ReplyState(Enum):
     PREEMPTIVE = "preemptive"  # not released: nothing of it is sent
@@ -200,15 +196,6 @@ class Reply:
         return self._response
 
     @property
-    def has_failed(self) -> bool:
-        return self.failure is not None
-
-    def is_fresh(self, onset_s: float) -> bool:
-        """Whether it answers a turn that the caller went on with, from `onset_s`, at once."""
-        age_s = onset_s - self.released_s if self.released_s is not None else 0.0
-        return self.answers is not None and age_s <= RETRACT_S
-
-    @property
     def is_audible(self) -> bool:
         return self._playout.pacer.is_audible(self._context.clock())
 
@@ -259,7 +246,7 @@ class Reply:
 
     async def _run(self) -> None:
         try:
-            if self._fixed_text is None and not self._generation.has_branch:
+            if self._fixed_text is None and self._generation.live is None:
                 self._generation.open(is_out_of_band=self.response.is_out_of_band)
             await self._answer()
             await self._playout.played_out()

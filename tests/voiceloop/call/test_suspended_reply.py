@@ -112,7 +112,7 @@ async def test_a_reply_revised_while_it_is_suspended_goes_on_as_it_was_revised(
     whole = "Sure thing, one large latte."
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(utterance.run())
-        utterance.say("Sure thing, one small latte.")  # drafted, and held
+        utterance.say("Sure thing, one small latte.")  # made ahead, and held
         utterance.end_version()
         await asyncio.sleep(2)
         utterance.text.begin_version()

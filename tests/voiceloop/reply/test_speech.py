@@ -109,7 +109,7 @@ async def test_the_last_words_follow_what_stands_of_a_reply_that_broke_off(
     utterance = spoken.speech
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(utterance.run())
-        utterance.say("Sure thing, one small latte")  # held, of a draft
+        utterance.say("Sure thing, one small latte")  # held: it was made ahead
         await asyncio.sleep(2)
         utterance.text.begin_version()
         utterance.release() if promised else utterance.release_confirmed()
@@ -138,7 +138,7 @@ async def test_behind_a_whole_reply_that_was_promised_nothing_is_missing(clock: 
 
 
 @pytest.mark.parametrize("mute", ["", "...", " \u2014 "])
-async def test_a_draft_without_words_leaves_room_for_others(clock: Clock, mute: str) -> None:
+async def test_a_version_without_words_leaves_room_for_others(clock: Clock, mute: str) -> None:
     spoken = Spoken(clock)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spoken.speech.run())
