@@ -1,7 +1,4 @@
-"""What the turns of one session share.
-
-Owns the bundle of a session's parts that every turn, drafted or not, is given.
-"""
+"""What the replies of one session share: the parts of the session that each of them is given."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from voiceloop.reply.playout import LEAD_MS
 
 @dataclass(slots=True)
 class ReplyContext:
-    """What all turns of one session share."""
+    """The voice, the anticipated branch, the protocol, the agent and the clock of one session."""
 
     voice: Voice
     anticipation: Anticipation
@@ -27,4 +24,3 @@ class ReplyContext:
     new_stream_id: Callable[[], str]  # for the voice
     load: Callable[[], float] = lambda: 0.0  # utilization of the busiest model process, 0 to 1
     lead_ms: float = LEAD_MS
-    on_output: Callable[[], None] = lambda: None

@@ -1,10 +1,9 @@
-"""The reply made ahead: drafted, synthesized and held while the caller may still go on.
+"""The preemptive reply: generated, synthesized and held while the caller may still go on.
 
-Owns at most one held turn, for as long as the caller's turn is open. It is begun when a pause is
-likely to be the end; while the caller goes on it rests, and other words get another draft on the
-same branch, of which what still stands is kept. It is released where the reply that is asked for
-differs in nothing but the words it answers, and dropped otherwise. What is thrown away is bounded:
-see `voiceloop.config.Ahead`; on a busy machine nothing is begun.
+Owns at most one, for as long as the caller's turn is open, and the bounds on what such replies may
+waste. It is begun in a pause that is likely to be the end. If the caller goes on it stays as it is;
+other words get another version on the same branch, of which the clauses that stand are kept. It is
+released if the reply that is asked for differs in nothing but the words it answers, else dropped.
 """
 
 from __future__ import annotations
@@ -13,117 +12,157 @@ import asyncio
 from collections import deque
 from dataclasses import replace
 
-from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
-from voiceloop.reply.anticipation import Drafting, LiveBranch
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.plan import ReplyPlan, plan_of_settings
+from voiceloop.reply.live_branch import LiveBranch, Preemptive
+from voiceloop.reply.plan import ReplyPlan, plan_of
 from voiceloop.reply.reply import Reply
 from voiceloop.telemetry import Metrics, TurnTimeline
 
-# Words and P(end) are known some 50 ms into a pause. When that takes so much longer the machine is
-# overloaded, and speculation is what steps down first.
+# The caller's words and P(end of turn) are known some 50 ms into a pause. When that takes five
+# times as long the machine is overloaded, and speculation is what steps down first.
 MAX_PAUSED_MS = 250.0
-MAX_UTILIZATION = 0.7  # of the busiest model process: what is left belongs to turns that are due
-MAX_PER_TURN = 4  # one caller who stops at every word must not buy four replies a second
-BUDGET_S = 60.0  # what was thrown away is forgiven after so long
+# Of the busiest model process; chosen. What is left belongs to replies that somebody waits for.
+MAX_UTILIZATION = 0.7
+
+
+class WasteBudget:
+    """What one session may throw away on replies that nobody heard. Pure: the clock is passed in.
+
+    The only bound on speculative waste: MAX_PER_TURN requests in one turn of the caller, and the
+    tokens and audio that the keys `anticipation.budget_*` allow in WINDOW_S. Their defaults are
+    chosen: of replies of 30 tokens and 6 s of speech they let some 30 be thrown away in a minute
+    before anything of them is spoken, or 10 that were synthesized whole.
+    """
+
+    MAX_PER_TURN = 4  # chosen: a caller who stops at every word must not buy a reply at each
+    WINDOW_S = 60.0  # the keys are stated per minute; older waste is forgiven
+
+    def __init__(self, ahead: Ahead) -> None:
+        self._n_tokens_most = ahead.budget_tokens
+        self._speech_ms_most = ahead.budget_speech_ms
+        self._n_begun = 0
+        self._wasted: deque[tuple[float, int, float]] = deque()  # at, tokens, ms of speech
+
+    def begin_turn(self) -> None:
+        """Another turn of the caller begins."""
+        self._n_begun = 0
+
+    def count_request(self) -> None:
+        self._n_begun += 1
+
+    def add_waste(self, now_s: float, n_tokens: int, speech_ms: float) -> None:
+        if n_tokens or speech_ms:
+            self._wasted.append((now_s, n_tokens, speech_ms))
+
+    @property
+    def is_turn_spent(self) -> bool:
+        return self._n_begun >= self.MAX_PER_TURN
+
+    def is_spent(self, now_s: float) -> bool:
+        while self._wasted and self._wasted[0][0] < now_s - self.WINDOW_S:
+            self._wasted.popleft()
+        n_tokens = sum(entry[1] for entry in self._wasted)
+        speech_ms = sum(entry[2] for entry in self._wasted)
+        return n_tokens >= self._n_tokens_most or speech_ms >= self._speech_ms_most
 
 
 class PreemptiveReplies:
+    """Those of one session, one after the other."""
+
     def __init__(
         self, context: ReplyContext, metrics: Metrics, tasks: asyncio.TaskGroup, ahead: Ahead
     ) -> None:
         self._context = context
-        self._agent: AgentConfig = context.agent
         self._metrics = metrics
         self._tasks = tasks
         self._ahead = ahead
-        self._turn: Reply | None = None
-        self._live: LiveBranch | None = None
-        self._words: tuple[str, ...] = ()
-        self._n_begun = 0
-        self._wasted: deque[tuple[float, int, float]] = deque()  # at, tokens, ms of speech
+        self._budget = WasteBudget(ahead)
+        self._reply: Reply | None = None
+        self._live: LiveBranch | None = None  # that it is made on
+        self._words: tuple[str, ...] = ()  # that it answers
 
     def reset(self) -> None:
         """Another turn of the caller begins."""
         self.drop()
-        self._n_begun = 0
+        self._budget.begin_turn()
 
     def consider(
         self, words: tuple[str, ...], p_end: float | None, paused_ms: float, needed_ms: float
     ) -> None:
-        """The caller paused after these words: begin a draft if this is likely the end.
+        """The caller paused after these words: begin a reply if this is likely the end.
 
-        paused_ms: how long ago; needed_ms: the silence that would end the turn, on all that is
-        known of it. Up to which wait a draft pays is fitted with the waits themselves.
+        paused_ms: how long ago; needed_ms: the silence that would end the turn, by what is known
+        now. Pauses that need longer are too often no end: their bound is fitted with the waits.
         """
         if not self._ahead.speculative_reply or paused_ms > MAX_PAUSED_MS:
             return
         if needed_ms > FITTED.draft_needed_ms or p_end is None:
             return
-        if self._n_begun >= MAX_PER_TURN or self._has_draft_of(words):
+        if self._budget.is_turn_spent or self._has_reply_to(words):
             return
         live = self._context.anticipation.live
         text = live.turn_text(words) if live is not None else " ".join(words)
-        if live is None or self._agent.crisis.answers(text):
+        if live is None or self._context.agent.crisis.answers(text):
             return
-        if self._context.load() > MAX_UTILIZATION or self._is_over_budget():
+        is_busy = self._context.load() > MAX_UTILIZATION
+        if is_busy or self._budget.is_spent(self._context.clock()):
             self._metrics.drafts.labels(fate="forgone").inc()
             return
         self._begin(live, words, text)
 
-    def _has_draft_of(self, words: tuple[str, ...]) -> bool:
-        if self._turn is None or self._live is None or self._live.draft_is_lost:
+    def _has_reply_to(self, words: tuple[str, ...]) -> bool:
+        if self._reply is None or self._live is None or self._live.preemptive is Preemptive.LOST:
             return False
         return words == self._words
 
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
-        if self._turn is not None and (self._turn.outcome is not None or self._live is not live):
+        if self._reply is not None and (self._reply.outcome is not None or self._live is not live):
             self.drop()
-        settings = self._context.protocol.settings
-        plan = plan_of_settings(
-            settings, self._agent, (*live.context.messages, ChatMessage("user", text))
+        plan = plan_of(
+            self._context.protocol.settings,
+            self._context.agent,
+            (*live.context.messages, ChatMessage("user", text)),
         )
-        number = live.speculate(text, plan.params)
-        if number is None:
+        if not live.begin_preemptive(text, plan.params):
             return
-        self._n_begun += 1
+        self._budget.count_request()
         self._words = words
-        if self._turn is not None:
-            self._turn.redraft(plan, number)
+        if self._reply is not None:
+            self._reply.revise(plan)
             return
         self._live = live
-        self._turn = Reply(
+        self._reply = Reply(
             self._context,
             plan,
-            TurnTimeline("draft"),
-            drafting=Drafting(live, number),
+            TurnTimeline("preemptive"),
+            live=live,
             speaks_ahead=self._ahead.held_clause,
         )
-        self._turn.start(self._tasks, self._done)
+        self._reply.start(self._tasks, self._done)
 
     def rest(self) -> None:
-        """The caller goes on: what there is of the draft is kept, and nothing is added."""
-        if self._turn is not None and self._live is not None:
-            self._live.stop_draft()
+        """The caller goes on: keep what there is of the reply, and generate no more of it."""
+        if self._live is not None:
+            self._live.stop_preemptive()
 
     def drop(self) -> None:
-        """Throw the draft away."""
-        turn, self._turn = self._turn, None
+        """Throw the reply away."""
+        reply, self._reply = self._reply, None
         live, self._live = self._live, None
         if live is not None:
-            live.drop_draft()
-        if turn is not None:
-            turn.cancel()
+            live.drop_preemptive()
+        if reply is not None:
+            reply.cancel()
 
     def take(self, response: ResponseHandle, plan: ReplyPlan, owed: UserTurn) -> Reply | None:
-        """The held turn, released to answer in this response; None where none will do."""
-        turn, live = self._turn, self._live
-        if turn is None or live is None or turn.outcome is not None or not _fits(turn.plan, plan):
+        """The preemptive reply, released to answer in this response; None where none will do."""
+        reply, live = self._reply, self._live
+        if reply is None or live is None or not _fits(reply, plan):
             self.drop()
             return None
         adopted, _ = self._context.anticipation.adopt(plan.prompt, plan.tools)
@@ -131,40 +170,31 @@ class PreemptiveReplies:
             adopted.close()
             self.drop()
             return None
-        self._turn = self._live = None
-        owed.timeline.facts["draft_buffered_ms"] = round(turn.buffered_ms, 1)
-        turn.release(response, owed.timeline, plan)
-        fate = "released" if turn.keeps_draft else "salvaged"
-        self._metrics.drafts.labels(fate=fate).inc()
-        owed.timeline.facts["draft"] = fate
-        return turn
+        self._reply = self._live = None
+        is_promised = reply.release_preemptive(response, owed.timeline, plan)
+        facts = owed.timeline.facts
+        facts["draft_buffered_ms"] = round(reply.speech.held_ms, 1)
+        facts["draft"] = "released" if is_promised else "salvaged"
+        self._metrics.drafts.labels(fate=facts["draft"]).inc()
+        return reply
 
-    def _done(self, turn: Reply) -> None:
-        """A draft that nobody took is over."""
-        if self._live is not None and self._turn is turn:
-            self._live.drop_draft()
+    def _done(self, reply: Reply) -> None:
+        """A preemptive reply that was not taken is over."""
+        if self._live is not None and self._reply is reply:
+            self._live.drop_preemptive()
         self._metrics.drafts.labels(fate="dropped").inc()
-        self._metrics.observe_work(turn.usage, turn.wasted_audio_ms)
-        self.observe_waste(turn)
+        self._metrics.observe_work(reply.usage, reply.wasted_audio_ms)
+        self.observe_waste(reply)
 
-    def observe_waste(self, turn: Reply) -> None:
-        """Book what a turn threw away on the session's budget."""
-        n_tokens = turn.usage.n_discarded_tokens
-        if n_tokens or turn.wasted_audio_ms:
-            self._wasted.append((self._context.clock(), n_tokens, turn.wasted_audio_ms))
-
-    def _is_over_budget(self) -> bool:
-        since_s = self._context.clock() - BUDGET_S
-        while self._wasted and self._wasted[0][0] < since_s:
-            self._wasted.popleft()
-        n_tokens = sum(entry[1] for entry in self._wasted)
-        speech_ms = sum(entry[2] for entry in self._wasted)
-        ahead = self._ahead
-        return n_tokens >= ahead.budget_tokens or speech_ms >= ahead.budget_speech_ms
+    def observe_waste(self, reply: Reply) -> None:
+        """Book what a reply threw away, preemptive or interrupted, on the session's budget."""
+        n_tokens = reply.usage.n_discarded_tokens
+        self._budget.add_waste(self._context.clock(), n_tokens, reply.wasted_audio_ms)
 
 
-def _fits(drafted: ReplyPlan, asked: ReplyPlan) -> bool:
-    """Whether the two differ in nothing but the words of the last turn."""
-    if drafted.prompt[:-1] != asked.prompt[:-1] or not asked.prompt:
+def _fits(reply: Reply, asked: ReplyPlan) -> bool:
+    """Whether it is under way, and asked for in all but the words of the last turn."""
+    made = reply.plan
+    if reply.outcome is not None or made.prompt[:-1] != asked.prompt[:-1] or not asked.prompt:
         return False
-    return asked.prompt[-1].role == "user" and replace(drafted, prompt=asked.prompt) == asked
+    return asked.prompt[-1].role == "user" and replace(made, prompt=asked.prompt) == asked

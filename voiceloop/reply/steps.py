@@ -1,7 +1,7 @@
-"""The rounds of a turn: each a prompt, and what the model said, called and used in answer to it.
+"""The rounds of a reply: each a prompt, and what the model said, called and used in answer to it.
 
-Owns the count of a round's tokens, whether or not the model came to report it, how many of them
-were for nothing, and which calls the model may make in the round. Pure.
+Owns the count of a round's tokens (reported by the model, or else estimated), how many of them
+nobody heard, and which calls the model may make in the round. Pure.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from msgspec.structs import replace
 from voiceloop.backends import GenerateParams, ToolCall, Usage
 from voiceloop.errors import VoiceLoopError
 
-MAX_ROUNDS = 4  # tool calls answered by the agent file, one after the other
+# Three rounds of tool calls that the agent file answers, and one to speak of them. Chosen: a caller
+# waits through all of them, and a model that still calls tools does so without end.
+MAX_ROUNDS = 4
 
 
 @dataclass(slots=True)
 class ReplyRound:
     """One response: what the model said and called in it.
 
-    n_deltas, n_draft_deltas: pieces of text that came of the reply, and of drafts of it before.
+    n_deltas, n_preemptive_deltas: pieces of text of the reply, and of preemptive replies before it.
     failure: what kept the model from ending it.
     """
 
@@ -28,33 +30,33 @@ class ReplyRound:
     finish_reason: str = "stop"
     reported: Usage | None = None
     n_deltas: int = 0
-    n_draft_deltas: int = 0
+    n_preemptive_deltas: int = 0
     failure: VoiceLoopError | None = None
-    _told: Usage | None = None
+    _taken: Usage | None = None
 
     def take_usage(self) -> Usage:
-        """What was used since it was last taken: a round may take several responses to say."""
-        told, self._told = self._told, self.usage
-        if told is None:
-            return self._told
-        return Usage(n_reply_tokens=max(0, self._told.n_reply_tokens - told.n_reply_tokens))
+        """The tokens used since this was last called: a round may take several responses to say."""
+        before, self._taken = self._taken, self.usage
+        if before is None:
+            return self._taken
+        return Usage(n_reply_tokens=max(0, self._taken.n_reply_tokens - before.n_reply_tokens))
 
     @property
     def usage(self) -> Usage:
-        """What the model reported; of a round cut short before that, what was seen of it.
+        """What the model reported; if it was stopped before it did, an estimate from what it said.
 
-        Then each piece of text counts as one token (a model may send several in one, so it is the
-        least there were) and the prompt, of which nothing is known, as none. The text of a draft
-        comes anew with the reply: drafted pieces beyond the reply's are discarded ones.
+        Then each piece of text counts as one token (the least it can be: a model may send several
+        in one) and the prompt as none. A preemptive reply that is kept comes anew with the reply
+        itself, so its pieces beyond the reply's count as discarded.
         """
         if self.reported is not None:
             return self.reported
-        n_discarded = max(0, self.n_draft_deltas - self.n_deltas)
+        n_discarded = max(0, self.n_preemptive_deltas - self.n_deltas)
         return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
 
 
 class Rounds:
-    """The rounds of one turn, one after the other. failure: what keeps the first from a reply."""
+    """The rounds of one reply, in order. failure: what keeps the first of them from an answer."""
 
     def __init__(self, failure: VoiceLoopError | None = None) -> None:
         self._rounds = [ReplyRound(failure=failure)]
@@ -69,9 +71,9 @@ class Rounds:
     def usage(self, unheard: float = 0.0) -> Usage:
         """The tokens of all rounds; the times of the first, which the caller waited for.
 
-        unheard: the share of the last round's reply that was cut short before anybody heard it.
-        All of it: the caller had not finished, and it was made too early. Part of it: the caller
-        interrupted, and it would have been made without any haste.
+        unheard: the share of the last round's text that nobody heard, because of an interruption.
+        If that is all of it, the caller had not finished and it was made too early: its tokens
+        count as discarded. If it is part, it would have been made in any case: as unheard.
         """
         used = [each.usage for each in self._rounds]
         n_unheard = round(unheard * used[-1].n_reply_tokens)
@@ -88,10 +90,10 @@ class Rounds:
         )
 
     def params(self, asked: GenerateParams) -> GenerateParams:
-        """How the latest round is drawn: the first as asked for.
+        """How the latest round is sampled: the first as asked for.
 
-        A call that was demanded has been made by the second round, so the model may speak; in the
-        last round it must, since nobody would answer another call.
+        From the second on a demanded call has been made, so the model may speak; in the last round
+        it must, since nobody would answer another call.
         """
         number = len(self._rounds)
         if number == 1:

@@ -1,7 +1,7 @@
-"""The calls of a turn: which may be made, and the answers that the agent file itself gives.
+"""The tool calls of a reply: which may be made, and the results that the agent file itself gives.
 
-Owns when such a tool is called: at the turn that was committed, once; before that only where the
-agent file says that it has no side effects. Other tools are the client's.
+Owns when such a tool is called: once, in the committed reply; for a preemptive reply only where the
+agent file says that the tool has no side effects. Other tools are the client's.
 """
 
 from __future__ import annotations
@@ -15,39 +15,34 @@ from voiceloop.realtime.protocol import Protocol
 
 
 class ToolAnswers:
-    """Of one turn."""
+    """The calls of one reply. offered: the tools that its prompt names."""
 
     def __init__(self, agent: AgentConfig, offered: Sequence[Tool]) -> None:
         own = agent.session_settings().tools
         # A client's tool may have the name of one of the agent file's: then it is the client's.
         self._tools = {tool.name: agent.tool(tool.name) for tool in offered if tool in own}
         self._names = {tool.name for tool in offered}
-        self._ahead: dict[tuple[str, str], str] = {}
+        self.ahead: dict[tuple[str, str], str] = {}  # results by name and arguments
 
     def admits(self, call: ToolCall, tool_choice: str) -> bool:
-        """A call of nothing that exists nobody could answer; and a reply may have to speak."""
+        """Whether the call may be made: of a tool that exists, in a round that need not speak."""
         return call.name in self._names and tool_choice != "none"
 
     def call_ahead(self, call: PreemptiveCall) -> None:
-        """A drafted reply would make this call."""
+        """Answer ahead a call that a preemptive reply would make, if that is allowed."""
         tool = self._tools.get(call.name)
         key = (call.name, call.arguments)
-        if tool is None or not tool.side_effect_free or key in self._ahead:
+        if tool is None or not tool.side_effect_free or key in self.ahead:
             return
         answer = tool.answer(call.arguments)
         if answer is not None:
-            self._ahead[key] = answer
-
-    @property
-    def called_ahead(self) -> int:
-        """How many calls were answered before the turn was committed."""
-        return len(self._ahead)
+            self.ahead[key] = answer
 
     def of(self, calls: Sequence[ToolCall]) -> list[tuple[ToolCall, str]] | None:
-        """An answer to every call, or None where there is none or a client must answer."""
+        """The result of every call; None where there is no call, or a client must answer one."""
         found = []
         for call in calls:
-            answer = self._ahead.get((call.name, call.arguments))
+            answer = self.ahead.get((call.name, call.arguments))
             tool = self._tools.get(call.name)
             if answer is None and tool is not None:
                 answer = tool.answer(call.arguments)
@@ -60,7 +55,7 @@ class ToolAnswers:
 def as_results(
     answers: Sequence[tuple[ToolCall, str]], protocol: Protocol | None
 ) -> tuple[ChatMessage, ...]:
-    """The answers as the model is given them; with a protocol, as items of its conversation too."""
+    """The results as the model is given them; with a protocol, its conversation gets them too."""
     for call, answer in answers:
         if protocol is not None:
             item_id = protocol.new_id("item")

@@ -29,7 +29,8 @@ from voiceloop.listening.events import (
 )
 from voiceloop.realtime.commands import ClearAudio, CommitAudio, SettingsChanged
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
-from voiceloop.reply.playout import DUCK_GAIN, LEAD_MS, REDUCED_LEAD_MS, Pacer, Playout
+from voiceloop.reply.loudness import DUCK_GAIN
+from voiceloop.reply.playout import LEAD_MS, REDUCED_LEAD_MS, Pacer, Playout
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -304,9 +305,9 @@ async def test_a_click_over_the_next_reply_is_lifted_after_a_caller_began_over_t
         await caller.wait_quietly(700)
         onset_s = await click(caller)
         turn = caller.session._replies._current
-        assert turn is not None and turn._playout.pacer._target_gain == DUCK_GAIN
+        assert turn is not None and turn.speech.playout.pacer._loudness._target_gain == DUCK_GAIN
         await caller.wait_quietly(600)
-        assert turn._playout.pacer._target_gain == 1.0
+        assert turn.speech.playout.pacer._loudness._target_gain == 1.0
     assert caller.statuses()[0] == "completed"
     levels = heard_levels(caller, onset_s)
     loud = loudest_between(levels, -300, 0)

@@ -112,22 +112,22 @@ async def test_a_reply_revised_while_it_is_suspended_goes_on_as_it_was_revised(
     whole = "Sure thing, one large latte."
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(utterance.run())
-        utterance.say("Sure thing, one small latte.")  # drafted, and held
-        utterance.finish(is_draft=True)
+        utterance.say("Sure thing, one small latte.")  # made ahead, and held
+        utterance.end_version()
         await asyncio.sleep(2)
-        utterance.reread()
-        utterance.let_agreed_go()
+        utterance.text.begin_version()
+        utterance.release_confirmed()
         utterance.say("Sure thing, one")  # the reply agrees so far: the first clause leaves
         await asyncio.sleep(2)
         utterance.playout.pause()
-        utterance.cut_short("Sure", heard_ms := spoken_ms("Sure"))
+        utterance.interrupt("Sure", heard_ms := spoken_ms("Sure"))
         n_cut, sent_ms = len(chunks), sum(chunk.duration_ms for chunk in chunks)
         utterance.say(" large latte.")  # and another word than was held
         utterance.finish()
-        utterance.let_go()
+        utterance.release()
         await asyncio.sleep(2)
         assert len(chunks) == n_cut and sent_ms > heard_ms + 100
-        utterance.go_on()
+        utterance.resume()
     words = [[word.text for chunk in part for word in chunk.words]
              for part in (chunks[:n_cut], chunks[n_cut:])]  # fmt: skip
     assert words == [["Sure", "thing,"], ["thing,", "one", "large", "latte."]]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord
+from voiceloop.reply.loudness import DUCK_GAIN
 from voiceloop.reply.playout import (
     CHUNK_MS,
-    DUCK_GAIN,
     KEPT_MS,
     REDUCED_LEAD_CHUNK_MS,
     Chunk,
@@ -89,7 +89,7 @@ def test_a_client_that_plays_at_once_has_something_left_while_a_sound_is_judged(
     assert len(left_ms) >= 30 and 5 <= min(left_ms) <= max(left_ms) <= REDUCED_LEAD_CHUNK_MS + 1e-6
 
 
-def test_hold_then_resume_loses_and_repeats_no_sample() -> None:
+def test_pause_then_resume_loses_and_repeats_no_sample() -> None:
     pacer = Pacer(RATE_HZ, lead_ms=40)
     pacer.push(ramp(600))
     pacer.finish()
@@ -101,14 +101,14 @@ def test_hold_then_resume_loses_and_repeats_no_sample() -> None:
     after, _ = sent_until(pacer, now_s + 1.0, now_s + 3.0)
     chunks = [*before, fade, *after]
     assert sum(len(c.samples) for c in chunks) == len(ramp(600))
-    # Beyond the 5 ms fade-in the samples are those that would have come without the hold.
+    # Beyond the 5 ms fade-in the samples are those that would have come without the pause.
     n_before = sum(len(c.samples) for c in [*before, fade])
     tail = np.concatenate([c.samples for c in after])
     assert np.array_equal(tail[40:], ramp(600)[n_before + 40 :])
 
 
 @pytest.mark.parametrize("ducks_before", [True, False])
-def test_a_hold_without_a_duck_before_is_as_quiet_as_soon(ducks_before: bool) -> None:
+def test_a_pause_without_a_duck_before_is_as_quiet_as_soon(ducks_before: bool) -> None:
     pacer = Pacer(RATE_HZ, lead_ms=40)
     pacer.push(flat(600))
     _, now_s = sent_until(pacer, 0.0, 0.2)
@@ -146,7 +146,7 @@ def test_a_word_is_reported_with_the_chunk_in_which_it_begins() -> None:
     assert found == [["one"], [], ["two"], []]  # 40 ms, then 20 each
 
 
-def test_nothing_leaves_beyond_the_limit_whether_held_faded_or_resumed() -> None:
+def test_nothing_leaves_beyond_the_limit_whether_paused_faded_or_resumed() -> None:
     pacer = Pacer(RATE_HZ)
     pacer.push(ramp(400))
     pacer.finish()
@@ -158,7 +158,7 @@ def test_nothing_leaves_beyond_the_limit_whether_held_faded_or_resumed() -> None
     assert pacer.sent_ms == 110.0 and pacer.remaining_ms(2.0) is None
     assert pacer.pause() is None  # nothing that may leave is there to fade
     pacer.send_until(None)
-    assert sent_until(pacer, 2.0, 3.0)[0] == []  # held by a sound all the same
+    assert sent_until(pacer, 2.0, 3.0)[0] == []  # paused for a sound all the same
     pacer.resume()
     sent_until(pacer, 3.0, 4.0)
     assert pacer.sent_ms == 400.0 and pacer.is_drained
@@ -173,7 +173,7 @@ def test_a_client_that_threw_away_what_it_had_is_sent_that_again_to_the_sample()
     pacer.duck()
     pacer.pause()
     sent_ms = pacer.sent_ms
-    pacer.step_back(150.0, now_s)  # it had played so much
+    pacer.rewind(150.0, now_s)  # it had played so much
     assert pacer.sent_ms == pacer.heard_ms(now_s) == 150.0 < sent_ms
     assert pacer.remaining_ms(now_s) == 450.0
     pacer.resume()
@@ -187,14 +187,14 @@ def test_more_is_not_sent_again_than_is_kept_or_was_sent() -> None:
     pacer.push(ramp(3000))
     _, now_s = sent_until(pacer, 0.0, 2.9)
     sent_ms = pacer.sent_ms
-    pacer.step_back(sent_ms + 50.0, now_s)
+    pacer.rewind(sent_ms + 50.0, now_s)
     assert pacer.sent_ms == sent_ms
-    pacer.step_back(0.0, now_s)
+    pacer.rewind(0.0, now_s)
     assert KEPT_MS <= sent_ms - pacer.sent_ms <= KEPT_MS + CHUNK_MS
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("push duck hold resume wait".split()),
+@given(st.lists(st.tuples(st.sampled_from("push duck pause resume wait".split()),
                           st.integers(1, 120)), max_size=40))  # fmt: skip
 def test_heard_never_exceeds_sent_nor_goes_back(acts: list[tuple[str, int]]) -> None:
     pacer = Pacer(RATE_HZ)
@@ -206,7 +206,7 @@ def test_heard_never_exceeds_sent_nor_goes_back(acts: list[tuple[str, int]]) -> 
                 total += len(flat(n))
             case "duck":
                 pacer.duck()
-            case "hold":
+            case "pause":
                 pacer.pause()
             case "resume":
                 pacer.resume()
@@ -220,7 +220,7 @@ def test_heard_never_exceeds_sent_nor_goes_back(acts: list[tuple[str, int]]) -> 
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("push duck hold resume wait back".split()),
+@given(st.lists(st.tuples(st.sampled_from("push duck pause resume wait back".split()),
                           st.integers(1, 120)), max_size=40))  # fmt: skip
 def test_whatever_was_thrown_away_each_sample_is_heard_once_and_in_order(
     acts: list[tuple[str, int]],
@@ -236,14 +236,14 @@ def test_whatever_was_thrown_away_each_sample_is_heard_once_and_in_order(
                 n_pushed += len(pushed)
             case "duck":
                 pacer.duck()
-            case "hold":
+            case "pause":
                 pacer.pause()
             case "resume":
                 pacer.resume()
             case "back":
                 heard_ms = pacer.heard_ms(now_s)
                 pacer.pause()
-                pacer.step_back(heard_ms, now_s)
+                pacer.rewind(heard_ms, now_s)
                 assert pacer.sent_ms == pytest.approx(heard_ms, abs=1000 / RATE_HZ)
             case "wait":
                 now_s += n / 1000

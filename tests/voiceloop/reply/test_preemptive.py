@@ -18,6 +18,7 @@ from tests.fakes import (
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
 from voiceloop.backends import Backends, ChatMessage, PreemptiveCall, ToolCall
 from voiceloop.config import Ahead, Config
+from voiceloop.reply.preemptive import WasteBudget
 from voiceloop.reply.tool_answers import ToolAnswers
 
 pytestmark = pytest.mark.virtual_time
@@ -27,7 +28,7 @@ Clock = Callable[[], float]
 def slow_models(
     model: FakeLanguageModel | None = None, transcripts: tuple[str, ...] = ("what time is it",)
 ) -> Backends:
-    """200 ms to the first sample, of which a draft hides all."""
+    """200 ms to the first sample, of which a preemptive reply hides all."""
     return instant_backends(
         recognizer=FakeRecognizer(transcripts, ms_per_word=200),
         language_model=model
@@ -46,13 +47,13 @@ async def gap_ms_of(clock: Clock, **switches: bool) -> tuple[float, Caller]:
 
 
 async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
-    with_draft_ms, caller = await gap_ms_of(clock)
+    preemptive_ms, caller = await gap_ms_of(clock)
     text_only_ms, silent = await gap_ms_of(clock, held_clause=False)
-    without_ms, undrafted = await gap_ms_of(clock, speculative_reply=False)
-    for other in (silent, undrafted):
+    without_ms, unprepared = await gap_ms_of(clock, speculative_reply=False)
+    for other in (silent, unprepared):
         assert other.of("voiceloop.timeline")[0].event["timeline"]["held_ms"] == 0.0
-    assert text_only_ms - with_draft_ms == pytest.approx(100, abs=25)
-    assert without_ms - with_draft_ms == pytest.approx(200, abs=25)
+    assert text_only_ms - preemptive_ms == pytest.approx(100, abs=25)
+    assert without_ms - preemptive_ms == pytest.approx(200, abs=25)
     timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
     assert timeline["draft_buffered_ms"] > 0
     assert timeline["held_ms"] == timeline["draft_buffered_ms"]
@@ -74,7 +75,7 @@ async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clo
         await caller.listen_until("response.done")
     assert caller.transcript() == "You said a large latte please."
     assert caller.statuses() == ["completed"]
-    assert len(model.prompts) == 1  # drafts are no turns
+    assert len(model.prompts) == 1  # preemptive replies are no turns
     assert model.branches[0].attempts[-1] == "a large latte please"
     assert not model.open_branches
     sample = caller.session._metrics.registry.get_sample_value
@@ -83,7 +84,7 @@ async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clo
     assert wasted and wasted < (sample("voiceloop_reply_tokens_total", {"fate": "generated"}) or 0)
 
 
-async def test_a_draft_that_fails_is_made_again_in_the_open(clock: Clock) -> None:
+async def test_a_preemptive_reply_that_fails_is_made_again_in_the_open(clock: Clock) -> None:
     model = FakeLanguageModel(
         ["It is noon."], p_end_of_turn=lambda text: 0.4, faults=[Fault("begin_preemptive")]
     )
@@ -93,7 +94,7 @@ async def test_a_draft_that_fails_is_made_again_in_the_open(clock: Clock) -> Non
     assert caller.statuses() == ["completed"]
 
 
-async def test_a_drafted_call_is_not_announced_before_the_turn_is_over(clock: Clock) -> None:
+async def test_a_preemptive_call_is_not_announced_before_the_turn_is_over(clock: Clock) -> None:
     model = FakeLanguageModel(
         [Reply("", (ToolCall("c1", "order", "{}"),))], p_end_of_turn=lambda text: 0.9
     )
@@ -107,7 +108,7 @@ async def test_a_drafted_call_is_not_announced_before_the_turn_is_over(clock: Cl
     assert call_s >= caller.of("input_audio_buffer.committed")[0].at_s
 
 
-async def test_words_in_danger_are_never_drafted(clock: Clock) -> None:
+async def test_words_in_danger_are_never_answered_ahead(clock: Clock) -> None:
     agent = AgentConfig(crisis=Crisis(("time",), "Please call for help."))
     backends = slow_models()
     async with Caller(clock, backends, agent) as caller:
@@ -118,7 +119,7 @@ async def test_words_in_danger_are_never_drafted(clock: Clock) -> None:
     assert not backends.language_model.prompts
 
 
-async def test_a_setting_changed_meanwhile_makes_the_draft_void(clock: Clock) -> None:
+async def test_a_setting_changed_meanwhile_makes_the_preemptive_reply_void(clock: Clock) -> None:
     def answer(messages: tuple[ChatMessage, ...]) -> str:
         return "New." if "brief" in messages[0].content else "Old."
 
@@ -134,7 +135,7 @@ async def test_a_setting_changed_meanwhile_makes_the_draft_void(clock: Clock) ->
     assert model.prompts[0][0] == ChatMessage("system", "Be brief.")
 
 
-async def test_an_overloaded_machine_drafts_nothing(clock: Clock) -> None:
+async def test_an_overloaded_machine_makes_nothing_ahead(clock: Clock) -> None:
     model = FakeLanguageModel(
         ["It is noon."], stage_delay_ms=300, p_end_of_turn=lambda text: 0.05 * len(text.split())
     )
@@ -146,7 +147,7 @@ async def test_an_overloaded_machine_drafts_nothing(clock: Clock) -> None:
     assert caller.statuses() == ["completed"]
 
 
-async def test_what_still_stands_of_a_draft_to_other_words_is_kept_with_its_sound(
+async def test_what_still_stands_of_a_preemptive_reply_to_other_words_is_kept_with_its_sound(
     clock: Clock,
 ) -> None:
     def answer(messages: tuple[ChatMessage, ...]) -> str:
@@ -159,7 +160,7 @@ async def test_what_still_stands_of_a_draft_to_other_words_is_kept_with_its_soun
     backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
     config = Config(anticipation=Ahead())
     async with Caller(clock, backends, config=config) as caller:
-        await caller.say(900)  # the draft answers "a latte please"; the last pass hears more
+        await caller.say(900)  # ahead, "a latte please" is answered; the last pass hears more
         await caller.wait_quietly(200)
         caller.send("input_audio_buffer.commit")
         caller.send("response.create")
@@ -176,12 +177,12 @@ async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is
     answers = ToolAnswers(agent, agent.session_settings().tools)
     answers.call_ahead(PreemptiveCall(1, "hours", "{}"))
     answers.call_ahead(PreemptiveCall(1, "order", "{}"))
-    assert answers.called_ahead == 1
+    assert len(answers.ahead) == 1
     calls = [ToolCall("c1", "hours", "{}"), ToolCall("c2", "order", "{}")]
     assert [answer for _, answer in answers.of(calls) or ()] == ["nine", "ordered"]
 
 
-async def test_a_session_that_wasted_its_budget_drafts_no_more(clock: Clock) -> None:
+async def test_a_session_that_wasted_its_budget_makes_nothing_ahead_any_more(clock: Clock) -> None:
     model = FakeLanguageModel(
         lambda m: " ".join(f"{m[-1].content} {i}." for i in range(2)), p_end_of_turn=lambda t: 0.9
     )
@@ -197,7 +198,22 @@ async def test_a_session_that_wasted_its_budget_drafts_no_more(clock: Clock) -> 
         assert (sample("voiceloop_drafts_total", {"fate": "forgone"}) or 0) >= 1
 
 
-async def test_a_busy_machine_drafts_nothing(clock: Clock) -> None:
+def test_the_budget_forgives_after_a_minute_and_a_turn_has_four_requests() -> None:
+    budget = WasteBudget(Ahead(budget_tokens=100, budget_speech_ms=5000))
+    budget.add_waste(10.0, 60, 0.0)
+    budget.add_waste(40.0, 40, 0.0)
+    assert budget.is_spent(70.0) and not budget.is_spent(70.1)
+    budget.add_waste(70.1, 0, 5000.0)
+    assert budget.is_spent(130.1) and not budget.is_spent(130.2)
+    for _ in range(4):
+        assert not budget.is_turn_spent
+        budget.count_request()
+    assert budget.is_turn_spent
+    budget.begin_turn()
+    assert not budget.is_turn_spent
+
+
+async def test_a_busy_machine_makes_nothing_ahead(clock: Clock) -> None:
     model = FakeLanguageModel(["It is noon."], p_end_of_turn=lambda t: 0.4)
     model.utilization = 0.9
     async with Caller(clock, slow_models(model)) as caller:
@@ -206,7 +222,9 @@ async def test_a_busy_machine_drafts_nothing(clock: Clock) -> None:
     assert not any(branch.attempts for branch in model.branches)
 
 
-async def test_a_draft_that_was_lost_is_made_again_and_never_said_unverified(clock: Clock) -> None:
+async def test_a_preemptive_reply_that_was_lost_is_made_again_and_never_said_unverified(
+    clock: Clock,
+) -> None:
     answers = iter(["Sure, a latte. Anything else?"])
 
     def answer(messages: tuple[ChatMessage, ...]) -> str:
@@ -217,15 +235,17 @@ async def test_a_draft_that_was_lost_is_made_again_and_never_said_unverified(clo
     )
     async with Caller(clock, slow_models(model, ("a latte please",))) as caller:
         await caller.say(600)
-        await caller.wait_quietly(150)  # "Sure, a latte." is drafted, the rest is not
-        await caller.say(40)  # a breath: the draft is given up, and the words stay the same
+        await caller.wait_quietly(150)  # "Sure, a latte." is made ahead, the rest is not
+        await caller.say(40)  # a breath: the reply is given up, and the words stay the same
         await caller.listen_until("response.done")
     assert caller.statuses() == ["completed"]
     assert caller.transcript() == "Which size, please?"
     assert caller.audio_ms() == pytest.approx(60 * len("Whichsize,please?"), abs=2)
 
 
-async def test_a_draft_that_was_lost_is_begun_once_more_at_the_next_pause(clock: Clock) -> None:
+async def test_a_preemptive_reply_that_was_lost_is_begun_once_more_at_the_next_pause(
+    clock: Clock,
+) -> None:
     model = FakeLanguageModel(
         ["One moment, please."], ms_per_token=200, p_end_of_turn=lambda t: 0.9, loses_attempts=True
     )
@@ -251,7 +271,9 @@ async def test_what_a_retracted_answer_cost_is_counted_as_wasted(clock: Clock) -
     assert facts["wasted_audio_ms"] >= 60 * len("Yousaidiwantalatte.") > sent_ms > 0
 
 
-async def test_a_draft_that_ends_without_words_leaves_room_for_the_fallback(clock: Clock) -> None:
+async def test_a_preemptive_reply_that_ends_without_words_leaves_room_for_the_fallback(
+    clock: Clock,
+) -> None:
     model = FakeLanguageModel(
         [Reply("", (ToolCall("c1", "of_nobody", "{}"),))], p_end_of_turn=lambda text: 0.9
     )
@@ -267,7 +289,7 @@ async def test_a_draft_that_ends_without_words_leaves_room_for_the_fallback(cloc
 
 
 @pytest.mark.parametrize("after", [0, 2])
-async def test_a_whole_draft_is_said_though_its_model_is_lost_before_the_reply(
+async def test_a_whole_preemptive_reply_is_said_though_its_model_is_lost_before_the_reply(
     clock: Clock, after: int
 ) -> None:
     fault = Fault("commit", after=after)
@@ -278,7 +300,7 @@ async def test_a_whole_draft_is_said_though_its_model_is_lost_before_the_reply(
     assert caller.statuses() == ["failed"] and caller.transcript() == "It is noon."
 
 
-async def test_a_draft_to_other_words_whose_reply_fails_gives_way_to_the_fallback(
+async def test_a_preemptive_reply_to_other_words_gives_way_to_the_fallback_where_its_reply_fails(
     clock: Clock,
 ) -> None:
     def answer(messages: tuple[ChatMessage, ...]) -> str:
@@ -302,7 +324,7 @@ async def test_a_draft_to_other_words_whose_reply_fails_gives_way_to_the_fallbac
 
 
 @pytest.mark.parametrize(
-    ("drafted", "answered", "said"),
+    ("ahead", "answered", "said"),
     [
         ("Sure thing, one latte.", "", "Pardon me?"),
         ("Sure thing, one latte.", Reply("", (ToolCall("c", "of_nobody", "{}"),)), "Pardon me?"),
@@ -311,16 +333,16 @@ async def test_a_draft_to_other_words_whose_reply_fails_gives_way_to_the_fallbac
         ("...", "", "Pardon me?"),
     ],
 )
-async def test_a_reply_or_a_draft_of_it_without_words_is_never_silence(
-    clock: Clock, drafted: str, answered: str | Reply, said: str
+async def test_a_reply_or_a_preemptive_one_without_words_is_never_silence(
+    clock: Clock, ahead: str, answered: str | Reply, said: str
 ) -> None:
     model = FakeLanguageModel(
-        lambda m: answered if "large" in m[-1].content else drafted, p_end_of_turn=lambda t: 0.4
+        lambda m: answered if "large" in m[-1].content else ahead, p_end_of_turn=lambda t: 0.4
     )
     recognizer = FakeRecognizer(["a latte please make it large"], ms_per_word=300)
     backends = instant_backends(recognizer=recognizer, language_model=model)
     async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
-        await caller.say(900)  # the draft answers "a latte please"; the last pass hears more
+        await caller.say(900)  # ahead, "a latte please" is answered; the last pass hears more
         await caller.wait_quietly(200)
         assert model.branches[0].attempts == ["a latte please"]
         caller.send("input_audio_buffer.commit")

@@ -51,13 +51,13 @@ async def say_twice(clock: Clock, first: str, second: str) -> Spoken:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spoken.speech.run())
         spoken.speech.say(first)
-        spoken.speech.finish(is_draft=True)
+        spoken.speech.end_version()
         await asyncio.sleep(1)
         assert not spoken.chunks  # held
-        spoken.speech.reread()
+        spoken.speech.text.begin_version()
         spoken.speech.say(second)
         spoken.speech.finish()
-        spoken.speech.let_go()
+        spoken.speech.release()
     assert not spoken.voice.open_streams
     return spoken
 
@@ -91,10 +91,10 @@ async def test_a_text_that_goes_on_behind_what_was_sent_of_a_whole_one_follows_i
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spoken.speech.run())
         spoken.speech.say("Sure thing.")
-        spoken.speech.finish(is_draft=True)
-        spoken.speech.let_go()
+        spoken.speech.end_version()
+        spoken.speech.release()
         await asyncio.sleep(5)
-        spoken.speech.reread()
+        spoken.speech.text.begin_version()
         spoken.speech.say("Sure thing. Anything else?")
         spoken.speech.finish()
     assert spoken.words() == ["Sure", "thing.", "Anything", "else?"]
@@ -109,15 +109,15 @@ async def test_the_last_words_follow_what_stands_of_a_reply_that_broke_off(
     utterance = spoken.speech
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(utterance.run())
-        utterance.say("Sure thing, one small latte")  # held, of a draft
+        utterance.say("Sure thing, one small latte")  # held: it was made ahead
         await asyncio.sleep(2)
-        utterance.reread()
-        utterance.let_go() if promised else utterance.let_agreed_go()
+        utterance.text.begin_version()
+        utterance.release() if promised else utterance.release_confirmed()
         utterance.say("Sure thing, one")
         await asyncio.sleep(0.5)  # part of it is sent
         utterance.say_last("Pardon me?")
         utterance.finish()
-        utterance.let_go()
+        utterance.release()
     stands = "Sure thing, one small latte" if promised else "Sure thing, one"
     assert spoken.words() == [*stands.split(), "Pardon", "me?"]
     assert utterance.text.whole == f"{stands} Pardon me?"
@@ -128,25 +128,25 @@ async def test_behind_a_whole_reply_that_was_promised_nothing_is_missing(clock: 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spoken.speech.run())
         spoken.speech.say("Sure thing.")
-        spoken.speech.finish(is_draft=True)
+        spoken.speech.end_version()
         await asyncio.sleep(2)
-        spoken.speech.reread()
-        spoken.speech.let_go()
+        spoken.speech.text.begin_version()
+        spoken.speech.release()
         spoken.speech.say_last("Pardon me?")
         spoken.speech.finish()
     assert spoken.words() == ["Sure", "thing."]
 
 
 @pytest.mark.parametrize("mute", ["", "...", " \u2014 "])
-async def test_a_draft_without_words_leaves_room_for_others(clock: Clock, mute: str) -> None:
+async def test_a_version_without_words_leaves_room_for_others(clock: Clock, mute: str) -> None:
     spoken = Spoken(clock)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spoken.speech.run())
         spoken.speech.say(mute)
-        spoken.speech.finish(is_draft=True)
-        spoken.speech.let_go()
+        spoken.speech.end_version()
+        spoken.speech.release()
         await asyncio.sleep(2)
-        assert not spoken.speech.has_words
+        assert not spoken.speech.text.has_words
         spoken.speech.say_last("Pardon me?")
         spoken.speech.finish()
     assert spoken.words()[-2:] == ["Pardon", "me?"]
@@ -162,10 +162,10 @@ async def test_no_sound_leaves_before_the_text_of_its_clause_is_verified(clock: 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(spoken.speech.run())
         spoken.speech.say("Sure thing, one small latte, right away.")
-        spoken.speech.finish(is_draft=True)
+        spoken.speech.end_version()
         await asyncio.sleep(1)
-        spoken.speech.reread()
-        spoken.speech.let_agreed_go()
+        spoken.speech.text.begin_version()
+        spoken.speech.release_confirmed()
         for text, words in [("Sure thi", []), ("ng, one", ["Sure", "thing,"])]:
             spoken.speech.say(text)
             await asyncio.sleep(5)
@@ -174,7 +174,7 @@ async def test_no_sound_leaves_before_the_text_of_its_clause_is_verified(clock: 
         await asyncio.sleep(5)
         assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."][: len(spoken.words())]
         spoken.speech.finish()
-        spoken.speech.let_go()
+        spoken.speech.release()
     assert spoken.words() == ["Sure", "thing,", "one", "large", "latte."]
     assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Surething,onelargelatte."), abs=2)
     # Of all that was ready the reply kept the first clause.
@@ -187,10 +187,10 @@ async def test_a_promised_text_that_is_another_after_it_was_sent_is_an_error(clo
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(spoken.speech.run())
             spoken.speech.say("Sure thing, one latte.")
-            spoken.speech.let_go()
+            spoken.speech.release()
             await asyncio.sleep(0.5)
             assert spoken.words()
-            spoken.speech.reread()
+            spoken.speech.text.begin_version()
             spoken.speech.say("No, sorry.")
     (error,) = raised.value.exceptions
     assert isinstance(error, BackendError) and "promised" in str(error)
@@ -204,8 +204,8 @@ async def test_new_text_after_a_salvaged_beginning_sounds_before_its_clause_is_w
         tasks.create_task(spoken.speech.run())
         spoken.speech.say("Sure thing.")
         await asyncio.sleep(1)
-        spoken.speech.reread()
-        spoken.speech.let_agreed_go()
+        spoken.speech.text.begin_version()
+        spoken.speech.release_confirmed()
         spoken.speech.say("No, we have one")  # the reply goes another way, and is not over
         await asyncio.sleep(2)
         assert spoken.words()[:3] == ["No,", "we", "have"]
@@ -218,5 +218,5 @@ def test_a_clause_that_was_sent_to_its_end_is_not_sent_beyond_it() -> None:
         end_ms = 1000.0 * n_samples / RATE_HZ
         for kept_ms in (end_ms, math.nextafter(end_ms, 0.0), end_ms / 3 + end_ms / 3 + end_ms / 3):
             pacer = Pacer(RATE_HZ)
-            pacer._n_sent = n_samples
+            pacer._audio.n_sent = n_samples
             assert not pacer.has_sent_beyond(kept_ms)

@@ -1,0 +1,105 @@
+"""The text of one reply: what is written of it, which of that is certain, and what was said.
+
+A reply made ahead of the caller's last word may be written several times, each version from its
+beginning; the last version is the reply itself. The text keeps what the newest version has
+confirmed, that is, written in the same way as the one before it. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+ECHO_CHARACTERS = 80  # about five seconds of speech, at some 16 characters a second
+
+
+class TextEnd(Enum):
+    """What the end of the text so far is the end of."""
+
+    NOTHING = "nothing"
+    VERSION = "version"  # a later version may go on here
+    REPLY = "reply"
+
+
+class ReplyText:
+    """Positions count characters from the beginning of the reply."""
+
+    def __init__(self) -> None:
+        self.whole = ""
+        self.end = TextEnd.NOTHING
+        self.n_confirmed = 0  # of `whole`, what the newest version has written too
+        self._n_said = 0
+        self._written: list[tuple[int, float]] = []  # characters in all, at
+
+    # --- written ---
+
+    def begin_version(self) -> None:
+        """The text comes anew, from its beginning; perhaps it is another."""
+        self.n_confirmed = 0
+
+    def confirm(self, text: str) -> int:
+        """Confirm what `text` repeats of the version before; returns how many characters it does.
+
+        text: the next of the newest version.
+        """
+        known = self.whole[self.n_confirmed :]
+        pairs = enumerate(zip(known, text, strict=False))
+        n_same = next((i for i, (old, new) in pairs if old != new), min(len(known), len(text)))
+        self.n_confirmed += n_same
+        return n_same
+
+    def cut_unconfirmed(self) -> None:
+        """The newest version goes on otherwise."""
+        n_chars = self.n_confirmed
+        self.whole, self.end = self.whole[:n_chars], TextEnd.NOTHING
+        self._written = [(min(count, n_chars), at_s) for count, at_s in self._written if count > 0]
+
+    def add(self, text: str, at_s: float) -> None:
+        """More of the newest version, which no version had before."""
+        self.whole += text
+        self.end = TextEnd.NOTHING
+        self.n_confirmed += len(text)
+        self._written.append((len(self.whole), at_s))
+
+    @property
+    def confirmed(self) -> str:
+        return self.whole[: self.n_confirmed]
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether no version before the newest has more."""
+        return self.n_confirmed == len(self.whole)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the newest version has anything that a voice could say."""
+        return any(map(str.isalnum, self.confirmed))
+
+    def written_at_s(self, n_chars: int) -> float:
+        """When the first n_chars characters (at least the first piece) were there."""
+        for count, at_s in self._written:
+            if count >= max(n_chars, 1):
+                return at_s
+        return self._written[-1][1] if self._written else 0.0
+
+    # --- said ---
+
+    def take(self, n_chars: int) -> str:
+        """What was not taken yet of the first n_chars characters: it is said now."""
+        taken = self.whole[self._n_said : n_chars]
+        self._n_said = max(self._n_said, min(n_chars, len(self.whole)))
+        return taken
+
+    def take_rest(self) -> str:
+        return self.take(len(self.whole))
+
+    def take_back(self, n_chars: int) -> int:
+        """Only the first n_chars characters were said; returns where the next word begins."""
+        while self.whole[n_chars : n_chars + 1].isspace():
+            n_chars += 1
+        self._n_said = n_chars
+        return n_chars
+
+    @property
+    def said_lately(self) -> str:
+        """The end of what was said: the echo of it may be heard now."""
+        return self.whole[: self._n_said][-ECHO_CHARACTERS:]
