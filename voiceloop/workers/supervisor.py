@@ -157,7 +157,7 @@ class WorkerProcess:
             RoleState(
                 role=spec.role,
                 worker=self.spec.name,
-                ready=self.client.alive,
+                ready=self.client.is_alive,
                 state=self.state,
                 n_restarts=self.n_restarts,
                 load_ms=loaded[spec.role].load_ms if spec.role in loaded else 0.0,
@@ -325,7 +325,7 @@ class Supervisor:
 
     def ready(self) -> bool:
         """Whether every role can take a new stream now."""
-        return all(worker.client.alive for worker in self.workers)
+        return all(worker.client.is_alive for worker in self.workers)
 
     def states(self) -> list[RoleState]:
         return [state for worker in self.workers for state in worker.states()]
