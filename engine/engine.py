@@ -69,8 +69,8 @@ class Engine:
         self.outbox: list[Event] = []
         self._branches: dict[str, Branch] = {}
         self._n_ordered = 0
-        self._stalled = False  # staged words wait for memory; nothing to do until a call comes
-        self._gave_way = False  # the step before was given up
+        self._is_stalled = False  # staged words wait for memory; nothing to do until a call comes
+        self._has_given_way = False  # the step before was given up
         self._totals: Counter[str] = Counter(abandoned_steps=0)
 
     @classmethod
@@ -113,7 +113,7 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether `step` would do or return anything."""
-        if self.outbox or self._stalled:
+        if self.outbox or self._is_stalled:
             return bool(self.outbox)
         return any(
             branch.reply is not None
@@ -131,7 +131,7 @@ class Engine:
         """
         self._draft()
         tasks = self.scheduler.compose(self._branches.values())
-        self._stalled = not tasks
+        self._is_stalled = not tasks
         started = self.clock()
         if outcomes := self._run(tasks, started, interrupted):
             self._deliver(tasks, outcomes)
@@ -163,7 +163,7 @@ class Engine:
 
     def new_reply(self, n_prompt: int, params: SamplingParams) -> Reply:
         """A reply not yet begun. Raises: GrammarError."""
-        self._stalled = False
+        self._is_stalled = False
         n_most = min(params.max_tokens, self.context_length - n_prompt)
         return Reply(
             self.text,
@@ -186,7 +186,7 @@ class Engine:
             )
 
     def order(self) -> int:
-        self._stalled = False
+        self._is_stalled = False
         self._n_ordered += 1
         return self._n_ordered
 
@@ -194,7 +194,7 @@ class Engine:
         self._totals["discarded_tokens"] += n_tokens
 
     def finished(self, reply: Reply, done: Done) -> None:
-        self._stalled = False
+        self._is_stalled = False
         self.outbox.append(replace(done, timings=reply.clock.timings(self.clock())))
         usage = reply.usage
         self._totals.update(
@@ -211,7 +211,7 @@ class Engine:
         )
 
     def forget(self, branch: Branch) -> None:
-        self._stalled = False
+        self._is_stalled = False
         self.speculation.forget(branch.branch_id)
         del self._branches[branch.branch_id]
         if not self._branches:
@@ -245,13 +245,13 @@ class Engine:
             if task.reply is not None:
                 task.reply.begin_step(now, task.extension.n_logits)
         is_awaited = any(task.service in (Service.DECODE, Service.PREFILL) for task in tasks)
-        if is_awaited or self._gave_way:
+        if is_awaited or self._has_given_way:
             interrupted = None
-        self._gave_way = False
+        self._has_given_way = False
         try:
             return self.runner.step([task.extension for task in tasks], interrupted)
         except Abandoned:
-            self._gave_way = True
+            self._has_given_way = True
             self._totals["abandoned_steps"] += 1
             return []
 

@@ -219,15 +219,15 @@ class Scheduler:
             if ahead is not None and ahead.sequence is not None and ahead.sequence.table:
                 branch.yield_preemptive()
                 return True
-        is_for_caller = wanting is not None and not is_batch(wanting)
-        for phase in (Phase.REPLYING, Phase.OPEN, Phase.WAITING):
-            for branch in reversed(branches):
-                if branch is wanting or branch.phase is not phase or not branch.sequence.table:
-                    continue
-                if phase is not Phase.REPLYING or (is_for_caller and is_batch(branch)):
-                    branch.yield_room()
-                    return True
-        return False
+        others = [branch for branch in reversed(branches) if branch is not wanting]
+        holders = list[Branch]()
+        if wanting is not None and not is_batch(wanting):  # promises not yet used count too
+            holders += [b for b in others if b.phase is Phase.REPLYING and is_batch(b)]
+        for phase in (Phase.OPEN, Phase.WAITING):
+            holders += [b for b in others if b.phase is phase and b.sequence.table]
+        for branch in holders[:1]:
+            branch.yield_room()
+        return bool(holders)
 
 
 def _fit_proposals(tasks: list[Task]) -> None:

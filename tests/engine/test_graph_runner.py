@@ -272,10 +272,10 @@ def test_a_step_of_many_replies_is_booked_once(make_reference: MakeReference) ->
     assert booked == [(4, 3)]
 
 
-def test_drafts_beyond_what_the_host_can_choose_from_are_dropped(
+def test_guesses_beyond_what_the_host_can_choose_from_are_dropped(
     make_reference: MakeReference,
 ) -> None:
-    """Five callers with a penalty, whose 30-token drafts are salvaged in one step: 155 rows."""
+    """Five callers with a penalty, whose 30 guesses each are verified in one step: 155 rows."""
     params = SamplingParams(max_tokens=31, ignore_eos=True, presence_penalty=0.5)
     said = {}
     for device in ("cpu", "reference"):

@@ -90,6 +90,20 @@ def test_a_batch_reply_gives_its_memory_to_a_caller_and_ends_the_same(
     engine.check_integrity()
 
 
+def test_a_batch_reply_gives_up_memory_that_it_was_promised_and_has_not_used(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(kv_tokens=128)
+    engine.branch("first").commit([6] * 10, GREEDY)
+    batch = SamplingParams(max_tokens=20, ignore_eos=True, is_batch=True)
+    engine.branch("batch").commit([5] * 60, batch)
+    events = engine.step()
+    engine.branch("second").commit([7] * 60, GREEDY)
+    events += drain(engine)
+    done = [event.branch_id for event in events if isinstance(event, Done)]
+    assert done == ["first", "second", "batch"]
+
+
 @pytest.mark.parametrize(("n_steps", "end"), [(3, "lost"), (20, "length")])
 def test_what_was_made_ahead_still_begins_the_reply_though_its_memory_was_taken_for_a_caller(
     make_engine: MakeEngine, n_steps: int, end: str

@@ -95,7 +95,7 @@ class WorkerConnection(asyncio.Protocol):
         return self.startup if isinstance(self.startup, Ready) else None
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.ready is not None and not self.lost.is_set()
 
     @property
@@ -260,8 +260,8 @@ class WorkerClient:
         self._serial = itertools.count()
 
     @property
-    def alive(self) -> bool:
-        return self.connection is not None and self.connection.alive
+    def is_alive(self) -> bool:
+        return self.connection is not None and self.connection.is_alive
 
     def attach(self, connection: WorkerConnection) -> None:
         """New streams go to this process, which has said Ready."""
@@ -283,13 +283,13 @@ class WorkerClient:
 
     async def current(self) -> WorkerConnection:
         """The process for a new stream. Raises: WorkerLost when none is ready in time."""
-        if not self.alive:
+        if not self.is_alive:
             try:
                 async with asyncio.timeout(OPEN_WAIT_S):
                     await self._alive.wait()
             except TimeoutError:
                 pass
-        if self.connection is None or not self.connection.alive:
+        if self.connection is None or not self.connection.is_alive:
             raise WorkerLost(f"the worker {self.name} is not ready; it is being restarted")
         return self.connection
 

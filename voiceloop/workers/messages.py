@@ -145,22 +145,7 @@ ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
 ToEngine = OpenBranch | Stage | BeginPreemptive | StopPreemptive | Commit
 ToVoice = OpenVoice | FeedText | FinishText
 ToRole = ToRecognizer | ToEngine | ToVoice
-ToWorker = (
-    OpenRecognizer
-    | FeedAudio
-    | Flush
-    | Finalize
-    | SetOptions
-    | OpenBranch
-    | Stage
-    | BeginPreemptive
-    | StopPreemptive
-    | Commit
-    | OpenVoice
-    | FeedText
-    | FinishText
-    | Close
-)
+ToWorker = ToRole | Close
 
 OPENING_ROLE: dict[type, RoleName] = {
     OpenRecognizer: "recognizer",

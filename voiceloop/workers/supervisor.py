@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
+from typing import Literal
 
 import msgspec
 
@@ -46,13 +47,16 @@ RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_AFTER_S = 30.0  # a worker up for this long has recovered: the next pause is short again
 
 
+WorkerState = Literal["starting", "loading", "ready", "restarting", "stopped"]
+
+
 class RoleState(msgspec.Struct, frozen=True):
     """One role as /readyz and ``doctor`` tell it."""
 
     role: RoleName
     worker: str
     ready: bool
-    state: str  # "starting", "loading", "ready", "restarting", "stopped"
+    state: WorkerState
     n_restarts: int
     load_ms: float = 0.0
     hop_ms: float = 0.0  # the last event's way from the worker's step to this process
@@ -78,7 +82,7 @@ class WorkerProcess:
         self.spec = spec
         self.client = WorkerClient(spec.name)
         self.process: asyncio.subprocess.Process | None = None
-        self.state = "starting"
+        self.state: WorkerState = "starting"
         self.n_restarts = 0
         self.connection: WorkerConnection | None = None
         self._clock = clock
@@ -153,7 +157,7 @@ class WorkerProcess:
             RoleState(
                 role=spec.role,
                 worker=self.spec.name,
-                ready=self.client.alive,
+                ready=self.client.is_alive,
                 state=self.state,
                 n_restarts=self.n_restarts,
                 load_ms=loaded[spec.role].load_ms if spec.role in loaded else 0.0,
@@ -239,7 +243,7 @@ class WorkerProcess:
         code = process.returncode
         log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)
 
-    def _set_state(self, state: str) -> None:
+    def _set_state(self, state: WorkerState) -> None:
         self.state = state
         if self._on_progress is not None:
             for role in self.states():
@@ -321,7 +325,7 @@ class Supervisor:
 
     def ready(self) -> bool:
         """Whether every role can take a new stream now."""
-        return all(worker.client.alive for worker in self.workers)
+        return all(worker.client.is_alive for worker in self.workers)
 
     def states(self) -> list[RoleState]:
         return [state for worker in self.workers for state in worker.states()]

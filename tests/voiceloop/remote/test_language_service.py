@@ -100,7 +100,7 @@ async def test_a_service_without_completions_refuses_by_name(
         await generate(connect(), GenerateParams(is_raw=True))
 
 
-async def test_a_draft_is_promised_as_the_reply_unless_it_was_given_up_before_its_end(
+async def test_a_reply_made_ahead_is_promised_as_the_reply_unless_it_was_given_up_before_its_end(
     service: Service, connect: Connect
 ) -> None:
     pieces = ({"content": "good "}, {"content": "morning"})

@@ -141,7 +141,7 @@ async def test_what_came_before_a_failure_is_still_delivered(client: WorkerClien
 @pytest.mark.parametrize(
     ("text", "seed", "is_promised"), [("hi", 0, True), ("hi there", 0, False), ("hi", 1, False)]
 )
-async def test_the_reply_to_the_drafted_turn_is_promised_to_be_the_draft(
+async def test_the_reply_to_the_turn_answered_ahead_is_promised_to_begin_with_that(
     client: WorkerClient, text: str, seed: int, is_promised: bool
 ) -> None:
     Worker(client)
@@ -149,7 +149,7 @@ async def test_the_reply_to_the_drafted_turn_is_promised_to_be_the_draft(
     branch.begin_preemptive(1, "hi", GenerateParams())
     tail = (ChatMessage("user", text),)
     assert branch.commit(tail, GenerateParams(seed=seed)) == is_promised
-    assert not branch.commit(tail, GenerateParams(seed=seed))  # the next has no draft
+    assert not branch.commit(tail, GenerateParams(seed=seed))  # nothing was made ahead for the next
     await branch.close()
 
 
@@ -226,7 +226,7 @@ async def test_a_worker_that_breaks_the_protocol_is_cut_off(client: WorkerClient
 
 
 @pytest.mark.parametrize(("said", "is_promised"), [("hi", True), ("hello", False)])
-async def test_a_reply_is_promised_where_its_turn_was_drafted_last(
+async def test_a_reply_is_promised_where_its_turn_was_answered_ahead_last(
     client: WorkerClient, said: str, is_promised: bool
 ) -> None:
     worker = Worker(client)

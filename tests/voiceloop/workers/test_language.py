@@ -191,7 +191,7 @@ def test_a_burst_of_partials_costs_one_staging_and_answers_the_newest(
     assert [call[0] for call in model.calls] == ["1 branch", "1 stage"]
 
 
-def test_a_draft_is_made_behind_the_staged_words_and_handed_to_the_commit(
+def test_a_reply_made_ahead_follows_the_staged_words_and_is_named_in_the_commit(
     model: RecordingEngine, role: LanguageRole
 ) -> None:
     role.receive(OpenBranch("s", ()))
@@ -257,7 +257,7 @@ def test_the_calls_of_a_reply_that_may_speak_are_bound_to_the_tools(
     assert bound == [[function] if offers else None, [function] if forces else None]
 
 
-def test_a_reply_that_may_call_no_tool_is_not_drafted_behind_words_staged_with_the_tools(
+def test_a_reply_that_may_call_no_tool_is_not_made_ahead_behind_words_staged_with_the_tools(
     model: RecordingEngine, role: LanguageRole
 ) -> None:
     role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
@@ -267,7 +267,7 @@ def test_a_reply_that_may_call_no_tool_is_not_drafted_behind_words_staged_with_t
     assert "1 begin_preemptive" not in [call[0] for call in model.calls]
 
 
-def test_what_an_earlier_draft_says_is_not_passed_on_as_a_later_one_that_could_not_begin(
+def test_what_an_earlier_attempt_says_is_not_passed_on_as_a_later_one_that_could_not_begin(
     model: RecordingEngine, role: LanguageRole
 ) -> None:
     role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
@@ -357,7 +357,7 @@ def test_nothing_comes_from_a_closed_stream(model: RecordingEngine, role: Langua
         ["Plants turn the light of the sun ", "and the water of the soil and ", "the air into "],
     ],
 )
-def test_a_draft_stops_behind_its_first_clause_or_where_it_has_none_after_four_seconds(
+def test_a_reply_made_ahead_stops_behind_its_first_clause_or_where_it_has_none_after_four_seconds(
     role: LanguageRole, model: RecordingEngine, made: list[str]
 ) -> None:
     role.receive(OpenBranch("s", ()))
