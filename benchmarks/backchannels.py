@@ -230,7 +230,7 @@ class Floor:
         return verdict
 
     def _open(self, pre_roll: Sequence[Samples]) -> None:
-        """A stream of the recognizer for one stretch of speech."""
+        """A stream of the recognizer for one segment of speech."""
         self._n_streams += 1
         self._recognizer.open(self._stream, RecognizerOptions())
         for samples in pre_roll:

@@ -37,7 +37,7 @@ from voiceloop.listening.endpointing import (
     OperatingPoint,
     WeightSets,
 )
-from voiceloop.listening.recipes.caller_habit import SAME, in_calls
+from voiceloop.listening.recipes.caller_past import SAME, in_calls
 from voiceloop.listening.recipes.end_probability import EndProbability
 from voiceloop.listening.recipes.endpointing_set import (
     COPIES,
@@ -49,8 +49,8 @@ from voiceloop.listening.recipes.endpointing_set import (
 from voiceloop.listening.recipes.hazard_fit import samples_of
 from voiceloop.listening.recipes.heard_turn import EmbeddedRecognizer, pauses_of
 from voiceloop.listening.recipes.operating_points import (
-    SURE,
-    UNSURE,
+    CONFIDENT,
+    UNCONFIDENT,
     as_toml,
     costs,
     fit_both,
@@ -82,8 +82,8 @@ SLICES = ("human", "synthetic", "hesitation", "digits", "short", *sorted(COPIES)
 HEADLINES = ("cut@300", "cut@600", "latency@5%", "latency@10%")  # with intervals
 TIMERS_MS = range(60, 2001, 20)
 SWEPT_THRESHOLDS = np.arange(-3.0, 6.01, 0.25)
-SWEPT_LEAST_WAITS_MS = (60.0, 120.0, 180.0, 240.0, 300.0)
-SWEPT_UNSURE_MORE_MS = (0.0, 120.0)  # and until P(end) is known
+SWEPT_MIN_DELAYS_MS = (60.0, 120.0, 180.0, 240.0, 300.0)
+SWEPT_UNCONFIDENT_MORE_MS = (0.0, 120.0)  # and until the EOT probability is known
 N_DRAWS = 200
 # Decoding is slow: of the turns that the embedded recognizer hears, one in so many is taken.
 EMBEDDED_EVERY = 4
@@ -148,17 +148,17 @@ def _thinned(turns: Sequence[CallerTurn], part: Part) -> list[CallerTurn]:
 
 
 def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Policy]:
-    """Threshold x least wait x that while unsure, as the peers are given theirs."""
+    """Threshold x min delay x that while unconfident, as the peers are given theirs."""
     turns = scored_turns(heard, weights)
     found = []
     for threshold in SWEPT_THRESHOLDS:
-        for least_ms in SWEPT_LEAST_WAITS_MS:
-            for more_ms in SWEPT_UNSURE_MORE_MS:
-                unsure_ms = least_ms + more_ms
-                told = OperatingPoint(float(threshold), least_ms, unsure_ms, SURE, UNSURE)
-                blind = OperatingPoint(float(threshold), unsure_ms)
+        for min_ms in SWEPT_MIN_DELAYS_MS:
+            for more_ms in SWEPT_UNCONFIDENT_MORE_MS:
+                logits = (CONFIDENT, UNCONFIDENT)
+                told = OperatingPoint(float(threshold), min_ms, min_ms + more_ms, *logits)
+                blind = OperatingPoint(float(threshold), min_ms + more_ms)
                 outcomes = [turn.outcome(told, blind, LONGEST_MS) for turn in turns]
-                found.append((f"{threshold:.2f}, {least_ms:.0f} + {more_ms:.0f} ms", outcomes))
+                found.append((f"{threshold:.2f}, {min_ms:.0f} + {more_ms:.0f} ms", outcomes))
     return found
 
 
@@ -309,9 +309,9 @@ def fit_weights(hearing: Hearing) -> str:
         "Written by `python -m benchmarks.endpointing --fit`; what each weight means stands in",
         "voiceloop/listening/evidence.py (`terms`). Not to be edited by hand.",
         f"agent checkpoint: {checkpoint}; {len(blind)} turns, {n_samples} moments.",
-        "Of the fit's own turns each eagerness cuts, with P(end):" if told else None,
+        "Of the fit's own turns each eagerness cuts, with the EOT probability:" if told else None,
         *(costs(told, sets, is_told=True) if told else ()),
-        "without it:" if told else "Of the fit's own turns each eagerness cuts, without P(end):",
+        "without it:" if told else "Of the fit's own turns each eagerness cuts, without it:",
         *costs(blind, sets, is_told=False),
         f"date: {provenance()['date']}",
     )
@@ -330,10 +330,12 @@ def parser() -> argparse.ArgumentParser:
     )
     arguments.add_argument(
         "--model", type=Path, metavar="DIR", default=AGENT,
-        help="folder of the agent that tells P(end of turn) (default: the embedded one)",
+        help="the agent that tells the end-of-turn probability (default: the embedded one)",
     )  # fmt: skip
     arguments.add_argument(
-        "--no-p-end", action="store_true", help="do without P(end of turn): words and prosody alone"
+        "--no-p-end",
+        action="store_true",
+        help="do without the end-of-turn probability: words and prosody alone",
     )
     arguments.add_argument("--no-peer", action="store_true", help="leave Smart Turn out")
     arguments.add_argument(

@@ -86,8 +86,8 @@ def test_the_waits_on_the_page_are_those_that_ship() -> None:
         for eagerness, longest_ms in LONGEST_WAIT_MS.items():
             point = hazard.settings[eagerness]
             assert shown[eagerness] == [
-                f"{point.least_wait_ms:.0f} ms",
-                f"{point.unsure_wait_ms:.0f} ms",
+                f"{point.min_delay_ms:.0f} ms",
+                f"{point.unconfident_delay_ms:.0f} ms",
                 f"{longest_ms / 1000:.0f} s",
             ]
 

@@ -1,47 +1,34 @@
-"""When the caller has finished: a pure state machine on the audio clock.
+"""Endpointing: when silence ends the caller's turn. Pure; times in ms of the audio clock.
 
 Owns how long to wait after the caller falls silent. The wait comes from a calibrated hazard: the
-logit that the turn is over is a weighted sum of what is known about the pause
+logit that the turn is over is a weighted sum of the evidence on the pause
 (`voiceloop.listening.evidence.terms`) and of the silence so far, and the turn ends where it reaches
-a threshold. Weights and, for each eagerness, the threshold and the least waits come from `python -m
-benchmarks.endpointing --fit`, which writes `endpointing_weights.toml`; there are two sets, with
-P(end of turn) of the language model and without. Times are milliseconds on the audio clock (samples
-received / rate).
+a threshold. Weights and, for each eagerness, threshold and min delay are fitted by `python -m
+benchmarks.endpointing --fit`, which writes `endpointing_weights.toml`; there are two sets, with the
+language model's end-of-turn (EOT) probability and without.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Literal
 
-from voiceloop.listening.evidence import (
-    HABIT_CENTER_MS,
-    Evidence,
-    Question,
-    normalize,
-    question_in,
-    terms,
-)
+from voiceloop.listening.evidence import Evidence, PausePrior, normalize, question_in, terms
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
 
 Eagerness = Literal["high", "auto", "medium", "low"]
+Reason = Literal["confident", "unsure", "timeout", "server_vad"]
 
-CONFIDENT_MS = 300.0  # waits below this are reported as confident
+# Waits below this are reported as "confident"; it names a reason and decides nothing.
+CONFIDENT_MS = 300.0
+# Source: semantic_vad of the Realtime protocol, but for auto, which is medium there and waits no
+# longer than high here.
 LONGEST_WAIT_MS: dict[Eagerness, float] = {
     "high": 2000.0, "auto": 2000.0, "medium": 4000.0, "low": 8000.0,
 }  # fmt: skip
-HABIT_TURNS = 4  # of the caller, the latest
-# Turns of nobody in particular that each caller's are averaged with: one turn without a pause is
-# little reason to cut the next at its first.
-HABIT_PRIOR_TURNS = 2
-# Of fewer words a turn has nowhere to pause: that it does not tells nothing of its caller.
-HABIT_WORDS = 3
-# Speech so soon after the last sound of a turn that was taken for finished: it had not been.
-GOES_ON_MS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,38 +54,47 @@ class Weights:
     brief_speech: float = 0.0
     fallen_voice: float = 0.0
     fallen_pitch: float = 0.0
-    habit: float = 0.0
+    pause_prior: float = 0.0
     asked_yes_no: float = 0.0
     asked_number: float = 0.0
     asked_open: float = 0.0
 
+    def score(self, evidence: Evidence) -> float:
+        """Logit that the caller has finished, before any silence."""
+        score = self.bias
+        for name, value in terms(evidence).items():
+            score += getattr(self, name) * value
+        return score
+
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """Where a turn ends.
+    """Where a turn ends, by the logit that it is over.
 
-    threshold: the logit that ends it. least_wait_ms: silence below which it never ends, since the
-    commas of one breath last so long; it holds where the logit before any silence is at least
-    `sure`. unsure_wait_ms: the same where it is `unsure` or less; in between, in between.
+    threshold: the logit that ends it. min_delay_ms: silence below which it never ends, since the
+    pauses at the commas of one breath last so long; it holds where the logit before any silence is
+    at least confident_logit. unconfident_delay_ms: the same where it is at most unconfident_logit.
+    Between the two logits the delay is interpolated linearly.
     """
 
     threshold: float
-    least_wait_ms: float = 0.0
-    unsure_wait_ms: float = 0.0
-    sure: float = 0.0
-    unsure: float = 0.0
+    min_delay_ms: float = 0.0
+    unconfident_delay_ms: float = 0.0
+    confident_logit: float = 0.0
+    unconfident_logit: float = 0.0
 
     def wait_ms(self, score: float, silence: float) -> float:
         """Silence to wait for at this logit, which rises by `silence` a second."""
-        return max(self._floor_ms(score), 1000.0 * (self.threshold - score) / silence)
+        return max(self._min_delay_ms(score), 1000.0 * (self.threshold - score) / silence)
 
-    def _floor_ms(self, score: float) -> float:
-        if score >= self.sure:
-            return self.least_wait_ms
-        more_ms = max(0.0, self.unsure_wait_ms - self.least_wait_ms)
-        if score <= self.unsure:
-            return self.least_wait_ms + more_ms
-        return self.least_wait_ms + more_ms * (self.sure - score) / (self.sure - self.unsure)
+    def _min_delay_ms(self, score: float) -> float:
+        if score >= self.confident_logit:
+            return self.min_delay_ms
+        more_ms = max(0.0, self.unconfident_delay_ms - self.min_delay_ms)
+        if score <= self.unconfident_logit:
+            return self.min_delay_ms + more_ms
+        missing, width = self.confident_logit - score, self.confident_logit - self.unconfident_logit
+        return self.min_delay_ms + more_ms * missing / width
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +104,17 @@ class Hazard:
     weights: Weights
     settings: Mapping[Eagerness, OperatingPoint]
 
-    def wait_ms(self, evidence: Evidence, eagerness: Eagerness) -> float:
-        """Silence to wait for: where the logit reaches the threshold."""
-        score = end_score(evidence, self.weights)
-        return self.settings[eagerness].wait_ms(score, self.weights.silence)
-
 
 @dataclass(frozen=True, slots=True)
 class WeightSets:
-    """What to weigh where P(end of turn) is known, and where it is not.
+    """The hazard where the EOT probability is known, and the one where it is not.
 
-    draft_needed_ms: the wait up to which a pause earns a reply drafted ahead; fitted as well.
+    preemptive_needed_ms: the longest wait at which a pause earns a preemptive reply; fitted too.
     """
 
     with_p_end: Hazard
     without_p_end: Hazard
-    draft_needed_ms: float = 0.0
+    preemptive_needed_ms: float = 0.0
 
     def of(self, evidence: Evidence) -> Hazard:
         return self.without_p_end if evidence.p_end is None else self.with_p_end
@@ -132,8 +123,8 @@ class WeightSets:
 def read_weights(toml: str) -> WeightSets:
     """The text of a weights file. Raises: KeyError, TypeError where it is not one."""
     table = tomllib.loads(toml)
-    sets = (_hazard(table["with_p_end"]), _hazard(table["without_p_end"]))
-    return WeightSets(*sets, draft_needed_ms=table["draft_needed_ms"])
+    hazards = (_hazard(table["with_p_end"]), _hazard(table["without_p_end"]))
+    return WeightSets(*hazards, preemptive_needed_ms=table["preemptive_needed_ms"])
 
 
 def _hazard(table: dict[str, Any]) -> Hazard:
@@ -143,43 +134,29 @@ def _hazard(table: dict[str, Any]) -> Hazard:
     return Hazard(Weights(**table["weights"]), settings)
 
 
-def end_score(evidence: Evidence, weights: Weights) -> float:
-    """Logit that the caller has finished, before any silence."""
-    score = weights.bias
-    for name, value in terms(evidence).items():
-        score += getattr(weights, name) * value
-    return score
-
-
-def wait_ms(
-    evidence: Evidence, sets: WeightSets | None = None, eagerness: Eagerness = "auto"
-) -> float:
-    """Silence to wait for on this evidence, at most the eagerness's longest."""
-    needed_ms = (sets or FITTED).of(evidence).wait_ms(evidence, eagerness)
-    return min(needed_ms, LONGEST_WAIT_MS[eagerness])
-
-
-def habit_ms(pauses_ms: Sequence[float]) -> float:
-    """What the longest pauses of a caller's last turns come to, not trusted while they are few."""
-    prior_ms = HABIT_PRIOR_TURNS * HABIT_CENTER_MS
-    return (sum(pauses_ms) + prior_ms) / (len(pauses_ms) + HABIT_PRIOR_TURNS)
-
-
 FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_text("utf-8"))
+
+
+def wait_ms(evidence: Evidence, sets: WeightSets = FITTED, eagerness: Eagerness = "auto") -> float:
+    """Silence to wait for on this evidence, at most the eagerness's longest."""
+    hazard = sets.of(evidence)
+    score = hazard.weights.score(evidence)
+    needed_ms = hazard.settings[eagerness].wait_ms(score, hazard.weights.silence)
+    return min(needed_ms, LONGEST_WAIT_MS[eagerness])
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Not yet. `wait_ms`: how much more silence the decision needs; None while speech runs."""
+    """The turn is not over. wait_ms: silence that is still missing; None while speech runs."""
 
     wait_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The turn is over. `silence_ms`: silence waited for; `reason`: what set the wait."""
+    """The turn is over. reason: what set the wait; silence_ms: how much silence there was."""
 
-    reason: Literal["confident", "unsure", "timeout", "server_vad"]
+    reason: Reason
     silence_ms: float
 
 
@@ -195,60 +172,39 @@ class Endpointing:
 
     def __init__(self, settings: TurnDetection, weights: WeightSets = FITTED) -> None:
         self._weights = weights
-        self._question: Question | None = None
-        self._pauses_ms: deque[float] = deque(maxlen=HABIT_TURNS)  # the longest of each turn
-        self._longest_pause_ms = 0.0
-        self._silent_since_ms: float | None = None
-        self._ended_ms: float | None = None  # the last sound of the turn before
-        self._words: tuple[str, ...] = ()
+        self._pauses = PausePrior()
+        self._evidence = Evidence()  # on the open turn, without the prior
         self.configure(settings)
         self.reset()
 
     def configure(self, settings: TurnDetection) -> None:
+        """Take up other settings; they hold for the open turn too."""
         self._settings = settings
 
     def end_turn(self) -> None:
-        """The caller's turn is over; of what it told of its caller the habit stays."""
-        if self._words and self._silent_since_ms is not None:
-            if self._went_on_ms:
-                self._pauses_ms[-1] = max(self._pauses_ms[-1], self._went_on_ms)
-            if len(self._words) >= HABIT_WORDS:
-                self._pauses_ms.append(self._longest_pause_ms)
-                self._ended_ms = self._silent_since_ms
+        """The caller's turn is over: learn from it how this caller pauses, and forget the rest."""
+        if self._evidence.words and self._silent_since_ms is not None:
+            self._pauses.end_turn(len(self._evidence.words), self._silent_since_ms)
         self.reset()
 
     def reset(self) -> None:
-        """What was heard was no turn: a sound over the agent, or noise. It says nothing."""
-        self._longest_pause_ms = 0.0
-        self._went_on_ms = 0.0  # the pause since the turn before, where that one had not been over
-        self._silent_since_ms = None
-        self._in_speech = False
-        self._words = ()
-        self._words_are_full = False
-        self._p_end: float | None = None
-        self._tail_level_db: float | None = None
-        self._tail_semitones: float | None = None
-        self._speech_ms = 0.0
-        self._speech_from_ms = 0.0
+        """Forget the open turn: it was a sound over the agent, or noise."""
+        self._pauses.discard_turn()
+        self._silent_since_ms: float | None = None
+        self._speech_from_ms: float | None = None  # onset of the speech that runs now
+        self._evidence = Evidence(question=self._evidence.question)
 
     def observe_speech(self, at_ms: float) -> None:
-        """Speech began or went on after a pause at this point."""
-        if self._silent_since_ms is not None:
-            paused_ms = at_ms - self._silent_since_ms
-            self._longest_pause_ms = max(self._longest_pause_ms, paused_ms)
-        elif self._ended_ms is not None and at_ms - self._ended_ms < GOES_ON_MS:
-            self._went_on_ms = at_ms - self._ended_ms
-        self._ended_ms = None
-        if not self._in_speech:
-            self._in_speech = True
+        """Speech began, or resumed after a pause, at this point."""
+        self._pauses.observe_speech(at_ms, self._silent_since_ms)
+        if self._speech_from_ms is None:
             self._speech_from_ms = at_ms
         self._silent_since_ms = None
-        self._words_are_full = False
-        self._p_end = None
+        self._evidence = replace(self._evidence, words_are_full=False, p_end=None)
 
     def observe_reply(self, text: str) -> None:
         """The agent said this last; what it asks for tells what kind of answer to expect."""
-        self._question = question_in(text)
+        self._evidence = replace(self._evidence, question=question_in(text))
 
     def observe_silence(
         self,
@@ -257,43 +213,37 @@ class Endpointing:
         tail_semitones: float | None = None,
     ) -> None:
         """The caller fell silent; the last sound was at `since_ms`. For the rest see `Evidence`."""
-        self._tail_level_db = tail_level_db
-        self._tail_semitones = tail_semitones
-        if self._in_speech:
-            self._in_speech = False
-            self._speech_ms += max(0.0, since_ms - self._speech_from_ms)
+        speech_ms = self._evidence.speech_ms
+        if self._speech_from_ms is not None:
+            speech_ms += max(0.0, since_ms - self._speech_from_ms)
+        self._speech_from_ms = None
         self._silent_since_ms = since_ms
+        self._evidence = replace(
+            self._evidence,
+            speech_ms=speech_ms,
+            tail_level_db=tail_level_db,
+            tail_semitones=tail_semitones,
+        )
 
     def observe_words(self, words: tuple[str, ...], *, full: bool) -> None:
         """The hypothesis changed; `full`: it covers everything said before the pause."""
-        normalized = tuple(normalize(word) for word in words)
-        if normalized != self._words:
-            self._p_end = None  # it was read after other words
-        self._words = normalized
-        self._words_are_full = full and not self._in_speech
+        words = tuple(normalize(word) for word in words)
+        is_same = words == self._evidence.words
+        self._evidence = replace(
+            self._evidence,
+            words=words,
+            words_are_full=full and self._speech_from_ms is None,
+            p_end=self._evidence.p_end if is_same else None,  # it was that of other words
+        )
 
     def observe_p_end(self, p_end: float | None) -> None:
-        """P(end of turn) after the words observed last."""
-        self._p_end = p_end
+        """The EOT probability after the words observed last; None: not known."""
+        self._evidence = replace(self._evidence, p_end=p_end)
 
     @property
     def evidence(self) -> Evidence:
-        return Evidence(
-            self._words,
-            self._words_are_full,
-            self._p_end,
-            self._speech_ms,
-            self._tail_level_db,
-            self._question,
-            self._tail_semitones,
-            self._habit_ms(),
-        )
-
-    def _habit_ms(self) -> float | None:
-        if not self._pauses_ms:
-            return None
-        *earlier_ms, last_ms = self._pauses_ms
-        return habit_ms((*earlier_ms, max(last_ms, self._went_on_ms)))
+        """All that is known about the open pause."""
+        return replace(self._evidence, pause_prior_ms=self._pauses.pause_ms)
 
     def needed_ms(self) -> float:
         """Silence that ends this turn on the present evidence."""
@@ -304,10 +254,11 @@ class Endpointing:
                 return wait_ms(self.evidence, self._weights, eagerness)
 
     def auto_wait_ms(self) -> float:
-        """What eagerness auto would wait for, whatever the settings: how sure the end is."""
+        """Silence that eagerness auto would wait for, whatever the settings."""
         return wait_ms(self.evidence, self._weights)
 
     def decide(self, now_ms: float) -> Decision:
+        """Whether the open turn is over at this point of the audio clock."""
         if self._silent_since_ms is None:
             return Continue(None)
         silence_ms = now_ms - self._silent_since_ms
@@ -316,7 +267,7 @@ class Endpointing:
             return Continue(needed_ms - silence_ms)
         return End(self._reason(needed_ms), silence_ms)
 
-    def _reason(self, needed_ms: float) -> Literal["confident", "unsure", "timeout", "server_vad"]:
+    def _reason(self, needed_ms: float) -> Reason:
         if isinstance(self._settings, ServerVad):
             return "server_vad"
         if needed_ms >= LONGEST_WAIT_MS[self._settings.eagerness]:

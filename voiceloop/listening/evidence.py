@@ -1,13 +1,15 @@
-"""What is known about a pause: the words before it, the voice, the question, the caller's habit.
+"""The evidence on whether the caller has finished: words, voice, question, and earlier pauses.
 
-Owns the evidence from which `voiceloop.listening.endpointing` tells whether the caller has
-finished, and its reading as `terms`, the numbers that the fitted weights are for. Pure; times in
-ms.
+Owns `Evidence`, what is known in a pause of the caller; its reading as `terms`, the numbers that
+the fitted weights of `voiceloop.listening.endpointing` multiply; and `PausePrior`, how long this
+caller paused within earlier turns. Pure; times in ms of the audio clock.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,8 +31,6 @@ SHORT_ANSWERS = frozenset(
 DIGITS = frozenset(
     "zero oh one two three four five six seven eight nine ten double triple hundred".split()
 )
-
-
 YES_NO_OPENERS = frozenset(
     "is are was were do does did can could would will should shall have has am may anything".split()
 )
@@ -40,23 +40,39 @@ NUMBER_WORDS = frozenset("number phone zip code digits many".split())
 
 Question = Literal["yes_no", "number", "open"]
 
-BRIEF_MS = 500.0
+# Where a term is centred or clamped. The weights are fitted with these values, so that a change of
+# one needs another fit; where nothing else is said they were set by hand and never swept.
+BRIEF_MS = 500.0  # less speech is likely a first word
 TAIL_CENTER_DB = -10.0  # between voices that die away (-15) and held ones (-4)
-TAIL_CLAMP_DB = 10.0
-DEEPEST_FALL = 3.0  # semitones: beyond it the octave was misheard as often as the voice fell
-HABIT_CENTER_MS = 300.0  # a pause that says nothing of its caller
-HABIT_FLOOR_MS = 100.0
-P_END_CLAMP = 5.0  # logits: a very sure model is still one voice among several
+TAIL_CLAMP_DB = 10.0  # around the center: from as loud as the loud parts to 20 dB below
+# Semitones: beyond it the octave was misheard as often as the voice fell (LOG.md, 2026-11-21,
+# "endpointing, a point for each eagerness").
+DEEPEST_FALL = 3.0
+P_END_CLAMP = 5.0  # logits (0.007 or 0.993): a very sure model is one witness among several
+P_END_LEAST = 1e-4  # probability: keeps its logit finite, at 9.2 beyond the clamp
+
+# The prior of a caller's longest pause in a turn, as so many turns that paused for so long: with
+# fewer, one turn without a pause cut the next at its first (LOG.md, 2026-11-21, "endpointing,
+# refitted to the agent of 21.9M tokens").
+PRIOR_TURNS = 2
+PRIOR_PAUSE_MS = 300.0
+PAUSE_OFFSET_MS = 100.0  # added to both before the logarithm of their ratio: keeps it finite at 0
+REMEMBERED_TURNS = 4  # the caller's latest; set by hand, as are the next two
+# A turn of fewer words has nowhere to pause, so its lack of pauses is no evidence about the caller.
+LEAST_WORDS = 3
+# Speech that follows a turn's last sound so soon continues it: the turn was ended too early.
+CONTINUES_MS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known about the pause.
+    """What is known about the open pause of the caller.
 
-    words: lower case, the fullest hypothesis so far. tail_level_db: of the last syllable, relative
-    to the speaker's loud parts. tail_semitones: its pitch, relative to the turn's median. question:
-    what the agent asked for last. habit_ms: the longest pause within a turn of this caller, a mean
-    over the last turns of more than two words; None where there was none.
+    words: lower case, the fullest hypothesis so far; words_are_full: it covers all that was said
+    before the pause. p_end: end-of-turn (EOT) probability after these words, by the language model.
+    speech_ms: spoken so far in the turn. tail_level_db: level of the last syllable relative to the
+    speaker's loud parts. tail_semitones: its pitch relative to the turn's median. question: what
+    the agent asked for last. pause_prior_ms: see `PausePrior`. None: not known.
     """
 
     words: tuple[str, ...] = ()
@@ -66,16 +82,67 @@ class Evidence:
     tail_level_db: float | None = None
     question: Question | None = None
     tail_semitones: float | None = None
-    habit_ms: float | None = None
+    pause_prior_ms: float | None = None
+
+
+def pause_prior_ms(longest_ms: Sequence[float]) -> float:
+    """Expected longest pause of a caller, from the longest pause of each of some turns.
+
+    The mean of these and of the PRIOR_TURNS turns that stand for callers in general.
+    """
+    return (sum(longest_ms) + PRIOR_TURNS * PRIOR_PAUSE_MS) / (len(longest_ms) + PRIOR_TURNS)
+
+
+class PausePrior:
+    """How long one caller pauses within a turn, learned over the turns of a call.
+
+    `observe_speech` notes the pauses of the open turn; `end_turn` learns from it, `discard_turn`
+    does not.
+    """
+
+    def __init__(self) -> None:
+        self._longest_ms: deque[float] = deque(maxlen=REMEMBERED_TURNS)  # of each earlier turn
+        self._turn_end_ms: float | None = None  # last sound of the turn before
+        self.discard_turn()
+
+    def discard_turn(self) -> None:
+        """Forget the open turn: it was a sound over the agent, or noise."""
+        self._open_longest_ms = 0.0
+        self._continued_after_ms = 0.0  # pause after a turn before that was ended too early
+
+    def observe_speech(self, at_ms: float, silent_since_ms: float | None) -> None:
+        """Speech was heard at this point, after a pause of the open turn (None: its first)."""
+        if silent_since_ms is not None:
+            self._open_longest_ms = max(self._open_longest_ms, at_ms - silent_since_ms)
+        elif self._turn_end_ms is not None and at_ms - self._turn_end_ms < CONTINUES_MS:
+            self._continued_after_ms = at_ms - self._turn_end_ms
+        self._turn_end_ms = None
+
+    def end_turn(self, n_words: int, last_sound_ms: float) -> None:
+        """Learn from the open turn, which has ended: a turn of the caller, of so many words."""
+        if self._continued_after_ms:
+            self._longest_ms[-1] = max(self._longest_ms[-1], self._continued_after_ms)
+        if n_words >= LEAST_WORDS:
+            self._longest_ms.append(self._open_longest_ms)
+            self._turn_end_ms = last_sound_ms
+        self.discard_turn()
+
+    @property
+    def pause_ms(self) -> float | None:
+        """The caller's expected longest pause; None where no turn has been learned from."""
+        if not self._longest_ms:
+            return None
+        *earlier_ms, last_ms = self._longest_ms
+        return pause_prior_ms((*earlier_ms, max(last_ms, self._continued_after_ms)))
 
 
 def terms(evidence: Evidence) -> dict[str, float]:
-    """The evidence as the names of `Weights` and values: 0 or 1 where no unit is named.
+    """The evidence as names of `Weights` and values: 0 or 1 where no unit is named.
 
-    p_end: its logit, clamped. fallen_voice: dB that the tail lies below -10 dB. fallen_pitch:
-    semitones that it lies below the turn. words_so_far: ln(1 + their number). answers: a short
-    answer to a yes-no question. habit: ln of the caller's habitual pause against one of 300 ms.
-    A term that is absent is 0.
+    p_end: logit of the EOT probability, clamped. fallen_voice: dB that the tail lies below
+    TAIL_CENTER_DB. fallen_pitch: semitones that it lies below the turn. words_so_far: ln(1 + their
+    number). answers: a short answer to a yes-no question. pause_prior: ln of the caller's pause
+    prior against PRIOR_PAUSE_MS. A term that is absent is 0.
     """
     found: dict[str, float] = {}
     if not evidence.words_are_full:
@@ -86,9 +153,9 @@ def terms(evidence: Evidence) -> dict[str, float]:
     if evidence.tail_semitones is not None:
         # A rise says nothing: questions rise, and a voice that creaks is heard as one that does.
         found["fallen_pitch"] = min(max(-evidence.tail_semitones, 0.0), DEEPEST_FALL)
-    if evidence.habit_ms is not None:
-        usual_ms = HABIT_CENTER_MS + HABIT_FLOOR_MS
-        found["habit"] = math.log((evidence.habit_ms + HABIT_FLOOR_MS) / usual_ms)
+    if evidence.pause_prior_ms is not None:
+        usual_ms = PRIOR_PAUSE_MS + PAUSE_OFFSET_MS
+        found["pause_prior"] = math.log((evidence.pause_prior_ms + PAUSE_OFFSET_MS) / usual_ms)
     found["words_so_far"] = math.log(1 + len(evidence.words))
     if evidence.question is not None:
         found[f"asked_{evidence.question}"] = 1.0
@@ -99,7 +166,7 @@ def terms(evidence: Evidence) -> dict[str, float]:
         if kind == "short_answer" and evidence.question == "yes_no":
             found["answers"] = 1.0
     if evidence.p_end is not None:
-        p = min(max(evidence.p_end, 1e-4), 1.0 - 1e-4)
+        p = min(max(evidence.p_end, P_END_LEAST), 1.0 - P_END_LEAST)
         found["p_end"] = min(max(math.log(p / (1.0 - p)), -P_END_CLAMP), P_END_CLAMP)
     return found
 
@@ -111,8 +178,9 @@ def _kind_of_tail(words: tuple[str, ...]) -> str | None:
     last = words[-1]
     if last in FILLERS:
         return "filler"
-    if n_digits := n_last_digits(words):
-        return "digits_complete" if is_whole_number(n_digits) else "digits_under_way"
+    n_digits = next((n for n, word in enumerate(reversed(words)) if word not in DIGITS), len(words))
+    if n_digits:  # of a telephone number: local (7), or with its area and country codes
+        return "digits_complete" if n_digits == 7 or n_digits >= 10 else "digits_under_way"
     if last in OPEN_WORDS:
         return "open_word"
     if len(words) <= 2 and last in SHORT_ANSWERS:
@@ -120,21 +188,6 @@ def _kind_of_tail(words: tuple[str, ...]) -> str | None:
     if last in CLOSERS or words[-2:] == ("thank", "you"):
         return "closing"
     return None
-
-
-def n_last_digits(words: tuple[str, ...]) -> int:
-    """Digits spoken one by one at the end."""
-    count = 0
-    for word in reversed(words):
-        if word not in DIGITS:
-            break
-        count += 1
-    return count
-
-
-def is_whole_number(n_digits: int) -> bool:
-    """A telephone number: local (7) or with its area and country codes."""
-    return n_digits == 7 or n_digits >= 10
 
 
 def question_in(reply: str) -> Question | None:
@@ -151,4 +204,5 @@ def question_in(reply: str) -> Question | None:
 
 
 def normalize(word: str) -> str:
+    """Lower case, without the punctuation at its ends."""
     return word.lower().strip(".,!?;:\"'")

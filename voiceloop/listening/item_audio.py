@@ -1,7 +1,7 @@
-"""Audio that comes inside a conversation item rather than from the line.
+"""Item audio: audio inside a conversation item (`input_audio`), not streamed by the caller.
 
-Owns its recognition: a stream of its own beside the caller's, the words into the item, and the wait
-of those replies that are asked for before the words are known.
+Owns its recognition: a stream of its own beside the caller's, the words for the item, and the
+replies that wait because they were asked for before the words were known.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from voiceloop.errors import BackendError, BackendTimeout, Overloaded
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import AudioFormat
 
-DEADLINE_S = 30.0  # a clip in one frame lasts half a minute at most
+DEADLINE_S = 30.0  # the largest frame by default, 2 MiB of base64, holds 33 s at 24 kHz
 
 
 class ItemAudio:
-    """Hears one item after the other, for one session."""
+    """Recognizes the audio of one item after the other, for one session."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ItemAudio:
     def hear(
         self, item_id: str, audio: bytes, audio_format: AudioFormat, options: RecognizerOptions
     ) -> None:
-        """Recognize it, after those before it; its words or the failure go to the protocol."""
+        """Recognize an item's audio, after those before it; words or failure go to the protocol."""
 
         async def listen() -> None:
             async with self._one_at_a_time:
@@ -56,12 +56,12 @@ class ItemAudio:
         task.add_done_callback(heard)
 
     def forget(self, item_id: str) -> None:
-        """The item was deleted: nobody waits for its words. One without audio is ignored."""
+        """The item was deleted: cancel its recognition. An item without audio is ignored."""
         if (task := self._listening.pop(item_id, None)) is not None:
             task.cancel()
 
     def then(self, act: Callable[[], None]) -> None:
-        """Do it once all words so far are known; now, where they are."""
+        """Call `act` once the words of all items so far are known; at once where they are."""
         listening = tuple(self._listening.values())
 
         async def act_later() -> None:

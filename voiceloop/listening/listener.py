@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from audio.codec import decode
-from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
+from audio.frames import FRAME_MS, RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from audio.resample import Resampler
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
-from voiceloop.listening.arrivals import Arrivals
+from voiceloop.listening.audio_clock import AudioClock
 from voiceloop.listening.endpointing import End, Endpointing
 from voiceloop.listening.events import (
     EndOfTurn,
@@ -42,14 +42,16 @@ from voiceloop.realtime.settings import AudioFormat, SemanticVad, ServerVad, Ses
 from voiceloop.telemetry import TurnTimeline
 
 SPEECH_THRESHOLD = 0.5  # Silero's own default
-HYSTERESIS = 0.15  # speech ends only below threshold - this: a weak syllable is no pause
-STALL_MS = 300.0  # no audio for this long: the client has stopped sending, wall clock takes over
-WATCH_S = 0.05  # a stall is noticed at most so much later
-# The hypothesis may change in the pause; so long its P(end) is waited for before doing without.
+# Silero's own too: speech ends only below threshold - this, so that a weak syllable is no pause.
+HYSTERESIS = 0.15
+STALL_MS = 300.0  # no audio for so long: the client has stopped sending, wall clock takes over
+WATCH_S = 0.05  # period of the stall watch: a stall is noticed at most so much later
+# Where the hypothesis changes in a pause, the EOT probability of its words is waited for so long;
+# the engine's takes 10 to 20 ms in calls, the hop included.
 P_END_GRACE_MS = 80.0
-# A wait that ends before the next chunk can be there is not held up for it: up to so much silence
-# (one chunk of 20 ms) is taken for granted, and speech in it takes the answer back.
-UNHEARD_MS = 20.0
+# A wait that ends before the next chunk (20 ms) can be there does not last until then: so much
+# silence is taken for granted, and a reply to it is taken back where there was speech.
+UNHEARD_MS = float(FRAME_MS)
 
 Deliver = Callable[[Sequence[ListenEvent]], None]
 
@@ -82,8 +84,7 @@ class Listener:
         self._recognition = Recognition(recognizer, stream_id, options, self)
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
         self._prosody = Prosody()
-        self._position = 0
-        self._arrivals = Arrivals()
+        self._audio = AudioClock(clock)
         self._decision_due: asyncio.TimerHandle | None = None
         self._onset = Onset()
         self._listens = False
@@ -122,7 +123,7 @@ class Listener:
     @property
     def now_ms(self) -> float:
         """The audio clock."""
-        return 1000.0 * self._position / RECOGNIZER_HZ
+        return self._audio.now_ms
 
     def feed(self, data: bytes) -> list[ListenEvent]:
         """The next audio of the caller, whole samples in the session's input format.
@@ -131,8 +132,7 @@ class Listener:
         before the next: what follows from one may close the segment that the next would extend.
         """
         samples = self._resampler.push(decode(data, self._encoding))
-        self._position += len(samples)
-        self._arrivals.add(self._position, self._clock())
+        self._audio.advance(len(samples))
         if not self._listens:
             self._recognition.feed(samples.tobytes())
             return []
@@ -183,7 +183,7 @@ class Listener:
 
     def _begin(self, end_ms: float) -> SpeechSegment:
         onset_ms = end_ms - ONSET_MS
-        segment = self._segment = SpeechSegment(onset_ms, self._arrival_s(onset_ms), end_ms)
+        segment = self._segment = SpeechSegment(onset_ms, self._audio.arrival_s(onset_ms), end_ms)
         self._endpointing.reset()
         self._endpointing.observe_speech(onset_ms)
         self._take_pre_roll()
@@ -197,10 +197,6 @@ class Listener:
         self._endpointing.observe_silence(segment.last_sound_ms, *tail)
         self._recognition.flush()
 
-    def _arrival_s(self, at_ms: float) -> float:
-        """When the sample at this point of the audio clock came in."""
-        return self._arrivals.at_s(at_ms, self._clock())
-
     # --- the end of a turn ---
 
     def observe_history(self, messages: Sequence[ChatMessage]) -> None:
@@ -212,7 +208,7 @@ class Listener:
     def observe_p_end(
         self, words: tuple[str, ...], p_end: float | None, *, is_evidence: bool = True
     ) -> list[ListenEvent]:
-        """P(end of turn) after these words of the open turn, from the language model.
+        """The EOT probability after these words of the open turn, from the language model.
 
         is_evidence False: it is passed on with `PauseWeighed` and does not count here.
         """
@@ -261,16 +257,14 @@ class Listener:
 
     def _decide_at(self, at_ms: float) -> None:
         """Decide at this point of the audio clock unless a chunk comes first."""
-        if (last_s := self._arrivals.last_s) is None:
-            return
         self._forget_due()
-        delay_s = last_s + (at_ms - self.now_ms) / 1000.0 - self._clock()
+        delay_s = (at_ms - self.now_ms - self._audio.stalled_ms) / 1000.0
         self._decision_due = asyncio.get_running_loop().call_later(
-            max(0.0, delay_s), self._decide_unheard, self._position, at_ms
+            max(0.0, delay_s), self._decide_unheard, self._audio.position, at_ms
         )
 
     def _decide_unheard(self, position: int, at_ms: float) -> None:
-        if position == self._position and (ended := self.decide(at_ms)):
+        if position == self._audio.position and (ended := self.decide(at_ms)):
             self._deliver(ended)
 
     def _forget_due(self) -> None:
@@ -287,7 +281,7 @@ class Listener:
         if segment is None:
             return []
         timeline = TurnTimeline("", segment.last_sound_ms)
-        timeline.mark("speech_end", self._arrival_s(segment.last_sound_ms))
+        timeline.mark("speech_end", self._audio.arrival_s(segment.last_sound_ms))
         timeline.mark("first_low_frame", segment.first_low_s)
         timeline.mark("endpoint_decision", self._clock())
         timeline.facts["endpoint"] = segment.end
@@ -322,7 +316,7 @@ class Listener:
             self._take_pre_roll()
         segment = self._segment or SpeechSegment(now_ms, self._clock(), now_ms)
         timeline = TurnTimeline("", segment.last_sound_ms)
-        timeline.mark("speech_end", self._arrival_s(segment.last_sound_ms))
+        timeline.mark("speech_end", self._audio.arrival_s(segment.last_sound_ms))
         timeline.mark("endpoint_decision", self._clock())
         timeline.facts["endpoint"] = {"reason": "commit"}
         self._endpointing.end_turn()
@@ -386,10 +380,7 @@ class Listener:
         while True:
             await self._sound_open.wait()
             await asyncio.sleep(WATCH_S)
-            if (last_s := self._arrivals.last_s) is None:
-                continue
-            stalled_ms = 1000.0 * (self._clock() - last_s)
-            if stalled_ms >= STALL_MS:
+            if (stalled_ms := self._audio.stalled_ms) >= STALL_MS:
                 self._observe_stall(self.now_ms + stalled_ms)
 
     def _observe_stall(self, now_ms: float) -> None:

@@ -1,41 +1,45 @@
-"""Where the caller's speech begins: what the detector calls a voice, and the sound before it.
+"""Onset: where the caller's speech begins, and the pre-roll, the sound before it.
 
-Owns what precedes a stretch of speech: the count of loud windows, the pre-roll that saves a word's
-first sound, and the loudness of all sound, which tells how long one has lasted before the detector
-took it for a voice. Pure; samples are mono int16 at 16 kHz.
+Owns what precedes a segment of speech: the count of loud windows of the voice detector, the
+pre-roll that saves a word's first sound, and the loudness of all sound, which tells how long one
+has lasted before the detector took it for a voice. Pure; samples are mono int16 at 16 kHz.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Literal
 
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
-from voiceloop.listening.prosody import ONSET_FRAMES, LoudnessTrack
+from voiceloop.listening.prosody import CLOSURE_FRAMES, LEVEL_MS, LoudnessTrack
 
 Heard = Literal["nothing", "loud", "lost", "speech"]
 
 ONSET_WINDOWS = 2  # 64 ms of speech: one window alone is often a click
 ONSET_MS = ONSET_WINDOWS * VAD_WINDOW_MS
 PRE_ROLL_MS = 300.0  # a soft first consonant lies up to 200 ms before the detector's onset
+# Where a sound's beginning is looked for: the pre-roll, the onset's windows, and of the room before
+# that more than a closure.
+LEAD_IN_FRAMES = math.ceil((PRE_ROLL_MS + ONSET_MS) / LEVEL_MS) + CLOSURE_FRAMES + 1
 
 
 class Onset:
-    """Awaits one stretch after another. `feed` takes all sound, `keep` what no stretch has."""
+    """Awaits one segment after another. `feed` takes all sound, `keep` what no segment has."""
 
     def __init__(self) -> None:
         self.pre_roll_ms = PRE_ROLL_MS
-        self._loudness = LoudnessTrack(ONSET_FRAMES)
+        self._loudness = LoudnessTrack(LEAD_IN_FRAMES)
         self._pre_roll: deque[Samples] = deque()
         self._n_pre_roll = 0
         self._n_loud = 0
 
     def feed(self, samples: Samples) -> None:
-        """All sound of the caller [n], in a stretch of speech too."""
+        """All sound of the caller [n], within a segment too."""
         self._loudness.feed(samples)
 
     def keep(self, samples: Samples) -> None:
-        """Sound [n] that the next stretch may begin with."""
+        """Sound [n] outside any segment: the pre-roll of the next."""
         self._pre_roll.append(samples)
         self._n_pre_roll += len(samples)
         longest = int((self.pre_roll_ms + ONSET_MS) * RECOGNIZER_HZ / 1000.0)
@@ -43,17 +47,17 @@ class Onset:
             self._n_pre_roll -= len(self._pre_roll.popleft())
 
     def take_pre_roll(self) -> tuple[Samples, ...]:
-        """What was kept, which it then is no more."""
+        """The pre-roll [n] in chunks; it is empty afterwards."""
         kept = tuple(self._pre_roll)
         self._pre_roll.clear()
         self._n_pre_roll = 0
         return kept
 
     def observe(self, is_loud: bool) -> Heard:
-        """One window of the detector, outside any stretch.
+        """One window of the detector, outside any segment.
 
-        "loud": the first of a sound that may be speech; "speech": it is, since ONSET_MS; "lost": it
-        was not.
+        "loud": the first of a sound that may be speech; "speech": it is, and began ONSET_MS ago;
+        "lost": it was not.
         """
         if not is_loud:
             return "lost" if self.forget() else "nothing"
@@ -64,14 +68,14 @@ class Onset:
         return "speech"
 
     def forget(self) -> bool:
-        """The loud windows so far come to nothing; whether there were any."""
+        """Drop the loud windows so far; whether there were any."""
         n_loud, self._n_loud = self._n_loud, 0
         return n_loud > 0
 
     def lasting_ms(self) -> float:
-        """So long the present sound has lasted, by its loudness; 0 where that cannot tell."""
+        """How long the present sound has lasted by its loudness; 0 where that cannot tell."""
         return self._loudness.sound_ms()
 
     def led_in_ms(self, since_onset_ms: float = ONSET_MS) -> float:
-        """Sound that led into a stretch which the detector has heard for `since_onset_ms`."""
+        """Sound that led into a segment which the detector has heard for `since_onset_ms`."""
         return max(0.0, self._loudness.sound_ms() - since_onset_ms)

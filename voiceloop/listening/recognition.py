@@ -1,4 +1,4 @@
-"""The recognizer stream of one call, kept alive.
+"""Recognition: the recognizer's stream of one call, kept alive.
 
 Owns the stream: opening it, feeding it without ever waiting, and replacing it when its worker died.
 The audio of every segment that has no transcript yet is kept and replayed once into the new stream,
@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import (
     Partial,
     Recognizer,
@@ -20,12 +21,13 @@ from voiceloop.backends import (
 )
 from voiceloop.errors import BackendError, BackendTimeout, Overloaded
 
+BYTES_PER_MINUTE = 60 * RECOGNIZER_HZ * BYTES_PER_SAMPLE
+# Limits set by hand.
 FINAL_DEADLINE_S = 6.0  # a transcript later than this is no use to a caller
-KEPT_BYTES = 60 * 32_000  # a minute of one segment is kept for a replay
-BACKLOG_BYTES = 11 * 60 * 32_000  # over the protocol's bound on uncommitted audio, 10 minutes
-RETRY_S = (0.0, 0.2, 0.5, 1.0, 2.0)
-OVERLOAD_RETRY_S = 0.02
-
+KEPT_BYTES = BYTES_PER_MINUTE  # of one segment, for a replay
+BACKLOG_BYTES = 11 * BYTES_PER_MINUTE  # over the protocol's bound on uncommitted audio, 10 minutes
+RETRY_S = (0.0, 0.2, 0.5, 1.0, 2.0)  # before each further stream; then the last again
+OVERLOAD_RETRY_S = 0.02  # as often as audio comes in
 
 Action = bytes | Literal["flush", "finalize"] | RecognizerOptions
 
@@ -43,7 +45,7 @@ def _apply(action: Action, stream: RecognizerStream) -> None:
 
 
 class RecognitionListener(Protocol):
-    """Who hears what was recognized. Segments count over the whole call."""
+    """Takes what was recognized. Segments count over the whole call."""
 
     def on_partial(self, segment: int, partial: Partial) -> None: ...
 
@@ -64,7 +66,10 @@ class _Segment:
 
 
 class Recognition:
-    """Segments of speech to words, over as many streams as it takes."""
+    """Recognizes the segments of one call, over as many streams as it takes.
+
+    None of its methods waits but `run`.
+    """
 
     def __init__(
         self,
@@ -116,7 +121,7 @@ class Recognition:
         return number
 
     def discard(self) -> None:
-        """Close the current segment; nobody wants its words."""
+        """Close the current segment; its words are not reported."""
         if self._current.n_bytes:
             self._current.discarded = True
             number = self._close_segment()
@@ -124,6 +129,7 @@ class Recognition:
                 self._forget(number)  # no recognizer has heard of it: none need ever
 
     def set_options(self, options: RecognizerOptions) -> None:
+        """Recognize with these from now on, in streams to come too."""
         self._options = options
         self._send(options)
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from audio.frames import VAD_WINDOW_MS
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.telemetry import TurnTimeline
 
-LONGEST_VAD_LAG_MS = 96.0  # three windows: beyond that the loudness is more likely wrong
+# The detector answers some 50 ms after the last sound; beyond three windows the loudness is more
+# likely wrong.
+LONGEST_VAD_LAG_MS = 3 * VAD_WINDOW_MS
 
 
 @dataclass(slots=True)
 class SpeechSegment:
-    """Times in ms of the audio clock; `_s` in seconds of the wall's."""
+    """The open segment. `_ms`: on the audio clock; `_s`: seconds of the wall's."""
 
     onset_ms: float
     onset_arrival_s: float
@@ -30,10 +33,10 @@ class SpeechSegment:
     n_windows: int = 0
     sum_of_probabilities: float = 0.0
     end: dict[str, Any] = field(default_factory=dict)  # what decided that it is over
-    p_end_by_ms: float = 0.0  # P(end) of the present words is on its way until then
+    p_end_by_ms: float = 0.0  # the EOT probability of the present words is awaited until then
 
     def sound(self, end_ms: float, probability: float) -> bool:
-        """A loud window of the detector, of this probability of speech; whether it ends a pause."""
+        """A window of speech, of this probability, ends here. Returns whether it ends a pause."""
         resumes, self.is_paused = self.is_paused, False
         self.last_sound_ms = end_ms
         self.n_windows += 1
@@ -41,9 +44,9 @@ class SpeechSegment:
         return resumes
 
     def pause(self, first_low_s: float, quiet_since_ms: float) -> None:
-        """The first low window came in then, and the loudness tells when the sound had ended.
+        """A pause begins: the detector's first low window has come in.
 
-        The detector answers some 50 ms after that.
+        quiet_since_ms: the last sound by its loudness, which is nearer than the detector's.
         """
         self.is_paused, self.is_flushed, self.first_low_s = True, False, first_low_s
         earliest_ms = max(self.onset_ms, self.last_sound_ms - LONGEST_VAD_LAG_MS)
@@ -51,12 +54,13 @@ class SpeechSegment:
 
     def activity(self, now_ms: float) -> Activity:
         silence_ms = max(0.0, now_ms - self.last_sound_ms) if self.is_paused else 0.0
+        """The segment as of now."""
         speech_ms = self.last_sound_ms - self.onset_ms
-        # Mean probability of the windows that were sound.
         voice = self.sum_of_probabilities / self.n_windows if self.n_windows else 1.0
         return Activity(
             self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice, self.led_in_ms
         )
 
     def user_turn(self, segment: int, timeline: TurnTimeline) -> UserTurn:
+        """The segment as a turn of the caller, with the hypothesis for its words."""
         return UserTurn(segment, self.hypothesis, self.onset_ms, self.last_sound_ms, timeline)

@@ -101,7 +101,7 @@ class PreemptiveReplies:
         """
         if not self._ahead.speculative_reply or paused_ms > MAX_PAUSED_MS:
             return
-        if needed_ms > FITTED.draft_needed_ms or p_end is None:
+        if needed_ms > FITTED.preemptive_needed_ms or p_end is None:
             return
         if self._budget.is_turn_spent or self._has_reply_to(words):
             return

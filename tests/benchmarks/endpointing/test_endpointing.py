@@ -22,7 +22,7 @@ from voiceloop.listening.endpointing import (
     read_weights,
 )
 from voiceloop.listening.evidence import Evidence
-from voiceloop.listening.recipes.caller_habit import in_calls
+from voiceloop.listening.recipes.caller_past import in_calls
 from voiceloop.listening.recipes.endpointing_set import (
     MS,
     UNSEEN,
@@ -34,7 +34,12 @@ from voiceloop.listening.recipes.endpointing_set import (
 from voiceloop.listening.recipes.forced_alignment import SpokenWord
 from voiceloop.listening.recipes.hazard_fit import fit, samples_of
 from voiceloop.listening.recipes.heard_turn import Pause
-from voiceloop.listening.recipes.operating_points import as_toml, costs, draft_needed_ms, fit_both
+from voiceloop.listening.recipes.operating_points import (
+    as_toml,
+    costs,
+    fit_both,
+    preemptive_needed_ms,
+)
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step
 from voiceloop.listening.recipes.reference_replay import replay
 from voiceloop.listening.recipes.synthetic_callers import SOURCES, SPLIT, VOICES, scripted_turns
@@ -208,14 +213,14 @@ def test_fitted_weights_survive_their_file() -> None:
     found, made = again.without_p_end, sets.without_p_end
     assert found.weights.open_word == pytest.approx(made.weights.open_word, abs=1e-3)
     assert found.settings == made.settings and set(found.settings) == set(LONGEST_WAIT_MS)
-    assert again.draft_needed_ms == sets.draft_needed_ms
+    assert again.preemptive_needed_ms == sets.preemptive_needed_ms
 
 
 def test_less_eager_settings_are_fitted_to_wait_longer() -> None:
     settings = fit_both([], fit_set()).without_p_end.settings
     ladder = [settings[name] for name in ("high", "auto", "medium", "low")]
     thresholds = [setting.threshold for setting in ladder]
-    waits_ms = [setting.least_wait_ms for setting in ladder]
+    waits_ms = [setting.min_delay_ms for setting in ladder]
     assert thresholds == sorted(thresholds) and waits_ms == sorted(waits_ms)
     assert waits_ms[0] < waits_ms[-1]
 
@@ -236,14 +241,14 @@ def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
     sets = weight_sets(Weights(bias=0.0, silence=2.0, p_end=1.0), threshold=1.0)
     sure = [HeardTurn(a_turn(), (told(1900, None, 0.5),))] * 3  # waits 500 ms
     doubtful = [HeardTurn(a_turn(), (told(1000, 1500, 0.3),))] * 2  # waits 924 ms
-    assert draft_needed_ms([*sure, doubtful[0]], sets) == 920
-    assert draft_needed_ms([*sure, *doubtful], sets) == 920
+    assert preemptive_needed_ms([*sure, doubtful[0]], sets) == 920
+    assert preemptive_needed_ms([*sure, *doubtful], sets) == 920
 
 
 def test_a_turn_in_a_call_knows_how_its_caller_pauses() -> None:
     def habits() -> list[float | None]:
         pauses = [pause for turn in in_calls(fit_set()) for pause in turn.pauses]
-        return [step.evidence.habit_ms for pause in pauses for step in pause.steps]
+        return [step.evidence.pause_prior_ms for pause in pauses for step in pause.steps]
 
     assert None in habits() and len(set(habits())) > 5
     assert habits() == habits()
@@ -254,7 +259,7 @@ def test_a_past_of_short_answers_tells_nothing_of_how_its_caller_pauses() -> Non
         pauses = (a_pause(1000, 1300, "yes"), a_pause(1900, None, text))
         others = [HeardTurn(a_turn(name=f"{i}"), pauses) for i in range(20)]
         heard = [pause for turn in in_calls(others) for pause in turn.pauses]
-        return {step.evidence.habit_ms for pause in heard for step in pause.steps}
+        return {step.evidence.pause_prior_ms for pause in heard for step in pause.steps}
 
     assert habits("yes please") == {None}
     assert habits("yes please thanks") == {None, 300.0}

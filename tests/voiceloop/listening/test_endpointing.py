@@ -28,8 +28,8 @@ def heard(text: str, p_end: float | None = None, speech_ms: float = 1500.0) -> E
     return Evidence(tuple(text.split()), True, p_end, speech_ms)
 
 
-def hazard(weights: Weights, threshold: float, least_wait_ms: float = 0.0) -> Hazard:
-    return Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, OperatingPoint(threshold, least_wait_ms)))
+def hazard(weights: Weights, threshold: float, min_delay_ms: float = 0.0) -> Hazard:
+    return Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, OperatingPoint(threshold, min_delay_ms)))
 
 
 def test_the_turn_ends_where_the_logit_reaches_the_threshold() -> None:
@@ -67,26 +67,38 @@ def test_a_short_answer_answers_a_yes_no_question() -> None:
     assert "answers" not in terms(Evidence(("yes",), True, question="open"))
 
 
-def test_a_turn_never_ends_below_the_least_wait() -> None:
-    end = hazard(Weights(bias=9.0, silence=2.0), threshold=1.0, least_wait_ms=240.0)
+def test_a_turn_never_ends_below_the_min_delay() -> None:
+    end = hazard(Weights(bias=9.0, silence=2.0), threshold=1.0, min_delay_ms=240.0)
     assert wait_ms(heard("a coffee please"), WeightSets(end, end)) == 240.0
 
 
-def test_an_unsure_end_has_a_longer_least_wait() -> None:
-    setting = OperatingPoint(1.0, least_wait_ms=200.0, unsure_wait_ms=400.0, sure=3.0, unsure=2.0)
+def test_an_unconfident_end_has_a_longer_min_delay() -> None:
+    setting = OperatingPoint(
+        1.0,
+        min_delay_ms=200.0,
+        unconfident_delay_ms=400.0,
+        confident_logit=3.0,
+        unconfident_logit=2.0,
+    )
     scores = (4.0, 3.0, 2.5, 2.0, 1.0, 0.0)
     assert [setting.wait_ms(score, silence=2.0) for score in scores] == [
         200.0, 200.0, 300.0, 400.0, 400.0, 500.0,
     ]  # fmt: skip
-    step = OperatingPoint(1.0, least_wait_ms=200.0, unsure_wait_ms=400.0, sure=2.0, unsure=2.0)
+    step = OperatingPoint(
+        1.0,
+        min_delay_ms=200.0,
+        unconfident_delay_ms=400.0,
+        confident_logit=2.0,
+        unconfident_logit=2.0,
+    )
     assert [step.wait_ms(score, silence=2.0) for score in (2.0, 1.99)] == [200.0, 400.0]
 
 
 def test_every_fitted_setting_waits_no_less_where_it_is_less_sure() -> None:
     for hazard_set in (FITTED.with_p_end, FITTED.without_p_end):
         for setting in hazard_set.settings.values():
-            assert setting.unsure <= setting.sure
-            assert 0 < setting.least_wait_ms <= setting.unsure_wait_ms
+            assert setting.unconfident_logit <= setting.confident_logit
+            assert 0 < setting.min_delay_ms <= setting.unconfident_delay_ms
 
 
 @pytest.mark.parametrize("p_end", [None, 0.5])
@@ -145,13 +157,16 @@ def a_turn(
 
 def test_a_caller_who_pauses_in_his_turns_is_waited_for_longer() -> None:
     endpointing = Endpointing(SemanticVad())
-    assert endpointing.evidence.habit_ms is None
+    assert endpointing.evidence.pause_prior_ms is None
     last_ms = a_turn(endpointing, 0, (900.0, 200.0))
-    assert endpointing.evidence.habit_ms == 500.0  # (900 + 2 * 300) / 3
+    assert endpointing.evidence.pause_prior_ms == 500.0  # (900 + 2 * 300) / 3
     a_turn(endpointing, last_ms + 5000)
-    assert endpointing.evidence.habit_ms == 375.0
+    assert endpointing.evidence.pause_prior_ms == 375.0
     said = tuple("i'd like a large latte".split())
-    waits = [wait_ms(Evidence(said, True, habit_ms=habit_ms)) for habit_ms in (0.0, 450.0, 900.0)]
+    waits = [
+        wait_ms(Evidence(said, True, pause_prior_ms=pause_prior_ms))
+        for pause_prior_ms in (0.0, 450.0, 900.0)
+    ]
     assert waits == sorted(waits) and waits[0] < waits[2]
 
 
@@ -159,11 +174,11 @@ def test_speech_right_after_a_turn_was_a_pause_in_it() -> None:
     endpointing = Endpointing(SemanticVad())
     last_ms = a_turn(endpointing, 0)
     endpointing.observe_speech(last_ms + 700)
-    assert endpointing.evidence.habit_ms == pytest.approx(1300.0 / 3)
+    assert endpointing.evidence.pause_prior_ms == pytest.approx(1300.0 / 3)
     endpointing.observe_words(("with", "milk", "please"), full=True)
     endpointing.observe_silence(last_ms + 1500)
     endpointing.end_turn()
-    assert endpointing.evidence.habit_ms == 325.0  # 700 ms in the one turn, none in the other
+    assert endpointing.evidence.pause_prior_ms == 325.0  # 700 ms in the one turn, none in the other
 
 
 def test_a_sound_that_is_given_back_says_nothing_of_the_caller() -> None:
@@ -174,7 +189,7 @@ def test_a_sound_that_is_given_back_says_nothing_of_the_caller() -> None:
         endpointing.observe_words(words, full=True)
         endpointing.observe_silence(last_ms + 700)
         endpointing.reset()
-        assert endpointing.evidence.habit_ms == 500.0
+        assert endpointing.evidence.pause_prior_ms == 500.0
 
 
 def test_an_answer_of_a_word_has_nowhere_to_pause() -> None:
@@ -182,7 +197,7 @@ def test_an_answer_of_a_word_has_nowhere_to_pause() -> None:
     last_ms = a_turn(endpointing, 0, (900.0,))
     for _ in range(4):
         last_ms = a_turn(endpointing, last_ms + 5000, text="yes please")
-    assert endpointing.evidence.habit_ms == 500.0
+    assert endpointing.evidence.pause_prior_ms == 500.0
 
 
 @pytest.mark.parametrize(

@@ -332,11 +332,11 @@ async def test_only_what_ended_as_a_turn_tells_how_its_caller_pauses(clock: Cloc
         await bench.say(800)
         await bench.be_quiet(200)
         bench.listener.discard()
-        assert bench.listener._endpointing.evidence.habit_ms is None
+        assert bench.listener._endpointing.evidence.pause_prior_ms is None
         await bench.be_quiet(1500)
         await bench.say(800)
         await bench.be_quiet(600)
-        assert bench.listener._endpointing.evidence.habit_ms == 200.0
+        assert bench.listener._endpointing.evidence.pause_prior_ms == 200.0
 
 
 async def test_a_sound_over_the_agent_tells_nothing_of_how_its_caller_pauses(clock: Clock) -> None:
@@ -345,11 +345,11 @@ async def test_a_sound_over_the_agent_tells_nothing_of_how_its_caller_pauses(clo
         await bench.say(800)
         await bench.be_quiet(600)
         assert len(bench.told.ending) == 1
-        assert bench.listener._endpointing.evidence.habit_ms is None
+        assert bench.listener._endpointing.evidence.pause_prior_ms is None
         bench.takes_turns = True
         await bench.say(800)
         await bench.be_quiet(600)
-        assert bench.listener._endpointing.evidence.habit_ms is not None
+        assert bench.listener._endpointing.evidence.pause_prior_ms is not None
 
 
 async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""P(end of turn) after the words of a pause, from the embedded agent's engine.
+"""End-of-turn (EOT) probability after the words of a pause, from the embedded agent's engine.
 
 Owns the questions put to one checkpoint; its answers are kept on disk by the digest of the
 checkpoint, that of its end-of-turn head included, and of the engine's files.
@@ -35,7 +35,7 @@ class EndProbability:
         self._n_branches = 0
 
     def after(self, history: Messages, words: tuple[str, ...]) -> float:
-        """P(end) when the caller has said these words, after these messages (role, text)."""
+        """EOT probability after these words of the caller, after these messages (role, text)."""
         key = digest(self.checkpoint, self._read_by, INSTRUCTIONS, repr(history), " ".join(words))
         return float(cached("p_end", key, lambda: self._ask(history, words)))
 

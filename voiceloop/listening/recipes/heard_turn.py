@@ -60,7 +60,7 @@ class HeardWords:
 
 @dataclass(slots=True)
 class Listening:
-    """The listener's state for one stretch."""
+    """The listener's state for one segment."""
 
     onset: Onset = field(default_factory=Onset)
     onset_ms: float | None = None

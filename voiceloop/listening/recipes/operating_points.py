@@ -1,9 +1,9 @@
 """Where each eagerness ends a turn: the settings of a fitted hazard, chosen from budgets.
 
 Owns what a setting may cost, in turns cut, the search for the fastest that costs no more, the wait
-that earns a draft, and the weights file. Every hesitation of the set is 300-1200 ms long and falls
-anywhere between words, so most of them look like ends: a caller who never hesitates pays for those
-who do. The table of settings and their gaps stands in LOG.md.
+that earns a preemptive reply, and the weights file. Every hesitation of the set is 300-1200 ms long
+and falls anywhere between words, so most of them look like ends: a caller who never hesitates pays
+for those who do. The table of settings and their gaps stands in LOG.md.
 
 The budgets are no aims of their own: they name points of the frontier, found by trial. Those of
 auto name the one whose live calls keep a p50 of 350 ms and a p95 of 700; of the test's human clips
@@ -42,7 +42,7 @@ from voiceloop.reply.preemptive import MAX_PAUSED_MS
 
 THRESHOLDS = tuple(round(float(x), 2) for x in np.arange(-1.0, 6.01, 0.1))
 
-# Who does not know P(end) cannot tell as many holds apart, and would wait for each of them.
+# Without the EOT probability fewer holds can be told from ends, and each would be waited for.
 BLIND_MORE = 0.05  # of the hesitating turns may be cut then
 
 
@@ -50,15 +50,15 @@ BLIND_MORE = 0.05  # of the hesitating turns may be cut then
 class Budget:
     """What a setting may cost: shares of the fit's turns that are cut.
 
-    plain: of those without hesitation. hesitating: of the others. least_waits_ms: what may be
-    chosen where the end is sure; one alone is set and not fitted. unsure_more_ms: how much longer
-    where it is not; see `OperatingPoint`.
+    plain: of those without hesitation. hesitating: of the others. min_delays_ms: what may be chosen
+    where the end is confident; one alone is set and not fitted. unconfident_more_ms: how much
+    longer where it is not; see `OperatingPoint`.
     """
 
     plain: float
     hesitating: float
-    least_waits_ms: Sequence[int]
-    unsure_more_ms: Sequence[int]
+    min_delays_ms: Sequence[int]
+    unconfident_more_ms: Sequence[int]
 
     def most_hesitating(self, is_told: bool) -> float:
         return self.hesitating if is_told else self.hesitating + BLIND_MORE
@@ -66,25 +66,25 @@ class Budget:
 
 # Set from live calls, not fitted: the commas of one breath ("everything, thank you, goodbye") pause
 # for up to 230 ms, and the detector lets go 80 ms late. Of 48 turns of the bundled call 3 were cut
-# there at 280 ms, of 96 still 2 at 320, when one wait held for all sure ends. But the longest of
-# these pauses are not the surest.
-AUTO_LEAST_WAIT_MS = 280
-AUTO_UNSURE_MORE_MS = 120
+# there at 280 ms, of 96 still 2 at 320, when one delay held for all confident ends. But the longest
+# of these pauses are not those of most confidence.
+AUTO_MIN_DELAY_MS = 280
+AUTO_UNCONFIDENT_MORE_MS = 120
 # An eager agent takes that risk. Learners pause longer, and what they say is misheard: their ends
-# and holds are the unsure ones, a scripted call's ends are not.
+# and holds are the unconfident ones, a scripted call's ends are not.
 BUDGETS: dict[Eagerness, Budget] = {
     "high": Budget(0.06, 0.34, (160, 180), (40,)),
-    "auto": Budget(0.012, 0.31, (AUTO_LEAST_WAIT_MS,), (AUTO_UNSURE_MORE_MS,)),
+    "auto": Budget(0.012, 0.31, (AUTO_MIN_DELAY_MS,), (AUTO_UNCONFIDENT_MORE_MS,)),
     "medium": Budget(0.015, 0.17, range(330, 541, 30), (0, 80, 160)),
     "low": Budget(0.01, 0.08, range(400, 701, 50), (0, 100, 200)),
 }
 # Logits before any silence, read off the bundled call, whose figures are kinder for it: of its ends
 # half lie above 2.5. Of its commas those that pause longest lie at 1.6 and less, and above 2.5 but
 # "everything, thank you", of 230 ms.
-UNSURE, SURE = 1.0, 3.0
+UNCONFIDENT, CONFIDENT = 1.0, 3.0
 N_HIGHER = 6  # thresholds tried above what the hesitating turns need, 0.1 apart
-MOST_DRAFTS_IN_VAIN = 0.2
-DRAFT_WAITS_MS = range(1200, 299, -20)
+MOST_PREEMPTIVE_IN_VAIN = 0.2
+PREEMPTIVE_WAITS_MS = range(1200, 299, -20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _is_plain(turn: ScoredTurn) -> bool:
 def cost(
     turns: Sequence[ScoredTurn], told: OperatingPoint, blind: OperatingPoint, eagerness: Eagerness
 ) -> Cost:
-    """What the setting costs these turns; blind: what serves until P(end) is known."""
+    """What the setting costs these turns; blind: what serves until the EOT probability is known."""
     outcomes = [turn.outcome(told, blind, LONGEST_WAIT_MS[eagerness]) for turn in turns]
     waits = [o.latency_ms for o in outcomes] or [0.0]
     cut = sum(o.cut for o in outcomes) / max(1, len(outcomes))
@@ -131,10 +131,11 @@ def chosen_setting(
 ) -> OperatingPoint:
     """The setting with the least mean wait after plain turns that stays within the budget.
 
-    blind: what serves until P(end) is known; None: the turns are without it, and the setting to be
-    chosen is that one. least: that of the next more eager, which it nowhere undercuts. Hesitations
-    are longer than most least waits, so that their budget sets the least threshold, and the other's
-    the waits. Where nothing stays within that one, the longest waits: `costs` says so.
+    blind: what serves until the EOT probability is known; None: the turns are without it, and the
+    setting to be chosen is that one. least: that of the next more eager, which it nowhere
+    undercuts. Hesitations are longer than most min delays, so that their budget sets the least
+    threshold, and the other's the delays. Where nothing stays within that one, the longest delays:
+    `costs` says so.
     """
     budget = BUDGETS[eagerness]
     most_hesitating = budget.most_hesitating(is_told=blind is not None)
@@ -144,28 +145,28 @@ def chosen_setting(
     def judged(members: Sequence[ScoredTurn], setting: OperatingPoint) -> Cost:
         return cost(members, setting, blind or setting, eagerness)
 
-    waits_ms = [
-        (least_ms, least_ms + more_ms)
-        for least_ms in map(float, budget.least_waits_ms)
-        for more_ms in budget.unsure_more_ms
-        if least_ms >= least.least_wait_ms and least_ms + more_ms >= least.unsure_wait_ms
+    delays_ms = [
+        (min_ms, min_ms + more_ms)
+        for min_ms in map(float, budget.min_delays_ms)
+        for more_ms in budget.unconfident_more_ms
+        if min_ms >= least.min_delay_ms and min_ms + more_ms >= least.unconfident_delay_ms
     ]
-    waits_ms = waits_ms or [(least.least_wait_ms, least.unsure_wait_ms)]
+    delays_ms = delays_ms or [(least.min_delay_ms, least.unconfident_delay_ms)]
     threshold = THRESHOLDS[-1]
     for threshold in THRESHOLDS:
-        shortest = OperatingPoint(threshold, *waits_ms[0], SURE, UNSURE)
+        shortest = OperatingPoint(threshold, *delays_ms[0], CONFIDENT, UNCONFIDENT)
         if threshold >= least.threshold and judged(hesitating, shortest).cut <= most_hesitating:
             break
     higher = [round(threshold + step / 10, 2) for step in range(N_HIGHER)]
     affordable: list[tuple[float, OperatingPoint]] = []
-    for tried, waits in itertools.product(higher, waits_ms):
-        setting = OperatingPoint(tried, *waits, SURE, UNSURE)
+    for tried, delays in itertools.product(higher, delays_ms):
+        setting = OperatingPoint(tried, *delays, CONFIDENT, UNCONFIDENT)
         found = judged(plain, setting)
         if found.cut <= budget.plain:
             affordable.append((found.latency_ms, setting))
     if affordable:
         return min(affordable, key=lambda pair: pair[0])[1]
-    return OperatingPoint(threshold, *waits_ms[-1], SURE, UNSURE)
+    return OperatingPoint(threshold, *delays_ms[-1], CONFIDENT, UNCONFIDENT)
 
 
 def chosen_settings(
@@ -198,8 +199,8 @@ def costs(heard: Sequence[HeardTurn], sets: WeightSets, *, is_told: bool) -> lis
     return lines
 
 
-def draft_needed_ms(heard: Iterable[HeardTurn], sets: WeightSets) -> float:
-    """The longest wait at which few enough of the drafts are begun in pauses that are no end."""
+def preemptive_needed_ms(heard: Iterable[HeardTurn], sets: WeightSets) -> float:
+    """The longest wait at which few enough preemptive replies begin in pauses that are no end."""
     begun: list[tuple[float, bool]] = []  # wait, whether the turn was over
     for turn in heard:
         for pause in turn.pauses:
@@ -207,15 +208,15 @@ def draft_needed_ms(heard: Iterable[HeardTurn], sets: WeightSets) -> float:
             if told and told[0].from_ms - pause.since_ms <= MAX_PAUSED_MS:
                 is_over = told[0].from_ms >= turn.turn.end_ms
                 begun.append((wait_ms(told[0].evidence, sets), is_over))
-    for longest_ms in DRAFT_WAITS_MS:
+    for longest_ms in PREEMPTIVE_WAITS_MS:
         ends = [is_over for needed_ms, is_over in begun if needed_ms <= longest_ms]
-        if ends and ends.count(False) <= MOST_DRAFTS_IN_VAIN * len(ends):
+        if ends and ends.count(False) <= MOST_PREEMPTIVE_IN_VAIN * len(ends):
             return float(longest_ms)
     return 0.0
 
 
 def fit_both(told: Sequence[HeardTurn], blind: Sequence[HeardTurn]) -> WeightSets:
-    """Both sets of weights with their settings; told: turns with P(end), or none."""
+    """Both sets of weights with their settings; told: turns with the EOT probability, or none."""
     blind_weights = fit(samples_of(blind, with_p_end=False))
     told_weights = fit(samples_of(told, with_p_end=True)) if told else blind_weights
     sets = WeightSets(Hazard(told_weights, {}), Hazard(blind_weights, {}))
@@ -225,13 +226,13 @@ def fit_both(told: Sequence[HeardTurn], blind: Sequence[HeardTurn]) -> WeightSet
         told_settings = chosen_settings(scored_turns(told, sets), blind_settings)
     hazards = Hazard(told_weights, told_settings), Hazard(blind_weights, blind_settings)
     fitted = WeightSets(*hazards)
-    return WeightSets(*hazards, draft_needed_ms=draft_needed_ms(told, fitted))
+    return WeightSets(*hazards, preemptive_needed_ms=preemptive_needed_ms(told, fitted))
 
 
 def as_toml(sets: WeightSets, comment: Sequence[str]) -> str:
     """The weights as the file that `voiceloop.listening.endpointing` reads."""
     lines = [f"# {line}" for line in comment]
-    lines += ["", f"draft_needed_ms = {sets.draft_needed_ms!r}"]
+    lines += ["", f"preemptive_needed_ms = {sets.preemptive_needed_ms!r}"]
     for name in ("with_p_end", "without_p_end"):
         hazard: Hazard = getattr(sets, name)
         lines += ["", f"[{name}.weights]"]

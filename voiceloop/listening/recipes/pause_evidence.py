@@ -1,7 +1,8 @@
 """What `Endpointing` would know at every moment of every pause of a turn.
 
-Owns the join of pauses, words and P(end of turn) on the audio clock, as the listener and the
-anticipation make it live: words come late, P(end) later, and both only while the pause lasts.
+Owns the join of pauses, words and end-of-turn (EOT) probability on the audio clock, as the listener
+and the anticipation make it live: words come late, the probability later, and both only while the
+pause lasts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class HeardTurn:
 
 
 def heard_turn(turn: CallerTurn, words: Sequence[HeardWords], ask_end: AskEnd | None) -> HeardTurn:
-    """One turn with its evidence; ask_end: P(end) after words, None to do without."""
+    """One turn with its evidence; ask_end: EOT probability after words, None to do without."""
     question = question_in(turn.history[-1][1]) if turn.history else None
     found = []
     for pause in pauses_of(turn):

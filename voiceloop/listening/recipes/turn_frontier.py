@@ -22,7 +22,6 @@ from voiceloop.listening.endpointing import (
     Eagerness,
     OperatingPoint,
     WeightSets,
-    end_score,
 )
 from voiceloop.listening.recipes.endpointing_set import TRAIL_MS
 from voiceloop.listening.recipes.heard_turn import WINDOW_MS
@@ -61,7 +60,7 @@ class ScoredStep:
     until_ms: float
     score: float
     silence: float
-    is_told: bool  # P(end) is known
+    is_told: bool  # the EOT probability is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def scored(pause: HeardPause, sets: WeightSets) -> ScoredPause:
         is_last = index + 1 == len(pause.steps)
         until_ms = math.inf if is_last else pause.steps[index + 1].from_ms
         weights = sets.of(step.evidence).weights
-        score = end_score(step.evidence, weights)
+        score = weights.score(step.evidence)
         is_told = step.evidence.p_end is not None
         steps.append(ScoredStep(step.from_ms, until_ms, score, weights.silence, is_told))
     return ScoredPause(pause, tuple(steps))

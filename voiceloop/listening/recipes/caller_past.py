@@ -1,11 +1,12 @@
-"""Turns put into calls, so that a caller has a past: what the habit of pausing is fitted on.
+"""Turns put into calls, so that a caller has a past: what the caller's pause prior is fitted on.
 
-The set has no calls: it has single turns. Owns the stand-in. Half of the turns are first in their
+The set has no calls, only single turns. Owns the stand-in. Half of the turns are first in their
 call; each of the others follows one to four turns of the same speaker, or of other callers where
 the set has no more of that one. Turns of one or two words are no past, as in calls: they have
-nowhere to pause. Natural pauses are the speaker's own, so what they tell is true. Whether a caller
+nowhere to pause. Natural pauses are the speaker's own, so their evidence is true. Whether a caller
 who has hesitated hesitates again the set cannot tell, since its hesitations are spliced in: they
-are dealt so that a past of them tells nothing, and the weight of `habit` is that of natural pauses.
+are dealt so that a past of them tells nothing, and the weight `pause_prior` is that of natural
+pauses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from voiceloop.listening.endpointing import HABIT_TURNS, HABIT_WORDS, habit_ms
+from voiceloop.listening.evidence import LEAST_WORDS, REMEMBERED_TURNS, pause_prior_ms
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
 
 FIRST = 0.5  # turns that are first in their call
@@ -28,8 +29,8 @@ def longest_pause_ms(heard: HeardTurn) -> float:
 
 
 def in_calls(heard: Sequence[HeardTurn], same: float = SAME) -> list[HeardTurn]:
-    """The turns, half of them with the habit of the turns before. Deterministic, by their names."""
-    telling = [turn for turn in heard if _n_words(turn) >= HABIT_WORDS]
+    """The turns, half of them with a pause prior of turns before. Deterministic, by their names."""
+    telling = [turn for turn in heard if _n_words(turn) >= LEAST_WORDS]
     return [_with_past(turn, telling, same) for turn in heard]
 
 
@@ -40,12 +41,13 @@ def _n_words(heard: HeardTurn) -> int:
 
 
 def _with_past(turn: HeardTurn, others: Sequence[HeardTurn], same: float) -> HeardTurn:
+    # The seed's words are part of the fit: others would deal other pasts.
     chance = random.Random(f"habit {turn.turn.name} {turn.turn.speaker}")
     if chance.random() < FIRST or not others:
         return turn
-    n_past = chance.randint(1, HABIT_TURNS)
+    n_past = chance.randint(1, REMEMBERED_TURNS)
     past = [_earlier(turn, others, same, chance) for _ in range(n_past)]
-    return with_habit(turn, habit_ms([longest_pause_ms(one) for one in past]))
+    return with_prior(turn, pause_prior_ms([longest_pause_ms(one) for one in past]))
 
 
 def _earlier(
@@ -58,12 +60,12 @@ def _earlier(
     return chance.choice(of_speaker or alike or others)
 
 
-def with_habit(turn: HeardTurn, habit_ms: float) -> HeardTurn:
-    """The turn as heard of a caller who pauses for so long."""
+def with_prior(turn: HeardTurn, prior_ms: float) -> HeardTurn:
+    """The turn as heard of a caller with this pause prior."""
 
     def told(pause: HeardPause) -> HeardPause:
         steps = tuple(
-            replace(step, evidence=replace(step.evidence, habit_ms=habit_ms))
+            replace(step, evidence=replace(step.evidence, pause_prior_ms=prior_ms))
             for step in pause.steps
         )
         return replace(pause, steps=steps)
