@@ -77,10 +77,9 @@ class TurnTaking:
             case heard.SoundLost():
                 if status.agent_has_floor and self._judge.options.enabled:
                     yield Step.RESUME
-            case heard.SpeechStarted(activity=activity):
-                self._judge.reset()
-                yield from self._observe(activity, status)
-            case heard.SpeechWindow(activity=activity):
+            case heard.SpeechStarted(activity=activity) | heard.SpeechWindow(activity=activity):
+                if isinstance(event, heard.SpeechStarted):
+                    self._judge.reset()
                 yield from self._observe(activity, status)
             case heard.WordsHeard():
                 yield from self._read(event, status)
@@ -91,8 +90,8 @@ class TurnTaking:
                 yield from self._end_turn(event, status)
             case heard.TurnTranscribed(turn=turn):
                 yield from self._take_words(turn, status)
-            case heard.TranscriptionFailed(turn=turn):
-                yield from self._do_without_words(event, turn, status)
+            case heard.TranscriptionFailed():
+                yield from self._do_without_words(event, status)
             case told.SegmentCommitted(segment=segment):
                 self._pending[segment] = PendingTranscript(True, is_to_be_answered=False)
                 self._caller_stops()
@@ -274,12 +273,10 @@ class TurnTaking:
             yield Step.ABANDON_PREPARATION
         yield from self._settle(status)
 
-    def _do_without_words(
-        self, failed: heard.TranscriptionFailed, turn: UserTurn, status: CallStatus
-    ) -> Actions:
+    def _do_without_words(self, failed: heard.TranscriptionFailed, status: CallStatus) -> Actions:
         """Whether the sound held words nobody can tell: the client hears of it either way."""
-        pending = self._pop_pending(turn.segment)
-        if pending is None:
+        turn = failed.turn
+        if (pending := self._pop_pending(turn.segment)) is None:
             return
         if not pending.has_item:
             yield from self._commit_late(turn.segment)
