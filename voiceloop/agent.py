@@ -23,7 +23,7 @@ class AgentTool:
     ``result``: the server answers every call itself with this text. ``table``: it answers with the
     entry named by the value of the argument ``table_key``, in any case (an entry ``"*"`` stands for
     any other). With neither, the client answers. ``side_effect_free``: the server's answer may be
-    looked up for a reply that is only drafted, before the caller's turn has ended.
+    looked up for a reply made ahead, before the caller's turn has ended.
     """
 
     name: str

@@ -193,8 +193,8 @@ class History:
         messages, open_user = self._order.ordered([*self.messages, *tail], open_user)
         return self._text.encode_chat(messages, seen, open_user=open_user, **options)
 
-    def begins(self, tokens: list[int]) -> bool:
-        """Whether ``tokens`` begin with the history; else it keeps what both have in common."""
+    def keep_common(self, tokens: list[int]) -> bool:
+        """Keep only what ``tokens`` begin with as well; returns whether that is all of it."""
         n_common = common_prefix(self.tokens, tokens)
         is_whole = n_common == len(self.tokens)
         self.tokens = tokens[:n_common]

@@ -257,7 +257,7 @@ class ChatBranch:
         A template may write the history differently once something follows it (a last line feed,
         thoughts left out); the branch then starts anew from what both have in common.
         """
-        if not self._history.begins(tokens):
+        if not self._history.keep_common(tokens):
             self._branch.close()
             self._branch = self._new_branch()
         return tokens[len(self._history.tokens) :]
