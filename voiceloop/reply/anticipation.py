@@ -67,7 +67,7 @@ class Anticipation:
         if messages and messages[-1].role == "user":
             messages, said_before = messages[:-1], messages[-1].content
         context, live = Context(messages, tools), self._live
-        if live is not None and not live.failed:
+        if live is not None and not live.has_failed:
             if (live.context, live.said_before) == (context, said_before):
                 return
         self.abort()
@@ -96,7 +96,7 @@ class Anticipation:
             known = live.context
             n = len(known.messages)
             if (
-                not live.failed
+                not live.has_failed
                 and known.tools == tools
                 and len(prompt) > n
                 and prompt[:n] == known.messages

@@ -57,7 +57,7 @@ class Generation:
 
     @property
     def round(self) -> ReplyRound:
-        """The latest."""
+        """The latest: what was asked last."""
         return self.rounds.latest
 
     @property
@@ -87,7 +87,7 @@ class Generation:
         self.live, self._tail = begin(self.plan.prompt, self.plan.tools)
 
     def deadline(self) -> asyncio.Timeout:
-        """Of one round; a preemptive one has none before it is committed."""
+        """Of this round; that of a preemptive reply begins when it is committed."""
         self._deadline = asyncio.timeout(None if self._is_preemptive else GENERATE_DEADLINE_S)
         return self._deadline
 

@@ -114,7 +114,7 @@ class LiveBranch:
         return self
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         return self._failure is not None
 
     async def _read(self) -> None:
@@ -164,7 +164,7 @@ class LiveBranch:
         return None
 
     def _stage_words(self) -> None:
-        if self._branch is None or self.failed:
+        if self._branch is None or self.has_failed:
             return
         try:
             number = self._staged.begin_request()
@@ -181,7 +181,7 @@ class LiveBranch:
 
         Returns whether the branch can make one.
         """
-        if self._branch is None or self.failed:
+        if self._branch is None or self.has_failed:
             return False
         try:
             self._branch.begin_preemptive(self._n_preemptive + 1, text, params)
@@ -193,7 +193,7 @@ class LiveBranch:
 
     def stop_preemptive(self) -> None:
         """The caller goes on: generate no more of it for now."""
-        if self._branch is None or self.failed or self.preemptive is Preemptive.NONE:
+        if self._branch is None or self.has_failed or self.preemptive is Preemptive.NONE:
             return
         try:
             self._branch.stop_preemptive()

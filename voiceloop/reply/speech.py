@@ -50,7 +50,7 @@ class Place(NamedTuple):
 class ReplySpeech:
     """Speaks once. `run` ends when all of the text has been said and sent.
 
-    on_first_audio: called with each piece of audio; when the text of its words was there.
+    on_first_audio: called with every piece of audio: when the text of its words was written.
     speaks_ahead: whether audio is made before it is released.
     """
 
@@ -67,6 +67,7 @@ class ReplySpeech:
         speaks_ahead: bool = True,
     ) -> None:
         self.playout = Playout(pacer, emit, clock)
+        self._pacer = pacer
         self.playout.send_until(0.0)
         self.text = ReplyText()
         self.wasted_ms = 0.0  # of audio that was made and not heard
@@ -140,14 +141,14 @@ class ReplySpeech:
 
     def _revise(self) -> None:
         """Throw away what the newest version has not confirmed; what follows is said next."""
-        if self.playout.pacer.is_stopped:
+        if self._pacer.is_stopped:
             return
         kept = self._clauses_within(self.text.n_confirmed)
-        if self.playout.pacer.has_sent_beyond(kept.at_ms):  # only where released on a promise
+        if self._pacer.has_sent_beyond(kept.at_ms):  # only where released on a promise
             raise BackendError("expected the reply that was promised, found another")
         self.text.cut_unconfirmed()
         self.held_ms = min(self.held_ms, kept.at_ms)
-        self.wasted_ms += self.playout.pacer.cut(kept.at_ms)
+        self.wasted_ms += self._pacer.cut(kept.at_ms)
         self._words = [word for word in self._words if word.text_end <= kept.n_chars]
         if self._speaking is not None:
             self._speaking.cancel()
@@ -167,7 +168,7 @@ class ReplySpeech:
 
     def _set_release(self, release: Release) -> None:
         if self._release is Release.NONE:
-            self.held_ms = self.playout.pacer.buffered_ms
+            self.held_ms = self._pacer.buffered_ms
         self._release = release
         self._speaks.set()
         self._changed.set()
@@ -178,11 +179,10 @@ class ReplySpeech:
 
     def stop(self) -> None:
         """Silence, for good; idempotent. Audio that nobody has heard is wasted."""
-        pacer = self.playout.pacer
-        if not pacer.is_stopped:
-            self.wasted_ms += pacer.buffered_ms
+        if not self._pacer.is_stopped:
+            self.wasted_ms += self._pacer.buffered_ms
             if self._heard is not None:
-                self.wasted_ms += max(0.0, pacer.sent_ms - self._heard.at_ms)
+                self.wasted_ms += max(0.0, self._pacer.sent_ms - self._heard.at_ms)
             self.playout.stop()
 
     # --- interrupted ---
@@ -200,16 +200,16 @@ class ReplySpeech:
         """
         assert self._heard is not None
         heard, self._heard = self._heard, None
-        sent_ms = self.playout.pacer.sent_ms
+        sent_ms = self._pacer.sent_ms
         begun = (w for w in self._words if w.text_end > heard.n_chars and w.start_ms < sent_ms)
         self.playout.rewind(heard.at_ms, tuple(begun))
         n_chars = self.text.take_back(heard.n_chars)
-        self._item_from = Place(n_chars, self.playout.pacer.sent_ms)
+        self._item_from = Place(n_chars, self._pacer.sent_ms)
         self.playout.resume()
 
     def resumable_from_ms(self, heard_ms: float) -> float:
         """Where in the item `resume` can go on: at `heard_ms`, or where kept audio begins."""
-        return max(heard_ms, self.playout.pacer.kept_from_ms - self._item_from.at_ms)
+        return max(heard_ms, self._pacer.kept_from_ms - self._item_from.at_ms)
 
     @property
     def unheard(self) -> float:
@@ -271,8 +271,7 @@ class ReplySpeech:
                     return
                 self._changed.clear()
                 await self._changed.wait()
-            pacer = self.playout.pacer
-            place = Place(n_chars, pacer.sent_ms + pacer.buffered_ms)
+            place = Place(n_chars, self._pacer.sent_ms + self._pacer.buffered_ms)
 
     async def _speak_stream(self, place: Place) -> int:
         """Speak from there to where a version ends; returns how many characters that is."""
@@ -310,11 +309,10 @@ class ReplySpeech:
         return n_fed
 
     def _holds_enough(self) -> bool:
-        is_held = self._release is Release.NONE
-        return is_held and self.playout.pacer.buffered_ms >= MOST_HELD_MS
+        return self._release is Release.NONE and self._pacer.buffered_ms >= MOST_HELD_MS
 
     async def _take_audio(self, stream: VoiceStream, place: Place, stall: asyncio.Timeout) -> None:
-        resampler = Resampler(self._voice.rate_hz, self.playout.pacer.rate_hz)
+        resampler = Resampler(self._voice.rate_hz, self._pacer.rate_hz)
         async for event in stream.events():
             if isinstance(event, SpeechEnd):
                 await self.playout.push(resampler.flush())
