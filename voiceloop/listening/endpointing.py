@@ -121,9 +121,12 @@ class WeightSets:
 
 
 def read_weights(toml: str) -> WeightSets:
-    """The text of a weights file. Raises: KeyError, TypeError where it is not one."""
+    """The text of a weights file.
+
+    Raises: tomllib.TOMLDecodeError, KeyError or TypeError where it is not one.
+    """
     table = tomllib.loads(toml)
-    hazards = (_hazard(table["with_p_end"]), _hazard(table["without_p_end"]))
+    hazards = _hazard(table["with_p_end"]), _hazard(table["without_p_end"])
     return WeightSets(*hazards, preemptive_needed_ms=table["preemptive_needed_ms"])
 
 

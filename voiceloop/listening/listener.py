@@ -34,7 +34,7 @@ from voiceloop.listening.events import (
     UserTurn,
     WordsHeard,
 )
-from voiceloop.listening.onset import ONSET_MS, PRE_ROLL_MS, Onset
+from voiceloop.listening.onset import LEAST_PRE_ROLL_MS, ONSET_MS, PRE_ROLL_MS, Onset
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
 from voiceloop.listening.segment import SpeechSegment
@@ -60,8 +60,6 @@ class VoiceActivity(Protocol):
     """audio.vad.Vad or a fake."""
 
     def feed(self, samples: Samples) -> Sequence[Any]: ...
-
-    def reset(self) -> None: ...
 
 
 class Listener:
@@ -107,7 +105,7 @@ class Listener:
             self.discard()
         if isinstance(detection, ServerVad):
             self._threshold = detection.threshold
-            self._onset.pre_roll_ms = float(max(detection.prefix_padding_ms, 100))
+            self._onset.pre_roll_ms = max(float(detection.prefix_padding_ms), LEAST_PRE_ROLL_MS)
 
     def _set_format(self, audio_format: AudioFormat) -> None:
         current = getattr(self, "_resampler", None)

@@ -19,6 +19,7 @@ Heard = Literal["nothing", "loud", "lost", "speech"]
 ONSET_WINDOWS = 2  # 64 ms of speech: one window alone is often a click
 ONSET_MS = ONSET_WINDOWS * VAD_WINDOW_MS
 PRE_ROLL_MS = 300.0  # a soft first consonant lies up to 200 ms before the detector's onset
+LEAST_PRE_ROLL_MS = 100.0  # where a client asks for less; set by hand
 # Where a sound's beginning is looked for: the pre-roll, the onset's windows, and of the room before
 # that more than a closure.
 LEAD_IN_FRAMES = math.ceil((PRE_ROLL_MS + ONSET_MS) / LEVEL_MS) + CLOSURE_FRAMES + 1

@@ -8,8 +8,9 @@ so a crash costs time and not words.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import (
@@ -29,19 +30,7 @@ BACKLOG_BYTES = 11 * BYTES_PER_MINUTE  # over the protocol's bound on uncommitte
 RETRY_S = (0.0, 0.2, 0.5, 1.0, 2.0)  # before each further stream; then the last again
 OVERLOAD_RETRY_S = 0.02  # as often as audio comes in
 
-Action = bytes | Literal["flush", "finalize"] | RecognizerOptions
-
-
-def _apply(action: Action, stream: RecognizerStream) -> None:
-    match action:
-        case bytes():
-            stream.feed(action)
-        case "flush":
-            stream.flush()
-        case "finalize":
-            stream.finalize()
-        case RecognizerOptions():
-            stream.set_options(action)
+Action = Callable[[RecognizerStream], None]
 
 
 class RecognitionListener(Protocol):
@@ -59,8 +48,8 @@ class _Segment:
     number: int
     audio: list[bytes] = field(default_factory=list)
     n_bytes: int = 0
-    finalized: bool = False
-    discarded: bool = False
+    is_finalized: bool = False
+    is_discarded: bool = False
     n_replays: int = 0
     deadline: asyncio.TimerHandle | None = None
 
@@ -106,11 +95,11 @@ class Recognition:
         segment.n_bytes += len(audio)
         if self._backlog_bytes + len(audio) > BACKLOG_BYTES:
             return
-        self._send(audio)
+        self._send_audio(audio)
 
     def flush(self) -> None:
         """Ask for the fullest hypothesis of the current segment."""
-        self._send("flush")
+        self._send(lambda stream: stream.flush())
 
     def finalize(self) -> int:
         """Close the current segment: its transcript or failure follows. Returns its number."""
@@ -123,7 +112,7 @@ class Recognition:
     def discard(self) -> None:
         """Close the current segment; its words are not reported."""
         if self._current.n_bytes:
-            self._current.discarded = True
+            self._current.is_discarded = True
             number = self._close_segment()
             if self._stream is None:
                 self._forget(number)  # no recognizer has heard of it: none need ever
@@ -131,23 +120,25 @@ class Recognition:
     def set_options(self, options: RecognizerOptions) -> None:
         """Recognize with these from now on, in streams to come too."""
         self._options = options
-        self._send(options)
+        self._send(lambda stream: stream.set_options(options))
 
     def _close_segment(self) -> int:
         segment = self._current
-        segment.finalized = True
-        self._send("finalize")
+        segment.is_finalized = True
+        self._send(lambda stream: stream.finalize())
         self._current = _Segment(segment.number + 1)
         self._segments[self._current.number] = self._current
         self._numbers.append(self._current.number)
         return segment.number
 
-    def _send(self, action: Action) -> None:
+    def _send_audio(self, audio: bytes) -> None:
+        self._send(lambda stream: stream.feed(audio), len(audio))
+
+    def _send(self, action: Action, n_bytes: int = 0) -> None:
         if self._stream is None:
             return  # everything is replayed from the segments when the stream stands
         self._backlog.append(action)
-        if isinstance(action, bytes):
-            self._backlog_bytes += len(action)
+        self._backlog_bytes += n_bytes
         if self._retry is None:
             self._drain()
 
@@ -159,7 +150,7 @@ class Recognition:
         done = 0
         try:
             for action in self._backlog:
-                _apply(action, stream)
+                action(stream)
                 done += 1
         except Overloaded:
             loop = asyncio.get_running_loop()
@@ -174,7 +165,7 @@ class Recognition:
         self._fail(number, BackendTimeout(f"expected a transcript in {FINAL_DEADLINE_S:.0f} s"))
 
     def _fail(self, number: int, error: BackendError) -> None:
-        if (segment := self._forget(number)) is not None and not segment.discarded:
+        if (segment := self._forget(number)) is not None and not segment.is_discarded:
             self._listener.on_recognition_failed(number, error)
 
     def _forget(self, number: int) -> _Segment | None:
@@ -216,9 +207,9 @@ class Recognition:
         self._numbers = sorted(self._segments)
         for segment in [self._segments[number] for number in self._numbers]:
             for audio in segment.audio:
-                self._send(audio)
-            if segment.finalized:
-                self._send("finalize")
+                self._send_audio(audio)
+            if segment.is_finalized:
+                self._send(lambda stream: stream.finalize())
         return stream
 
     async def _lose_stream(self, error: BackendError) -> None:
@@ -232,15 +223,15 @@ class Recognition:
             return
         await stream.close()
         for segment in list(self._segments.values()):
-            if segment.discarded:
+            if segment.is_discarded:
                 self._forget(segment.number)
                 continue
-            if not segment.n_bytes and not segment.finalized:
+            if not segment.n_bytes and not segment.is_finalized:
                 continue
             segment.n_replays += 1
             # Audio that broke two streams may be what breaks them.
             if segment.n_replays > 1 or not segment.audio:
-                if segment.finalized:
+                if segment.is_finalized:
                     self._fail(segment.number, error)
                 else:
                     segment.audio.clear()
@@ -252,7 +243,7 @@ class Recognition:
             return  # it came too late and was reported as failed
         if isinstance(event, Transcript):
             self._forget(number)
-            if not segment.discarded:
+            if not segment.is_discarded:
                 self._listener.on_transcript(number, event)
-        elif not segment.finalized:
+        elif not segment.is_finalized:
             self._listener.on_partial(number, event)
