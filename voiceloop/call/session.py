@@ -98,7 +98,7 @@ class Session:
             ),
             expires_at=int(time.time() + 60 * limits.session_minutes),
             is_beta=self._transport.hello.beta,
-            on_output=self._output.set,
+            on_put=self._output.set,
         )
         self._sent = asyncio.Event()
         self._any_command = asyncio.Event()

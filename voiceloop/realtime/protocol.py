@@ -60,7 +60,7 @@ class Protocol:
     """One session's protocol state.
 
     ``new_id(prefix)`` makes ids (tests pass a counter). ``expires_at`` is epoch seconds.
-    ``is_beta``: this client speaks the beta's names. ``on_output``: called when a frame
+    ``is_beta``: this client speaks the beta's names. ``on_put``: called when a frame
     is queued.
     """
 
@@ -72,7 +72,7 @@ class Protocol:
         new_id: Callable[[str], str] | None = None,
         expires_at: int = 0,
         is_beta: bool = False,
-        on_output: Callable[[], None] = lambda: None,
+        on_put: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self._limits = limits or ProtocolLimits()
@@ -84,7 +84,7 @@ class Protocol:
         self.conversation_id = self.new_id("conv")
         self._expires_at = expires_at
         self.is_beta = is_beta
-        self.outbox = Outbox(self.session_id[-12:], is_beta=is_beta, on_put=on_output)
+        self.outbox = Outbox(self.session_id[-12:], is_beta=is_beta, on_put=on_put)
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
         self._unanswered_ms = 0.0  # of the caller's audio, since the last response
