@@ -2,8 +2,8 @@
 
 Backchannels in several voices, bursts of noise, and true interruptions are heard over the agent's
 speech (a headset caller: no echo) by the real voice detector, the embedded recognizer and the real
-judge, offline. Counts the sounds that stop the agent for good, and how long after its onset a
-true interruption does: the duck and the hold that stay, not one that was taken back before. A
+judge, offline. Counts the sounds that end the agent's reply, and how long after its onset a true
+interruption does: the duck and the pause that stay, not one that a resume took back before. A
 window counts from when the caller's frame with its last sample has come. The recorded noise is the
 shared data's: without it the set is smaller, which the output and the results say.
 """
@@ -169,8 +169,8 @@ def in_room(name: str, kind: Kind, samples: Samples) -> Iterator[Sound]:
         yield Sound(f"{name} at {later_ms:.0f} ms", kind, to_int16(whole))
 
 
-class Floor:
-    """One sound at a time against the judge, as `voiceloop.call.floor` plays it."""
+class Overlap:
+    """One sound at a time over the agent, against the judge, as turn-taking asks it in a call."""
 
     def __init__(self, options: BargeIn) -> None:
         self._options = options
@@ -222,7 +222,7 @@ class Floor:
                 break
             if action == "hold":
                 self._recognizer.flush(self._stream)
-            if action == "resume":  # what was heard is nobody's, and forgotten
+            if action == "resume":  # the segment was no turn, and is discarded
                 self._recognizer.close(self._stream)
                 listening, probabilities, words = Listening(onset), [], []
         if listening.onset_ms is not None:
@@ -265,8 +265,8 @@ def main() -> int:
             "VOICELOOP_DATA to the folder of dialogues/ and speech/); only made noise is heard",
             file=sys.stderr,
         )
-    floor = Floor(embedded_agent().barge_in)
-    verdicts = [floor.judge(sound) for sound in sounds(recordings)]
+    overlap = Overlap(embedded_agent().barge_in)
+    verdicts = [overlap.judge(sound) for sound in sounds(recordings)]
     shares: dict[str, float] = {}
     for kind in ("backchannel", "noise", "interruption"):
         of_it = [verdict for verdict in verdicts if verdict.sound.kind == kind]

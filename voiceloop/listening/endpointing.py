@@ -71,10 +71,10 @@ class Weights:
 class OperatingPoint:
     """Where a turn ends, by the logit that it is over.
 
-    threshold: the logit that ends it. min_delay_ms: silence below which it never ends, since the
-    pauses at the commas of one breath last so long; it holds where the logit before any silence is
-    at least confident_logit. unconfident_delay_ms: the same where it is at most unconfident_logit.
-    Between the two logits the delay is interpolated linearly.
+    threshold: the logit that ends it. min_delay_ms: silence below which it never ends, the pause at
+    a comma within one breath; it holds where the logit before any silence is at least
+    confident_logit. unconfident_delay_ms: the same where it is at most unconfident_logit. Between
+    the two logits the delay is interpolated linearly.
     """
 
     threshold: float

@@ -51,17 +51,15 @@ DEEPEST_FALL = 3.0
 P_END_CLAMP = 5.0  # logits (0.007 or 0.993): a very sure model is one witness among several
 P_END_LEAST = 1e-4  # probability: keeps its logit finite, at 9.2 beyond the clamp
 
-# The prior of a caller's longest pause in a turn, as so many turns that paused for so long: with
-# fewer, one turn without a pause cut the next at its first (LOG.md, 2026-11-21, "endpointing,
+# The prior of a caller's longest pause in a turn: PRIOR_TURNS turns with a pause of PRIOR_PAUSE_MS.
+# Without it one turn that had no pause cut the next at its first (LOG.md, 2026-11-21, "endpointing,
 # refitted to the agent of 21.9M tokens").
 PRIOR_TURNS = 2
 PRIOR_PAUSE_MS = 300.0
 PAUSE_OFFSET_MS = 100.0  # added to both before the logarithm of their ratio: keeps it finite at 0
 REMEMBERED_TURNS = 4  # the caller's latest; set by hand, as are the next two
-# A turn of fewer words has nowhere to pause, so its lack of pauses is no evidence about the caller.
-LEAST_WORDS = 3
-# Speech that follows a turn's last sound so soon continues it: the turn was ended too early.
-CONTINUES_MS = 1000.0
+LEAST_WORDS = 3  # a shorter turn has nowhere to pause: that it does not says nothing of the caller
+CONTINUES_MS = 1000.0  # speech sooner after a turn's last sound continues it: it ended too early
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class PausePrior:
         self._turn_end_ms = None
 
     def end_turn(self, n_words: int, last_sound_ms: float) -> None:
-        """Learn from the open turn, which has ended: a turn of the caller, of so many words."""
+        """Learn from the open turn, which has ended and was a turn of the caller."""
         if self._continued_after_ms:
             self._longest_ms[-1] = max(self._longest_ms[-1], self._continued_after_ms)
         if n_words >= LEAST_WORDS:

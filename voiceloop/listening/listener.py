@@ -1,11 +1,11 @@
 """The caller's audio in; sounds, words, pauses and ended turns out.
 
 Owns the audio clock (samples received since the session began, at 16 kHz), the voice activity
-hysteresis, and the timing of flush and finalize. When speech begins is `Onset`'s to tell, whether a
-turn is over `Endpointing`'s; whose turn it is, and what follows, turn-taking's.
+hysteresis, and the timing of flush and finalize. `Onset` tells when speech begins, `Endpointing`
+whether a turn is over, and turn-taking whose turn it is and what follows.
 
-The listener returns what it heard as events. What comes by itself (the recognizer's words, time)
-goes to `deliver`.
+The listener returns what it heard as events. Events that no call asked for (the recognizer's words,
+the end of a wait) go to `deliver`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from voiceloop.telemetry import TurnTimeline
 SPEECH_THRESHOLD = 0.5  # Silero's own default
 # Silero's own too: speech ends only below threshold - this, so that a weak syllable is no pause.
 HYSTERESIS = 0.15
-STALL_MS = 300.0  # no audio for so long: the client has stopped sending, wall clock takes over
-WATCH_S = 0.05  # period of the stall watch: a stall is noticed at most so much later
-# Where the hypothesis changes in a pause, the EOT probability of its words is waited for so long;
-# the engine's takes 10 to 20 ms in calls, the hop included.
+STALL_MS = 300.0  # without audio: the client has stopped sending, the wall's clock takes over
+WATCH_S = 0.05  # period of the stall watch: the delay with which a stall is noticed, at most
+# How long the end-of-turn (EOT) probability of words that changed in a pause is awaited; the engine
+# answers after 10 to 20 ms in calls, the hop included.
 P_END_GRACE_MS = 80.0
-# A wait that ends before the next chunk (20 ms) can be there does not last until then: so much
-# silence is taken for granted, and a reply to it is taken back where there was speech.
+# A wait that ends before the next chunk can be there does not last until then: silence of one chunk
+# is assumed, and the reply is taken back where it was speech.
 UNHEARD_MS = float(FRAME_MS)
 
 Deliver = Callable[[Sequence[ListenEvent]], None]
@@ -127,7 +127,7 @@ class Listener:
         """The next audio of the caller, whole samples in the session's input format.
 
         Pass less than a window of the voice detector (32 ms) at a time, and act on the events
-        before the next: what follows from one may close the segment that the next would extend.
+        before the next: an action may close the segment that the next window would extend.
         """
         samples = self._resampler.push(decode(data, self._encoding))
         self._audio.advance(len(samples))
@@ -198,7 +198,7 @@ class Listener:
     # --- the end of a turn ---
 
     def observe_history(self, messages: Sequence[ChatMessage]) -> None:
-        """The conversation so far: what the agent asked tells what answer to expect."""
+        """The conversation so far: the agent's last question tells what answer to expect."""
         last = messages[-1:]
         reply = last[0].content if last and last[0].role == "assistant" else ""
         self._endpointing.observe_reply(reply)
@@ -223,8 +223,8 @@ class Listener:
     def decide(self, now_ms: float | None = None) -> list[ListenEvent]:
         """Whether the open turn is over by this point of the audio clock (None: now).
 
-        Asked once all else that was heard has been acted on. Where so little silence is missing
-        that no chunk can be there before, it is asked again by itself when that has passed.
+        To be called once all other events have been acted on. Where less silence than a chunk is
+        missing, the listener decides again by itself once that has passed.
         """
         segment = self._segment
         if segment is None or not segment.is_paused:
@@ -242,7 +242,7 @@ class Listener:
         return []
 
     def _facts(self, decision: End) -> dict[str, Any]:
-        """What decided the end, for the turn's timeline."""
+        """The evidence that decided the end, for the turn's timeline."""
         evidence = self._endpointing.evidence
         return {
             "reason": decision.reason,
@@ -271,7 +271,7 @@ class Listener:
             self._decision_due = None
 
     def end_turn(self) -> list[ListenEvent]:
-        """The open segment was a turn of the caller: it tells how the caller pauses.
+        """End the open segment as a turn of the caller, from which the pause prior learns.
 
         Its words come at once where they are all known, else from the recognizer.
         """
@@ -382,7 +382,7 @@ class Listener:
                 self._observe_stall(self.now_ms + stalled_ms)
 
     def _observe_stall(self, now_ms: float) -> None:
-        """No audio came for so long that the wall clock takes over: it is silence."""
+        """No audio has come for STALL_MS: it counts as silence, on the wall's clock."""
         segment = self._segment
         if segment is None:
             was_heard = self._onset.forget()

@@ -32,7 +32,6 @@ class Onset:
         self.pre_roll_ms = PRE_ROLL_MS
         self._loudness = LoudnessTrack(LEAD_IN_FRAMES)
         self._pre_roll: deque[Samples] = deque()
-        self._n_pre_roll = 0
         self._n_loud = 0
 
     def feed(self, samples: Samples) -> None:
@@ -42,16 +41,14 @@ class Onset:
     def keep(self, samples: Samples) -> None:
         """Sound [n] outside any segment: the pre-roll of the next."""
         self._pre_roll.append(samples)
-        self._n_pre_roll += len(samples)
         longest = int((self.pre_roll_ms + ONSET_MS) * RECOGNIZER_HZ / 1000.0)
-        while self._n_pre_roll - len(self._pre_roll[0]) >= longest:
-            self._n_pre_roll -= len(self._pre_roll.popleft())
+        while sum(map(len, self._pre_roll)) - len(self._pre_roll[0]) >= longest:
+            self._pre_roll.popleft()
 
     def take_pre_roll(self) -> tuple[Samples, ...]:
         """The pre-roll [n] in chunks; it is empty afterwards."""
         kept = tuple(self._pre_roll)
         self._pre_roll.clear()
-        self._n_pre_roll = 0
         return kept
 
     def observe(self, is_loud: bool) -> Heard:

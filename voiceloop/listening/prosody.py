@@ -124,7 +124,7 @@ class PitchTrack:
         self._advance(BATCH_FRAMES)
 
     def _advance(self, at_least: int) -> None:
-        """Track the frames that are whole, if there are so many."""
+        """Track the whole frames, where there are `at_least` of them."""
         n_frames = (len(self._rest) - 2 * (FRAME - HOP)) // (2 * HOP)
         if n_frames >= at_least:
             starts = 2 * HOP * np.arange(n_frames)[:, None]

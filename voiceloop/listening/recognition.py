@@ -118,7 +118,7 @@ class Recognition:
                 self._forget(number)  # no recognizer has heard of it: none need ever
 
     def set_options(self, options: RecognizerOptions) -> None:
-        """Recognize with these from now on, in streams to come too."""
+        """Recognize with these from now on, in later streams too."""
         self._options = options
         self._send(lambda stream: stream.set_options(options))
 
