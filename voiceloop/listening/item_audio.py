@@ -43,15 +43,12 @@ class ItemAudio:
     ) -> None:
         """Recognize an item's audio, after those before it; words or failure go to the protocol."""
 
-        async def listen() -> None:
-            async with self._one_at_a_time:
-                await self._hear(item_id, audio, audio_format, options)
-
         def heard(task: asyncio.Task[None]) -> None:
             if self._listening.get(item_id) is task:  # not another one's that has the id now
                 del self._listening[item_id]
 
-        task = self._tasks.create_task(listen(), name="item audio")
+        words = self._hear(item_id, audio, audio_format, options)
+        task = self._tasks.create_task(words, name="item audio")
         self._listening[item_id] = task
         task.add_done_callback(heard)
 
@@ -76,11 +73,11 @@ class ItemAudio:
     async def _hear(
         self, item_id: str, audio: bytes, audio_format: AudioFormat, options: RecognizerOptions
     ) -> None:
-        samples = decode(audio, audio_format.encoding)
-        resampler = Resampler(audio_format.rate, RECOGNIZER_HZ)
-        heard = np.concatenate((resampler.push(samples), resampler.flush()))
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with self._one_at_a_time, asyncio.timeout(DEADLINE_S):
+                samples = decode(audio, audio_format.encoding)
+                resampler = Resampler(audio_format.rate, RECOGNIZER_HZ)
+                heard = np.concatenate((resampler.push(samples), resampler.flush()))
                 text = await self._recognize(heard.astype("<i2").tobytes(), options)
         except TimeoutError:
             late = BackendTimeout(f"expected the words within {DEADLINE_S:.0f} s, found none")

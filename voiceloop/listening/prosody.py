@@ -26,8 +26,8 @@ LEVEL_MIN_FRAMES = 20  # 200 ms, about a syllable: less has no loud parts to com
 VOICE_DB = 22.0  # below the loud parts by less than this: a vowel or nasal, not its echo
 SOUND_DB = 32.0  # by less than this: any speech sound; a soft final "s" or "t" lies at -25 to -30
 RISE_DB = 10.0  # above the room by more than this: a sound, a voiceless consonant too
-# Quiet that may lie within a sound: the closure of an English stop lasts 50 to 100 ms (phonetics;
-# LOG.md, 2026-11-22, "measures that flattered"). Longer is a pause.
+# Quiet that may lie within a sound: the closure of an English stop lasts 50 to 100 ms (LOG.md,
+# 2026-11-21, "a sound's true beginning"). Longer is a pause.
 CLOSURE_FRAMES = 10
 
 PITCH_HZ = 8_000  # rate it is tracked at, every other sample: the pitch of speech lies below 400 Hz
