@@ -3,7 +3,8 @@
 Owns what a setting may cost, in turns cut, the search for the fastest that costs no more, the wait
 that earns a preemptive reply, and the weights file. Every hesitation of the set is 300-1200 ms long
 and falls anywhere between words, so most of them look like ends: a caller who never hesitates pays
-for those who do. The table of settings and their gaps stands in LOG.md.
+for those who do. The table of settings and their gaps stands in LOG.md. `told` turns and settings
+are those with the end-of-turn (EOT) probability, `blind` ones those without.
 
 The budgets are no aims of their own: they name points of the frontier, found by trial. Those of
 auto name the one whose live calls keep a p50 of 350 ms and a p95 of 700; of the test's human clips
