@@ -7,11 +7,16 @@ as nothing is ready: an hour of call takes milliseconds, in the same order on ev
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # One process a core: threads of torch in each would only fight for it. Before torch is imported.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 DEADLOCK_S = 10.0  # real seconds: nothing is ready, no timer runs, no thread answers
 
