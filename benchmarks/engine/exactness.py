@@ -13,7 +13,7 @@ from benchmarks.engine.models import embedded_model
 from benchmarks.engine.setting import N_REPLY, Setting, drain
 from benchmarks.harness.harness import Bar
 from engine.engine import Engine
-from engine.quality import BOUNDS, Quality, measure
+from engine.recipes.quality import BOUNDS, Quality, measure
 from engine.runner import Extension
 from engine.sampler import gumbel_noise
 from engine.sequence import borrowed
