@@ -6,8 +6,6 @@ only; each is a field of the config. The pass works on the rows of many sequence
 
 import math
 from collections.abc import Callable
-from copy import copy
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -173,17 +171,6 @@ class Decoder:
         n_positions = context_length + MAX_AHEAD
         self.rope = Rope(config.rope, config.head_dim, n_positions, self.dtype, device)
         self.windows = set(config.windows)
-
-    def shallow(self, n_layers: int) -> "Decoder":
-        """The same weights cut after `n_layers`, as a drafter: embedding, first layers, head."""
-        n_layers = min(n_layers, self.config.n_layers)
-        draft = copy(self)
-        draft.layers = self.layers[:n_layers]
-        draft.config = replace(
-            self.config, n_layers=n_layers, windows=self.config.windows[:n_layers]
-        )
-        draft.windows = set(draft.config.windows)
-        return draft
 
     def make_pool(self, n_blocks: int, kv_format: str = "plain", poison: bool = False) -> KvPool:
         """Memory for the keys and values of this model."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from .device import MakeRunner
-from .draft_length import DraftLength, PlainSteps
+from .draft_length import DraftLength
 from .model import Decoder
 from .prefix_tree import PrefixTree
 from .reply import Reply
@@ -141,14 +141,15 @@ class Speculation:
     ) -> None:
         lengths = range(1, n_most + 1)
         self._drafters = [(drafter, DraftLength(lengths)) for drafter in drafters]
-        self._plain, self._clock = PlainSteps(), clock
+        self._clock = clock
         self._used: dict[str, DraftLength] = {}  # by branch: whose guesses a step verifies
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_replies: int) -> list[int]:
         """Guesses at one of `n_replies` that the next step decodes, from the first with any."""
         n_left = reply.params.max_tokens - len(reply.tokens) - 1
         self._used.pop(branch_id, None)
-        for drafter, length in [] if self._plain.is_due() else self._drafters:
+        is_plain_due = any(length.is_plain_due for _, length in self._drafters)
+        for drafter, length in [] if is_plain_due else self._drafters:
             n_most = min(length.choose(branch_id, n_replies), n_left)
             if n_most <= 0:
                 continue
@@ -166,7 +167,6 @@ class Speculation:
         elapsed_ms: of a step that served nothing else.
         """
         used = [self._used.pop(branch_id, None) for branch_id, _, _ in decoded]
-        self._plain.stepped(max(n_guesses for _, n_guesses, _ in decoded), elapsed_ms)
         for _, length in self._drafters:
             n_drafted = n_accepted = 0
             for (branch_id, n_guesses, n_hits), whose in zip(decoded, used, strict=True):

@@ -98,8 +98,6 @@ class EngineConfig:
     prefix_cache: share committed prefixes between branches of the same salt.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
-    self_draft_layers: draft with this many of the model's own first layers; 0 does not. They
-        guess right only in a model trained to speak from there; elsewhere drafting soon rests.
     max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
     poison: fill freed KV with NaN, so that any use of it shows (tests).
     """
@@ -122,7 +120,6 @@ class EngineConfig:
     prefix_cache: bool = True
     draft_dir: Path | None = None
     ngram_draft: bool = False
-    self_draft_layers: int = 0
     max_draft_tokens: int = 4
     poison: bool = False
 
@@ -144,7 +141,7 @@ class EngineConfig:
         for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in ("max_draft_tokens", "self_draft_layers", "preemptive_tokens"):
+        for name in ("max_draft_tokens", "preemptive_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
 

@@ -221,13 +221,11 @@ def _start_drafting(setting: Setting, engine: Engine, drafts: list[Branch]) -> f
 def drafting(setting: Setting) -> list[Bar]:
     """Speculative decoding as it is served, reported; it must not cost more than it gains.
 
-    All of a variant's time over all of its tokens: replies in which a trial lost count in full.
-    The embedded agent was not trained to speak from its first layers: early exit can only rest.
+    All of a variant's time over all of its tokens: replies in which a try lost count in full.
     """
     variants: dict[str, dict[str, object]] = {
         "off": {},
         "ngram": {"ngram_draft": True},
-        "early exit": {"self_draft_layers": 2},
     }
     draft_dir = embedded_model("draft")
     if setting.is_trained and draft_dir is not None:

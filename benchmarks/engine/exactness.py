@@ -13,7 +13,7 @@ from benchmarks.engine.models import embedded_model
 from benchmarks.engine.setting import N_REPLY, Setting, drain
 from benchmarks.harness.harness import Bar
 from engine.engine import Engine
-from engine.quality import BOUNDS, Quality, measure
+from engine.recipes.quality import BOUNDS, Quality, measure
 from engine.runner import Extension
 from engine.sampler import gumbel_noise
 from engine.sequence import borrowed
@@ -89,13 +89,11 @@ def served(setting: Setting) -> list[Bar]:
 
     A tie is a gap, on the same weights in fp32, below what the kernels' own error does to such a
     margin there: the kernel for one row, and those for more; see `margin_error`. Guesses come
-    from the conversation and a draft model; of a random model from its own first layers, which are
-    as good a guess as any.
+    from the conversation and a draft model; a random model drafts for itself.
     """
     n_replies, n_parted, widest = 0, 0, 0.0
-    drafters: dict[str, object] = {"ngram_draft": True}
-    draft_dir = embedded_model("draft") if setting.is_trained else None
-    drafters |= {"self_draft_layers": 2} if draft_dir is None else {"draft_dir": draft_dir}
+    draft_dir = (embedded_model("draft") if setting.is_trained else None) or setting.model_dir
+    drafters: dict[str, object] = {"ngram_draft": True, "draft_dir": draft_dir}
     for quant in (None, "int8"):
         exact = setting.engine(quant=quant, dtype="fp32")
         plain = setting.engine(quant=quant)

@@ -188,22 +188,17 @@ def _poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def _gemm(quant: str, m: int, n_out: int, n_in: int) -> Case:
     weight, x = _random(n_out, n_in).mul_(n_in**-0.5), _random(m, n_in)
     kernels: tuple[Callable[..., None], ...]
-    count: Callable[..., int]
     packed: Any
     if quant == "int4":
         packed = gemm_int4.pack_int4(quantize_int4(weight, 128))
         kernels = gemm_int4.gemm_int4, gemm_int4.gemm_int4_reference
-        count = gemm_int4.gemm_int4_bytes
     else:
         codes = quantize_int8(weight) if quant == "int8" else quantize_fp8(weight)
         packed = gemm_8bit.pack_8bit(codes.codes, codes.scale)
         kernels = gemm_8bit.gemm_8bit, gemm_8bit.gemm_8bit_reference
-        count = gemm_8bit.gemm_8bit_bytes
     out = _poisoned(packed.n_splits, m, n_out)
-
-    return Case(
-        kernels[0], kernels[1], [x, packed, None, out], [out], count(x, packed, out), sums=(0,)
-    )
+    n_bytes = packed.nbytes + x.nbytes + out.nbytes
+    return Case(kernels[0], kernels[1], [x, packed, None, out], [out], n_bytes, sums=(0,))
 
 
 def _pool(kv_format: str, n_tokens: int) -> tuple[Tensor, Tensor]:
@@ -231,16 +226,11 @@ def _attention(kv_format: str, batch: int, n_rows: int, context: int) -> Case:
     )
     queries = _random(batch * n_rows, HEADS, HEAD_DIM)
     out = _poisoned(batch * n_rows, HEADS * HEAD_DIM, dtype=torch.bfloat16)
-    n_bytes = attention.attention_bytes(batch * context, len(queries), queries, blocks, scales)
-    kernels: tuple[Callable[..., None], ...]
-    if not attention.is_split(n_rows, HEADS, KV_HEADS):
-        kernels = attention.prefill_attention, attention.prefill_attention_reference
-        arguments = [queries, blocks, scales, rows, n_rows, 0, out]
-    else:
-        kernels = attention.decode_attention, attention.decode_attention_reference
-        partials = Partials.allocate(len(queries), HEADS, HEAD_DIM, context, queries.device)
-        arguments = [queries, blocks, scales, rows, n_rows, 0, partials, out]
-
+    n_bytes = blocks.nbytes + scales.nbytes + 2 * queries.nbytes
+    n_split = len(queries) if attention.is_split(n_rows, HEADS, KV_HEADS) else 1
+    partials = Partials.allocate(n_split, HEADS, HEAD_DIM, context, queries.device)
+    arguments = [queries, blocks, scales, rows, n_rows, 0, partials, out]
+    kernels = attention.paged_attention, attention.paged_attention_reference
     return Case(kernels[0], kernels[1], arguments, [out], n_bytes)
 
 
@@ -258,7 +248,8 @@ def _kv_write(kv_format: str, m: int) -> Case:
         scales,
     ]  # fmt: skip
     outputs = [queries, blocks, *([scales] if scales.numel() else [])]
-    n_bytes = kv_write.kv_write_bytes(qkv, queries, blocks)
+    per_row = blocks[0, 0].nbytes + 2 * HEAD_DIM * queries.element_size()  # codes, and the angles
+    n_bytes = qkv.nbytes + queries.nbytes + m * per_row
     return Case(kv_write.kv_write, kv_write.kv_write_reference, arguments, outputs, n_bytes)
 
 
@@ -266,7 +257,7 @@ def _add_norm(m: int) -> Case:
     residual, delta = _random(m, HIDDEN, dtype=torch.float32), _random(2, m, HIDDEN).float()
     weight = torch.rand(HIDDEN, device="cuda")
     out = _poisoned(m, HIDDEN, dtype=torch.bfloat16)
-    n_bytes = norm.add_norm_bytes(residual, delta, out)
+    n_bytes = 2 * residual.nbytes + delta.nbytes + out.nbytes
     arguments = [residual, delta, weight, 1e-5, out]
     return Case(norm.add_norm, norm.add_norm_reference, arguments, [residual, out], n_bytes)
 
@@ -274,7 +265,7 @@ def _add_norm(m: int) -> Case:
 def _silu_mul(m: int) -> Case:
     gate_up = _random(1, m, 2 * INNER).float()
     out = _poisoned(m, INNER, dtype=torch.bfloat16)
-    n_bytes = silu_mul.silu_mul_bytes(gate_up, out)
+    n_bytes = gate_up.nbytes + out.nbytes
     return Case(silu_mul.silu_mul, silu_mul.silu_mul_reference, [gate_up, out], [out], n_bytes)
 
 
@@ -294,18 +285,16 @@ def _sample(m: int, filtered: bool) -> Case:
     tokens = torch.full((m,), -1, dtype=torch.int64, device="cuda")
     space = SampleSpace.allocate(m, VOCAB, logits.device)
     arguments = [logits, draws, None, space, tokens]
-    n_bytes = sample.sample_bytes(logits, None)
-    return Case(sample.sample, sample.sample_reference, arguments, [tokens], n_bytes)
+    return Case(sample.sample, sample.sample_reference, arguments, [tokens], logits.nbytes)
 
 
 def _probability() -> Case:
     logits, rows = 3 * torch.randn(1, VOCAB, device="cuda"), torch.zeros(1, device="cuda").long()
     masses, out = _poisoned(1, probability.n_chunks(VOCAB), 2), _poisoned(1).double()
-    n_bytes = probability.probability_bytes(logits, rows)
     tokens = torch.tensor([17, 18, 19], device="cuda")
     arguments = [logits, rows, tokens, masses, out]
     return Case(
-        probability.probability, probability.probability_reference, arguments, [out], n_bytes
+        probability.probability, probability.probability_reference, arguments, [out], logits.nbytes
     )
 
 

@@ -198,7 +198,6 @@ def speculation(build: Build) -> Iterator[Row]:
     if agent is None:
         return
     variants: dict[str, dict[str, Any]] = {"none": {}, "ngram": {"ngram_draft": True}}
-    variants["early exit"] = {"self_draft_layers": 2}
     if draft is not None:
         variants["draft model"] = {"draft_dir": draft}
     for name, changes in variants.items():

@@ -9,10 +9,3 @@ device, so that every call can be captured in a CUDA graph. What must be laid ou
 is compiled by then, as each step runs once before its graph is captured. On a CPU the kernels run
 only under TRITON_INTERPRET=1, for tests.
 """
-
-from importlib.util import find_spec
-
-
-def is_available() -> bool:
-    """Whether triton can be imported; without it only the CPU path works."""
-    return find_spec("triton") is not None

@@ -45,7 +45,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """Workspace of `decode_attention`: what each split of the KV gave each row and head.
+    """Workspace of `paged_attention`: what each split of the KV gave each row and head.
 
     sums: fp32 [rows, n_heads, n_splits, head_dim]; weights: fp32 [rows, n_heads, n_splits, 2]
     (the largest score, in log2, and the sum of weights relative to it).
@@ -192,7 +192,7 @@ def _prefill(
         tl.store(target + HALF, (sum_high / total).to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def decode_attention(
+def paged_attention(
     queries: Tensor,
     blocks: Tensor,
     scales: Tensor,
@@ -202,29 +202,48 @@ def decode_attention(
     partials: Partials,
     out: Tensor,
 ) -> None:
-    """Attention of a few rows per sequence over its KV; the rows' own KV is already in the pool.
-
-    For as many as `is_split` says.
+    """Attention of a step's rows over their sequences' KV; their own is in the pool already.
 
     queries: [rows, n_heads, head_dim]. blocks, scales: one layer of the pool (see `kv_write`).
     max_rows: upper bound of `rows.counts`; the same for every step of a graph.
     window: how many last positions a row sees, 0: all.
+    partials: of at least as many rows as the step has, where `is_split` says it is used.
     out: [rows, n_heads * head_dim]; rows of no sequence keep what they hold.
     """
     (_, n_heads, dim), n_kv = queries.shape, blocks.shape[3]
     n_sequences, max_blocks = rows.tables.shape
+    group, kv_format = n_heads // n_kv, kv_format_of(blocks)
+    # The plain format has no scales; a kernel's pointer must still point somewhere.
+    inputs = (
+        queries, blocks, scales if scales.numel() else blocks, rows.starts, rows.counts,
+        rows.firsts, rows.tables,
+    )  # fmt: skip
+    layout: dict[str, Any] = {
+        "N_HEADS": n_heads,
+        "N_KV": n_kv,
+        "HALF": dim // 2,
+        "HALF_PAD": max(LEAST_ROWS, next_power_of_2(dim // 2)),
+        "MAX_BLOCKS": max_blocks,
+        "WINDOW": window,
+        "FORMAT": kv_format,
+        "SCALE": LOG2_E * dim**-0.5,
+    }
+    if not is_split(max_rows, n_heads, n_kv):
+        _prefill[(triton.cdiv(max_rows, PREFILL_ROWS // group), n_kv, n_sequences)](
+            *inputs, out, ROWS=PREFILL_ROWS, TILE=64, **layout,
+            num_warps=8, num_stages=2, enable_fp_fusion=True,
+        )  # fmt: skip
+        return
     n_splits = partials.sums.shape[2]
-    layout = _layout(queries, blocks, max_blocks, window)
-    n_side_by_side = PROGRAMS_PER_PROCESSOR + (layout["FORMAT"] != "plain")
+    n_side_by_side = PROGRAMS_PER_PROCESSOR + (kv_format != "plain")
     wanted = n_side_by_side * n_processors(queries.device) // (n_sequences * n_kv)
     n_programs = max(1, min(n_splits, wanted))
-    n_rows = max(LEAST_ROWS, next_power_of_2(n_heads // n_kv * max_rows))
+    n_rows = max(LEAST_ROWS, next_power_of_2(group * max_rows))
     # Half of the stages are the block table's. Two tiles ahead take registers: for codes that are
     # converted, more than a thread has, but at the fewest rows.
-    has_room = n_rows <= (32 if layout["FORMAT"] == "plain" else LEAST_ROWS)
+    has_room = n_rows <= (32 if kv_format == "plain" else LEAST_ROWS)
     _decode[(n_sequences, n_kv, n_programs)](
-        queries, blocks, _scales_or(scales, blocks), rows.starts, rows.counts, rows.firsts,
-        rows.tables, partials.sums, partials.weights,
+        *inputs, partials.sums, partials.weights,
         ROWS=n_rows, TILE=64, SPLIT=SPLIT_TOKENS, N_SPLITS=n_splits, **layout,
         num_warps=4, num_stages=5 if has_room else 3, enable_fp_fusion=True,
     )  # fmt: skip
@@ -236,49 +255,15 @@ def decode_attention(
     )  # fmt: skip
 
 
-def prefill_attention(
+def paged_attention_reference(
     queries: Tensor,
     blocks: Tensor,
     scales: Tensor,
     rows: Rows,
     max_rows: int,
     window: int,
+    partials: Partials,
     out: Tensor,
-) -> None:
-    """The same for any number of rows per sequence; `max_rows` bounds `rows.counts`."""
-    n_kv = blocks.shape[3]
-    n_sequences, max_blocks = rows.tables.shape
-    positions_per_tile = PREFILL_ROWS // (queries.shape[1] // n_kv)
-    _prefill[(triton.cdiv(max_rows, positions_per_tile), n_kv, n_sequences)](
-        queries, blocks, _scales_or(scales, blocks), rows.starts, rows.counts, rows.firsts,
-        rows.tables, out,
-        ROWS=PREFILL_ROWS, TILE=64, **_layout(queries, blocks, max_blocks, window),
-        num_warps=8, num_stages=2, enable_fp_fusion=True,
-    )  # fmt: skip
-
-
-def _layout(queries: Tensor, blocks: Tensor, max_blocks: int, window: int) -> dict[str, Any]:
-    """The sizes of heads and pool that both kernels are compiled for."""
-    _, n_heads, dim = queries.shape
-    return {
-        "N_HEADS": n_heads,
-        "N_KV": blocks.shape[3],
-        "HALF": dim // 2,
-        "HALF_PAD": max(LEAST_ROWS, next_power_of_2(dim // 2)),
-        "MAX_BLOCKS": max_blocks,
-        "WINDOW": window,
-        "FORMAT": kv_format_of(blocks),
-        "SCALE": LOG2_E * dim**-0.5,
-    }
-
-
-def _scales_or(scales: Tensor, blocks: Tensor) -> Tensor:
-    """The plain format has no scales; a kernel's pointer must still point somewhere."""
-    return scales if scales.numel() else blocks
-
-
-def attention_reference(
-    queries: Tensor, blocks: Tensor, scales: Tensor, rows: Rows, window: int, out: Tensor
 ) -> None:
     n_heads, head_dim = queries.shape[1:]
     stored = KV_FORMATS[kv_format_of(blocks)](head_dim, torch.float32)
@@ -302,36 +287,3 @@ def attention_reference(
         weights = (scores * head_dim**-0.5).masked_fill_(hidden, -torch.inf).softmax(-1)
         result = torch.einsum("hqk,khd->qhd", weights, values)
         out[start : start + count] = result.flatten(1).to(out.dtype)
-
-
-def decode_attention_reference(
-    queries: Tensor,
-    blocks: Tensor,
-    scales: Tensor,
-    rows: Rows,
-    max_rows: int,
-    window: int,
-    partials: Partials,
-    out: Tensor,
-) -> None:
-    attention_reference(queries, blocks, scales, rows, window, out)
-
-
-def prefill_attention_reference(
-    queries: Tensor,
-    blocks: Tensor,
-    scales: Tensor,
-    rows: Rows,
-    max_rows: int,
-    window: int,
-    out: Tensor,
-) -> None:
-    attention_reference(queries, blocks, scales, rows, window, out)
-
-
-def attention_bytes(
-    n_tokens: int, rows: int, queries: Tensor, blocks: Tensor, scales: Tensor
-) -> int:
-    """Bytes one call must move for `n_tokens` of KV in all and `rows` query rows."""
-    kv = n_tokens * (blocks[0, 0].nbytes + (scales[0, 0].nbytes if scales.numel() else 0))
-    return kv + 2 * rows * queries[0].nbytes

@@ -35,8 +35,7 @@ _MODULES = (
     verify,
 )  # fmt: skip
 _NAMES = (
-    "decode_attention",
-    "prefill_attention",
+    "paged_attention",
     "gemm_8bit",
     "dequantize_8bit",
     "gemm_int4",
@@ -188,10 +187,7 @@ class KernelDecoder:
             scales,
         )  # fmt: skip
         out = self._mixed[: shape[0]]
-        if attention.is_split(max_rows, config.n_heads, config.n_kv_heads):
-            self.call.decode_attention(
-                queries, blocks, scales, rows, max_rows, layer.window, self.partials, out
-            )
-        else:
-            self.call.prefill_attention(queries, blocks, scales, rows, max_rows, layer.window, out)
+        self.call.paged_attention(
+            queries, blocks, scales, rows, max_rows, layer.window, self.partials, out
+        )
         return out

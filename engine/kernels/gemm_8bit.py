@@ -118,8 +118,3 @@ def dequantize_8bit(weight: Packed8bit, out: Tensor) -> None:
 
 def dequantize_8bit_reference(weight: Packed8bit, out: Tensor) -> None:
     out.copy_(weight.codes.float() * weight.scale.float()[:, None])
-
-
-def gemm_8bit_bytes(x: Tensor, weight: Packed8bit, out: Tensor) -> int:
-    """Bytes one call must move: weights, scales, activations and results."""
-    return weight.nbytes + x.nbytes + out.nbytes

@@ -247,8 +247,3 @@ def dequantize_int4(weight: PackedInt4, out: Tensor) -> None:
 
 def dequantize_int4_reference(weight: PackedInt4, out: Tensor) -> None:
     out.copy_(unpack_int4(weight))
-
-
-def gemm_int4_bytes(x: Tensor, weight: PackedInt4, out: Tensor) -> int:
-    """Bytes one call must move: weights, scales, activations and results."""
-    return weight.nbytes + x.nbytes + out.nbytes

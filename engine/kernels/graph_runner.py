@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..draft_length import DraftLength, PlainSteps
+from ..draft_length import DraftLength
 from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
 from ..runner import Draw, Extension, Outcome
@@ -86,9 +86,8 @@ class GraphRunner:
         model = KernelDecoder(
             decoder, pool, kernels, n_rows=shapes[0].n_total, n_split=MAX_ROWS, n_tokens=n_tokens
         )
-        # What is chosen holds for a run of steps, a plain one to compare with too.
         lengths = [q - 1 for q in self._decode_rows if q > 1]
-        self.length, self._plain = DraftLength(lengths), PlainSteps(every=16 * STEPS_PER_CHOICE)
+        self.length = DraftLength(lengths, n_held=STEPS_PER_CHOICE)
         self._newest: dict[StepShape, int] = {}  # copy of the results used last
         self._writing: dict[tuple[StepShape, int], Launch] = {}
         self._history = (
@@ -260,7 +259,7 @@ class GraphRunner:
             yield from self._batches(few, max(e.n_rows for e in few))
         if plain:
             n = next((n for n in BATCHES if n >= len(plain)), BATCHES[-1])
-            n_rows = 1 + (0 if self._plain.is_due() else self.length.choose("all", n))
+            n_rows = 1 + self.length.choose("all", n)
             yield from self._batches(plain, min(n_rows, MAX_ROWS // n))
 
     def _batches(
@@ -365,7 +364,6 @@ class GraphRunner:
             is_timed = launch is ahead and len(launches) == 1 and before > 0
             elapsed_ms = (now - before) * 1e3 if is_timed else None
             self._read_at = now if len(launches) == 1 else 0.0
-            self._plain.stepped(shape.n_rows - 1, elapsed_ms)
             self.length.stepped(
                 shape.n_sequences, shape.n_rows - 1, n_accepted / len(rows), elapsed_ms
             )

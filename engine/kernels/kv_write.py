@@ -87,11 +87,7 @@ def _store_vector(
 ):  # fmt: skip
     """Code one key or value; `vector` (int64) counts heads over slots, keys and values."""
     coded = blocks_ptr.dtype.element_ty
-    if FORMAT == "plain":
-        target = blocks_ptr + vector * (2 * HALF) + at
-        tl.store(target, low.to(coded), mask=inside)
-        tl.store(target + HALF, high.to(coded), mask=inside)
-    else:
+    if FORMAT != "plain":
         largest = tl.maximum(tl.max(tl.abs(low), 0), tl.max(tl.abs(high), 0))
         scale = (tl.maximum(largest, FLOOR) / LARGEST).to(scales_ptr.dtype.element_ty)
         tl.store(scales_ptr + vector, scale)
@@ -101,13 +97,13 @@ def _store_vector(
         if FORMAT != "fp8":
             low = tl.clamp((low + ROUNDER) - ROUNDER, -LARGEST, LARGEST)
             high = tl.clamp((high + ROUNDER) - ROUNDER, -LARGEST, LARGEST)
-        if FORMAT == "int4":
-            both = (low + 8.0).to(tl.int32) | ((high + 8.0).to(tl.int32) << 4)
-            tl.store(blocks_ptr + vector * HALF + at, both.to(coded), mask=inside)
-        else:
-            target = blocks_ptr + vector * (2 * HALF) + at
-            tl.store(target, low.to(coded), mask=inside)
-            tl.store(target + HALF, high.to(coded), mask=inside)
+    if FORMAT == "int4":
+        both = (low + 8.0).to(tl.int32) | ((high + 8.0).to(tl.int32) << 4)
+        tl.store(blocks_ptr + vector * HALF + at, both.to(coded), mask=inside)
+    else:
+        target = blocks_ptr + vector * (2 * HALF) + at
+        tl.store(target, low.to(coded), mask=inside)
+        tl.store(target + HALF, high.to(coded), mask=inside)
 
 
 def kv_write(
@@ -189,9 +185,3 @@ def kv_write_reference(
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.float()
-
-
-def kv_write_bytes(qkv: Tensor, queries: Tensor, blocks: Tensor) -> int:
-    rows, _, head_dim = queries.shape
-    per_row = blocks[0, 0].nbytes if rows else 0
-    return qkv.nbytes + queries.nbytes + rows * (per_row + 2 * head_dim * queries.element_size())

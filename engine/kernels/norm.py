@@ -52,9 +52,3 @@ def add_norm_reference(
         residual += delta.float().sum(0)
     scale = (residual.square().mean(-1, keepdim=True) + eps).rsqrt()
     out.copy_(residual * scale * weight.float())
-
-
-def add_norm_bytes(residual: Tensor, delta: Tensor | None, out: Tensor) -> int:
-    if delta is None:
-        return residual.nbytes + out.nbytes
-    return 2 * residual.nbytes + delta.nbytes + out.nbytes

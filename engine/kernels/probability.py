@@ -79,7 +79,3 @@ def probability_reference(
     logits: Tensor, rows: Tensor, tokens: Tensor, masses: Tensor, out: Tensor
 ) -> None:
     out.copy_(logits[rows].softmax(-1)[:, tokens].sum(-1))
-
-
-def probability_bytes(logits: Tensor, rows: Tensor) -> int:
-    return len(rows) * logits[0].nbytes

@@ -374,8 +374,3 @@ def sample_reference(
             top_p=draws.top_p[row].item(),
         )
         tokens[row] = choose(scores, params, int(draws.seed[row]), int(draws.index[row]))
-
-
-def sample_bytes(logits: Tensor, mask: Tensor | None) -> int:
-    """Bytes one call must move: the logits once, and the mask."""
-    return logits.nbytes + (0 if mask is None else mask.nbytes)

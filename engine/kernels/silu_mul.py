@@ -37,7 +37,3 @@ def silu_mul(gate_up: Tensor, out: Tensor) -> None:
 def silu_mul_reference(gate_up: Tensor, out: Tensor) -> None:
     gate, up = gate_up.float().sum(0).chunk(2, -1)
     out.copy_(silu(gate) * up)
-
-
-def silu_mul_bytes(gate_up: Tensor, out: Tensor) -> int:
-    return gate_up.nbytes + out.nbytes

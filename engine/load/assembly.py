@@ -76,6 +76,3 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
                 f"{config.draft_dir}: expected the target's tokenizer, found another"
             )
         yield ModelDrafter(draft, config, length, device.make_runner)
-    if config.self_draft_layers:
-        shallow = decoder.shallow(config.self_draft_layers)
-        yield ModelDrafter(shallow, config, length, device.make_runner)

@@ -121,6 +121,12 @@ def tiny_model(write_checkpoint: WriteCheckpoint) -> Path:
     return write_checkpoint()
 
 
+@pytest.fixture(scope="session")
+def shallow_model(write_checkpoint: WriteCheckpoint) -> Path:
+    """The tiny model's first layer between its embedding and head: it drafts right now and then."""
+    return write_checkpoint(num_hidden_layers=1)
+
+
 @pytest.fixture
 def make_engine(tiny_model: Path) -> Callable[..., Engine]:
     """An exact (float64) engine on the tiny model; keyword arguments change its config."""

@@ -214,16 +214,19 @@ def oracle(tiny_model: Path) -> DenseOracle:
 @given(
     OPERATIONS,
     st.sampled_from([{}, {"share_steps": True, "step_tokens": 24}]),
-    st.sampled_from([{}, {"ngram_draft": True}, {"self_draft_layers": 1}]),
+    st.sampled_from(["none", "ngram", "model"]),
 )
 def test_any_life_of_branches_equals_the_dense_oracle(
     tiny_model: Path,
+    shallow_model: Path,
     oracle: DenseOracle,
     operations: list[tuple[str, int, int, int]],
     changes: dict[str, Any],
-    drafting: dict[str, Any],
+    drafter: str,
 ) -> None:
-    world = World(tiny_model, oracle, **changes, **drafting)
+    draft_dir = shallow_model if drafter == "model" else None
+    is_ngram = drafter == "ngram"
+    world = World(tiny_model, oracle, ngram_draft=is_ngram, draft_dir=draft_dir, **changes)
     for operation in operations:
         world.operate(*operation)
     world.finish()

@@ -69,7 +69,7 @@ def draft_always(engine: Engine, n_most: int, drafters: Iterable[Drafter] = ()) 
 
 
 @pytest.fixture(scope="module")
-def engines(tiny_model: Path) -> dict[str, Engine]:
+def engines(tiny_model: Path, shallow_model: Path) -> dict[str, Engine]:
     def make(**changes: object) -> Engine:
         settings = {"dtype": "fp64", "kv_tokens": 1024, "poison": True, **changes}
         engine = Engine.load(tiny_model, EngineConfig(**settings))  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def engines(tiny_model: Path) -> dict[str, Engine]:
         "oracle": make(),
         "ngram": make(ngram_draft=True),
         "model": make(draft_dir=tiny_model),
-        "self": make(self_draft_layers=1),
+        "shallow": make(draft_dir=shallow_model),
     }
 
 
@@ -98,7 +98,7 @@ def test_any_drafter_gives_the_same_reply(engines: dict[str, Engine]) -> None:
         expected = answer(engines["off"], prompt, params)
         errors = [i for i in range(14) if chance.random() < 0.4]
         oracle = [Oracle(expected[1], errors)]
-        for name in ("oracle", "ngram", "model", "self"):
+        for name in ("oracle", "ngram", "model", "shallow"):
             draft_always(engines[name], 1 + case % 5, oracle if name == "oracle" else ())
             found = answer(engines[name], prompt, params)
             assert found[:2] == expected[:2], f"case {case}, drafter {name}"
@@ -130,7 +130,9 @@ def converse(
     return found
 
 
-def test_drafting_beside_others_and_cancels_changes_no_token(tiny_model: Path) -> None:
+def test_drafting_beside_others_and_cancels_changes_no_token(
+    tiny_model: Path, shallow_model: Path
+) -> None:
     """Every drafter, k from 1 to 5, batches of 1 to 5, some replies cancelled on the way."""
     chance = random.Random(2)
     n_cases = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "16"))
@@ -141,7 +143,7 @@ def test_drafting_beside_others_and_cancels_changes_no_token(tiny_model: Path) -
             ("off", {}),
             ("ngram", {"ngram_draft": True}),
             ("model", {"draft_dir": tiny_model}),
-            ("self", {"self_draft_layers": 1}),
+            ("shallow", {"draft_dir": shallow_model}),
         )
     }
     for engine in engines.values():
@@ -158,7 +160,7 @@ def test_drafting_beside_others_and_cancels_changes_no_token(tiny_model: Path) -
             asked.append((prompt, params, chance.choice([None, None, None, 2, 5])))
         whole = [(prompt, params, None) for prompt, params, _ in asked]
         expected = converse(engines["off"], whole)
-        for name in ("ngram", "model", "self"):
+        for name in ("ngram", "model", "shallow"):
             draft_always(engines[name], 1 + case % 5)
             for (tokens, done), (truth, _) in zip(
                 converse(engines[name], asked), expected, strict=True
@@ -201,54 +203,86 @@ def test_ngrams_continue_what_was_said_before(tiny_model: Path, make_engine: Mak
     assert drafter.propose("b", target, reply, 3) == []
 
 
-def settle(length: DraftLength, step_ms: float, per_row_ms: float, accepted: float) -> list[int]:
-    """Let a draft length learn from steps of these costs; returns its later choices."""
-    chance, choices = random.Random(3), []
-    for _ in range(600):
+def decode(
+    length: DraftLength,
+    n_tokens: int,
+    accepted: float,
+    per_row_ms: float = 0.5,
+    draft_ms: float = 0.2,
+    seed: int = 5,
+) -> tuple[float, list[int]]:
+    """A reply of so many tokens, whose plain steps take 2 ms: its time over theirs, and choices."""
+    chance, choices, n_said, spent_ms = random.Random(seed), list[int](), 0, 0.0
+    while n_said < n_tokens:
         k = length.choose("b", 1)
         n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
-        length.drafted(1, k, 0.1 * k)
+        if k:
+            length.drafted(1, k, draft_ms * k)
         length.verified("b", k, n_accepted)
-        length.stepped(1, k, n_accepted, step_ms + per_row_ms * k)
+        length.stepped(1, k, n_accepted, 2.0 + per_row_ms * k)
         choices.append(k)
-    return choices[100:]
+        n_said += n_accepted + 1
+        spent_ms += 2.0 + (per_row_ms + draft_ms) * k
+    return spent_ms / (2.0 * n_said), choices
 
 
-def test_drafting_stops_where_it_loses_and_grows_where_it_pays() -> None:
-    losing = settle(DraftLength(range(1, 5)), step_ms=2.0, per_row_ms=2.0, accepted=0.2)
-    assert losing.count(0) > 0.9 * len(losing)
-    assert any(losing), "expected a trial now and then"
-    paying = settle(DraftLength(range(1, 5)), step_ms=2.0, per_row_ms=0.1, accepted=0.95)
-    assert paying.count(4) > 0.9 * len(paying)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("accepted", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("draft_ms", [0.2, 1.0, 3.0, 30.0])
+def test_no_drafter_costs_more_than_a_few_percent(
+    accepted: float, draft_ms: float, seed: int
+) -> None:
+    """Whatever a draft costs or how it errs; beside the first try, of 150 steps at most."""
+    length = DraftLength(range(1, 5))
+    decode(length, 100, accepted, draft_ms=draft_ms, seed=seed)
+    ratio, _ = decode(length, 8000, accepted, draft_ms=draft_ms, seed=seed)
+    assert ratio <= 1.05
 
 
-@pytest.mark.parametrize("accepted", [0.0, 0.5])
-@pytest.mark.parametrize("draft_ms", [0.2, 1.0, 3.0])
-def test_no_drafter_costs_more_than_a_tenth(accepted: float, draft_ms: float) -> None:
-    """Against plain steps of 2 ms for as many tokens, whatever a draft costs or how it errs."""
-    length, chance, n_tokens, spent_ms = DraftLength(range(1, 5)), random.Random(5), 0, 0.0
-    while n_tokens < 2000:
-        k = length.choose("b", 1)
-        n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
-        length.drafted(1, k, draft_ms * k)
-        length.verified("b", k, n_accepted)
-        length.stepped(1, k, n_accepted, 2.0 + 0.5 * k)
-        n_tokens += n_accepted + 1
-        spent_ms += 2.0 + (0.5 + draft_ms) * k
-    assert spent_ms <= 1.1 * 2.0 * n_tokens
+def test_a_good_drafter_is_used_from_the_first_reply_on() -> None:
+    ratio, choices = decode(DraftLength(range(1, 5)), 60, 0.95, per_row_ms=0.1, draft_ms=0.1)
+    assert ratio < 0.6 and choices.index(4) < 8
+    _, choices = decode(DraftLength(range(1, 5)), 2000, 0.95, per_row_ms=0.1, draft_ms=0.1)
+    assert choices.count(4) > 0.9 * len(choices)
+
+
+def test_a_bad_drafter_is_off_within_a_few_steps_and_tried_again() -> None:
+    _, choices = decode(DraftLength(range(1, 5)), 600, 0.1, per_row_ms=0.5)
+    first = next(i for i, k in enumerate(choices) if k)
+    assert 0 in choices[first : first + 8]
+    assert 0 < sum(k > 0 for k in choices) < 0.1 * len(choices)
+    assert any(choices[first + 64 :])
+
+
+def test_a_drafter_that_lost_by_an_old_cost_gets_another_chance() -> None:
+    length = DraftLength(range(1, 5))
+    _, choices = decode(length, 300, 0.95, draft_ms=6.0)
+    assert sum(k > 0 for k in choices) < 10
+    decode(length, 1000, 0.95, per_row_ms=0.1, draft_ms=0.1)
+    ratio, choices = decode(length, 600, 0.95, per_row_ms=0.1, draft_ms=0.1)
+    assert ratio < 0.6 and choices.count(0) < 0.1 * len(choices)
+
+
+def test_one_held_up_step_turns_no_drafter_off() -> None:
+    length = DraftLength([4])
+    decode(length, 100, 0.95, per_row_ms=0.1, draft_ms=0.1)
+    length.stepped(1, 4, 4, 40.0)
+    _, choices = decode(length, 100, 0.95, per_row_ms=0.1, draft_ms=0.1)
+    assert choices.count(0) <= 1
 
 
 @pytest.mark.parametrize("read_ms", [0.1, 1.0, 8.0, 100.0])
-def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_tenth(read_ms: float) -> None:
+def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_few_percent(read_ms: float) -> None:
     """Replies too short for it ever to catch up: it never guesses, so nothing is ever verified."""
-    length, spent_ms = DraftLength(range(1, 5)), 0.0
-    for _ in range(2000):
+    length, spent_ms = DraftLength(range(1, 5)), list[float]()
+    for _ in range(8000):
+        n_before = len(spent_ms)
         if length.choose("b", 1):
             length.drafted(1, 0, read_ms)
-            spent_ms += read_ms
+            spent_ms.append(read_ms)
         length.stepped(1, 0, 0, 2.0)
-        spent_ms += 2.0
-    assert spent_ms <= 1.1 * 2.0 * 2000
+        assert len(spent_ms) - n_before <= 1
+    assert sum(spent_ms[1:]) <= 0.05 * 2.0 * 8000
 
 
 class Sure:
@@ -274,7 +308,7 @@ def test_drafters_that_looked_good_beside_slow_first_steps_are_found_out(
         k = len(speculation.propose("b", target, reply, 1))
         speculation.verified([("b", k, k * (step % 2))], 4.0 if k else 6.0 if step < 20 else 2.0)
         n_drafted_steps += k
-    assert 0 < n_drafted_steps < 400 * n_drafters
+    assert 0 < n_drafted_steps < 200
 
 
 @pytest.mark.parametrize("n_drafters", [1, 2])
@@ -286,7 +320,7 @@ def test_all_drafters_stand_back_until_a_plain_step_was_measured(
     speculation = Speculation([Sure() for _ in range(n_drafters)], 1, lambda: 0.0)
     reply = engine.new_reply(1, SamplingParams(max_tokens=400))
     target, timed, n_plain = Sequence(engine.pool, engine.tree), list[int](), 0
-    for step in range(400):
+    for step in range(800):
         k = len(speculation.propose("b", target, reply, 1))
         has_company = step % company_every == 1
         speculation.verified([("b", k, k)], None if has_company else 2.0)
@@ -294,7 +328,7 @@ def test_all_drafters_stand_back_until_a_plain_step_was_measured(
         if step >= 20 and not has_company:
             timed.append(k)
     plain = [i for i, k in enumerate(timed) if k == 0]
-    assert len(plain) > 9 and {b - a for a, b in zip(plain, plain[1:], strict=False)} == {17}
+    assert len(plain) > 9 and {b - a for a, b in zip(plain, plain[1:], strict=False)} == {33}
     assert n_plain <= 2 * len(plain)  # in company none is paid for but what comes before such a one
 
 

@@ -7,9 +7,8 @@ from engine.kernels import attention  # noqa: E402
 from engine.kernels.attention import (  # noqa: E402
     Partials,
     Rows,
-    attention_reference,
-    decode_attention,
-    prefill_attention,
+    paged_attention,
+    paged_attention_reference,
 )
 from engine.kernels.kv_write import kv_write_reference  # noqa: E402
 
@@ -62,14 +61,15 @@ def _check(kind, kv_format, heads, dim, counts, firsts, window, monkeypatch) -> 
     queries = torch.randn(n_rows, n_heads, dim, device=DEVICE).to(DTYPE)
     found = torch.full((n_rows, n_heads * dim), torch.nan, dtype=DTYPE, device=DEVICE)
     expected = found.clone()
-    if kind == "decode":
-        partials = Partials.allocate(n_rows, n_heads, dim, MAX_BLOCKS * 16, queries.device)
-        partials.sums.fill_(torch.nan)
-        partials.weights.fill_(torch.nan)
-        decode_attention(queries, blocks, scales, rows, max(counts), window, partials, found)
-    else:
-        prefill_attention(queries, blocks, scales, rows, max(counts), window, found)
-    attention_reference(queries, blocks, scales, rows, window, expected)
+    monkeypatch.setattr(attention, "is_split", lambda *_: kind == "decode")
+    n_split = n_rows if kind == "decode" else 0
+    partials = Partials.allocate(n_split, n_heads, dim, MAX_BLOCKS * 16, queries.device)
+    partials.sums.fill_(torch.nan)
+    partials.weights.fill_(torch.nan)
+    paged_attention(queries, blocks, scales, rows, max(counts), window, partials, found)
+    paged_attention_reference(
+        queries, blocks, scales, rows, max(counts), window, partials, expected
+    )
     tolerance = 2e-5 if DTYPE == torch.float32 else 2e-2
     torch.testing.assert_close(
         found, expected, rtol=tolerance, atol=tolerance, equal_nan=True

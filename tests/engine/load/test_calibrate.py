@@ -40,7 +40,7 @@ def test_folded_scales_change_nothing_but_rounding(tiny_model: Path) -> None:
     assert not torch.allclose(scales[0].qkv, torch.ones_like(scales[0].qkv))
     plain = Engine(*text_and(tiny_model, decoder(checkpoint)))
     folded = Engine(*text_and(tiny_model, decoder(ScaledCheckpoint(checkpoint, scales))))
-    from engine.quality import log_probabilities
+    from engine.recipes.quality import log_probabilities
 
     expected, found = (log_probabilities(engine, TOKENS) for engine in (plain, folded))
     assert torch.allclose(found, expected, atol=1e-3)

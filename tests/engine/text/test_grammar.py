@@ -53,13 +53,15 @@ def answer(engine: Engine, params: SamplingParams) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_reply_under_a_schema_is_valid_whoever_drafts(make_engine: MakeEngine, seed: int) -> None:
+def test_a_reply_under_a_schema_is_valid_whoever_drafts(
+    make_engine: MakeEngine, shallow_model: Path, seed: int
+) -> None:
     params = SamplingParams(max_tokens=120, temperature=1.0, seed=seed, json_schema=SCHEMA)
     text, reason = answer(make_engine(), params)
     booking = json.loads(text)
     assert reason == "stop"
     assert booking["day"] in ("Friday", "Sunday") and 1 <= booking["people"] <= 12
-    for drafter in ({"ngram_draft": True}, {"self_draft_layers": 1}):
+    for drafter in ({"ngram_draft": True}, {"draft_dir": shallow_model}):
         assert answer(make_engine(**drafter), params) == (text, reason)
 
 
@@ -85,11 +87,12 @@ TOOLS = json.dumps(
 )
 
 
-@pytest.mark.parametrize("drafter", [{}, {"ngram_draft": True}, {"self_draft_layers": 1}])
+@pytest.mark.parametrize("drafter", ["none", "ngram", "model"])
 def test_a_forced_reply_is_one_call_of_one_of_the_tools(
-    make_engine: MakeEngine, drafter: dict[str, object]
+    make_engine: MakeEngine, shallow_model: Path, drafter: str
 ) -> None:
-    engine = make_engine(**drafter)
+    draft_dir = shallow_model if drafter == "model" else None
+    engine = make_engine(ngram_draft=drafter == "ngram", draft_dir=draft_dir)
     params = SamplingParams(max_tokens=120, temperature=1.0, seed=3, forced_tools=TOOLS)
     engine.branch("b").commit([5, 6, 7], params)
     events = []
@@ -167,7 +170,7 @@ def may_call(seed: int, **changes: object) -> SamplingParams:
 # With these seeds the tiny model opens a call, among other things.
 @pytest.mark.parametrize("seed", [5, 15, 16])
 def test_a_call_in_a_reply_that_may_speak_is_bound_whoever_drafts(
-    make_engine: MakeEngine, seed: int
+    make_engine: MakeEngine, shallow_model: Path, seed: int
 ) -> None:
     text, calls, done = reply_of(make_engine(), may_call(seed))
     ((name, arguments),) = calls
@@ -177,7 +180,7 @@ def test_a_call_in_a_reply_that_may_speak_is_bound_whoever_drafts(
         assert arguments["day"] in ("Friday", "Sunday") and 1 <= arguments["people"] <= 12
     else:
         assert (name, arguments) == ("hang_up", {})
-    for drafter in ({"ngram_draft": True}, {"self_draft_layers": 1}):
+    for drafter in ({"ngram_draft": True}, {"draft_dir": shallow_model}):
         found = reply_of(make_engine(**drafter), may_call(seed))
         assert found[:2] == (text, calls)
         assert found[2].finish_reason == done.finish_reason

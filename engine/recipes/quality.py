@@ -1,6 +1,6 @@
 """Owns the question whether quantized weights still are the model: a command and its bounds.
 
-    python -m engine.quality MODEL_DIR --quant int8 --text FILE
+    python -m engine.recipes.quality MODEL_DIR --quant int8 --text FILE
 
 compares with bf16 on real text: perplexity, KL divergence, agreement of the likeliest token. In a
 text in the checkpoint's chat format only the places count where the assistant speaks. It refuses
@@ -20,11 +20,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .engine import Engine
-from .runner import Extension
-from .sequence import borrowed
-from .text.text import Text
-from .types import EngineConfig, EngineError
+from ..engine import Engine
+from ..runner import Extension
+from ..sequence import borrowed
+from ..text.text import Text
+from ..types import EngineConfig, EngineError
 
 WINDOW_TOKENS = 1024  # the text is read in pieces of this many, each from an empty context
 
@@ -153,7 +153,8 @@ def violations(quality: Quality, bound: Bound) -> list[str]:
 
 def main(arguments: Tokens[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="engine.quality", description="Compare quantized weights with bf16 on real text."
+        prog="engine.recipes.quality",
+        description="Compare quantized weights with bf16 on real text.",
     )
     parser.add_argument("model_dir", type=Path)
     parser.add_argument("--quant", choices=list(BOUNDS), default="int8")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.engine import Engine
-from engine.quality import (
+from engine.recipes.quality import (
     BOUNDS,
     Quality,
     log_probabilities,
