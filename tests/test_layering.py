@@ -23,8 +23,8 @@ TOP_LEVEL = {
 MAY_IMPORT = {
     "cli": {"config", "doctor", "errors", "models", "server"},
     "server": {
-        "agent", "backends", "call", "capabilities", "config", "errors", "http", "models",
-        "realtime", "telemetry", "workers",
+        "agent", "backends", "call", "config", "errors", "http", "models", "realtime", "telemetry",
+        "workers",
     },
     "doctor": {"backends", "config", "errors", "models", "workers"},
     "models": {

@@ -19,9 +19,8 @@ from voiceloop.backends import Backends, Generated, TextDelta, TokenLogprob, Too
 from voiceloop.errors import VoiceLoopError
 from voiceloop.http.auth import client_key, tenant_of
 from voiceloop.http.chat_request import ChatRequest, parse_chat
-from voiceloop.http.gate import Door, Stream, read_json, started
+from voiceloop.http.gate import Door, Stream, error_response, read_json, started
 from voiceloop.http.generation import LAST_SSE, Prompt, ReplyEvent, UsageTotal, replies, sse
-from voiceloop.http.health import error_response
 from voiceloop.realtime.settings import Json
 
 

@@ -27,9 +27,8 @@ from voiceloop.backends import (
 )
 from voiceloop.errors import VoiceLoopError, expected
 from voiceloop.http.auth import client_key, tenant_of
-from voiceloop.http.gate import Door, Stream, read_json, started
+from voiceloop.http.gate import Door, Stream, error_response, read_json, started
 from voiceloop.http.generation import LAST_SSE, Prompt, ReplyEvent, UsageTotal, replies, sse
-from voiceloop.http.health import error_response
 from voiceloop.http.sampling_request import (
     MAX_REPLY_TOKENS,
     flag,
