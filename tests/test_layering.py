@@ -50,8 +50,7 @@ MAY_IMPORT = {
     "errors": set(),
 }  # fmt: skip
 MODEL_MODULES = {
-    f"voiceloop/workers/{name}.py"
-    for name in ("worker", "chat_template", "language", "recognizer", "voice")
+    f"voiceloop/workers/{name}.py" for name in ("worker", "chat_template", "language", "speech")
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
