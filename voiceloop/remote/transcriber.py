@@ -101,23 +101,8 @@ class RemoteTranscriber:
 
     async def open(self, stream_id: str, options: RecognizerOptions) -> RemoteTranscriberStream:
         """Raises: BackendError (nobody there), BackendTimeout, BackendRefused (key, session)."""
-        if not self._breaker.admit():
-            raise BackendError(
-                f"{self.url} is not asked for another {self._breaker.wait_s():.1f} s, since it "
-                f"keeps failing: {self._breaker.reason}"
-            )
-        try:
+        with self._breaker.request(self.url):
             socket = await self._connect(_session(self._model, options))
-        except BackendRefused:
-            self._breaker.succeeded()  # it answers; what was asked for is at fault
-            raise
-        except BackendError as error:
-            self._breaker.failed(str(error))
-            raise
-        except BaseException:
-            self._breaker.abandoned()
-            raise
-        self._breaker.succeeded()
         return RemoteTranscriberStream(stream_id, self.url, socket, self._model)
 
     async def _connect(self, session: dict[str, Any]) -> ClientConnection:
