@@ -53,8 +53,8 @@ RECOGNIZERS = {
 VOICES = {
     "espeak": "audio.tts.espeak:EspeakVoice",
     "vits": "audio.tts.vits:VitsVoice",
-    "pocket": "audio.tts.pocket:PocketVoice",
-    "phonon": "audio.tts.phonon:PhononVoice",
+    "pocket": "audio.tts.latent_voice:PocketVoice",
+    "phonon": "audio.tts.latent_voice:PhononVoice",
     "kokoro": "audio.tts.kokoro:KokoroVoice",
 }
 
