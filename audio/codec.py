@@ -1,4 +1,4 @@
-"""What audio looks like on the wire: PCM16 and G.711, to and from int16 samples.
+"""What audio looks like on the wire: little-endian PCM16 and G.711, to and from int16 samples.
 
 Decoding is strict: anything that is not exactly the named encoding raises `AudioError`, so that
 noise never reaches a recognizer in the guise of speech.
@@ -25,11 +25,15 @@ def decode(data: bytes, encoding: Encoding) -> Samples:
     """
     match encoding:
         case "pcm16":
-            return pcm16_decode(data)
+            if len(data) % BYTES_PER_SAMPLE:
+                raise AudioError(
+                    f"expected 16-bit samples (an even number of bytes), found {len(data)} bytes"
+                )
+            return np.frombuffer(data, dtype="<i2").astype(np.int16, copy=False)
         case "pcmu":
-            return pcmu_decode(data)
+            return _ULAW_TO_LINEAR[np.frombuffer(data, dtype=np.uint8)]
         case "pcma":
-            return pcma_decode(data)
+            return _ALAW_TO_LINEAR[np.frombuffer(data, dtype=np.uint8)]
     raise AudioError(f"expected the encoding pcm16, pcmu or pcma, found {encoding!r}")
 
 
@@ -37,46 +41,12 @@ def encode(samples: Samples, encoding: Encoding) -> bytes:
     """Bytes of samples [n] int16 in the encoding. Raises: AudioError on an unknown encoding."""
     match encoding:
         case "pcm16":
-            return pcm16_encode(samples)
+            return samples.astype("<i2", copy=False).tobytes()
         case "pcmu":
-            return pcmu_encode(samples)
+            return _LINEAR_TO_ULAW[samples.view(np.uint16)].tobytes()
         case "pcma":
-            return pcma_encode(samples)
+            return _LINEAR_TO_ALAW[samples.view(np.uint16)].tobytes()
     raise AudioError(f"expected the encoding pcm16, pcmu or pcma, found {encoding!r}")
-
-
-def pcm16_decode(data: bytes) -> Samples:
-    """Little-endian int16 samples. Raises: AudioError on an odd byte count."""
-    if len(data) % BYTES_PER_SAMPLE:
-        raise AudioError(
-            f"expected 16-bit samples (an even number of bytes), found {len(data)} bytes"
-        )
-    return np.frombuffer(data, dtype="<i2").astype(np.int16, copy=False)
-
-
-def pcm16_encode(samples: Samples) -> bytes:
-    """Little-endian int16 bytes."""
-    return samples.astype("<i2", copy=False).tobytes()
-
-
-def pcmu_decode(data: bytes) -> Samples:
-    """int16 samples of G.711 u-law bytes."""
-    return _ULAW_TO_LINEAR[np.frombuffer(data, dtype=np.uint8)]
-
-
-def pcmu_encode(samples: Samples) -> bytes:
-    """G.711 u-law bytes, one a sample."""
-    return _LINEAR_TO_ULAW[samples.view(np.uint16)].tobytes()
-
-
-def pcma_decode(data: bytes) -> Samples:
-    """int16 samples of G.711 A-law bytes."""
-    return _ALAW_TO_LINEAR[np.frombuffer(data, dtype=np.uint8)]
-
-
-def pcma_encode(samples: Samples) -> bytes:
-    """G.711 A-law bytes, one a sample."""
-    return _LINEAR_TO_ALAW[samples.view(np.uint16)].tobytes()
 
 
 def _ulaw_to_linear() -> Samples:

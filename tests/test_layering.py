@@ -23,8 +23,8 @@ TOP_LEVEL = {
 MAY_IMPORT = {
     "cli": {"config", "doctor", "errors", "models", "server"},
     "server": {
-        "agent", "backends", "call", "capabilities", "config", "errors", "http", "models",
-        "realtime", "telemetry", "workers",
+        "agent", "backends", "call", "config", "errors", "http", "models", "realtime", "telemetry",
+        "workers",
     },
     "doctor": {"backends", "config", "errors", "models", "workers"},
     "models": {
@@ -50,8 +50,7 @@ MAY_IMPORT = {
     "errors": set(),
 }  # fmt: skip
 MODEL_MODULES = {
-    f"voiceloop/workers/{name}.py"
-    for name in ("worker", "chat_template", "language", "recognizer", "voice")
+    f"voiceloop/workers/{name}.py" for name in ("worker", "chat_template", "language", "speech")
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",

@@ -157,6 +157,11 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.set_defaults(run=_serve)
 
 
+def _add_url(command: argparse.ArgumentParser) -> None:
+    told = "the server (default: %(default)s)"
+    command.add_argument("url", nargs="?", metavar="URL", default=DEFAULT_URL, help=told)
+
+
 def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     talk = commands.add_parser(
         "talk",
@@ -165,13 +170,7 @@ def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "The first key of VOICELOOP_KEYS, if set, is sent. With --wav it exits with 1 where the "
         "recording got no answer.",
     )
-    talk.add_argument(
-        "url",
-        nargs="?",
-        metavar="URL",
-        default=DEFAULT_URL,
-        help="the server (default: %(default)s)",
-    )
+    _add_url(talk)
     talk.add_argument(
         "--wav",
         type=Path,
@@ -194,13 +193,7 @@ def _add_conformance(commands: argparse._SubParsersAction[argparse.ArgumentParse
         description="Try named black-box checks of the Realtime protocol (GA) on a running server, "
         "VoiceLoop or another, and print a table. Exits with 1 where a check fails.",
     )
-    conformance.add_argument(
-        "url",
-        nargs="?",
-        metavar="URL",
-        default=DEFAULT_URL,
-        help="the server (default: %(default)s)",
-    )
+    _add_url(conformance)
     conformance.add_argument(
         "--api-key",
         metavar="KEY",
@@ -245,16 +238,13 @@ def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="The models of each preset. They lie in the Hugging Face cache, where other "
         "programs find them too; HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured.",
     )
-    verbs = models.add_subparsers(title="verbs", metavar="VERB", required=True)
-    verbs.add_parser("list", help="each preset's models, and what it lacks here").set_defaults(
-        run=_models_list
-    )
+    models.set_defaults(run=_models)
+    verbs = models.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
+    verbs.add_parser("list", help="each preset's models, and what it lacks here")
     pull = verbs.add_parser("pull", help="fetch a preset's models, or one model")
     pull.add_argument("name", metavar="NAME", help="cpu, gpu, or an id owner/name[@revision]")
-    pull.set_defaults(run=_models_pull)
     path = verbs.add_parser("path", help="print the cache's folder, or a model's")
     path.add_argument("name", metavar="NAME", nargs="?", help="a preset or an id")
-    path.set_defaults(run=_models_path)
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -341,22 +331,16 @@ def _conformance(arguments: argparse.Namespace) -> int:
     return asyncio.run(run_conformance(options))
 
 
-def _models_list(arguments: argparse.Namespace) -> int:
-    from voiceloop.models.listing import run_list
+def _models(arguments: argparse.Namespace) -> int:
+    from voiceloop.models.listing import run_list, run_path, run_pull
 
-    return run_list()
-
-
-def _models_pull(arguments: argparse.Namespace) -> int:
-    from voiceloop.models.listing import run_pull
-
-    return run_pull(arguments.name)
-
-
-def _models_path(arguments: argparse.Namespace) -> int:
-    from voiceloop.models.listing import run_path
-
-    return run_path(arguments.name)
+    match arguments.verb:
+        case "list":
+            return run_list()
+        case "pull":
+            return run_pull(arguments.name)
+        case _:
+            return run_path(arguments.name)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

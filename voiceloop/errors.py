@@ -2,8 +2,9 @@
 
 Every error a person or a client can meet carries what the wire needs: an error ``type`` and
 ``code`` for the ``error`` event, the WebSocket ``close_code`` when the connection cannot go on
-(else None), and whether trying again can help (``retryable``). Messages are one sentence that
-names what was expected and what was found; they never contain keys, prompts or transcripts.
+(else None), the ``http_status`` of a refused request, and whether trying again can help
+(``retryable``). Messages are one sentence that names what was expected and what was found; they
+never contain keys, prompts or transcripts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class VoiceLoopError(Exception):
     type: ClassVar[str] = "server_error"
     code: ClassVar[str] = "server_error"
     close_code: ClassVar[int | None] = None
+    http_status: ClassVar[int] = 400
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -51,6 +53,7 @@ class FrameTooLarge(InvalidRequest):
 
     code = "frame_too_large"
     close_code = 1009
+    http_status = 413
 
 
 class RateLimited(VoiceLoopError):
@@ -58,6 +61,7 @@ class RateLimited(VoiceLoopError):
 
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+    http_status = 429
     retryable = True
 
 
@@ -67,6 +71,7 @@ class Unauthorized(VoiceLoopError):
     type = "invalid_request_error"
     code = "invalid_api_key"
     close_code = 1008
+    http_status = 401
 
 
 class Forbidden(VoiceLoopError):
@@ -75,6 +80,7 @@ class Forbidden(VoiceLoopError):
     type = "invalid_request_error"
     code = "origin_not_allowed"
     close_code = 1008
+    http_status = 403
 
 
 class Overloaded(VoiceLoopError):
@@ -82,6 +88,7 @@ class Overloaded(VoiceLoopError):
 
     code = "server_overloaded"
     close_code = 1013
+    http_status = 503
     retryable = True
 
 
@@ -104,6 +111,7 @@ class MissingExtra(VoiceLoopError):
     """An optional dependency or model is absent; the message names the command that brings it."""
 
     code = "missing_extra"
+    http_status = 501
 
 
 class ModelUnavailable(VoiceLoopError):
@@ -116,6 +124,7 @@ class BackendError(VoiceLoopError):
     """A recognizer, language model or voice failed; the turn ends as failed, the call goes on."""
 
     code = "backend_error"
+    http_status = 502
     retryable = True
 
 
@@ -123,6 +132,7 @@ class BackendRefused(BackendError):
     """A backend will not do this, however often it is asked (bad option, key or model)."""
 
     code = "backend_refused"
+    http_status = 400
     retryable = False
 
 
@@ -130,12 +140,14 @@ class WorkerLost(BackendError):
     """The worker process that held the model died or hung; the supervisor is restarting it."""
 
     code = "worker_lost"
+    http_status = 503
 
 
 class BackendTimeout(BackendError):
     """A backend did not answer within its deadline."""
 
     code = "backend_timeout"
+    http_status = 504
 
 
 def expected(where: str, what: str, found: object) -> InvalidRequest:
@@ -166,6 +178,7 @@ class InternalError(VoiceLoopError):
     """A bug of ours; its traceback is in the log."""
 
     code = "internal_error"
+    http_status = 500
 
 
 def error_of(error: BaseException) -> VoiceLoopError:

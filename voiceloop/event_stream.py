@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Generic, TypeVar
 
 from voiceloop.errors import Overloaded, VoiceLoopError
 
@@ -18,6 +18,7 @@ from voiceloop.errors import Overloaded, VoiceLoopError
 MAX_WAITING_EVENTS = 4096
 
 EventT = TypeVar("EventT")
+TaskT = TypeVar("TaskT")
 
 
 class EventStream(ABC, Generic[EventT]):
@@ -77,3 +78,27 @@ class EventStream(ABC, Generic[EventT]):
     @abstractmethod
     def _end(self) -> None:
         """Called once, when a live stream is closed or overflows: stop making events."""
+
+
+class TaskStream(EventStream[EventT]):
+    """A stream whose events are made by tasks of this process, which end with it."""
+
+    def __init__(self, stream_id: str) -> None:
+        super().__init__(stream_id)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        await super().close()
+        self._end()  # a stream that failed has not been ended
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _keep(self, work: Coroutine[Any, Any, TaskT], name: str) -> asyncio.Task[TaskT]:
+        """Run it as a task, until it is done or the stream ends."""
+        task = asyncio.create_task(work, name=f"{name} {self.stream_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -114,58 +115,45 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
-        self.stage = Histogram(
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.stage = histogram(
             "voiceloop_stage_seconds",
             "Time of one stage between the caller's last sound and the agent's first.",
             ["stage"],
             buckets=_STAGE_BUCKETS,
-            registry=self.registry,
         )
-        self.gap = Histogram(
+        self.gap = histogram(
             "voiceloop_gap_seconds",
             "Arrival of the caller's last speech sample to the first audio byte sent.",
             buckets=_STAGE_BUCKETS,
-            registry=self.registry,
         )
-        self.turns = Counter(
-            "voiceloop_turns", "Replies by how they ended.", ["outcome"], registry=self.registry
-        )
-        self.barge_ins = Counter(
+        self.turns = counter("voiceloop_turns", "Replies by how they ended.", ["outcome"])
+        self.barge_ins = counter(
             "voiceloop_barge_ins",
             "What speech over the agent came to: duck, hold, stop, go_on or resume.",
             ["action"],
-            registry=self.registry,
         )
-        self.barge_in_delay = Histogram(
+        self.barge_in_delay = histogram(
             "voiceloop_barge_in_seconds",
             "From the arrival of the caller's onset to the action.",
             ["action"],
             buckets=_BARGE_IN_BUCKETS,
-            registry=self.registry,
         )
-        self.tokens = Counter(
-            "voiceloop_reply_tokens",
-            "Reply tokens: generated in all, and thrown away.",
-            ["fate"],
-            registry=self.registry,
+        self.tokens = counter(
+            "voiceloop_reply_tokens", "Reply tokens: generated in all, and thrown away.", ["fate"]
         )
-        self.drafts = Counter(
-            "voiceloop_drafts",
-            "Replies made ahead of the end of the caller's turn.",
-            ["fate"],
-            registry=self.registry,
+        self.drafts = counter(
+            "voiceloop_drafts", "Replies made ahead of the end of the caller's turn.", ["fate"]
         )
-        self.wasted_audio_ms = Counter(
-            "voiceloop_wasted_audio_ms",
-            "Synthesized speech that was never sent.",
-            registry=self.registry,
+        self.wasted_audio_ms = counter(
+            "voiceloop_wasted_audio_ms", "Synthesized speech that was never sent."
         )
         self.sessions = Gauge("voiceloop_sessions", "Open sessions.", registry=self.registry)
-        self.loop_lag = Histogram(
+        self.loop_lag = histogram(
             "voiceloop_loop_lag_seconds",
             "How late the event loop woke from a timer.",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0),
-            registry=self.registry,
         )
 
     def observe_turn(self, timeline: TurnTimeline, outcome: str) -> None:

@@ -37,7 +37,7 @@ _TIMBRES["fable"] = _TIMBRES["en-gb"]
 _TIMBRES["default"] = _TIMBRES["ava"]
 
 
-class EspeakVoice(ReplyVoice):
+class EspeakVoice(ReplyVoice[None]):
     """`VoiceModel` over espeak-ng. Raises: MissingExtra if the package is absent."""
 
     voices = tuple(_TIMBRES)
@@ -65,9 +65,8 @@ class EspeakVoice(ReplyVoice):
                 self.close(stream_id)
                 events.append(StreamFailed(stream_id, str(error), retryable=True))
                 continue
-            if reply.is_finished and not reply.has_fragment:
-                self.close(stream_id)
-                events += reply.end()
+            if not reply.has_fragment:
+                events += self._ended(reply)
         return events
 
     def _speak(self, fragment: Fragment, reply: Reply) -> list[Event]:

@@ -25,7 +25,7 @@ SPACY_MODEL = "en_core_web_sm"  # what misaki's English reads words with
 ENGLISH = ("a", "b")  # American, British: the package's own letters
 
 
-class KokoroVoice(ReplyVoice):
+class KokoroVoice(ReplyVoice[None]):
     """A folder of Kokoro-82M: config.json, kokoro-v1_0.pth and voices/*.pt.
 
     language: the package's letter for it ("a" American, "b" British English, "e" Spanish ...);
@@ -67,9 +67,8 @@ class KokoroVoice(ReplyVoice):
                 except (RuntimeError, ValueError) as error:
                     self.close(stream_id)
                     events.append(StreamFailed(stream_id, str(error), retryable=True))
-            elif reply.is_finished:
-                self.close(stream_id)
-                events += reply.end()
+            else:
+                events += self._ended(reply)
         return events
 
     def _speak(self, fragment: Fragment, reply: Reply) -> tuple[Waveform, list[WordSpan]]:

@@ -42,7 +42,7 @@ class _Speaking:
     n_samples: int = 0
 
 
-class LatentVoice(ReplyVoice):
+class LatentVoice(ReplyVoice[_Speaking]):
     """A Hugging Face folder of the model, its audio tokenizer and its voices.
 
     folder: on disk. codec_folder: the audio tokenizer's; None for folder/audio_tokenizer.
@@ -86,7 +86,6 @@ class LatentVoice(ReplyVoice):
         self._prompts.prefix(self.voices[0])  # the default voice must be ready, and readable
         self._seed = seed
         self._paces: dict[str, WordPace] = {}
-        self._speaking: dict[str, _Speaking] = {}
 
     def open(self, stream_id: str, options: VoiceOptions) -> None:
         """Raises: AudioError on a voice or speed that is not there, or an id in use."""
@@ -95,20 +94,13 @@ class LatentVoice(ReplyVoice):
         self._prompts.prefix(self._voice_named(options.voice))  # read before the first text
         super().open(stream_id, options)
 
-    def close(self, stream_id: str) -> None:
-        super().close(stream_id)
-        self._speaking.pop(stream_id, None)
-
-    def has_work(self) -> bool:
-        return bool(self._speaking) or super().has_work()
-
     def step(self) -> list[Event]:
         """One frame of every stream that has text."""
         events: list[Event] = []
         for stream_id, reply in list(self._replies.items()):
-            if stream_id not in self._speaking:
+            if stream_id not in self._under_way:
                 events += self._start(stream_id, reply)
-        members = list(self._speaking)
+        members = list(self._under_way)
         for i in range(0, len(members), MAX_BATCH):
             batch = members[i : i + MAX_BATCH]
             try:
@@ -134,15 +126,12 @@ class LatentVoice(ReplyVoice):
                 self.close(stream_id)
                 return [StreamFailed(stream_id, str(error), retryable=True)]
             words = PacedWords(fragment.words, self._paces.setdefault(reply.voice, WordPace()))
-            self._speaking[stream_id] = _Speaking(begun, self._codec.initial, fragment, words)
+            self._under_way[stream_id] = _Speaking(begun, self._codec.initial, fragment, words)
             return []
-        if not reply.is_finished:
-            return []
-        self.close(stream_id)
-        return reply.end()
+        return self._ended(reply)
 
     def _frames(self, members: list[str]) -> list[Event]:
-        speaking = [self._speaking[stream_id] for stream_id in members]
+        speaking = [self._under_way[stream_id] for stream_id in members]
         latents, ended = self._model.frame([s.reply for s in speaking])
         states, waves = self._codec.decode([s.codec for s in speaking], latents)
         waves = waves.cpu().numpy()
@@ -157,7 +146,7 @@ class LatentVoice(ReplyVoice):
             spans = now.words.rest(audio_ms) if is_last else now.words.until(audio_ms)
             events += self._replies[stream_id].say(samples, spans)
             if is_last:
-                del self._speaking[stream_id]
+                del self._under_way[stream_id]
         return events
 
     def _text_ids(self, text: str) -> list[int]:
@@ -176,6 +165,25 @@ class LatentVoice(ReplyVoice):
         if not ids or ids[-1] != self._audio_bos:
             ids.append(self._audio_bos)
         return ids
+
+
+class PhononVoice(LatentVoice):
+    """Phonon (Gradium): 31M parameters, English, the smallest voice that streams by frames.
+
+    Apache-2.0. Its voices are latents of Gradium's own speaker codec, so they come stored, not
+    from a recording.
+    """
+
+    class_name = "GradiumPhononTTSForConditionalGeneration"
+
+
+class PocketVoice(LatentVoice):
+    """Pocket TTS (Kyutai): 100M parameters, six languages, faster than real time on a CPU.
+
+    Weights CC-BY; any voice from a few seconds of recording.
+    """
+
+    class_name = "PocketTTSForConditionalGeneration"
 
 
 def _faded_in(wave: Waveform, rate_hz: int) -> Waveform:

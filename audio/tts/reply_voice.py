@@ -5,6 +5,7 @@ in `step`.
 """
 
 from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
 
 from ..errors import AudioError, UnknownStream
 from ..frames import VOICE_HZ
@@ -19,8 +20,14 @@ STOCK_VOICES = frozenset(
 )
 
 
-class ReplyVoice(ABC):
-    """`VoiceModel` over a model that gives float32 samples at model_hz in one of voices."""
+WorkT = TypeVar("WorkT")
+
+
+class ReplyVoice(ABC, Generic[WorkT]):
+    """`VoiceModel` over a model that gives float32 samples at model_hz in one of voices.
+
+    WorkT: a fragment that takes more than one step; None where each is spoken in one.
+    """
 
     rate_hz = VOICE_HZ
     speeds = (0.5, 2.5)  # the slowest and the fastest
@@ -30,6 +37,7 @@ class ReplyVoice(ABC):
         self.voices = voices
         self._model_hz = model_hz
         self._replies: dict[str, Reply] = {}
+        self._under_way: dict[str, WorkT] = {}
 
     def open(self, stream_id: str, options: VoiceOptions) -> None:
         """Raises: AudioError on a voice or speed that is not there, or an id in use."""
@@ -54,12 +62,21 @@ class ReplyVoice(ABC):
 
     def close(self, stream_id: str) -> None:
         self._replies.pop(stream_id, None)
+        self._under_way.pop(stream_id, None)
 
     def has_work(self) -> bool:
-        return any(reply.has_fragment or reply.is_finished for reply in self._replies.values())
+        is_due = any(reply.has_fragment or reply.is_finished for reply in self._replies.values())
+        return bool(self._under_way) or is_due
 
     @abstractmethod
     def step(self) -> list[Event]: ...
+
+    def _ended(self, reply: Reply) -> list[Event]:
+        """The end of a reply that has no fragment left, once its text has ended."""
+        if not reply.is_finished:
+            return []
+        self.close(reply.stream_id)
+        return reply.end()
 
     def _reply(self, stream_id: str) -> Reply:
         if stream_id not in self._replies:

@@ -35,7 +35,7 @@ class _Decode:
     spans: Sequence[WordSpan]
 
 
-class VitsVoice(ReplyVoice):
+class VitsVoice(ReplyVoice[_Decode]):
     """A Hugging Face folder of `VitsModel` and its tokenizer.
 
     folder: on disk. device: "cpu", "cuda" or "auto". seed: the same text in the same voice gives
@@ -62,23 +62,15 @@ class VitsVoice(ReplyVoice):
         self._decoder = self._model.decoder
         # The model's own forward then ends with the latents; we decode them in chunks.
         self._model.decoder = _latents_only(self._torch)
-        self._decodes: dict[str, _Decode] = {}
-
-    def close(self, stream_id: str) -> None:
-        super().close(stream_id)
-        self._decodes.pop(stream_id, None)
-
-    def has_work(self) -> bool:
-        return bool(self._decodes) or super().has_work()
 
     def step(self) -> list[Event]:
         """One chunk of every stream that has text."""
         events: list[Event] = []
         for stream_id, reply in list(self._replies.items()):
-            if stream_id not in self._decodes:
+            if stream_id not in self._under_way:
                 events += self._start(stream_id, reply)
         groups: dict[int, list[str]] = defaultdict(list)
-        for stream_id, decode in self._decodes.items():
+        for stream_id, decode in self._under_way.items():
             low, high = self._run(decode)
             groups[high - low].append(stream_id)
         for members in groups.values():
@@ -92,15 +84,12 @@ class VitsVoice(ReplyVoice):
             while (fragment := reply.next_fragment()) is not None:
                 decode = self._latents(fragment, reply)
                 if decode is not None:
-                    self._decodes[stream_id] = decode
+                    self._under_way[stream_id] = decode
                     return []
         except RuntimeError as error:
             self.close(stream_id)
             return [StreamFailed(stream_id, str(error), retryable=True)]
-        if not reply.is_finished:
-            return []
-        self.close(stream_id)
-        return reply.end()
+        return self._ended(reply)
 
     def _latents(self, fragment: Fragment, reply: Reply) -> _Decode | None:
         """None if the model's alphabet has none of the fragment's characters."""
@@ -161,7 +150,7 @@ class VitsVoice(ReplyVoice):
     def _decode_chunks(self, members: list[str]) -> list[Event]:
         """The next chunk of each member; all their runs are equally long."""
         torch, hop = self._torch, self._shape.hop
-        decodes = [self._decodes[stream_id] for stream_id in members]
+        decodes = [self._under_way[stream_id] for stream_id in members]
         runs = [self._run(decode) for decode in decodes]
         latents = torch.cat(
             [d.latents[..., low:high] for d, (low, high) in zip(decodes, runs, strict=True)]
@@ -180,7 +169,7 @@ class VitsVoice(ReplyVoice):
             events += self._replies[stream_id].say(samples, decode.spans)
             decode.spans = ()
             if not decode.chunks:
-                del self._decodes[stream_id]
+                del self._under_way[stream_id]
         return events
 
     def _fail(self, members: list[str], message: str) -> list[Event]:

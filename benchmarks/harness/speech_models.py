@@ -19,8 +19,8 @@ RECOGNIZERS: dict[str, tuple[str, bool]] = {
 VOICES: dict[str, tuple[str, bool]] = {
     "espeak": ("audio.tts.espeak:EspeakVoice", False),
     "vits": ("audio.tts.vits:VitsVoice", True),
-    "phonon": ("audio.tts.phonon:PhononVoice", True),
-    "pocket": ("audio.tts.pocket:PocketVoice", True),
+    "phonon": ("audio.tts.latent_voice:PhononVoice", True),
+    "pocket": ("audio.tts.latent_voice:PocketVoice", True),
 }
 CPU_MODELS = ("pocketsphinx", "moonshine", "whisper-tiny", "espeak", "vits", "phonon", "pocket")
 GPU_MODELS = ("moonshine", "whisper-turbo", "transducer", "vits", "phonon", "pocket")

@@ -11,11 +11,11 @@ EVERY_BYTE = bytes(range(256))
 
 
 def test_ulaw_decodes_the_values_of_g711():
-    assert codec.pcmu_decode(b"\x00\x7f\x80\xff\x9f").tolist() == [-32124, 0, 32124, 0, 8316]
+    assert codec.decode(b"\x00\x7f\x80\xff\x9f", "pcmu").tolist() == [-32124, 0, 32124, 0, 8316]
 
 
 def test_alaw_decodes_the_values_of_g711():
-    assert codec.pcma_decode(b"\x2a\xaa\x55\xd5\x80").tolist() == [-32256, 32256, -8, 8, 5504]
+    assert codec.decode(b"\x2a\xaa\x55\xd5\x80", "pcma").tolist() == [-32256, 32256, -8, 8, 5504]
 
 
 @pytest.mark.parametrize("encoding", ["pcmu", "pcma"])
@@ -35,8 +35,8 @@ def test_g711_error_is_at_most_half_a_step(encoding):
 
 
 def test_pcm16_is_little_endian():
-    assert codec.pcm16_decode(b"\x01\x02\xff\xff").tolist() == [0x0201, -1]
-    assert codec.pcm16_encode(np.array([0x0201, -1], np.int16)) == b"\x01\x02\xff\xff"
+    assert codec.decode(b"\x01\x02\xff\xff", "pcm16").tolist() == [0x0201, -1]
+    assert codec.encode(np.array([0x0201, -1], np.int16), "pcm16") == b"\x01\x02\xff\xff"
 
 
 def test_odd_byte_count_is_refused_with_the_count():

@@ -1,6 +1,6 @@
 """The body of ``/v1/chat/completions``, read strictly. Pure.
 
-Owns the messages, the tools and the response format; sampling stands in ``sampling_request.py``.
+Owns the messages, the tools and the response format; sampling stands in ``generation.py``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 
 from voiceloop.backends import ChatMessage, GenerateParams, Tool, ToolCall
 from voiceloop.errors import expected
-from voiceloop.http.sampling_request import (
+from voiceloop.http.generation import (
     MAX_LOGPROBS,
     MAX_REPLY_TOKENS,
+    GenerationRequest,
     flag,
-    read_n,
+    read_common,
     read_sampling,
-    read_usage_option,
     refuse,
     text,
     whole,
@@ -35,19 +35,13 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {"audio": (None,), "functions": (None, [])}
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest(GenerationRequest):
     """One request. ``messages`` holds at least one; the last is what is answered."""
 
-    model: str
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...]
-    params: GenerateParams
-    n: int
     calls_at_once: bool
-    streams: bool
-    includes_usage: bool
-    tenant: str = ""
 
 
 def parse_chat(raw: Json) -> ChatRequest:
@@ -55,14 +49,11 @@ def parse_chat(raw: Json) -> ChatRequest:
     refuse(raw, _UNSUPPORTED)
     at_once = raw.get("parallel_tool_calls")
     return ChatRequest(
-        model=text(raw.get("model"), "model"),
+        **read_common(raw),
         messages=_read_messages(raw.get("messages")),
         tools=_read_tools(raw.get("tools")),
         params=_read_params(raw),
-        n=read_n(raw),
         calls_at_once=at_once is None or flag(at_once, "parallel_tool_calls"),
-        streams=flag(raw.get("stream"), "stream"),
-        includes_usage=read_usage_option(raw),
     )
 
 

@@ -6,15 +6,11 @@ the field's benchmark clients drive by default.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from voiceloop.backends import (
@@ -25,23 +21,24 @@ from voiceloop.backends import (
     TextDelta,
     TokenLogprob,
 )
-from voiceloop.errors import VoiceLoopError, expected
-from voiceloop.http.auth import client_key, tenant_of
-from voiceloop.http.gate import Door, Stream, read_json, started
-from voiceloop.http.generation import LAST_SSE, Prompt, ReplyEvent, UsageTotal, replies, sse
-from voiceloop.http.health import error_response
-from voiceloop.http.sampling_request import (
+from voiceloop.errors import expected
+from voiceloop.http.gate import Door
+from voiceloop.http.generation import (
     MAX_REPLY_TOKENS,
-    flag,
-    read_n,
+    Answer,
+    GenerationRequest,
+    ReplyEvent,
+    UsageTotal,
+    generation_route,
+    read_common,
     read_sampling,
-    read_usage_option,
     refuse,
-    text,
+    replies,
     whole,
 )
 from voiceloop.realtime.settings import Json
 
+KIND = "text_completion"
 DEFAULT_REPLY_TOKENS = 16  # OpenAI's own
 MAX_PROMPTS = 16
 MAX_LOGPROBS = 5  # OpenAI's own for this API
@@ -53,17 +50,11 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest(GenerationRequest):
     """One request; every prompt gets ``n`` choices, numbered prompt by prompt."""
 
-    model: str
     prompts: tuple[str, ...]
-    params: GenerateParams
-    n: int
-    streams: bool
-    includes_usage: bool
-    tenant: str = ""
 
 
 def parse_completion(raw: Json) -> CompletionRequest:
@@ -80,12 +71,7 @@ def parse_completion(raw: Json) -> CompletionRequest:
         is_raw=True,
     )
     return CompletionRequest(
-        model=text(raw.get("model"), "model"),
-        prompts=_read_prompts(raw.get("prompt")),
-        params=params,
-        n=read_n(raw),
-        streams=flag(raw.get("stream"), "stream"),
-        includes_usage=read_usage_option(raw),
+        **read_common(raw), prompts=_read_prompts(raw.get("prompt")), params=params
     )
 
 
@@ -97,24 +83,6 @@ def _read_prompts(value: Any) -> tuple[str, ...]:
         if not isinstance(prompt, str) or not prompt:
             raise expected("prompt", "texts that are not empty (no token ids)", prompt)
     return tuple(prompts)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """One answer's identity on the wire."""
-
-    model: str
-    id: str = field(default_factory=lambda: f"cmpl-{uuid4().hex}")
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def envelope(self, choices: Sequence[Json]) -> Json:
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": list(choices),
-        }
 
 
 class _Logprobs:
@@ -137,15 +105,7 @@ class _Logprobs:
 
 
 def completion_routes(door: Door) -> list[Route]:
-    async def completions(request: Request) -> Response:
-        asked = parse_completion(await read_json(request))
-        asked = replace(asked, tenant=tenant_of(client_key(request.headers)))
-        if asked.streams:
-            pieces = await started(_stream(door.models(), asked))
-            return Stream(pieces, "text/event-stream")
-        return JSONResponse(await _whole(door.models(), asked))
-
-    return [Route("/v1/completions", door.guard(completions), methods=["POST"])]
+    return [generation_route("/v1/completions", door, parse_completion, _whole, _chunks)]
 
 
 async def _replies(
@@ -153,8 +113,7 @@ async def _replies(
 ) -> AsyncGenerator[tuple[int, ReplyEvent], None]:
     """As ``replies``, over all prompts."""
     for number, prompt in enumerate(asked.prompts):
-        given = Prompt((ChatMessage("user", prompt),), tenant=asked.tenant)
-        async with aclosing(replies(backends, given, asked.params, asked.n)) as events:
+        async with aclosing(replies(backends, asked, (ChatMessage("user", prompt),))) as events:
             async for index, event in events:
                 yield number * asked.n + index, event
 
@@ -176,34 +135,24 @@ async def _whole(backends: Backends, asked: CompletionRequest) -> Json:
                     more = None if asked.params.logprobs is None else _Logprobs()
                     logprobs = None if more is None else more.to_wire(told[index])
                     choices.append(_choice(index, "".join(texts[index]), logprobs, event))
-    return _Answer(asked.model).envelope(choices) | {"usage": usage.to_wire()}
+    return Answer(asked.model, "cmpl").envelope(KIND, choices) | {"usage": usage.to_wire()}
 
 
-async def _stream(backends: Backends, asked: CompletionRequest) -> AsyncGenerator[bytes, None]:
-    """Server-sent events. An error before the first is raised; a later one is the last event."""
-    answer, usage = _Answer(asked.model), UsageTotal()
+async def _chunks(backends: Backends, asked: CompletionRequest) -> AsyncGenerator[Json, None]:
+    answer, usage = Answer(asked.model, "cmpl"), UsageTotal()
     offsets = [_Logprobs() for _ in range(len(asked.prompts) * asked.n)]
-    is_begun = False
-    try:
-        async with aclosing(_replies(backends, asked)) as events:
-            async for index, event in events:
-                match event:
-                    case TextDelta():
-                        logprobs = offsets[index].to_wire(event.logprobs)
-                        told = None if asked.params.logprobs is None else logprobs
-                        yield sse(answer.envelope([_choice(index, event.text, told)]))
-                        is_begun = True
-                    case Generated():
-                        usage.add(event.usage, is_first=index % asked.n == 0)
-                        yield sse(answer.envelope([_choice(index, "", None, event)]))
-                        is_begun = True
-        if asked.includes_usage:
-            yield sse(answer.envelope([]) | {"usage": usage.to_wire()})
-    except VoiceLoopError as error:
-        if not is_begun:
-            raise
-        yield b"data: " + bytes(error_response(error).body) + b"\n\n"
-    yield LAST_SSE
+    async with aclosing(_replies(backends, asked)) as events:
+        async for index, event in events:
+            match event:
+                case TextDelta():
+                    logprobs = offsets[index].to_wire(event.logprobs)
+                    told = None if asked.params.logprobs is None else logprobs
+                    yield answer.envelope(KIND, [_choice(index, event.text, told)])
+                case Generated():
+                    usage.add(event.usage, is_first=index % asked.n == 0)
+                    yield answer.envelope(KIND, [_choice(index, "", None, event)])
+    if asked.includes_usage:
+        yield answer.envelope(KIND, []) | {"usage": usage.to_wire()}
 
 
 def _choice(

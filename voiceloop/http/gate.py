@@ -7,32 +7,54 @@ opens a session and nothing here: a page that holds one cannot spend the models 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from voiceloop.backends import Backends
 from voiceloop.errors import (
+    BackendError,
     BackendTimeout,
     FrameTooLarge,
     InvalidRequest,
     Overloaded,
     VoiceLoopError,
 )
-from voiceloop.http.admission import Admission
+from voiceloop.http.admission import RETRY_AFTER_S, Admission
 from voiceloop.http.auth import KeyRing, check_origin, client_key
-from voiceloop.http.health import error_response
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json
+
+log = logging.getLogger(__name__)
 
 MAX_JSON_BYTES = 2 * 1024 * 1024
 ANSWER_S = 120.0  # for a whole answer; what is streamed may take as long as it is read
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+def error_response(error: VoiceLoopError) -> JSONResponse:
+    """The error as OpenAI's HTTP APIs send it; one of a model's stands in the log too."""
+    status = error.http_status
+    if isinstance(error, BackendError) and status >= 500:
+        log.warning("an answer over HTTP failed (%s): %s", error.wire_code, error.message)
+    headers: dict[str, str] = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    elif status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    body = {
+        "type": error.type,
+        "code": error.wire_code,
+        "message": error.message,
+        "param": error.param,
+    }
+    return JSONResponse({"error": body}, status_code=status, headers=headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +67,12 @@ class Door:
     backends: Callable[[], Backends | None]
     admission: Admission
 
-    def check(self, request: Request) -> None:
-        """Raises: Forbidden, Unauthorized."""
+    def check(self, request: Request, *, takes_secrets: bool = False) -> None:
+        """takes_secrets: a client secret opens this too. Raises: Forbidden, Unauthorized."""
         is_keyed = not self.keys.is_open
         check_origin(request.headers, self.allowed_origins, is_keyed=is_keyed)
-        self.keys.check_lasting(client_key(request.headers))
+        check = self.keys.check if takes_secrets else self.keys.check_lasting
+        check(client_key(request.headers))
 
     def models(self) -> Backends:
         """Raises: Overloaded while they are not there."""
@@ -57,6 +80,18 @@ class Door:
         if reason is not None or backends is None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
         return backends
+
+    def keyed(self, handler: Handler, *, takes_secrets: bool = False) -> Handler:
+        """The handler behind `check` alone, with its errors as answers."""
+
+        async def checked(request: Request) -> Response:
+            try:
+                self.check(request, takes_secrets=takes_secrets)
+                return await handler(request)
+            except VoiceLoopError as error:
+                return error_response(error)
+
+        return checked
 
     def guard(self, handler: Handler) -> Handler:
         """The handler behind the checks, in a slot, with its errors as answers."""

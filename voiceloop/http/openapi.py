@@ -14,7 +14,7 @@ from voiceloop import __version__
 from voiceloop.http.chat_request import ROLES
 from voiceloop.http.completions import MAX_LOGPROBS as MAX_COMPLETION_LOGPROBS
 from voiceloop.http.completions import MAX_PROMPTS
-from voiceloop.http.sampling_request import MAX_CHOICES, MAX_LOGPROBS, MAX_REPLY_TOKENS, MAX_STOPS
+from voiceloop.http.generation import MAX_CHOICES, MAX_LOGPROBS, MAX_REPLY_TOKENS, MAX_STOPS
 from voiceloop.http.speech import FORMATS as SPEECH_FORMATS
 from voiceloop.http.speech import MAX_CHARACTERS
 from voiceloop.http.transcription import FORMATS as TRANSCRIPT_FORMATS

@@ -48,7 +48,7 @@ class Repo:
         return f"{self.id}@{self.revision[:7] if self.is_pinned else self.revision}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
 
@@ -58,10 +58,10 @@ class Model:
 
     name: str
     role: RoleName
-    loader: str
     licence: str
     languages: str
     why: str
+    loader: str = ""
     repo: Repo | None = None
     parts: Mapping[str, Repo] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -127,7 +127,6 @@ POCKETSPHINX = Model(
 EMBEDDED_AGENT = Model(
     name="embedded",
     role="engine",
-    loader="",
     licence="CC-BY-SA-4.0",
     languages="English",
     why="ships with VoiceLoop: a cafe's orders and bookings, nothing else",
@@ -187,7 +186,6 @@ NEMOTRON = Model(
 QWEN3_SMALL = Model(
     name="Qwen/Qwen3-0.6B",
     role="engine",
-    loader="",
     licence="Apache-2.0",
     languages="over 100",
     why="the largest whose first clause a few CPU cores write within half a second or so",
@@ -196,7 +194,6 @@ QWEN3_SMALL = Model(
 QWEN3_4B = Model(
     name="Qwen/Qwen3-4B-Instruct-2507",
     role="engine",
-    loader="",
     licence="Apache-2.0",
     languages="over 100",
     why="answers without thinking aloud first, calls tools, and fits a card of 24 GB in bf16",

@@ -190,9 +190,8 @@ async def open_backends(
         services: list[RemoteService | RemoteTranscriber] = []
 
         async def connect(url: str, model: str) -> RemoteService:
-            from voiceloop.remote.service import (
-                RemoteService,  # httpx costs a start without it 0.2 s
-            )
+            # httpx costs a start without it 0.2 s
+            from voiceloop.remote.service import RemoteService
 
             service = RemoteService(url, model=model, key=config.remote_key)
             stack.push_async_callback(service.close)

@@ -137,7 +137,8 @@ def any_repo(name: str) -> Repo:
 
 def _resolve_folder(role: RoleName, name: str, folder: Path, hub: Path) -> ResolvedModel:
     loader = loader_of(role, folder)
-    model = Model(name, role, loader, licence="see its card", languages="see its card", why="")
+    card = "see its card"
+    model = Model(name=name, role=role, loader=loader, licence=card, languages=card, why="")
     parts: dict[str, Path] = {}
     missing: list[Repo] = []
     like = next((m for m in MODELS if m.role == role and m.loader == loader and m.parts), None)

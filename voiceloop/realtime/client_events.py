@@ -74,20 +74,7 @@ class ResponseCancel(ClientEvent, frozen=True, kw_only=True, tag="response.cance
 
 
 CLIENT_EVENTS: dict[str, type[ClientEvent]] = {
-    str(kind.__struct_config__.tag): kind
-    for kind in (
-        SessionUpdate,
-        AudioAppend,
-        AudioCommit,
-        AudioClear,
-        OutputClear,
-        ItemCreate,
-        ItemRetrieve,
-        ItemDelete,
-        ItemTruncate,
-        ResponseCreate,
-        ResponseCancel,
-    )
+    str(kind.__struct_config__.tag): kind for kind in ClientEvent.__subclasses__()
 }
 
 

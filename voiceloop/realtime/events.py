@@ -172,12 +172,15 @@ class OutputItemDone(ServerEvent, kw_only=True, tag="response.output_item.done")
     item: Item
 
 
-class PartEvent(ServerEvent, kw_only=True):
+class PlacedEvent(ServerEvent, kw_only=True):
     """Where in a response something is."""
 
     response_id: str
     item_id: str
     output_index: int
+
+
+class PartEvent(PlacedEvent, kw_only=True):
     content_index: int = 0
 
 
@@ -221,18 +224,12 @@ class AudioDone(PartEvent, kw_only=True, tag="response.output_audio.done"):
     pass
 
 
-class ArgumentsDelta(ServerEvent, kw_only=True, tag="response.function_call_arguments.delta"):
-    response_id: str
-    item_id: str
-    output_index: int
+class ArgumentsDelta(PlacedEvent, kw_only=True, tag="response.function_call_arguments.delta"):
     call_id: str
     delta: str
 
 
-class ArgumentsDone(ServerEvent, kw_only=True, tag="response.function_call_arguments.done"):
-    response_id: str
-    item_id: str
-    output_index: int
+class ArgumentsDone(PlacedEvent, kw_only=True, tag="response.function_call_arguments.done"):
     call_id: str
     name: str
     arguments: str

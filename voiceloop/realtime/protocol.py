@@ -16,20 +16,9 @@ import msgspec
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import FrameTooLarge, InvalidRequest, NotActive, VoiceLoopError, expected
 from voiceloop.realtime import client_events as asked
-from voiceloop.realtime import events
+from voiceloop.realtime import commands, events
 from voiceloop.realtime.beta import from_beta
-from voiceloop.realtime.commands import (
-    AppendAudio,
-    CancelResponse,
-    ClearAudio,
-    Command,
-    CommitAudio,
-    CreateResponse,
-    ItemCreated,
-    ItemDeleted,
-    SettingsChanged,
-    TruncateItem,
-)
+from voiceloop.realtime.commands import Command
 from voiceloop.realtime.conversation import Conversation, Window
 from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
 from voiceloop.realtime.items import Item, Message, Part, audio_of, parse_item
@@ -110,7 +99,7 @@ class Protocol:
             return self._handle(asked.parse_event(from_beta(raw) if self.is_beta else raw))
         except NotActive as error:
             self.error(error, event_id)
-            return [CancelResponse(error.response_id)]
+            return [commands.CancelResponse(error.response_id)]
         except InvalidRequest as error:
             self.error(error, event_id)
             return []
@@ -125,11 +114,11 @@ class Protocol:
                 return self._append_audio(audio)
             case asked.AudioCommit():
                 self._input.check_commit()
-                return [CommitAudio(self.commit_input())]
+                return [commands.CommitAudio(self.commit_input())]
             case asked.AudioClear():
                 self._input.reset()
                 self.send(events.Cleared())
-                return [ClearAudio()]
+                return [commands.ClearAudio()]
             case asked.SessionUpdate(session=patch):
                 return self._update(patch)
             case asked.ItemCreate(item=raw, previous_item_id=previous):
@@ -142,7 +131,7 @@ class Protocol:
                 self.conversation.delete(item_id)
                 self._input.release_item_audio(item_id)
                 self.send(events.ItemDeleted(item_id=item_id))
-                return [ItemDeleted(item_id)]
+                return [commands.ItemDeleted(item_id)]
             case asked.ItemTruncate():
                 return self._truncate(event)
             case asked.ResponseCreate(response=raw_request):
@@ -155,7 +144,7 @@ class Protocol:
         settings = self.settings
         is_bounded = settings.turn_detection is None
         data = self._input.append(audio, settings.input_format, is_bounded=is_bounded)
-        return [AppendAudio(data)] if data else []
+        return [commands.AppendAudio(data)] if data else []
 
     def _update(self, patch: Json) -> list[Command]:
         previous = self.settings
@@ -171,7 +160,7 @@ class Protocol:
             self._input.reset()  # the detector's, not the client's to commit
         self.conversation.window = window
         self.send(events.SessionUpdated(session=session))
-        return [SettingsChanged(previous, current)]
+        return [commands.SettingsChanged(previous, current)]
 
     def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
         item = parse_item(raw, self.new_id)
@@ -189,7 +178,7 @@ class Protocol:
         self.add_item(item, previous_item_id)
         if audio:
             self._input.hold_item_audio(item.id, audio_ms)
-        return [ItemCreated(item, audio)]
+        return [commands.ItemCreated(item, audio)]
 
     def _truncate(self, event: asked.ItemTruncate) -> list[Command]:
         item = self._known(event.item_id, "item_truncate_invalid_item_id")
@@ -202,7 +191,7 @@ class Protocol:
         end_ms = max(0, min(event.audio_end_ms, sent_ms))
         self.conversation.cut(event.item_id, end_ms)
         self.send(events.ItemTruncated(item_id=event.item_id, content_index=0, audio_end_ms=end_ms))
-        return [TruncateItem(event.item_id, end_ms)]
+        return [commands.TruncateItem(event.item_id, end_ms)]
 
     def _create_response(self, raw: Json | None) -> list[Command]:
         if self.settings.type == "transcription":
@@ -210,7 +199,7 @@ class Protocol:
         request = parse_request(raw, new_id=self.new_id, find=self.conversation.get)
         if request.voice is not None:
             self._limits.capabilities.check_voice(request.voice, "response.audio.output.voice")
-        return [CreateResponse(self.open_response(request))]
+        return [commands.CreateResponse(self.open_response(request))]
 
     def _cancel(self, response_id: str | None) -> list[Command]:
         handle = self._active
@@ -219,7 +208,7 @@ class Protocol:
         if handle is None:
             raise NotActive(response_id)
         handle.close("cancelled", "client_cancelled")
-        return [CancelResponse(handle.id)]
+        return [commands.CancelResponse(handle.id)]
 
     # --- the listener's side ---
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from msgspec import UNSET
@@ -53,17 +53,6 @@ class _Output:
     done: bool = False
 
 
-@dataclass(slots=True)
-class _Words:
-    """What was said in the message so far."""
-
-    pieces: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-
 class ResponseHandle:
     """One open response. Made by the protocol only.
 
@@ -99,7 +88,7 @@ class ResponseHandle:
         self._outputs: list[_Output] = []
         self._calls: dict[str, _Output] = {}
         self._message: _Output | None = None
-        self._words = _Words()
+        self._said: list[str] = []  # in the message so far
         self._closed: ResponseStatus | None = None
         self.input_audio_ms = 0.0  # of the caller's turns that it answers
         self._output_audio_ms = 0.0
@@ -191,15 +180,8 @@ class ResponseHandle:
             return
         assert isinstance(output.item, FunctionCall)
         output.item = replace(output.item, arguments=output.item.arguments + delta)
-        self._delta(
-            events.ArgumentsDelta(
-                response_id=self.id,
-                item_id=output.item.id,
-                output_index=output.index,
-                call_id=call_id,
-                delta=delta,
-            )
-        )
+        place = self._place(output)
+        self._delta(events.ArgumentsDelta(**place, call_id=call_id, delta=delta))
 
     def arguments_done(self, call_id: str, arguments: str) -> None:
         """The call is complete: its item is done. ``arguments`` is the whole JSON text."""
@@ -256,7 +238,7 @@ class ResponseHandle:
         if self.closed or not text:
             return
         message = self._open_message()
-        self._words.pieces.append(text)
+        self._said.append(text)
         if not self.is_out_of_band:
             self._wire.conversation.append_text(message.item.id, text)
         kind = events.TranscriptDelta if self.speaks else events.TextDelta
@@ -283,7 +265,7 @@ class ResponseHandle:
         return output
 
     def _end_message(self, output: _Output, status: ItemStatus) -> None:
-        text = self._words.text
+        text = "".join(self._said)
         place = self._place(output)
         if self.speaks:
             self._wire.send(events.AudioDone(**place))
@@ -300,9 +282,7 @@ class ResponseHandle:
         assert isinstance(output.item, FunctionCall)
         self._wire.send(
             events.ArgumentsDone(
-                response_id=self.id,
-                item_id=output.item.id,
-                output_index=output.index,
+                **self._place(output),
                 call_id=output.item.call_id,
                 name=output.item.name,
                 arguments=output.item.arguments,

@@ -248,11 +248,10 @@ def read_tool_choice(value: Any, where: str) -> str | Json:
 def read_max_tokens(value: Any, where: str) -> int | str:
     if value == "inf":
         return "inf"
-    if isinstance(value, bool) or not isinstance(value, int):
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not 1 <= value <= MAX_OUTPUT_TOKENS:
         raise expected(where, f'1 to {MAX_OUTPUT_TOKENS} or "inf"', value)
-    if not 1 <= value <= MAX_OUTPUT_TOKENS:
-        raise expected(where, f'1 to {MAX_OUTPUT_TOKENS} or "inf"', value)
-    return value
+    return int(value)
 
 
 def read_instructions(value: Any, where: str) -> str:

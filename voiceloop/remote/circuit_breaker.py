@@ -9,8 +9,11 @@ Source: M. Nygard, "Release It!" (2007), stability pattern "circuit breaker".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
+
+from voiceloop.errors import BackendError, BackendRefused
 
 # A turn makes up to three tries at one request, and counts once: this is three lost turns.
 MAX_FAILURES = 3
@@ -41,6 +44,31 @@ class CircuitBreaker:
         if not self._is_open:
             return 0.0
         return max(0.0, self._opened_at + self._open_s - self._clock())
+
+    @contextmanager
+    def request(self, url: str) -> Iterator[None]:
+        """One request to the service at ``url``, whose fate this takes note of.
+
+        Raises:
+            BackendError: the service has failed so often that it is not asked now.
+        """
+        if not self.admit():
+            raise BackendError(
+                f"{url} is not asked for another {self.wait_s():.1f} s, since it keeps "
+                f"failing: {self.reason}"
+            )
+        try:
+            yield
+        except BackendRefused:
+            self.succeeded()  # it answers; the request was at fault
+            raise
+        except BackendError as error:
+            self.failed(str(error))
+            raise
+        except BaseException:
+            self.abandoned()
+            raise
+        self.succeeded()
 
     def admit(self) -> bool:
         """Whether this request may go out; each that does is followed by exactly one of

@@ -8,7 +8,6 @@ endpointing falls back to prosody and words.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -22,7 +21,7 @@ from voiceloop.backends import (
     Tool,
 )
 from voiceloop.errors import VoiceLoopError
-from voiceloop.event_stream import EventStream
+from voiceloop.event_stream import TaskStream
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,7 @@ def recent(history: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
     return tuple(reversed(kept))
 
 
-class EndReadingBranch(EventStream[LanguageEvent]):
+class EndReadingBranch(TaskStream[LanguageEvent]):
     """One conversation's continuation in both models."""
 
     def __init__(self, branch_id: str, answering: Branch, reading: Branch | None) -> None:
@@ -91,9 +90,9 @@ class EndReadingBranch(EventStream[LanguageEvent]):
         self._answering = answering
         self._reading = reading
         self._unread: list[int] = []  # stages the reader has not answered
-        self._tasks = [asyncio.create_task(self._relay(), name=f"answers {branch_id}")]
+        self._keep(self._relay(), "answers")
         if reading is not None:
-            self._tasks.append(asyncio.create_task(self._read(reading), name=f"ends {branch_id}"))
+            self._keep(self._read(reading), "ends")
 
     def stage(self, stage_id: int, user_text: str) -> None:
         if self._reading is None:
@@ -113,15 +112,9 @@ class EndReadingBranch(EventStream[LanguageEvent]):
 
     async def close(self) -> None:
         await super().close()
-        self._end()  # a stream that failed has not been ended
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._answering.close()
         if self._reading is not None:
             await self._reading.close()
-
-    def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
 
     async def _relay(self) -> None:
         try:

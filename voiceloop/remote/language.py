@@ -29,7 +29,7 @@ from voiceloop.backends import (
     Usage,
 )
 from voiceloop.errors import BackendError, error_of
-from voiceloop.event_stream import EventStream
+from voiceloop.event_stream import TaskStream
 from voiceloop.remote.service import RemoteService
 
 FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
@@ -63,7 +63,7 @@ class RemoteLanguageModel:
         )
 
 
-class RemoteBranch(EventStream[LanguageEvent]):
+class RemoteBranch(TaskStream[LanguageEvent]):
     """One conversation's continuation: its messages are sent whole with each commit."""
 
     def __init__(
@@ -94,9 +94,7 @@ class RemoteBranch(EventStream[LanguageEvent]):
         elif self.live and self._task is None:
             turn = (ChatMessage("user", user_text),)
             made = self._attempt = _Attempt(attempt, turn, params)
-            made.task = asyncio.create_task(
-                self._write_ahead(made), name=f"attempt {self.stream_id}"
-            )
+            made.task = self._keep(self._write_ahead(made), "attempt")
 
     def stop_preemptive(self) -> None:
         """What a service began cannot be taken up later: unless it is whole it is given up."""
@@ -135,19 +133,8 @@ class RemoteBranch(EventStream[LanguageEvent]):
             return True
         self._give_up_attempt()
         self._messages += tail
-        self._task = asyncio.create_task(self._reply(params), name=f"reply {self.stream_id}")
+        self._task = self._keep(self._reply(params), "reply")
         return False
-
-    async def close(self) -> None:
-        self._give_up_attempt()
-        await super().close()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def _end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
     async def _reply(self, params: GenerateParams) -> None:
         try:

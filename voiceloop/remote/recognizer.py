@@ -11,14 +11,13 @@ import asyncio
 import io
 import wave
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
 from voiceloop.errors import BackendError, Overloaded
-from voiceloop.event_stream import EventStream
+from voiceloop.event_stream import TaskStream
 from voiceloop.remote.service import RemoteService
 
 MAX_SEGMENT_BYTES = 24 * 1024 * 1024  # over the ten minutes that may be uncommitted
@@ -29,8 +28,6 @@ FRAME = RECOGNIZER_HZ // 50  # 20 ms: short enough that a syllable stands out
 QUIET_RATIO = 0.2
 QUIET_RMS = 100.0  # -50 dBFS: below this a frame is silent whatever else the segment holds
 PROMPT_CHARACTERS = 600  # whisper reads at most 224 tokens of its prompt, the last ones
-
-TaskT = TypeVar("TaskT")
 
 
 class RemoteRecognizer:
@@ -52,7 +49,7 @@ class _Early:
     task: asyncio.Task[str]
 
 
-class RemoteRecognizerStream(EventStream[RecognizerEvent]):
+class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
     """One caller. Transcripts come in the order of their segments."""
 
     def __init__(self, stream_id: str, service: RemoteService, options: RecognizerOptions) -> None:
@@ -63,7 +60,6 @@ class RemoteRecognizerStream(EventStream[RecognizerEvent]):
         self._audio = bytearray()
         self._early: _Early | None = None
         self._last: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def feed(self, samples: bytes) -> None:
         if len(self._audio) + len(samples) > MAX_SEGMENT_BYTES:
@@ -76,8 +72,8 @@ class RemoteRecognizerStream(EventStream[RecognizerEvent]):
         if self._early is None or not self._covers(self._early):
             self._drop_early()
             audio = bytes(self._audio)
-            self._early = _Early(len(audio), self._keep(asyncio.create_task(self._decode(audio))))
-        self._keep(asyncio.create_task(self._answer_flush(self._segment, self._early)))
+            self._early = _Early(len(audio), self._keep(self._decode(audio), "decode"))
+        self._keep(self._answer_flush(self._segment, self._early), "flush")
 
     def finalize(self) -> None:
         if not self.live:
@@ -87,25 +83,14 @@ class RemoteRecognizerStream(EventStream[RecognizerEvent]):
         if early is not None and not self._covers(early):
             early.task.cancel()
             early = None
-        decoding = early.task if early else self._keep(asyncio.create_task(self._decode(audio)))
+        decoding = early.task if early else self._keep(self._decode(audio), "decode")
         finish = self._finish(self._segment, len(audio), decoding, self._last)
-        self._last = self._keep(asyncio.create_task(finish))
+        self._last = self._keep(finish, "finish")
         self._segment += 1
         self._audio.clear()
 
     def set_options(self, options: RecognizerOptions) -> None:
         self._options = options
-
-    async def close(self) -> None:
-        await super().close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
 
     def _covers(self, early: _Early) -> bool:
         """Whether nothing was said after an early decode began."""
@@ -115,12 +100,6 @@ class RemoteRecognizerStream(EventStream[RecognizerEvent]):
         if self._early is not None:
             self._early.task.cancel()
             self._early = None
-
-    def _keep(self, task: asyncio.Task[TaskT]) -> asyncio.Task[TaskT]:
-        """Hold a task until it is done, and end it with the stream."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _answer_flush(self, segment: int, early: _Early) -> None:
         try:

@@ -119,7 +119,8 @@ class RemoteService:
         Read it through ``lines`` or ``pieces``, which raise the same.
         Raises: BackendError, BackendRefused, BackendTimeout.
         """
-        response = await self._guarded_open(path, content)
+        with self._breaker.request(self.url):
+            response = await self._open(path, content)
         try:
             yield response
         finally:
@@ -135,28 +136,6 @@ class RemoteService:
         async with self._failures():
             async for piece in response.aiter_bytes():
                 yield piece
-
-    async def _guarded_open(self, path: str, content: dict[str, Any]) -> httpx.Response:
-        """As `_open`, unless the service has failed so often that it is not asked now."""
-        breaker = self._breaker
-        if not breaker.admit():
-            raise BackendError(
-                f"{self.url} is not asked for another {breaker.wait_s():.1f} s, since it keeps "
-                f"failing: {breaker.reason}"
-            )
-        try:
-            response = await self._open(path, content)
-        except BackendRefused:
-            breaker.succeeded()  # it answers; the request was at fault
-            raise
-        except BackendError as error:
-            breaker.failed(str(error))
-            raise
-        except BaseException:
-            breaker.abandoned()
-            raise
-        breaker.succeeded()
-        return response
 
     async def _open(self, path: str, content: dict[str, Any]) -> httpx.Response:
         for pause_s in (*RETRY_PAUSES_S, None):

@@ -30,7 +30,7 @@ from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ, VOICE_HZ
 from audio.resample import Resampler
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
 from voiceloop.errors import BackendError, BackendRefused, BackendTimeout, Overloaded
-from voiceloop.event_stream import EventStream
+from voiceloop.event_stream import TaskStream
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.recognizer import (
     FRAME,
@@ -101,23 +101,8 @@ class RemoteTranscriber:
 
     async def open(self, stream_id: str, options: RecognizerOptions) -> RemoteTranscriberStream:
         """Raises: BackendError (nobody there), BackendTimeout, BackendRefused (key, session)."""
-        if not self._breaker.admit():
-            raise BackendError(
-                f"{self.url} is not asked for another {self._breaker.wait_s():.1f} s, since it "
-                f"keeps failing: {self._breaker.reason}"
-            )
-        try:
+        with self._breaker.request(self.url):
             socket = await self._connect(_session(self._model, options))
-        except BackendRefused:
-            self._breaker.succeeded()  # it answers; what was asked for is at fault
-            raise
-        except BackendError as error:
-            self._breaker.failed(str(error))
-            raise
-        except BaseException:
-            self._breaker.abandoned()
-            raise
-        self._breaker.succeeded()
         return RemoteTranscriberStream(stream_id, self.url, socket, self._model)
 
     async def _connect(self, session: dict[str, Any]) -> ClientConnection:
@@ -160,7 +145,7 @@ async def _await_settings(socket: ClientConnection, url: str) -> None:
             return
 
 
-class RemoteTranscriberStream(EventStream[RecognizerEvent]):
+class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
     """One caller. Transcripts come in the order of their segments."""
 
     def __init__(self, stream_id: str, url: str, socket: ClientConnection, model: str) -> None:
@@ -178,10 +163,8 @@ class RemoteTranscriberStream(EventStream[RecognizerEvent]):
         self._flushing = False
         self._quiet_from: int | None = None  # bytes of `_audio` when the caller paused
         self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_MESSAGES)
-        self._tasks = [
-            asyncio.create_task(self._send(), name=f"transcriber out {stream_id}"),
-            asyncio.create_task(self._receive(), name=f"transcriber in {stream_id}"),
-        ]
+        self._keep(self._send(), "transcriber out")
+        self._keep(self._receive(), "transcriber in")
 
     def feed(self, samples: bytes) -> None:
         self._audio += samples
@@ -218,13 +201,7 @@ class RemoteTranscriberStream(EventStream[RecognizerEvent]):
 
     async def close(self) -> None:
         await super().close()
-        self._end()  # a stream that failed has not been ended
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._socket.close()
-
-    def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
 
     def _has_speech(self) -> bool:
         return len(self._audio) >= MIN_COMMIT_BYTES and not is_quiet(bytes(self._audio), 0)

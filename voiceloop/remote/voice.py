@@ -16,7 +16,7 @@ from typing import Any
 from audio.frames import BYTES_PER_SAMPLE
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, VoiceEvent, VoiceOptions
 from voiceloop.errors import BackendError, Overloaded
-from voiceloop.event_stream import EventStream
+from voiceloop.event_stream import TaskStream
 from voiceloop.remote.service import RemoteService
 
 RATE_HZ = 24_000  # of response_format "pcm", by OpenAI's definition
@@ -93,7 +93,7 @@ class _PlacedWord:
     text_end: int
 
 
-class RemoteVoiceStream(EventStream[VoiceEvent]):
+class RemoteVoiceStream(TaskStream[VoiceEvent]):
     """One utterance: its clauses are asked for one after the other."""
 
     def __init__(self, stream_id: str, service: RemoteService, voice: str, speed: float) -> None:
@@ -109,7 +109,7 @@ class RemoteVoiceStream(EventStream[VoiceEvent]):
         self._ms_per_character = 1000 / (CHARACTERS_PER_S * speed)
         self._finished = False
         self._more = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"voice {stream_id}")
+        self._keep(self._run(), "voice")
 
     def feed(self, text: str) -> None:
         if self._n_fed + len(text) > MAX_TEXT_CHARACTERS:
@@ -124,14 +124,6 @@ class RemoteVoiceStream(EventStream[VoiceEvent]):
             self._finished = True
             self._clauses.append(self._cutter.rest())
             self._more.set()
-
-    async def close(self) -> None:
-        await super().close()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    def _end(self) -> None:
-        self._task.cancel()
 
     async def _run(self) -> None:
         try:

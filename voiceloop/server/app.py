@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,17 +21,12 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello, Transport
 from voiceloop.call.session import Session
-from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
 from voiceloop.errors import Overloaded, VoiceLoopError
 from voiceloop.http import auth
 from voiceloop.http.admission import Admission
-from voiceloop.http.health import (
-    error_response,
-    health_routes,
-    no_such_route,
-    realtime_routes,
-)
+from voiceloop.http.gate import Door, error_response
+from voiceloop.http.health import health_routes, no_such_route, realtime_routes
 from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
 from voiceloop.realtime.settings import Json
@@ -41,14 +35,9 @@ from voiceloop.telemetry import Metrics
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-# A kernel that holds little lets pacing and back-pressure reach us. 64 KiB is 1 s of base64 audio.
-SEND_BUFFER_BYTES = 64 * 1024
-NOT_SENT_BYTES = 16 * 1024
-TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it from 3.12 on only
-BACKLOG = 1024
-PING_S = 20.0
+# Beside the calls, not instead of them: the engine has branches for more, but each request there
+# takes a share of every step from the people on the line.
+MAX_HTTP_REQUESTS = 16
 
 
 @dataclass(slots=True)
@@ -121,28 +110,20 @@ def build_app(gateway: Gateway) -> Starlette:
     async def realtime(websocket: WebSocket) -> None:
         await _realtime(gateway, websocket)
 
-    routes = health_routes(
-        registry=gateway.metrics.registry,
-        keys=gateway.keys,
-        allowed_origins=gateway.config.allowed_origins,
-        not_ready=gateway.not_ready,
-    )
-    routes += realtime_routes(
-        keys=gateway.keys,
-        allowed_origins=gateway.config.allowed_origins,
-        settings=gateway.agent.session_settings(),
-        capabilities=lambda: gateway.backends.capabilities if gateway.backends else Capabilities(),
-    )
-    routes += openai_routes(
-        gateway.config,
-        gateway.agent,
-        keys=gateway.keys,
-        not_ready=gateway.not_ready,
+    config, agent = gateway.config, gateway.agent
+    door = Door(
+        gateway.keys,
+        config.allowed_origins,
+        gateway.not_ready,
         backends=lambda: gateway.backends,
+        admission=Admission(MAX_HTTP_REQUESTS),
     )
-    door = WebSocketRoute("/v1/realtime", realtime)
+    routes = health_routes(door, gateway.metrics.registry)
+    routes += realtime_routes(door, agent.session_settings())
+    routes += openai_routes(door, config, agent)
+    calls = WebSocketRoute("/v1/realtime", realtime)
     return Starlette(
-        routes=[*routes, door, *page_routes()], exception_handlers={HTTPException: no_such_route}
+        routes=[*routes, calls, *page_routes()], exception_handlers={HTTPException: no_such_route}
     )
 
 

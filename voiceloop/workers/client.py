@@ -30,35 +30,9 @@ from voiceloop.backends import (
 )
 from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
 from voiceloop.event_stream import EventStream
+from voiceloop.workers import messages
 from voiceloop.workers.heartbeat import Pulse
-from voiceloop.workers.messages import (
-    BeginPreemptive,
-    Close,
-    Commit,
-    FeedAudio,
-    FeedText,
-    Finalize,
-    FinishText,
-    Flush,
-    FrameError,
-    FrameReader,
-    FromWorker,
-    Heartbeat,
-    LoadFailed,
-    Loading,
-    OpenBranch,
-    OpenRecognizer,
-    OpenVoice,
-    Ready,
-    SetOptions,
-    Stage,
-    StopPreemptive,
-    StreamEvent,
-    StreamFailed,
-    ToWorker,
-    decode_from_worker,
-    encode,
-)
+from voiceloop.workers.messages import FrameError, FrameReader, FromWorker, ToWorker
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +51,8 @@ class WorkerConnection(asyncio.Protocol):
 
     def __init__(self, name: str, clock: Callable[[], float] = monotonic) -> None:
         self.name = name
-        self.startup: Loading | Ready | LoadFailed | None = None  # how far it said it has come
+        # how far it said it has come
+        self.startup: messages.Loading | messages.Ready | messages.LoadFailed | None = None
         self.pulse = Pulse()
         self.hop_ms = 0.0  # the last event's way from the step that made it to this process
         self.changed = asyncio.Event()  # set at each change of `startup`, and at the end
@@ -90,9 +65,9 @@ class WorkerConnection(asyncio.Protocol):
         self._waiting: deque[tuple[WorkerStream[object], bytes]] = deque()
 
     @property
-    def ready(self) -> Ready | None:
+    def ready(self) -> messages.Ready | None:
         """What it said when all its roles were loaded; None before."""
-        return self.startup if isinstance(self.startup, Ready) else None
+        return self.startup if isinstance(self.startup, messages.Ready) else None
 
     @property
     def is_alive(self) -> bool:
@@ -112,7 +87,7 @@ class WorkerConnection(asyncio.Protocol):
         """Pass one message on at once. Raises: Overloaded when this stream has too many waiting."""
         if self._transport is None or self.lost.is_set():
             return  # the stream has failed already, or is about to: events() says so
-        frame = encode(message)
+        frame = messages.encode(message)
         if not self._is_paused:
             self._transport.write(frame)
             return
@@ -148,7 +123,7 @@ class WorkerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for body in self._frames.feed(data):
-                self._receive(decode_from_worker(body))
+                self._receive(messages.decode_from_worker(body))
         except FrameError as error:
             log.error("worker %s: %s", self.name, error)
             self.close()
@@ -163,19 +138,19 @@ class WorkerConnection(asyncio.Protocol):
 
     def _receive(self, message: FromWorker) -> None:
         match message:
-            case StreamEvent():
+            case messages.StreamEvent():
                 stream = self._streams.get(message.stream_id)
                 if stream is not None:
                     self.hop_ms = 1000 * (self._clock() - message.sent_at)
                     stream.deliver(message.event)
-            case StreamFailed():
+            case messages.StreamFailed():
                 stream = self._streams.pop(message.stream_id, None)
                 if stream is not None:
                     error = BackendError if message.retryable else BackendRefused
                     stream.fail(error(message.message))
-            case Heartbeat():
+            case messages.Heartbeat():
                 self.pulse.observe(message)
-            case Loading() | Ready() | LoadFailed():
+            case messages.Loading() | messages.Ready() | messages.LoadFailed():
                 self.startup = message
                 self.changed.set()
 
@@ -199,21 +174,21 @@ class WorkerStream(EventStream[EventT]):
         """Have the worker forget this stream. Closing is never refused for lack of room."""
         self._connection.forget(self._as_stream)
         self.n_waiting_bytes = 0
-        self._connection.send(self._as_stream, Close(self.stream_id))
+        self._connection.send(self._as_stream, messages.Close(self.stream_id))
 
 
 class WorkerRecognizerStream(WorkerStream[RecognizerEvent]):
     def feed(self, samples: bytes) -> None:
-        self.send(FeedAudio(self.stream_id, samples))
+        self.send(messages.FeedAudio(self.stream_id, samples))
 
     def flush(self) -> None:
-        self.send(Flush(self.stream_id))
+        self.send(messages.Flush(self.stream_id))
 
     def finalize(self) -> None:
-        self.send(Finalize(self.stream_id))
+        self.send(messages.Finalize(self.stream_id))
 
     def set_options(self, options: RecognizerOptions) -> None:
-        self.send(SetOptions(self.stream_id, options))
+        self.send(messages.SetOptions(self.stream_id, options))
 
 
 class WorkerBranch(WorkerStream[LanguageEvent]):
@@ -227,27 +202,27 @@ class WorkerBranch(WorkerStream[LanguageEvent]):
         self._answered_ahead: tuple[tuple[ChatMessage, ...], GenerateParams] | None = None
 
     def stage(self, stage_id: int, user_text: str) -> None:
-        self.send(Stage(self.stream_id, stage_id, user_text))
+        self.send(messages.Stage(self.stream_id, stage_id, user_text))
 
     def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
-        self.send(BeginPreemptive(self.stream_id, attempt, user_text, params))
+        self.send(messages.BeginPreemptive(self.stream_id, attempt, user_text, params))
         self._answered_ahead = (ChatMessage("user", user_text),), params
 
     def stop_preemptive(self) -> None:
-        self.send(StopPreemptive(self.stream_id))
+        self.send(messages.StopPreemptive(self.stream_id))
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
-        self.send(Commit(self.stream_id, tail, params))
+        self.send(messages.Commit(self.stream_id, tail, params))
         answered, self._answered_ahead = self._answered_ahead, None
         return answered == (tail, params)
 
 
 class WorkerVoiceStream(WorkerStream[VoiceEvent]):
     def feed(self, text: str) -> None:
-        self.send(FeedText(self.stream_id, text))
+        self.send(messages.FeedText(self.stream_id, text))
 
     def finish(self) -> None:
-        self.send(FinishText(self.stream_id))
+        self.send(messages.FinishText(self.stream_id))
 
 
 class WorkerClient:
@@ -294,21 +269,8 @@ class WorkerClient:
         return self.connection
 
 
-class WorkerRecognizer:
-    """``Recognizer`` over a worker."""
-
-    def __init__(self, client: WorkerClient) -> None:
-        self._client = client
-
-    async def open(self, stream_id: str, options: RecognizerOptions) -> WorkerRecognizerStream:
-        connection = await self._client.current()
-        stream = WorkerRecognizerStream(connection, self._client.wire_id(stream_id))
-        stream.send(OpenRecognizer(stream.stream_id, options))
-        return stream
-
-
-class WorkerLanguageModel:
-    """``LanguageModel`` over a worker."""
+class _WorkerModel:
+    """One model of a worker."""
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
@@ -316,6 +278,20 @@ class WorkerLanguageModel:
     @property
     def utilization(self) -> float:
         return self._client.utilization
+
+
+class WorkerRecognizer(_WorkerModel):
+    """``Recognizer`` over a worker."""
+
+    async def open(self, stream_id: str, options: RecognizerOptions) -> WorkerRecognizerStream:
+        connection = await self._client.current()
+        stream = WorkerRecognizerStream(connection, self._client.wire_id(stream_id))
+        stream.send(messages.OpenRecognizer(stream.stream_id, options))
+        return stream
+
+
+class WorkerLanguageModel(_WorkerModel):
+    """``LanguageModel`` over a worker."""
 
     async def branch(
         self,
@@ -326,20 +302,16 @@ class WorkerLanguageModel:
     ) -> WorkerBranch:
         connection = await self._client.current()
         stream = WorkerBranch(connection, self._client.wire_id(branch_id))
-        stream.send(OpenBranch(stream.stream_id, history, tools, tenant))
+        stream.send(messages.OpenBranch(stream.stream_id, history, tools, tenant))
         return stream
 
 
-class WorkerVoice:
+class WorkerVoice(_WorkerModel):
     """``Voice`` over a worker."""
 
     def __init__(self, client: WorkerClient) -> None:
-        self._client = client
+        super().__init__(client)
         self._rate_hz = DEFAULT_VOICE_RATE_HZ
-
-    @property
-    def utilization(self) -> float:
-        return self._client.utilization
 
     @property
     def rate_hz(self) -> int:
@@ -353,5 +325,5 @@ class WorkerVoice:
     async def open(self, stream_id: str, options: VoiceOptions) -> WorkerVoiceStream:
         connection = await self._client.current()
         stream = WorkerVoiceStream(connection, self._client.wire_id(stream_id))
-        stream.send(OpenVoice(stream.stream_id, options))
+        stream.send(messages.OpenVoice(stream.stream_id, options))
         return stream

@@ -25,6 +25,7 @@ from voiceloop.backends import (
     ChatMessage,
     Generated,
     GenerateParams,
+    LanguageEvent,
     PreemptiveCall,
     PreemptiveDelta,
     PreemptiveDone,
@@ -45,7 +46,6 @@ from voiceloop.workers.chat_template import (
 from voiceloop.workers.messages import (
     BeginPreemptive,
     Commit,
-    FromEngine,
     OpenBranch,
     Stage,
     StopPreemptive,
@@ -224,7 +224,7 @@ class ChatBranch:
 
     def event(self, event: engine_types.Event) -> StreamEvent | StreamFailed | None:
         """What the gateway is told of an engine event; None for what stays in the worker."""
-        told: FromEngine | None = None
+        told: LanguageEvent | None = None
         match event:
             case engine_types.Staged(_, n_resident, n_prefilled, p_end):
                 told = Staged(self._staging.stage_id, n_resident, n_prefilled, p_end)

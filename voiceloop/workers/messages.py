@@ -13,21 +13,13 @@ import msgspec
 
 from voiceloop.backends import (
     ChatMessage,
-    Generated,
     GenerateParams,
-    Partial,
-    PreemptiveCall,
-    PreemptiveDelta,
-    PreemptiveDone,
+    LanguageEvent,
+    RecognizerEvent,
     RecognizerOptions,
     RoleName,
-    Speech,
-    SpeechEnd,
-    Staged,
-    TextDelta,
     Tool,
-    ToolCall,
-    Transcript,
+    VoiceEvent,
     VoiceOptions,
 )
 
@@ -156,10 +148,7 @@ OPENING_ROLE: dict[type, RoleName] = {
 
 # --- worker -> gateway --------------------------------------------------------------------------
 
-FromEngine = (
-    Staged | PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Generated
-)
-StreamOutput = Partial | Transcript | FromEngine | Speech | SpeechEnd
+StreamOutput = RecognizerEvent | LanguageEvent | VoiceEvent
 
 
 class StreamEvent(msgspec.Struct, frozen=True, tag="stream_event"):

@@ -17,8 +17,8 @@ from voiceloop.workers.messages import RoleSpec, StreamEvent, StreamFailed, ToRo
 
 FACTORIES: dict[RoleName, str] = {
     "engine": "voiceloop.workers.language:load",
-    "recognizer": "voiceloop.workers.recognizer:load",
-    "voice": "voiceloop.workers.voice:load",
+    "recognizer": "voiceloop.workers.speech:load_recognizer",
+    "voice": "voiceloop.workers.speech:load_voice",
 }
 
 

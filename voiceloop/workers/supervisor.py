@@ -18,7 +18,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from types import TracebackType
 from typing import Literal
 
 import msgspec
@@ -289,12 +288,7 @@ class Supervisor:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     async def start(self) -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Speech, SpeechEnd, VoiceOptions
 from audio.tts.latent_codec import LatentCodec
-from audio.tts.phonon import PhononVoice
-from audio.tts.pocket import PocketVoice
+from audio.tts.latent_voice import PhononVoice, PocketVoice
 from tests.spoken import pieces, samples_of, speak
 
 torch = pytest.importorskip("torch")

@@ -16,8 +16,8 @@ from tests.voiceloop.http_client import KEY, http_client, sse
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Config
 from voiceloop.errors import InvalidRequest
-from voiceloop.http import routes as openai_api
 from voiceloop.http.chat_request import parse_chat
+from voiceloop.server import app
 
 URL = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "hello"}]}
@@ -279,7 +279,7 @@ async def test_a_reply_that_the_model_gave_up_is_no_whole_one(url: str) -> None:
 async def test_one_request_too_many_is_told_when_to_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(openai_api, "MAX_REQUESTS", 1)
+    monkeypatch.setattr(app, "MAX_HTTP_REQUESTS", 1)
     fakes, model = backends(faults=(Fault("commit", "hang"),))
     async with http_client(fakes) as http:
         first = asyncio.create_task(http.post(URL, json=HELLO))
@@ -294,7 +294,7 @@ async def test_one_request_too_many_is_told_when_to_come_back(
 
 
 async def test_a_stream_keeps_its_slot_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_api, "MAX_REQUESTS", 1)
+    monkeypatch.setattr(app, "MAX_HTTP_REQUESTS", 1)
     async with http_client() as http:
         for _ in range(3):
             assert (await http.post(URL, json=HELLO | {"stream": True})).status_code == 200

@@ -21,9 +21,8 @@ from voiceloop.models.resolve import resolve_models, resolve_named
 from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.remote.service import RemoteService
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
-from voiceloop.workers.recognizer import MODELS as RECOGNIZERS
 from voiceloop.workers.role import model_name
-from voiceloop.workers.voice import MODELS as VOICES
+from voiceloop.workers.speech import RECOGNIZERS, VOICES
 
 H200 = Gpu("NVIDIA H200", 150_000)
 

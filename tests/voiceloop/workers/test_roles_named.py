@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from voiceloop.workers import recognizer as recognizer_role
-from voiceloop.workers import voice as voice_role
+from voiceloop.workers.speech import RECOGNIZERS, VOICES
 
 ROOT = Path(__file__).resolve().parents[3]
-PLACES = {**recognizer_role.MODELS, **voice_role.MODELS}
+PLACES = {**RECOGNIZERS, **VOICES}
 
 
 @pytest.mark.parametrize("name", PLACES)

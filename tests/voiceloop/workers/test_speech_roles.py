@@ -21,8 +21,6 @@ from voiceloop.backends import (
     VoiceOptions,
     Word,
 )
-from voiceloop.workers import recognizer as recognizer_role
-from voiceloop.workers import voice as voice_role
 from voiceloop.workers.messages import (
     FeedAudio,
     FeedText,
@@ -35,9 +33,8 @@ from voiceloop.workers.messages import (
     StreamEvent,
     StreamFailed,
 )
-from voiceloop.workers.recognizer import RecognizerRole
 from voiceloop.workers.role import RoleError, StreamError
-from voiceloop.workers.voice import VoiceRole
+from voiceloop.workers.speech import RecognizerRole, VoiceRole, load_recognizer, load_voice
 
 SECOND = bytes(32_000)
 
@@ -197,7 +194,7 @@ def test_a_message_for_another_role_is_refused(
         voice.receive(Flush("s"))
 
 
-@pytest.mark.parametrize("load", [recognizer_role.load, voice_role.load])
+@pytest.mark.parametrize("load", [load_recognizer, load_voice])
 def test_a_model_nobody_knows_is_named(load: object) -> None:
     with pytest.raises(RoleError, match="found 'parrot'"):
         load("parrot")  # type: ignore[operator]
@@ -205,7 +202,7 @@ def test_a_model_nobody_knows_is_named(load: object) -> None:
 
 def test_a_model_that_cannot_be_loaded_says_why() -> None:
     with pytest.raises(RoleError, match=r"pocketsphinx cannot be loaded: expected the model"):
-        recognizer_role.load("pocketsphinx", "klingon")
+        load_recognizer("pocketsphinx", "klingon")
 
 
 @pytest.mark.parametrize("failing", ["recognizer", "voice"])
