@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # One process a core: threads of torch in each would only fight for it. Before torch is imported.
+    # One process a core: more threads of torch would only fight for it. Set before torch comes.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 DEADLOCK_S = 10.0  # real seconds: nothing is ready, no timer runs, no thread answers
