@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from .load.packed import Int4Weight, ScaledWeight, Weight
-from .load.quant import quantize_fp8, quantize_int4, quantize_int8
+from .load.quant import quantize
 
 # Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
 # for 4, 98 for 16; oneDNN on packed bf16 weights takes 18 us for 1 row and 20 for 16, while the
@@ -145,22 +145,15 @@ def make_linear(
 ) -> Linear:
     """The product for a weight [out, in]; a dense one is quantized as `quant` says."""
     bias = None if bias is None else bias.to(device=device, dtype=dtype)
-    if isinstance(weight, Tensor):
-        if quant == "int8":
-            weight = quantize_int8(weight)
-        elif quant == "fp8":
-            weight = quantize_fp8(weight)
-        elif quant == "int4" and weight.shape[1] % INT4_GROUP == 0:
-            weight = quantize_int4(weight, INT4_GROUP)
-    match weight:
+    match quantize(weight, quant, INT4_GROUP):
         case ScaledWeight(codes, scale):
             return ScaledLinear(codes.to(device), scale.to(device=device, dtype=dtype), bias)
         case Int4Weight(codes, scale, zero):
             scale = scale.to(device=device, dtype=dtype)
             zero = zero.to(device=device, dtype=dtype)
             return Int4Linear(codes.to(device), scale, zero, bias)
-        case _:
-            return DenseLinear(weight.to(device=device, dtype=dtype).contiguous(), bias)
+        case dense:
+            return DenseLinear(dense.to(device=device, dtype=dtype).contiguous(), bias)
 
 
 def lay_together(products: Iterable[Linear]) -> None:

@@ -284,7 +284,7 @@ def _sample(m: int, filtered: bool) -> Case:
     )
     tokens = torch.full((m,), -1, dtype=torch.int64, device="cuda")
     space = SampleSpace.allocate(m, VOCAB, logits.device)
-    arguments = [logits, draws, None, space, tokens]
+    arguments = [logits, draws, space, tokens]
     return Case(sample.sample, sample.sample_reference, arguments, [tokens], logits.nbytes)
 
 

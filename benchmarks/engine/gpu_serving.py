@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
+import triton
 
 from benchmarks.engine.models import SHAPES, embedded_model
 from benchmarks.engine.setting import ms_per_token
 from engine.branch import Branch
 from engine.engine import Engine
-from engine.kernels.launch import allow_compilation, forbid_compilation
 from engine.reply import Reply
 from engine.sequence import Sequence
 from engine.speculative import Speculation
@@ -52,18 +52,27 @@ def sealed(build: Build) -> Iterator[Row]:
                 "1b", quant=quant, kv_format=kv_format, kv_tokens=65536, ngram_draft=True
             )
             runner: Any = engine.runner
-            runner.seal()
-            forbid_compilation()
+            n_allocated = _n_allocated()
+            triton.knobs.runtime.jit_cache_hook = _refuse_to_compile
             torch.cuda.set_sync_debug_mode("error")
             try:
                 _be_busy(engine)
-                runner.check_sealed()
+                if n_late := _n_allocated() - n_allocated:
+                    raise RuntimeError(f"expected no allocation once ready, found {n_late}")
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-                allow_compilation()
+                triton.knobs.runtime.jit_cache_hook = None
             return {"launches": runner.n_launches, "ahead_used": runner.n_ahead_used}
 
         yield f"1b, {quant or 'bf16'}, kv {kv_format}", measure
+
+
+def _n_allocated() -> int:
+    return int(torch.cuda.memory_stats()["allocation.all.allocated"])
+
+
+def _refuse_to_compile(**what: Any) -> bool:
+    raise RuntimeError(f"expected every kernel warmed up, found {what.get('repr')} compiling")
 
 
 def _be_busy(engine: Engine) -> None:

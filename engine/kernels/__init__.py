@@ -5,7 +5,6 @@ included: nothing here allocates when called, and no grid depends on a value tha
 device, so that every call can be captured in a CUDA graph. What must be laid out anew for a kernel
 (int4 weights) is packed by one function at load.
 
-`launch` says how kernels are launched, and forbids compiling once a model is ready: every variant
-is compiled by then, as each step runs once before its graph is captured. On a CPU the kernels run
-only under TRITON_INTERPRET=1, for tests.
+`launch` says how kernels are launched. Nothing is compiled once a model is ready: each step runs
+before its graph is captured. On a CPU the kernels run only under TRITON_INTERPRET=1, for tests.
 """

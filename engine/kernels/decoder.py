@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 
 from ..kv_cache import KvPool
 from ..load.packed import Int4Weight, ScaledWeight, Weight
-from ..load.quant import quantize_fp8, quantize_int4, quantize_int8
+from ..load.quant import quantize
 from ..model import Decoder
 from . import (
     attention,
@@ -70,12 +70,7 @@ class KernelSet:
     ) -> "KernelLinear":  # fmt: skip
         """The product for a weight [out, in]; a dense one is quantized as `quant` says."""
         if isinstance(weight, Tensor):
-            if quant == "int8":
-                weight = quantize_int8(weight.to(device))
-            elif quant == "fp8":
-                weight = quantize_fp8(weight.to(device))
-            elif quant == "int4" and weight.shape[1] % INT4_GROUP == 0:
-                weight = quantize_int4(weight.to(device), INT4_GROUP)
+            weight = quantize(weight.to(device), quant, INT4_GROUP)
         bias = None if bias is None else bias.to(device=device, dtype=dtype)
         return KernelLinear(self, weight, bias, dtype, device)
 

@@ -30,7 +30,6 @@ from ..types import (
     n_blocks_for,
 )
 from .decoder import KernelDecoder, KernelSet
-from .launch import allow_compilation
 from .ngram import DeviceHistory
 from .sample import SampleSpace
 from .step import CudaGraphs, StepGraph, StepShape
@@ -41,10 +40,6 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 MAX_ROWS = 128  # of a decode step: more would no longer be bound by reading the weights
 STEPS_PER_CHOICE = 16  # of the draft length; the inputs of the others come from the device
 GREEDY = Draw(SamplingParams(), 0)
-
-
-class NotSealed(EngineError):
-    """Something was allocated on the device after the runner was ready."""
 
 
 @dataclass(slots=True)
@@ -97,7 +92,6 @@ class GraphRunner:
         n_host = max(MAX_HOST_ROWS, 2 * config.max_branches)
         self._host_logits = torch.zeros(n_host, decoder.config.vocab_size, pin_memory=self._is_cuda)
         self._n_host_logits = 0
-        allow_compilation()  # each shape's program runs before it is captured, and compiles all
         space = SampleSpace.allocate(MAX_ROWS, decoder.config.vocab_size, device)
         # Where there is no GPU a "replay" runs the program again.
         capture = CudaGraphs().capture if self._is_cuda else lambda program: program
@@ -118,8 +112,7 @@ class GraphRunner:
                 self._replays[shape] = capture(self._graphs[shape].program)
         self._ahead: tuple[Launch, Launch] | None = None  # the step read last, and the one after it
         self._read_at = 0.0  # when a decode step was read, if the last step was that alone
-        self.n_launches = self.n_ahead_used = self._n_allocated = 0
-        self.seal()
+        self.n_launches = self.n_ahead_used = 0
 
     def _shapes(self, config: EngineConfig) -> Iterator[StepShape]:
         for n in BATCHES:
@@ -128,23 +121,6 @@ class GraphRunner:
         n_most = max(config.step_tokens, config.background_tokens) + MAX_SALVAGED
         yield from (StepShape(1, q) for q in PREFILL_ROWS if q < n_most)
         yield StepShape(1, max(n_most, PREFILL_ROWS[0]))
-
-    # -- ready -----------------------------------------------------------------------------------
-
-    def seal(self) -> None:
-        """From here on nothing may be allocated on the device."""
-        self._n_allocated = self._count_allocations()
-
-    def check_sealed(self) -> None:
-        """Raises: NotSealed."""
-        n_late = self._count_allocations() - self._n_allocated
-        if n_late:
-            raise NotSealed(f"expected no allocation on the device after ready, found {n_late}")
-
-    def _count_allocations(self) -> int:
-        if not self._is_cuda:
-            return 0
-        return int(torch.cuda.memory_stats()["allocation.all.allocated"])
 
     # -- the interface of every runner -----------------------------------------------------------
 

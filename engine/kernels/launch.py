@@ -1,4 +1,4 @@
-"""Owns how kernels are launched: interpreted or compiled, on how many processors, never too late.
+"""Owns how kernels are launched: interpreted or compiled, and on how many processors.
 
 Nothing is tuned at run time. Every size a kernel is specialized for follows from the model's
 shapes and the number of streaming multiprocessors, by the small rules in this room's files.
@@ -6,7 +6,6 @@ shapes and the number of streaming multiprocessors, by the small rules in this r
 
 import os
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -30,10 +29,6 @@ TILE_STEPS = 2
 LONE_TILE_SHARE = 0.7
 # Assumed where there is no GPU to ask: an H200's, so that tests see the sizes that will run.
 DEFAULT_PROCESSORS = 132
-
-
-class CompiledTooLate(Exception):
-    """A kernel was about to be compiled after `forbid_compilation`: a variant was not warmed up."""
 
 
 @cache
@@ -74,16 +69,3 @@ def choose_splits(n_out: int, n_steps: int, device: torch.device) -> int:
 
 def next_power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
-
-
-def forbid_compilation() -> None:
-    """From now on a launch that would compile raises `CompiledTooLate` instead of stalling."""
-    triton.knobs.runtime.jit_cache_hook = _refuse
-
-
-def allow_compilation() -> None:
-    triton.knobs.runtime.jit_cache_hook = None
-
-
-def _refuse(**what: Any) -> bool:
-    raise CompiledTooLate(f"expected every kernel warmed up, found {what.get('repr')} compiling")

@@ -1,4 +1,4 @@
-"""Owns the choice of tokens on the device: temperature, filters, masks and replayable noise.
+"""Owns the choice of tokens on the device: temperature, filters and replayable noise.
 
 It chooses what `sampler.choose` chooses: the same Philox bits for (seed, index, token), the same
 double precision, the same filters in the same order. Two candidates whose scores differ by less
@@ -9,7 +9,6 @@ error could be kept by one and dropped by the other, and matters only if it is t
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -81,13 +80,9 @@ class SampleSpace:
 
 
 @triton.jit
-def _load_logits(logits_ptr, mask_ptr, row, token, VOCAB: tl.constexpr, HAS_MASK: tl.constexpr):
-    """Logits of one row, -inf where masked or past the end."""
+def _load_logits(logits_ptr, row, token, VOCAB: tl.constexpr):
+    """Logits of one row, -inf past the end."""
     logits = tl.load(logits_ptr + row * VOCAB + token, mask=token < VOCAB, other=float("-inf"))
-    if HAS_MASK:
-        words: tl.constexpr = (VOCAB + 31) // 32
-        word = tl.load(mask_ptr + row * words + token // 32, mask=token < VOCAB, other=0)
-        logits = tl.where((word >> (token % 32)) & 1 != 0, logits, float("-inf"))
     return logits + 0.0  # -0.0 becomes 0.0: equal logits must have equal keys
 
 
@@ -107,13 +102,13 @@ def _row_best(chunk_best_ptr, row, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.conste
 
 @triton.jit
 def _survey(
-    logits_ptr, mask_ptr, temperature_ptr, top_p_ptr, chunk_best_ptr, chunk_sum_ptr,
-    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, HAS_MASK: tl.constexpr,
+    logits_ptr, temperature_ptr, top_p_ptr, chunk_best_ptr, chunk_sum_ptr,
+    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Largest logit and sum of weights of one chunk of one row."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = chunk * CHUNK + tl.arange(0, CHUNK)
-    logits = _load_logits(logits_ptr, mask_ptr, row, token, VOCAB, HAS_MASK)
+    logits = _load_logits(logits_ptr, row, token, VOCAB)
     best = tl.max(logits, 0)
     tl.store(chunk_best_ptr + row * N_CHUNKS + chunk, best)
     temperature = tl.load(temperature_ptr + row)
@@ -126,10 +121,10 @@ def _survey(
 
 @triton.jit
 def _filter(
-    logits_ptr, mask_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
+    logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
     chunk_best_ptr, chunk_sum_ptr, ids_ptr, keys_ptr, weights_ptr, floor_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
-    STEP: tl.constexpr, HAS_MASK: tl.constexpr,
+    STEP: tl.constexpr,
 ):  # fmt: skip
     """Where top-k and top-p cut one row off: `floor`."""
     row = tl.program_id(0).to(tl.int64)
@@ -154,8 +149,8 @@ def _filter(
             # Tokens rarer than this have less than 1 - top_p between them: none is in the nucleus.
             span = tl.minimum(span, 1e-6 - tl.log((1.0 - top_p) * total / VOCAB))
         n_found = _gather(
-            logits_ptr, mask_ptr, chunk_best_ptr + row * N_CHUNKS, row, best, temperature, span,
-            ids_ptr, keys_ptr, weights_ptr, VOCAB, CHUNK, N_CHUNKS, STEP, HAS_MASK,
+            logits_ptr, chunk_best_ptr + row * N_CHUNKS, row, best, temperature, span,
+            ids_ptr, keys_ptr, weights_ptr, VOCAB, CHUNK, N_CHUNKS, STEP,
         )  # fmt: skip
         tl.debug_barrier()  # the rest reads what other threads of this program have stored
         top_key = _keys(best).to(tl.int64)
@@ -174,10 +169,9 @@ def _filter(
 
 @triton.jit
 def _gather(
-    logits_ptr, mask_ptr, chunk_best_ptr, row, best, temperature, span,
+    logits_ptr, chunk_best_ptr, row, best, temperature, span,
     ids_ptr, keys_ptr, weights_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, STEP: tl.constexpr,
-    HAS_MASK: tl.constexpr,
 ):  # fmt: skip
     """List the tokens within `span` (in scores) of the best, by id; returns how many."""
     n_found = tl.full((), 0, tl.int32)
@@ -186,7 +180,7 @@ def _gather(
         if gap / temperature <= span:
             for base in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, VOCAB), STEP):
                 token = base + tl.arange(0, STEP)
-                logits = _load_logits(logits_ptr, mask_ptr, row, token, VOCAB, HAS_MASK)
+                logits = _load_logits(logits_ptr, row, token, VOCAB)
                 score = (logits.to(tl.float64) - best.to(tl.float64)) / temperature
                 is_near = score >= -span
                 place = n_found + tl.cumsum(is_near.to(tl.int32), 0) - 1
@@ -276,10 +270,9 @@ def _floor(ids_ptr, keys_ptr, n_found, cut, n_tied, STEP: tl.constexpr):
 
 @triton.jit
 def _draw(
-    logits_ptr, mask_ptr, temperature_ptr, seed_ptr, index_ptr, floor_ptr,
+    logits_ptr, temperature_ptr, seed_ptr, index_ptr, floor_ptr,
     chunk_best_ptr, chunk_score_ptr, chunk_winner_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
-    HAS_MASK: tl.constexpr,
 ):  # fmt: skip
     """Best noisy score of one chunk of one row, among the tokens the filters kept."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -292,7 +285,7 @@ def _draw(
     gap = best.to(tl.float64) - tl.load(chunk_best_ptr + at).to(tl.float64)
     if gap <= tl.where(is_greedy, 0.0, _SPAN * temperature):  # else none of the chunk can win
         token = chunk * CHUNK + tl.arange(0, CHUNK)
-        logits = _load_logits(logits_ptr, mask_ptr, row, token, VOCAB, HAS_MASK)
+        logits = _load_logits(logits_ptr, row, token, VOCAB)
         scores = logits.to(tl.float64)
         if not is_greedy:
             index = tl.load(index_ptr + row).to(tl.int32)
@@ -323,33 +316,29 @@ def _pick(
     tl.store(tokens_ptr + row, winner.to(tl.int64))
 
 
-def sample(
-    logits: Tensor, draws: Draws, mask: Tensor | None, space: SampleSpace, tokens: Tensor
-) -> None:
+def sample(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> None:
     """tokens[row] = what `sampler.choose` would choose.
 
-    logits: fp32 [rows, vocab], penalized already. mask: int32 [rows, ceil(vocab / 32)] or None; a
-    set bit allows its token, lowest bit first (the form of xgrammar and llguidance).
-    tokens: int64 [rows]. At least one token of a row must be allowed.
+    logits: fp32 [rows, vocab], penalized already; one of a row at least is finite.
+    tokens: int64 [rows].
     """
     rows, vocab = logits.shape
     n_chunks = triton.cdiv(vocab, CHUNK)
     pad = next_power_of_2(n_chunks)
-    allowed = logits if mask is None else mask
-    sizes = {"VOCAB": vocab, "CHUNK": CHUNK, "N_CHUNKS": n_chunks, "HAS_MASK": mask is not None}
+    sizes = {"VOCAB": vocab, "CHUNK": CHUNK, "N_CHUNKS": n_chunks}
     # Contracting to fused multiply-adds would make doubles differ from numpy's.
     options = {"num_warps": 8, "enable_fp_fusion": False}
     _survey[(rows, n_chunks)](
-        logits, allowed, draws.temperature, draws.top_p, space.chunk_best, space.chunk_sum,
+        logits, draws.temperature, draws.top_p, space.chunk_best, space.chunk_sum,
         **sizes, **options,
     )  # fmt: skip
     _filter[(rows,)](
-        logits, allowed, draws.temperature, draws.top_k, draws.top_p,
+        logits, draws.temperature, draws.top_k, draws.top_p,
         space.chunk_best, space.chunk_sum, space.ids, space.keys, space.weights, space.floor,
         CHUNKS_PAD=pad, STEP=min(CHUNK, 4096), **sizes, **options | {"num_warps": 16},
     )  # fmt: skip
     _draw[(rows, n_chunks)](
-        logits, allowed, draws.temperature, draws.seed, draws.index, space.floor,
+        logits, draws.temperature, draws.seed, draws.index, space.floor,
         space.chunk_best, space.chunk_score, space.chunk_winner,
         CHUNKS_PAD=pad, **sizes, **options,
     )  # fmt: skip
@@ -359,18 +348,11 @@ def sample(
     )  # fmt: skip
 
 
-def sample_reference(
-    logits: Tensor, draws: Draws, mask: Tensor | None, space: SampleSpace, tokens: Tensor
-) -> None:
+def sample_reference(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> None:
     for row in range(len(logits)):
-        scores = logits[row].float()
-        if mask is not None:
-            bits = np.unpackbits(mask[row].cpu().numpy().view(np.uint8), bitorder="little")
-            allowed = torch.from_numpy(bits[: len(scores)].astype(bool)).to(scores.device)
-            scores = scores.masked_fill(~allowed, -torch.inf)
         params = SamplingParams(
             temperature=draws.temperature[row].item(),
             top_k=int(draws.top_k[row]),
             top_p=draws.top_p[row].item(),
         )
-        tokens[row] = choose(scores, params, int(draws.seed[row]), int(draws.index[row]))
+        tokens[row] = choose(logits[row], params, int(draws.seed[row]), int(draws.index[row]))

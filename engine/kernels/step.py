@@ -252,7 +252,7 @@ class StepGraph:
         field, shape = self.inputs.at, self.shape
         if shape.n_rows == 1:  # a row each: the fields are what is asked for
             draws = Draws(**{name: field(name) for name in Draws.__dataclass_fields__})
-            self._model.call.sample(self.logits, draws, None, self._space, self._chosen)
+            self._model.call.sample(self.logits, draws, self._space, self._chosen)
             return
         if shape.is_decode:
             index = field("index")[:, None] + self._offsets - (field("n_known") - 1)[:, None]
@@ -270,7 +270,7 @@ class StepGraph:
             seed=per_row("seed"),
             index=index.clamp_min(0).flatten(),
         )
-        self._model.call.sample(self.logits, draws, None, self._space, self._chosen)
+        self._model.call.sample(self.logits, draws, self._space, self._chosen)
 
     def _note_probability(self, counts: Tensor, states: Tensor) -> None:
         """Of the end of turn after each sequence's last row; of the first wanted row in prefill."""

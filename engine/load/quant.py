@@ -6,9 +6,23 @@ Round-to-nearest on load.
 import torch
 from torch import Tensor
 
-from .packed import Int4Weight, ScaledWeight
+from .packed import Int4Weight, ScaledWeight, Weight
 
 FP8_LARGEST = 448.0  # of e4m3
+
+
+def quantize(weight: Weight, quant: str | None, group: int) -> Weight:
+    """A dense weight as `quant` says: int4 where `group` divides its inputs; others as they are."""
+    if not isinstance(weight, Tensor):
+        return weight
+    match quant:
+        case "int8":
+            return quantize_int8(weight)
+        case "fp8":
+            return quantize_fp8(weight)
+        case "int4" if weight.shape[1] % group == 0:
+            return quantize_int4(weight, group)
+    return weight
 
 
 def quantize_int8(weight: Tensor) -> ScaledWeight:

@@ -98,10 +98,11 @@ def test_first_tokens_are_those_of_the_references(folder, quant, kv_format) -> N
 
 def test_nothing_is_allocated_or_waited_for_once_ready(folder) -> None:
     engine = _engine(folder, "cuda", "int8", "int8", ngram_draft=True)
+    n_allocated = torch.cuda.memory_stats()["allocation.all.allocated"]
     torch.cuda.set_sync_debug_mode("error")
     try:
         _replies(engine, PROMPTS, temperature=0.7)
         _replies(engine, [LONG_PROMPT])
-        engine.runner.check_sealed()
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == n_allocated
     finally:
         torch.cuda.set_sync_debug_mode("default")
