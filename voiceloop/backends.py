@@ -227,7 +227,6 @@ class Usage(msgspec.Struct, frozen=True):
     n_turn_tokens: int = 0
     n_turn_resident: int = 0
     queue_ms: float = 0.0
-    prefill_ms: float = 0.0
     ttft_ms: float = 0.0
 
 

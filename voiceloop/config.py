@@ -1,7 +1,7 @@
 """What a server is told at its start.
 
 Owns ``Config``, its defaults and where values come from: TOML < environment (``VOICELOOP_*``) <
-flag. ``table.py`` does the strict reading: an unknown key fails and names the nearest valid one.
+flag. ``config_reader.py`` does the strict reading: an unknown key fails and names the nearest.
 """
 
 from __future__ import annotations

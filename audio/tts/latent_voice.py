@@ -19,7 +19,7 @@ from ..frames import duration_ms
 from ..stream import Event, StreamFailed, VoiceOptions
 from .latent_codec import CodecState, LatentCodec
 from .latent_model import LatentModel, LatentReply
-from .reply import Fragment, Reply, Waveform
+from .reply import Reply, Waveform
 from .reply_voice import ReplyVoice
 from .voice_prompts import VoicePrompts
 from .word_pace import PacedWords, WordPace
@@ -37,7 +37,6 @@ class _Speaking:
 
     reply: LatentReply
     codec: CodecState
-    fragment: Fragment
     words: PacedWords
     n_samples: int = 0
 
@@ -126,7 +125,7 @@ class LatentVoice(ReplyVoice[_Speaking]):
                 self.close(stream_id)
                 return [StreamFailed(stream_id, str(error), retryable=True)]
             words = PacedWords(fragment.words, self._paces.setdefault(reply.voice, WordPace()))
-            self._under_way[stream_id] = _Speaking(begun, self._codec.initial, fragment, words)
+            self._under_way[stream_id] = _Speaking(begun, self._codec.initial, words)
             return []
         return self._ended(reply)
 

@@ -21,10 +21,9 @@ from voiceloop.http.generation import (
     read_common,
     read_sampling,
     refuse,
-    text,
     whole,
 )
-from voiceloop.realtime.session_update import read_tools
+from voiceloop.realtime.session_update import read_text, read_tools
 from voiceloop.realtime.settings import Json
 
 MAX_MESSAGES = 2048
@@ -178,13 +177,13 @@ def _read_tool_calls(value: Any, where: str) -> tuple[ToolCall, ...]:
         function = raw.get("function") if isinstance(raw, dict) else None
         if not isinstance(function, dict):
             raise expected(f"{where}[{index}]", "a function call", raw)
-        arguments = text(function.get("arguments"), f"{where}[{index}].function.arguments")
+        arguments = read_text(function.get("arguments"), f"{where}[{index}].function.arguments")
         try:
             msgspec.json.decode(arguments, type=dict)  # strict: no NaN, no half characters
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             path = f"{where}[{index}].function.arguments"
             raise expected(path, "a JSON object", arguments) from None
-        call_id = text(raw.get("id"), f"{where}[{index}].id")
-        name = text(function.get("name"), f"{where}[{index}].function.name")
+        call_id = read_text(raw.get("id"), f"{where}[{index}].id")
+        name = read_text(function.get("name"), f"{where}[{index}].function.name")
         calls.append(ToolCall(call_id, name, arguments))
     return tuple(calls)

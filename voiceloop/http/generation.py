@@ -39,6 +39,7 @@ from voiceloop.backends import (
 from voiceloop.errors import BackendError, InvalidRequest, VoiceLoopError, expected
 from voiceloop.http.auth import client_key, tenant_of
 from voiceloop.http.gate import Door, Stream, error_response, read_json, started
+from voiceloop.realtime.session_update import read_number, read_text
 from voiceloop.realtime.settings import Json
 
 MAX_REPLY_TOKENS = 4096
@@ -112,7 +113,7 @@ def read_common(raw: Json) -> dict[str, Any]:
         raise expected("stream_options", "an object", options)
     includes_usage = flag(options.get("include_usage"), "stream_options.include_usage")
     return {
-        "model": text(raw.get("model"), "model"),
+        "model": read_text(raw.get("model"), "model"),
         "n": 1 if raw.get("n") is None else whole(raw["n"], "n", 1, MAX_CHOICES),
         "streams": flag(raw.get("stream"), "stream"),
         "includes_usage": includes_usage,
@@ -129,12 +130,6 @@ def _read_stop(value: Any) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise expected(where, "a string", value)
-    return value
-
-
 def flag(value: Any, where: str) -> bool:
     if value is not None and not isinstance(value, bool):
         raise expected(where, "true or false", value)
@@ -148,11 +143,7 @@ def whole(value: Any, where: str, low: int, high: int) -> int:
 
 
 def number(value: Any, where: str, low: float, high: float, default: float) -> float:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise expected(where, f"a number from {low:g} to {high:g}", value)
-    return float(value)
+    return default if value is None else read_number(value, where, low, high)
 
 
 # --- the replies ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from voiceloop.backends import Backends, Speech, VoiceOptions
 from voiceloop.errors import expected
 from voiceloop.http.compressed_audio import ENCODINGS, Encoder, load_av
 from voiceloop.http.gate import Door, Stream, read_json, started
-from voiceloop.realtime.session_update import read_voice
+from voiceloop.realtime.session_update import read_number, read_voice
 from voiceloop.realtime.settings import Json, SessionSettings
 
 RATE_HZ = 24_000  # of "pcm", by OpenAI's definition
@@ -46,15 +46,13 @@ def parse_speech(raw: Json, settings: SessionSettings) -> SpeechRequest:
     if not isinstance(text, str) or not 0 < len(text.strip()) <= len(text) <= MAX_CHARACTERS:
         raise expected("input", f"1 to {MAX_CHARACTERS} characters", text)
     speed = raw.get("speed")
-    speed = 1.0 if speed is None else speed
-    if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0.25 <= speed <= 4.0:
-        raise expected("speed", "a number from 0.25 to 4", speed)
+    speed = 1.0 if speed is None else read_number(speed, "speed", 0.25, 4.0)
     response_format = raw.get("response_format") or "mp3"
     if response_format not in FORMATS:
         raise expected("response_format", ", ".join(FORMATS), response_format)
     asked: Any = raw.get("voice")
     voice = settings.voice if asked is None else settings.real_voice(read_voice(asked, "voice"))
-    return SpeechRequest(text, VoiceOptions(voice, float(speed)), response_format)
+    return SpeechRequest(text, VoiceOptions(voice, speed), response_format)
 
 
 def speech_routes(door: Door, settings: SessionSettings) -> list[Route]:

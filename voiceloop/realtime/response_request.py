@@ -16,10 +16,10 @@ from voiceloop.realtime.items import Item, parse_item
 from voiceloop.realtime.session_update import (
     read_flag,
     read_format,
-    read_instructions,
     read_max_tokens,
     read_modalities,
     read_temperature,
+    read_text,
     read_tool_choice,
     read_tools,
     read_voice,
@@ -53,7 +53,7 @@ class ResponseRequest(msgspec.Struct, frozen=True):
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
-    "instructions": read_instructions,
+    "instructions": read_text,
     "output_modalities": read_modalities,
     "tools": read_tools,
     "tool_choice": read_tool_choice,

@@ -90,7 +90,7 @@ def _merge_output(patch: Json) -> Json:
         changes["voice"] = read_voice(patch["voice"], f"{where}.voice")
     if "speed" in patch:
         speed = 1.0 if patch["speed"] is None else patch["speed"]
-        changes["speed"] = _number(speed, f"{where}.speed", 0.25, 1.5)
+        changes["speed"] = read_number(speed, f"{where}.speed", 0.25, 1.5)
     return changes
 
 
@@ -136,11 +136,11 @@ def _merge_turn_detection(current: TurnDetection | None, patch: Any, where: str)
 
 
 def _check_server_vad(vad: ServerVad, where: str) -> None:
-    _number(vad.threshold, f"{where}.threshold", 0.0, 1.0)
-    _number(vad.prefix_padding_ms, f"{where}.prefix_padding_ms", 0, 10_000)
-    _number(vad.silence_duration_ms, f"{where}.silence_duration_ms", 0, 10_000)
+    read_number(vad.threshold, f"{where}.threshold", 0.0, 1.0)
+    read_number(vad.prefix_padding_ms, f"{where}.prefix_padding_ms", 0, 10_000)
+    read_number(vad.silence_duration_ms, f"{where}.silence_duration_ms", 0, 10_000)
     if vad.idle_timeout_ms is not None:
-        _number(vad.idle_timeout_ms, f"{where}.idle_timeout_ms", 1000, 120_000)
+        read_number(vad.idle_timeout_ms, f"{where}.idle_timeout_ms", 1000, 120_000)
 
 
 def _merge_transcription(current: Transcription | None, patch: Any, where: str) -> Any:
@@ -254,14 +254,14 @@ def read_max_tokens(value: Any, where: str) -> int | str:
     return int(value)
 
 
-def read_instructions(value: Any, where: str) -> str:
+def read_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise expected(where, "a string", value)
     return value
 
 
 def read_temperature(value: Any, where: str) -> float:
-    return _number(value, where, 0.0, 2.0)
+    return read_number(value, where, 0.0, 2.0)
 
 
 def read_flag(value: Any, where: str) -> bool:
@@ -281,12 +281,12 @@ def _read_truncation(value: Any, where: str) -> str | Json:
     if value in ("auto", "disabled"):
         return str(value)
     if isinstance(value, dict) and value.get("type") == "retention_ratio":
-        ratio = _number(value.get("retention_ratio"), f"{where}.retention_ratio", 0.0, 1.0)
+        ratio = read_number(value.get("retention_ratio"), f"{where}.retention_ratio", 0.0, 1.0)
         limits = _object(value, "token_limits", f"{where}.token_limits")
         found: Json = {"type": "retention_ratio", "retention_ratio": ratio}
         if (n_most := limits.get("post_instructions")) is not None:
             path = f"{where}.token_limits.post_instructions"
-            found["token_limits"] = {"post_instructions": int(_number(n_most, path, 1, 10**9))}
+            found["token_limits"] = {"post_instructions": int(read_number(n_most, path, 1, 10**9))}
         return found
     raise expected(where, "auto, disabled or a retention_ratio", value)
 
@@ -297,7 +297,7 @@ def _at(read: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 _TOP_LEVEL: dict[str, Callable[[Any, str], Any]] = {
     "model": _at(_read_model),
-    "instructions": _at(read_instructions),
+    "instructions": _at(read_text),
     "output_modalities": _at(read_modalities),
     "tools": _at(read_tools),
     "tool_choice": _at(read_tool_choice),
@@ -317,7 +317,7 @@ def _object(raw: Json, key: str, where: str) -> Json:
     return value
 
 
-def _number(value: Any, where: str, low: float, high: float) -> float:
+def read_number(value: Any, where: str, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise expected(where, f"a number from {low:g} to {high:g}", value)
     return float(value)

@@ -140,7 +140,6 @@ class Reply:
             n_turn_tokens=self.n_turn_tokens,
             n_turn_resident=min(self.n_turn_tokens, n_resident),
             queue_ms=done.timings.queue_ms,
-            prefill_ms=max(0.0, done.timings.ttft_ms - done.timings.queue_ms),
             ttft_ms=done.timings.ttft_ms,
         )
         return Generated(reason, usage)

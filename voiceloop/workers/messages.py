@@ -181,7 +181,6 @@ class RoleReady(msgspec.Struct, frozen=True):
 
     role: RoleName
     load_ms: float
-    warm_ms: float
     rate_hz: int = 0
     detail: str = ""
 
@@ -190,7 +189,6 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Every role is loaded and warm; streams may be opened."""
 
     roles: tuple[RoleReady, ...]
-    rss_mb: float = 0.0
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
@@ -201,11 +199,10 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """The step loop turns: steps taken so far, time spent in them, streams now open."""
+    """The step loop turns: steps taken so far, and time spent in them."""
 
     n_steps: int
     busy_ms: float
-    n_streams: int
     has_work: bool
     sent_at: float = 0.0
 

@@ -82,25 +82,17 @@ class Worker:
             started = self._clock()
             try:
                 role = load_role(spec)
-                loaded = self._clock()
+                load_ms = 1000 * (self._clock() - started)
                 role.warm_up()
             except RoleError as error:
                 self._send([LoadFailed(spec.role, str(error))])
                 raise
             self._roles[spec.role] = role
-            ready.append(
-                RoleReady(
-                    role=spec.role,
-                    load_ms=1000 * (loaded - started),
-                    warm_ms=1000 * (self._clock() - loaded),
-                    rate_hz=role.rate_hz,
-                    detail=role.detail,
-                )
-            )
+            ready.append(RoleReady(spec.role, load_ms, role.rate_hz, role.detail))
         # What was built while loading lives as long as the process: keep the collector off it.
         gc.collect()
         gc.freeze()
-        self._send([Ready(tuple(ready), rss_mb=resident_mb())])
+        self._send([Ready(tuple(ready))])
 
     def run(self) -> None:
         """Step until the gateway closes its end."""
@@ -191,21 +183,10 @@ class Worker:
         if now < self._next_heartbeat:
             return
         self._next_heartbeat = now + HEARTBEAT_S
-        busy_ms = 1000 * self._busy_s
-        self._send([Heartbeat(self._n_steps, busy_ms, len(self._streams), has_work, sent_at=now)])
+        self._send([Heartbeat(self._n_steps, 1000 * self._busy_s, has_work, sent_at=now)])
 
     def _send(self, messages: Iterable[FromWorker]) -> None:
         self._connection.sendall(b"".join(encode(message) for message in messages))
-
-
-def resident_mb() -> float:
-    """Resident memory of this process; 0 where /proc is absent."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            n_pages = int(statm.read().split()[1])
-    except OSError:
-        return 0.0
-    return n_pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def die_with_parent() -> None:

@@ -72,7 +72,7 @@ class Worker:
         self.wire = Wire()
         self.connection = WorkerConnection(client.name)
         self.connection.connection_made(self.wire)
-        self.say(Ready((RoleReady("voice", 0.0, 0.0, 22_050),)))
+        self.say(Ready((RoleReady("voice", 0.0, 22_050),)))
         client.attach(self.connection)
 
     def say(self, message: FromWorker) -> None:

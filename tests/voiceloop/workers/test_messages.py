@@ -47,8 +47,8 @@ FROM_WORKER = [
     StreamEvent("s", Speech(b"\1\2", 24_000, (SpokenWord("a", 0.0, 1.0, 1),))),
     StreamEvent("s", CALL),
     StreamFailed("s", "why", False),
-    Ready((RoleReady("voice", 1.0, 2.0, 24_000, "espeak"),), 100.0),
-    Heartbeat(1, 2.0, 3, True, 4.0),
+    Ready((RoleReady("voice", 1.0, 24_000, "espeak"),)),
+    Heartbeat(1, 2.0, True, 4.0),
 ]
 
 
