@@ -26,6 +26,7 @@ WARM_UP_STEPS = 1000  # far more than one word takes; a model that is never done
 # name in a preset -> where the class stands
 MODELS = {
     "espeak": "audio.tts.espeak:EspeakVoice",
+    "hibari": "audio.tts.hibari:HibariVoice",
     "vits": "audio.tts.vits:VitsVoice",
     "pocket": "audio.tts.pocket:PocketVoice",
     "phonon": "audio.tts.phonon:PhononVoice",
