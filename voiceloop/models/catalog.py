@@ -141,9 +141,8 @@ ESPEAK = Model(
     role="voice",
     loader="espeak",
     licence="GPL-3.0",  # a library loaded at run time
-    languages="over 100",
-    why="comes with its package and speaks within a millisecond, in any language; it sounds like a "
-    "machine",
+    languages="English",
+    why="comes with its package and speaks within a millisecond; it sounds like a machine",
     voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f"),
 )
 HIBARI = Model(

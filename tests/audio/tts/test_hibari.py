@@ -111,7 +111,7 @@ def test_leading_silence_is_at_most_25_ms_and_little_silence_trails(voice):
         samples, _, _ = speak(voice, text)
         audible = np.flatnonzero(np.abs(samples) > 184)  # -45 dBFS
         assert audible[0] <= 600
-        assert len(samples) - audible[-1] <= 1_200
+        assert len(samples) - audible[-1] <= 2_000
 
 
 @pytest.mark.parametrize(
