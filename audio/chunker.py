@@ -21,6 +21,9 @@ ANY_WORDS = (6, 14, 22)
 MAX_WORDS = 30  # 10 s of speech; digits read out have no safe gap, yet must not wait for ever
 MAX_TOKEN_CHARS = 400  # a "word" longer than this is no word: bound what is held back
 
+# The pause before the next clause, by the mark that ended this one, at normal speed.
+PAUSE_MS = {".": 260.0, "?": 260.0, "!": 260.0, ",": 130.0, ";": 180.0, ":": 180.0}
+
 _SENTENCE_MARKS = ".!?\u2026"
 _CLAUSE_MARKS = ",;:\u2014\u2013"
 _CLOSERS = "\"')]}*_\u2019\u201d"

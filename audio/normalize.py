@@ -62,7 +62,16 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         rf"\b(?P<hour>1[0-2]|0?[1-9])\s?{_HALF_DAY}",
         lambda m: _time(int(m["hour"]), 0, m["half"]),
     ),
+    (
+        r"(?P<plus>\+\d{1,3}[\s.-]?)?(?:\(\d{3}\)\s?|\b\d{3}[\s.\u2013-])\d{3}[\s.\u2013-]\d{4}\b",
+        lambda m: ("plus " if m["plus"] else "") + _digits(m[0]),
+    ),
     (r"\b\d{3}(?:[-.\u2013]\d{3,4})+\b", lambda m: _digits(m[0])),
+    (r"(?-i:\b[A-Z](?:-[A-Z])+\b)(?!-?\w)", lambda m: m[0].replace("-", " ")),  # a spelled name
+    (
+        r"\b(?P<n>[1-9])/(?P<of>[2-9]|10)\b(?![/\d])",
+        lambda m: _fraction(m, int(m["n"]), int(m["of"])),
+    ),
     (r"\b(?:0\d+|\d{5,})\b(?![.,]\d)", lambda m: _digits(m[0])),
     (r"(?<=[\dm.])\s?[-\u2013]\s?(?=\d)", lambda m: " to "),
     (r"\b(?P<n>\d{1,4})(?:st|nd|rd|th)\b", lambda m: ordinal_words(int(m["n"]))),
@@ -73,7 +82,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"\b(?:1[1-9]|20)\d\d\b(?![.,]\d)", lambda m: _year(int(m[0]))),
     (
         r"(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<part>\d+))?",
-        lambda m: _number(_int(m["whole"]), m["part"]),
+        lambda m: _beside_letters(m) or _number(_int(m["whole"]), m["part"]),
     ),
     (
         rf"\b{_any_of(_ABBREVIATIONS)}\.",
@@ -217,6 +226,29 @@ def _digits(text: str) -> str:
 
 def _quantity(n: int, unit: str) -> str:
     return f"{number_words(n)} {_plural(n, _UNITS[unit])}"
+
+
+def _fraction(match: re.Match[str], n: int, of: int) -> str:
+    """1/2 -> one half, 2 3/4 -> two and three quarters; 5/4 stays two numbers."""
+    if n >= of:
+        return f"{number_words(n)} {number_words(of)}"
+    part = {2: "half", 4: "quarter"}.get(of) or ordinal_words(of)
+    follows_whole = match.string[: match.start()].rstrip()[-1:].isdigit()
+    return f"{'and ' if follows_whole else ''}{number_words(n)} {_plural(n, part)}"
+
+
+def _beside_letters(match: re.Match[str]) -> str:
+    """A number joined to letters, as in BA2490 or 4B: apart from them, and long ones by digits.
+
+    "" for a number that stands alone, or with no more than the s of "the 90s".
+    """
+    before = match.string[: match.start()][-1:].isalpha()
+    after = re.match(r"(?!s\b)[^\W\d_]", match.string[match.end() :], re.I) is not None
+    if not before and not after:
+        return ""
+    is_code = match["part"] is None and len(match["whole"]) > 2
+    words = _digits(match[0]) if is_code else _number(_int(match["whole"]), match["part"])
+    return f"{' ' if before else ''}{words}{' ' if after else ''}"
 
 
 def _year(n: int) -> str:

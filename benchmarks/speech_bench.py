@@ -1,6 +1,7 @@
 """What each recognizer and voice costs, alone and batched over streams.
 
     python -m benchmarks.speech_bench [--gpu] [--models NAME ...] [--streams 1 2 4] [--out DIR]
+                                      [--score [RECOGNIZER ...]]
 
 The callers are recordings of the shared data; where that is not here, bursts of noise, and the
 results say which. A run that is interrupted writes the models that were done.
@@ -21,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from benchmarks.harness.command_line import (
 from benchmarks.harness.data_folder import data_folder
 from benchmarks.harness.harness import RESULTS, results, write_results
 from benchmarks.harness.speech_models import CPU_MODELS, GPU_MODELS, RECOGNIZERS, VOICES, load
+from benchmarks.harness.voice_score import SENTENCES, Dnsmos, read_back_wer, speak
 from clients.arguments import number, whole_number
 from clients.outputs import prepare_folder
 
@@ -85,6 +87,8 @@ class VoiceFigures:
     n_streams: int
     first_audio_ms: float  # from the text to the first samples, worst stream
     rtf: float
+    dnsmos: float | None = None  # P.808, 1 to 5; None: not scored, or random weights
+    read_back_wer: float | None = None  # mean of the recognizers that read it back
 
 
 class Stopwatch:
@@ -290,6 +294,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="a model's own weights instead of random ones; repeatable (default: none)",
     )  # fmt: skip
     parser.add_argument(
+        "--score", nargs="*", choices=tuple(RECOGNIZERS), metavar="RECOGNIZER",
+        help="score each voice by DNSMOS (package speechmos), and by what these read back",
+    )  # fmt: skip
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", default=RESULTS,
         help="folder of the results (default: %(default)s)",
     )  # fmt: skip
@@ -380,7 +388,28 @@ def measure(
             rows.append(measure_recognizer(name, model, n_streams, options.seconds, is_random))
         else:
             rows.append(measure_voice(name, model, n_streams))
+    if name in VOICES and options.score is not None and not is_random:
+        scores = score_voice(model, options, device, scratch)
+        rows = [replace(row, **scores) for row in rows]
     return rows[1:], is_random
+
+
+def score_voice(
+    model: VoiceModel, options: argparse.Namespace, device: str, scratch: Path
+) -> dict[str, float | None]:
+    """How a voice sounds and is understood. Raises: AudioError if something it needs is absent."""
+    mark = Dnsmos()
+    clips = [speak(model, text) for text in SENTENCES]
+    wrong = []
+    for name in options.score:
+        recognizer, is_random = load(name, dict(options.folder), device, scratch)
+        if is_random:
+            raise AudioError(f"expected --folder {name}=PATH to read back with it, found none")
+        wrong.append(read_back_wer(clips, recognizer))
+    return {
+        "dnsmos": float(np.mean([mark(clip) for clip in clips])),
+        "read_back_wer": float(np.mean(wrong)) if wrong else None,
+    }
 
 
 def device_name(device: str) -> str:

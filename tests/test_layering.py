@@ -57,7 +57,7 @@ PURE_MODULES = (
     "listening/endpointing", "listening/evidence", "http/admission",
 )  # fmt: skip
 GATEWAY_AUDIO = {"audio.frames", "audio.codec", "audio.resample", "audio.vad"}
-HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader")
+HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
 MAX_LINES = 400
 MAX_FLAT = 14  # modules at the top of voiceloop/
 MAX_IN_FOLDER = {"voiceloop": 16, "engine": 19, "audio": 20, "clients": 20, "benchmarks": 20}

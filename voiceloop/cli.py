@@ -36,6 +36,7 @@ EXTRAS = {
     "transformers": "cpu",
     "pocketsphinx": "embedded",
     "espeakng_loader": "embedded",
+    "hibari": "embedded",
     "matplotlib": "embedded",
     "sounddevice": "talk",
 }
@@ -291,12 +292,15 @@ def _with_preset(config: Config) -> tuple[Config, list[str]]:
     from voiceloop.config import AUTO
     from voiceloop.models.cache import hub_folder
     from voiceloop.models.machine import this_machine
-    from voiceloop.models.preset_check import choose
+    from voiceloop.models.preset_check import choose, replaced_models
+    from voiceloop.models.resolve import resolve_models
 
-    if config.preset != AUTO:
-        return config, []
-    choice = choose(config, this_machine(), hub_folder())
-    notes = [f"preset {choice.preset.name}: {choice.reason}"]
+    hub, notes = hub_folder(), []
+    choice = choose(config, this_machine(), hub)
+    if config.preset == AUTO:
+        notes.append(f"preset {choice.preset.name}: {choice.reason}")
+    for one in replaced_models(choice.preset, resolve_models(config, choice.preset, hub)):
+        notes.append(f"without {one.subject}: {one.found}; {one.remedy}")
     if choice.better:
         notes.append(f"a better one: {choice.better}")
     return replace(config, preset=choice.preset.name), notes

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..chunker import PAUSE_MS
 from ..errors import AudioError
 from ..espeak_library import Timbre, WordMark, load_espeak
 from ..frames import duration_ms, samples_in
@@ -17,9 +18,6 @@ from .reply_voice import ReplyVoice
 
 RATE_WPM = 170  # conversational American English is 150-180 words a minute
 MIN_WPM, MAX_WPM = 80, 450  # espeak's own limits: speeds beyond 0.47 and 2.6 sound like these
-# The pause before the next clause, by the mark that ended this one. espeak's own pauses come
-# after the last word, where they would only delay the end of the reply.
-PAUSE_MS = {".": 260.0, "?": 260.0, "!": 260.0, ",": 130.0, ";": 180.0, ":": 180.0}
 EVENT_MS = 200.0  # audio in one Speech event: what playout holds ahead
 
 
@@ -72,8 +70,7 @@ class EspeakVoice(ReplyVoice[None]):
     def _speak(self, fragment: Fragment, reply: Reply) -> list[Event]:
         rate_wpm = min(MAX_WPM, max(MIN_WPM, round(RATE_WPM * reply.speed)))
         text = fragment.text
-        ending = text.rstrip("\"')]\u2019\u201d")[-1:]
-        if ending not in PAUSE_MS and (reply.has_fragment or not reply.is_finished):
+        if fragment.ending not in PAUSE_MS and (reply.has_fragment or not reply.is_finished):
             text += ","  # a cut without a mark: the voice stays up, more comes
         samples, marks = self._espeak.synthesize(text, _TIMBRES[reply.voice], rate_wpm)
         wave: Waveform = samples.astype(np.float32) / np.float32(32767)
@@ -84,8 +81,9 @@ class EspeakVoice(ReplyVoice[None]):
         else:
             first, wave = 0, wave[:0]
         pause = np.zeros(samples_in(self._pauses_ms.get(reply.stream_id, 0.0), self._model_hz))
-        # A pause is as fast as the speech around it.
-        self._pauses_ms[reply.stream_id] = PAUSE_MS.get(ending, 0.0) * RATE_WPM / rate_wpm
+        # espeak's own pauses come after the last word, where they would only delay the end of the
+        # reply. A pause is as fast as the speech around it.
+        self._pauses_ms[reply.stream_id] = PAUSE_MS.get(fragment.ending, 0.0) * RATE_WPM / rate_wpm
         wave = np.concatenate((pause.astype(np.float32), wave))
         spans = self._spans(marks, fragment, len(pause) - first, len(wave))
         events: list[Event] = []

@@ -44,13 +44,18 @@ class Fragment:
         self.words = tuple(
             FragmentWord(match.group(), self.text_end(match.end()))
             for match in re.finditer(r"\S+", self.text)
-            if _is_spoken(match.group())
+            if is_spoken(match.group())
         )
+
+    @property
+    def ending(self) -> str:
+        """The last character, closing quotes and brackets aside: the mark, where one ends it."""
+        return self.text.rstrip("\"')]\u2019\u201d")[-1:]
 
     def text_end(self, end: int) -> int:
         """Characters of the fed text that are spoken once text[:end] is."""
         source = self._clause.text
-        if not _is_spoken(self.text[end:]):  # the last word takes the clause's closing marks along
+        if not is_spoken(self.text[end:]):  # the last word takes the clause's closing marks along
             return self._clause.start + len(source.rstrip())
         n_leading = len(self._normalized.text) - len(self._normalized.text.lstrip())
         spoken = self._normalized.source_end(n_leading + end)
@@ -188,7 +193,7 @@ def proportional_spans(words: Sequence[FragmentWord], total_ms: float) -> list[W
     ]
 
 
-def _is_spoken(text: str) -> bool:
+def is_spoken(text: str) -> bool:
     return any(character.isalnum() for character in text)
 
 

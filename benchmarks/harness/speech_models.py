@@ -18,11 +18,15 @@ RECOGNIZERS: dict[str, tuple[str, bool]] = {
 }
 VOICES: dict[str, tuple[str, bool]] = {
     "espeak": ("audio.tts.espeak:EspeakVoice", False),
+    "hibari": ("audio.tts.hibari:HibariVoice", False),
     "vits": ("audio.tts.vits:VitsVoice", True),
     "phonon": ("audio.tts.latent_voice:PhononVoice", True),
     "pocket": ("audio.tts.latent_voice:PocketVoice", True),
 }
-CPU_MODELS = ("pocketsphinx", "moonshine", "whisper-tiny", "espeak", "vits", "phonon", "pocket")
+CPU_MODELS = (
+    *("pocketsphinx", "moonshine", "whisper-tiny"),
+    *("hibari", "espeak", "vits", "phonon", "pocket"),
+)
 GPU_MODELS = ("moonshine", "whisper-turbo", "transducer", "vits", "phonon", "pocket")
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from audio.tts import hibari_model
 from audio.tts.espeak import EspeakVoice
 from voiceloop.agent import AgentTool
 from voiceloop.agent_file import embedded_agent, load_agent
 from voiceloop.capabilities import OPENAI_VOICES
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
-from voiceloop.models.catalog import ESPEAK, PHONON
+from voiceloop.models.catalog import ESPEAK, HIBARI, PHONON
 from voiceloop.models.presets import resolve_agent
 from voiceloop.models.resolve import ResolvedModel, known_voices
 from voiceloop.realtime.settings import SemanticVad
@@ -196,7 +197,7 @@ def test_a_missing_agent_file_is_named_as_one(tmp_path: Path) -> None:
 
 
 def agent_of(tmp_path: Path, text: str) -> Config:
-    return Config(preset="embedded", agent=write(tmp_path / "a.toml", text))
+    return Config(preset="embedded", tts_model="espeak", agent=write(tmp_path / "a.toml", text))
 
 
 def test_a_voice_that_the_preset_lacks_is_refused(tmp_path: Path) -> None:
@@ -217,6 +218,7 @@ def test_the_voices_of_the_preset_and_stock_names_are_taken(tmp_path: Path, voic
 
 
 def test_the_table_of_voices_is_the_voices_own() -> None:
+    assert (HIBARI.voices, HIBARI.requires) == ((hibari_model.VOICE,), hibari_model.REQUIREMENT)
     assert set(ESPEAK.voices) == set(EspeakVoice.voices) - OPENAI_VOICES - {"default"}
 
 

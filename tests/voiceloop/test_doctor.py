@@ -22,6 +22,7 @@ from voiceloop.doctor.report import (
     run_doctor,
     self_test,
 )
+from voiceloop.models import resolve
 from voiceloop.models.machine import Machine
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
@@ -99,6 +100,19 @@ def test_what_a_preset_lacks_is_named_with_its_command(tmp_path: Path) -> None:
     assert ("note", "preset gpu", "voiceloop models pull gpu") in told
     assert any(one.found.startswith("lacks GPU") for one in findings)
     assert all(one.remedy for one in findings)
+
+
+def test_a_voice_that_stands_in_for_another_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "installed_version", lambda name: None)
+    noted = next(check_presets(machine(), tmp_path))
+    assert noted == Finding(
+        "note",
+        "preset embedded",
+        "without hibari: espeak takes its place, for hibari-tts==0.2.1 is not installed",
+        "pip install 'voiceloop[embedded]'",
+    )
 
 
 def test_little_memory_is_a_problem_of_the_embedded_preset(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS
 from voiceloop.models.machine import Machine, installed_version, this_machine
-from voiceloop.models.preset_check import choose, missing_pieces
+from voiceloop.models.preset_check import choose, missing_pieces, replaced_models
 from voiceloop.models.presets import embedded_model_dir, worker_specs
-from voiceloop.models.resolve import resolve_model
+from voiceloop.models.resolve import resolve_preset_model
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
@@ -147,9 +147,11 @@ def check_packages(
 def check_presets(machine: Machine, hub: Path) -> Iterator[Finding]:
     """What each preset lacks here. Only the embedded one must be whole."""
     for preset in PRESETS:
-        taken = {role: resolve_model(model, hub) for role, model in preset.models.items()}
+        taken = {role: resolve_preset_model(model, hub) for role, model in preset.models.items()}
         lacks = missing_pieces(preset, taken, machine, hub)
         subject = f"preset {preset.name}"
+        for one in replaced_models(preset, taken):
+            yield Finding("note", subject, f"without {one.subject}: {one.found}", one.remedy)
         if not lacks:
             yield Finding("ok", subject, f"ready ({preset.summary})")
         level: Level = "problem" if preset == PRESETS[0] else "note"

@@ -53,6 +53,8 @@ class Model:
     """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
 
     parts: repositories that go with it, by the option of the loader that takes their folder.
+    requires: the distribution and version ("name==1.0") that a preset's model is in; where another
+    or none is installed, fallback takes its place in the preset.
     language_codes, voices: all that a recognizer or a voice takes, where it is known here.
     """
 
@@ -67,6 +69,8 @@ class Model:
     options: Mapping[str, Any] = field(default_factory=dict)
     language_codes: tuple[str, ...] = ()
     voices: tuple[str, ...] = ()
+    requires: str = ""
+    fallback: Model | None = None
 
     @property
     def repos(self) -> tuple[Repo, ...]:
@@ -136,9 +140,20 @@ ESPEAK = Model(
     role="voice",
     loader="espeak",
     licence="GPL-3.0",  # a library loaded at run time
-    languages="over 100",
+    languages="English",
     why="comes with its package and speaks within a millisecond; it sounds like a machine",
     voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f"),
+)
+HIBARI = Model(
+    name="hibari",
+    role="voice",
+    loader="hibari",
+    licence="Apache-2.0",
+    languages="English",
+    why="comes with its package and sounds like a person, at a fiftieth of real time on one core",
+    voices=("heart",),
+    requires="hibari-tts==0.2.1",
+    fallback=ESPEAK,
 )
 MOONSHINE_SMALL = Model(
     name="UsefulSensors/moonshine-streaming-small",
@@ -239,6 +254,7 @@ KOKORO = Model(
 MODELS: tuple[Model, ...] = (
     POCKETSPHINX,
     EMBEDDED_AGENT,
+    HIBARI,
     ESPEAK,
     MOONSHINE_SMALL,
     WHISPER_SMALL,
@@ -265,7 +281,7 @@ EMBEDDED = Preset(
     name="embedded",
     summary="in the package, for the first minute",
     device="cpu",
-    models={"engine": EMBEDDED_AGENT, "recognizer": POCKETSPHINX, "voice": ESPEAK},
+    models={"engine": EMBEDDED_AGENT, "recognizer": POCKETSPHINX, "voice": HIBARI},
     # Pocketsphinx holds the interpreter lock, and a neighbour's 0.5 ms tick beside it was
     # measured at 7-53 ms: the engine is apart.
     processes=(Process("engine", ("engine",)), Process("speech", ("recognizer", "voice"))),

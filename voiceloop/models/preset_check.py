@@ -119,6 +119,18 @@ def missing_models(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> l
     return lacks
 
 
+def replaced_models(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> list[Missing]:
+    """Models of the preset that others stand in for here, with the command that brings them."""
+    lacks = []
+    for resolved in taken.values():
+        own = resolved.in_place_of
+        if own is not None:
+            found = f"{resolved.model.name} takes its place, for {own.requires} is not installed"
+            remedy = f"pip install 'voiceloop[{preset.extra}]'"
+            lacks.append(Missing("package", own.name, found, remedy))
+    return lacks
+
+
 def _disk(taken: Mapping[RoleName, ResolvedModel], hub: Path) -> list[Missing]:
     size_mb = sum(repo.size_mb for resolved in taken.values() for repo in resolved.missing)
     free_mb = free_disk_mb(hub)

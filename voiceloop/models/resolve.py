@@ -26,6 +26,7 @@ from voiceloop.models.catalog import (
     Preset,
     Repo,
 )
+from voiceloop.models.machine import installed_version
 
 ROLE_KEYS: Mapping[RoleName, str] = {"engine": "llm", "recognizer": "stt", "voice": "tts"}
 
@@ -54,13 +55,15 @@ class ResolvedModel:
     """One role's model, and where it lies.
 
     folder: None for a model that is in a package, or not on disk. parts: the folders that go with
-    it, by the loader's option. missing: what is not on disk, or not whole.
+    it, by the loader's option. missing: what is not on disk, or not whole. in_place_of: the
+    preset's own model, where what that requires is not installed.
     """
 
     model: Model
     folder: Path | None = None
     parts: Mapping[str, Path] = field(default_factory=dict)
     missing: tuple[Repo, ...] = ()
+    in_place_of: Model | None = None
 
 
 def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, ResolvedModel]:
@@ -78,12 +81,20 @@ def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, 
         if name:
             found[role] = resolve_named(role, name, hub)
         elif role in preset.models:
-            found[role] = resolve_model(preset.models[role], hub)
+            found[role] = resolve_preset_model(preset.models[role], hub)
         else:
             absent.append(f"{key}_url")
     if absent:
         raise ConfigError(f"preset {preset.name}: expected {', '.join(absent)}, found nothing")
     return found
+
+
+def resolve_preset_model(model: Model, hub: Path) -> ResolvedModel:
+    """A preset's model, or its fallback where what it requires is not installed."""
+    name, _, version = model.requires.partition("==")
+    if model.fallback is None or installed_version(name) == version:
+        return resolve_model(model, hub)
+    return replace(resolve_model(model.fallback, hub), in_place_of=model)
 
 
 def resolve_model(model: Model, hub: Path) -> ResolvedModel:

@@ -52,6 +52,7 @@ RECOGNIZERS = {
 }
 VOICES = {
     "espeak": "audio.tts.espeak:EspeakVoice",
+    "hibari": "audio.tts.hibari:HibariVoice",
     "vits": "audio.tts.vits:VitsVoice",
     "pocket": "audio.tts.latent_voice:PocketVoice",
     "phonon": "audio.tts.latent_voice:PhononVoice",

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.remote_service import Service
+from voiceloop.cli import _with_preset
 from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
-from voiceloop.models import presets
+from voiceloop.models import presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset, Repo
 from voiceloop.models.machine import Gpu, Machine
-from voiceloop.models.preset_check import choose, find_preset, missing_pieces
+from voiceloop.models.preset_check import (
+    Missing,
+    choose,
+    find_preset,
+    missing_pieces,
+    replaced_models,
+)
 from voiceloop.models.presets import context_tokens, end_reader_spec, resolve_agent, worker_specs
 from voiceloop.models.resolve import resolve_models, resolve_named
 from voiceloop.remote.end_reader import EndReadingModel
@@ -154,6 +162,38 @@ def test_every_missing_piece_is_named_with_its_command(hub: Path) -> None:
     assert all(one.remedy for one in lacks)
 
 
+def test_a_model_whose_package_is_absent_is_replaced_and_told(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def voice_with(version: str | None, config: Config) -> tuple[str, list[Missing]]:
+        monkeypatch.setattr(resolve, "installed_version", lambda name: version)
+        taken = resolve_models(config, EMBEDDED, hub)
+        assert worker_specs(config)[1].roles[1].options["model"] == taken["voice"].model.loader
+        return taken["voice"].model.name, replaced_models(EMBEDDED, taken)
+
+    config = Config(preset="embedded")
+    assert voice_with("0.2.1", config) == ("hibari", [])
+    for version in (None, "0.3.0"):
+        name, [lack] = voice_with(version, config)
+        assert name == "espeak"
+        assert (lack.subject, lack.remedy) == ("hibari", "pip install 'voiceloop[embedded]'")
+        assert lack.found == "espeak takes its place, for hibari-tts==0.2.1 is not installed"
+    # What is named is taken, and says itself what it lacks.
+    assert voice_with(None, replace(config, tts_model="hibari")) == ("hibari", [])
+    assert voice_with("0.2.1", replace(config, tts_model="espeak")) == ("espeak", [])
+
+
+def test_the_start_tells_what_was_replaced(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "installed_version", lambda name: None)
+    _, notes = _with_preset(Config(preset="embedded"))
+    assert notes == [
+        "without hibari: espeak takes its place, for hibari-tts==0.2.1 is not installed; "
+        "pip install 'voiceloop[embedded]'"
+    ]
+    monkeypatch.setattr(resolve, "installed_version", lambda name: "0.2.1")
+    assert _with_preset(Config(preset="embedded")) == (Config(preset="embedded"), [])
+
+
 # --- the cache and the overrides ---
 
 
@@ -267,7 +307,7 @@ def test_a_folder_takes_the_place_of_one_model_of_a_preset(tmp_path: Path, hub: 
     config = Config(preset="embedded", llm_model=str(folder))
     engine, speech = worker_specs(config)
     assert engine.roles[0].options["model_dir"] == str(folder)
-    assert [role.options["model"] for role in speech.roles] == ["pocketsphinx", "espeak"]
+    assert [role.role for role in speech.roles] == ["recognizer", "voice"]
     assert context_tokens(config) == 2048 - 256
     assert resolve_agent(config).name == "Agent"  # the cafe's agent goes with its own model
     assert resolve_agent(Config(preset="embedded")).name == "Ava"

@@ -1,0 +1,166 @@
+"""The embedded voice for English: hibari, a few hundredths of real time on one core.
+
+A clause at a time, each cut free of the silence the network puts around it and faded at its edges,
+with the house's pauses between. A step speaks one clause of one stream: that which has had least.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from ..chunker import PAUSE_MS
+from ..frames import duration_ms, samples_in
+from ..stream import Event, StreamFailed, VoiceOptions
+from .hibari_model import MAX_PHONEMES, MODEL_HZ, VOICE, HibariModel
+from .reply import Fragment, FragmentWord, Reply, Waveform, WordSpan, is_spoken
+from .reply_voice import ReplyVoice
+
+SLOWEST, FASTEST = 0.5, 2.0  # what the network was made for: speeds beyond sound like these
+GAIN = 1.6  # +4 dB: it speaks at -25 dBFS, recorded callers and espeak-ng at -21
+# Kept around what is audible of a clause and faded: with 5 and 20 ms the breath of consonants is
+# missed (sixteen replies: DNSMOS P.808 4.09, and 4.11 with these). They are a part of the pause
+# between two clauses.
+BEFORE_MS, AFTER_MS = 30.0, 60.0
+UNMARKED_PAUSE_MS = 90.0  # after a cut without a mark: a breath, the sentence goes on
+
+# A word's phonemes, and the word where it is one that is told; marks of their own are not.
+_Word: TypeAlias = tuple[str, FragmentWord | None]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Of one stream. pieces: of the clause under way, each short enough for a step."""
+
+    pieces: deque[list[_Word]] = field(default_factory=deque)
+    clause_pause_ms: float = 0.0  # owed after the clause under way
+    pause_ms: float = 0.0  # owed before the next piece
+    clause_ms: float = 0.0  # said of the clause under way
+    said_ms: float = 0.0
+
+
+class HibariVoice(ReplyVoice):
+    """`VoiceModel` over hibari, on so many threads.
+
+    Raises: MissingExtra if its wheel is absent; AudioError if a file in it is not as expected.
+    """
+
+    speeds = (0.25, 4.0)  # what the OpenAI speech interfaces allow
+
+    def __init__(self, *, threads: int = 1) -> None:
+        super().__init__((VOICE,), MODEL_HZ)
+        self._model = HibariModel(threads)
+        self._progress: dict[str, _Progress] = {}
+
+    def open(self, stream_id: str, options: VoiceOptions) -> None:
+        super().open(stream_id, options)
+        self._progress[stream_id] = _Progress()
+
+    def close(self, stream_id: str) -> None:
+        super().close(stream_id)
+        self._progress.pop(stream_id, None)
+
+    def has_work(self) -> bool:
+        return super().has_work() or any(one.pieces for one in self._progress.values())
+
+    def step(self) -> list[Event]:
+        """One clause, at most 10 s of it, of the stream that has said least; and all ends."""
+        due = [i for i, r in self._replies.items() if r.has_fragment or self._progress[i].pieces]
+        events: list[Event] = []
+        if due:
+            stream_id = min(due, key=lambda one: self._progress[one].said_ms)
+            try:
+                events += self._say_next(self._replies[stream_id], self._progress[stream_id])
+            except Exception as error:  # onnxruntime's errors have no common class of their own
+                self.close(stream_id)
+                events.append(StreamFailed(stream_id, str(error), retryable=True))
+        for stream_id, reply in list(self._replies.items()):
+            is_said = not reply.has_fragment and not self._progress[stream_id].pieces
+            if reply.is_finished and is_said:
+                self.close(stream_id)
+                events += reply.end()
+        return events
+
+    def _say_next(self, reply: Reply, progress: _Progress) -> list[Event]:
+        if not progress.pieces:
+            fragment = reply.next_fragment()
+            if fragment is None:
+                return []
+            self._take_up(fragment, reply, progress)
+        piece = progress.pieces.popleft()
+        wave, times = self._model.speak([phonemes for phonemes, _ in piece], _speed(reply))
+        wave *= GAIN
+        first, last = _audible_range(wave, self.quiet)
+        if times:  # the silence before the first word is not its own
+            end_ms = times[0][1]
+            times[0] = (min(end_ms, duration_ms(first, MODEL_HZ) + BEFORE_MS), end_ms)
+        pause = samples_in(progress.pause_ms, MODEL_HZ)
+        shift_ms = progress.clause_ms + duration_ms(pause - first, MODEL_HZ)
+        end_ms = progress.clause_ms + duration_ms(pause + last - first, MODEL_HZ)
+        heard_ms = max(progress.clause_ms, end_ms - AFTER_MS)
+        spans = [
+            WordSpan(word, *(min(heard_ms, max(0.0, at + shift_ms)) for at in span))
+            for (_, word), span in zip(piece, times, strict=True)
+            if word is not None
+        ]
+        audio = np.concatenate((np.zeros(pause, np.float32), _faded(wave[first:last])))
+        progress.said_ms += end_ms - progress.clause_ms
+        progress.clause_ms = end_ms
+        progress.pause_ms = 0.0 if progress.pieces else progress.clause_pause_ms
+        return reply.say(audio, spans)
+
+    def _take_up(self, fragment: Fragment, reply: Reply, progress: _Progress) -> None:
+        """Read the clause's phonemes and cut it into pieces that a step has time for."""
+        told = iter(fragment.words)
+        words: list[_Word] = [
+            (phonemes, next(told) if is_spoken(text) else None)
+            for text, phonemes in zip(
+                fragment.text.split(), self._model.phonemes(fragment.text), strict=True
+            )
+        ]
+        pause_ms = PAUSE_MS.get(fragment.ending)
+        if pause_ms is None:
+            pause_ms = UNMARKED_PAUSE_MS
+            if reply.has_fragment or not reply.is_finished:
+                words[-1] = (words[-1][0] + ",", words[-1][1])  # the voice stays up: more comes
+        progress.clause_pause_ms = max(0.0, pause_ms / _speed(reply) - BEFORE_MS - AFTER_MS)
+        progress.clause_ms = 0.0
+        progress.pieces.extend(_pieces(words))
+
+
+def _pieces(words: Sequence[_Word]) -> list[list[_Word]]:
+    """words in runs of at most MAX_PHONEMES, the spaces between them counted."""
+    pieces: list[list[_Word]] = []
+    room = 0
+    for word in words:
+        length = len(word[0]) + 1
+        if not pieces or length > room:
+            pieces.append([])
+            room = MAX_PHONEMES
+        pieces[-1].append(word)
+        room -= length
+    return pieces
+
+
+def _speed(reply: Reply) -> float:
+    return min(FASTEST, max(SLOWEST, reply.speed))
+
+
+def _audible_range(wave: Waveform, quiet: float) -> tuple[int, int]:
+    """What to keep of a clause, for a wave float32 [n]: (first, last), 0 0 where all is silent."""
+    audible = np.flatnonzero(np.abs(wave) > quiet)
+    if len(audible) == 0:
+        return 0, 0
+    first = int(audible[0]) - samples_in(BEFORE_MS, MODEL_HZ)
+    return max(0, first), min(len(wave), int(audible[-1]) + 1 + samples_in(AFTER_MS, MODEL_HZ))
+
+
+def _faded(wave: Waveform) -> Waveform:
+    """wave from zero and to zero within what was kept around its sound: no click at a join."""
+    n_before, n_after = samples_in(BEFORE_MS, MODEL_HZ), samples_in(AFTER_MS, MODEL_HZ)
+    if len(wave) > n_before + n_after:
+        wave[:n_before] *= np.linspace(0.0, 1.0, n_before, dtype=np.float32)
+        wave[-n_after:] *= np.linspace(1.0, 0.0, n_after, dtype=np.float32)
+    return wave

@@ -1,0 +1,316 @@
+"""The voice hibari with its own weights: words where they sound, no clicks, fair steps."""
+
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("hibari", reason="the wheel hibari-tts is not installed")
+
+from audio.errors import AudioError, MissingExtra, UnknownStream
+from audio.stream import Speech, SpeechEnd, StreamFailed, VoiceOptions
+from audio.tts import hibari_model
+from audio.tts.hibari import HibariVoice
+from audio.tts.hibari_model import HibariModel
+from audio.tts.reply_voice import STOCK_VOICES
+
+REPLY = "Sure, one large latte. That comes to $7.50, is that right? We open at 8:30 a.m. today!"
+LARGEST_STEP = 100  # -50 dBFS, from one sample to the next where silence and speech meet
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return HibariVoice()
+
+
+@pytest.fixture
+def voice(loaded):
+    yield loaded
+    for stream_id in list(loaded._replies):
+        loaded.close(stream_id)
+
+
+@pytest.fixture(scope="module")
+def model(loaded):
+    return loaded._model
+
+
+def run(voice):
+    events = []
+    while voice.has_work():
+        events += voice.step()
+    return events
+
+
+def start(voice, *deltas, stream_id="s", **options):
+    voice.open(stream_id, VoiceOptions(**options))
+    for delta in deltas:
+        voice.feed(stream_id, delta)
+    voice.finish(stream_id)
+
+
+def speak(voice, *deltas, **options):
+    """(samples, words, end) of one stream that is fed the deltas."""
+    start(voice, *deltas, **options)
+    *speech, end = run(voice)
+    samples = np.concatenate([e.samples for e in speech] or [np.zeros(0, np.int16)])
+    return samples, [w for e in speech for w in e.words], end
+
+
+def test_the_first_clause_is_heard_before_the_text_has_ended(voice):
+    voice.open("s", VoiceOptions())
+    voice.feed("s", "Sure, one la")
+    (event,) = voice.step()
+    assert isinstance(event, Speech)
+    assert [w.text for w in event.words] == ["Sure,"]
+    assert not voice.has_work()
+
+
+def test_words_come_in_order_and_tell_how_much_of_the_text_is_spoken(voice):
+    samples, words, end = speak(voice, *REPLY)
+    assert end == SpeechEnd("s", len(samples))
+    edges = [edge for w in words for edge in (w.start_ms, w.end_ms)]
+    assert edges == sorted(edges)
+    assert 0 <= edges[0] and edges[-1] <= 1000 * len(samples) / 24_000
+    assert all(w.start_ms < w.end_ms for w in words)
+    spoken = {w.text: REPLY[: w.text_end] for w in words}
+    assert spoken["latte."].endswith("large latte.")
+    assert spoken["seven"] == spoken["fifty"] == "Sure, one large latte. That comes to "
+    assert spoken["cents,"].endswith("$7.50,")
+    assert words[-1].text_end == len(REPLY)
+
+
+def test_word_times_point_at_sound(voice):
+    samples, words, _ = speak(voice, "Yes. No.")
+    pause = samples[round(words[0].end_ms * 24) : round(words[1].start_ms * 24)]
+    assert len(pause) > 2_400
+    assert np.abs(pause[480:]).max() < 184  # -45 dBFS
+    for word in words:
+        assert np.abs(samples[round(word.start_ms * 24) : round(word.end_ms * 24)]).max() > 3_000
+
+
+def test_a_word_lasts_as_long_as_the_network_says(model):
+    said, times = model.speak(model.phonemes("A very long pause, no?"), 1.0)
+    assert len(times) == 5
+    halves = [2 * edge / hibari_model.FRAME_MS for span in times for edge in span]
+    assert all(half == int(half) for half in halves)
+    assert len(said) % round(24 * hibari_model.FRAME_MS) == 0  # whole frames, the last a pad's
+    assert times[-1][1] < 1000 * len(said) / 24_000
+    assert times[3][1] < times[4][0]  # the comma's pause belongs to no word
+
+
+def test_the_same_text_gives_the_same_samples_however_it_is_fed(voice):
+    whole, words, _ = speak(voice, REPLY)
+    cut, cut_words, _ = speak(voice, *REPLY)
+    assert whole.tolist() == cut.tolist()
+    assert words == cut_words
+
+
+def test_leading_silence_is_at_most_25_ms_and_little_silence_trails(voice):
+    for text in ("Sure.", "Would you like more?", "A latte, please.", "Fish."):
+        samples, _, _ = speak(voice, text)
+        audible = np.flatnonzero(np.abs(samples) > 184)  # -45 dBFS
+        assert audible[0] <= 600
+        assert len(samples) - audible[-1] <= 2_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        REPLY,
+        "I can book that for you at seven and I will call you back tomorrow before we close then.",
+        "Yes; no: maybe, or \u2014 well! Fine.",
+    ],
+)
+def test_no_click_where_clauses_meet(voice, text):
+    start(voice, text)
+    pieces = [e.samples.astype(int) for e in run(voice) if isinstance(e, Speech)]
+    assert len(pieces) > 1
+    for piece in pieces:
+        sounding = np.flatnonzero(piece)
+        first, last = sounding[0], sounding[-1]
+        bordered = np.concatenate(([0], piece[first : last + 1], [0]))
+        assert np.abs(np.diff(bordered[:48])).max() <= LARGEST_STEP
+        assert np.abs(np.diff(bordered[-48:])).max() <= LARGEST_STEP
+
+
+def test_a_step_is_one_clause_and_streams_get_equal_shares(voice):
+    names = [f"s{i}" for i in range(6)]
+    for name in names:
+        start(voice, REPLY, stream_id=name)
+    said = dict.fromkeys(names, 0)
+    for _ in range(12):
+        speakers = {e.stream_id for e in voice.step()}
+        assert len(speakers) == 1
+        said[speakers.pop()] += 1
+    assert set(said.values()) == {2}
+    voice.close("s3")
+    rest = run(voice)
+    assert {e.stream_id for e in rest} == set(names) - {"s3"}
+    assert sum(isinstance(e, SpeechEnd) for e in rest) == 5
+
+
+def test_a_stream_that_has_said_nothing_goes_first(voice):
+    start(voice, REPLY, stream_id="long")
+    voice.step()
+    voice.step()
+    start(voice, "Hello.", stream_id="new")
+    assert {e.stream_id for e in voice.step()} == {"new"}
+
+
+def test_streams_do_not_mix(voice):
+    alone, words, _ = speak(voice, REPLY)
+    start(voice, REPLY, stream_id="a")
+    start(voice, "Something else, quite long, and slower.", stream_id="b", speed=0.7)
+    of_a = [e for e in run(voice) if e.stream_id == "a"]
+    assert np.concatenate([e.samples for e in of_a[:-1]]).tolist() == alone.tolist()
+    assert [w for e in of_a[:-1] for w in e.words] == words
+
+
+def test_a_long_clause_is_spoken_in_pieces_that_a_step_has_time_for(voice):
+    text = " ".join(["1234567890"] * 12)
+    start(voice, text)
+    events, longest_s = [], 0.0
+    while voice.has_work():
+        started = time.process_time()
+        events += voice.step()
+        longest_s = max(longest_s, time.process_time() - started)
+    speech = [e for e in events if isinstance(e, Speech)]
+    assert max(len(e.samples) for e in speech) < 24_000 * 20
+    assert longest_s < 1.0  # some 0.1 s on an idle core
+    assert sum(len(e.words) for e in speech) == 120
+    starts = [w.start_ms for e in speech for w in e.words]
+    assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("unit", ["a1", "'", "A-", "aB", "1,", "\u00e9", "&", "a.", "x", "\u00b2"])
+def test_a_word_without_end_costs_little(voice, unit):
+    started = time.process_time()
+    _, _, end = speak(voice, unit * 300)
+    assert isinstance(end, SpeechEnd)
+    assert end.n_samples < 24_000 * 120
+    assert time.process_time() - started < 5.0
+
+
+def test_close_ends_a_stream_in_any_state(voice):
+    voice.close("never opened")
+    voice.open("s", VoiceOptions())
+    voice.feed("s", REPLY)
+    voice.step()
+    voice.close("s")
+    voice.close("s")
+    assert voice.step() == []
+    with pytest.raises(UnknownStream):
+        voice.feed("s", "more")
+
+
+def test_flush_speaks_what_is_held_back(voice):
+    voice.open("s", VoiceOptions())
+    voice.feed("s", "We have some fresh ")
+    assert voice.step() == []
+    voice.flush("s")
+    (event,) = voice.step()
+    # The last one, if its time comes with the very end, is told with what follows.
+    assert [w.text for w in event.words] == ["We", "have", "some", "fresh"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "...  \U0001f600 ", "\u041f\u0440\u0438\u0432\u0435\u0442 \u4f60\u597d.", " - ' \" "],
+)
+def test_text_without_anything_to_say_gives_an_end_and_no_audio(voice, text):
+    samples, words, end = speak(voice, text)
+    assert (len(samples), words, end.n_samples) == (0, [], 0)
+
+
+def test_what_it_cannot_say_is_left_out_of_what_it_can(voice):
+    samples, words, _ = speak(voice, "Hello \u4f60\u597d caf\u00e9 \u00df *yes* xzzyq!")
+    assert [w.text for w in words] == ["Hello", "caf\u00e9", "\u00df", "yes", "xzzyq!"]
+    assert len(samples) > 24_000
+
+
+def test_speed_shortens_speech(voice):
+    normal, _, _ = speak(voice, REPLY)
+    fast, words, _ = speak(voice, REPLY, speed=1.5)
+    slowest, _, _ = speak(voice, "Hello there.", speed=0.25)
+    assert 0.55 < len(fast) / len(normal) < 0.8
+    assert words[-1].end_ms <= 1000 * len(fast) / 24_000
+    assert len(slowest) == len(speak(voice, "Hello there.", speed=0.5)[0])
+
+
+@pytest.mark.parametrize("options", [{"voice": "nobody"}, {"speed": 0.1}, {"speed": 9.0}])
+def test_impossible_options_are_refused(voice, options):
+    with pytest.raises(AudioError, match="expected a"):
+        voice.open("s", VoiceOptions(**options))
+
+
+def test_stock_voices_and_its_own_are_this_voice(voice):
+    for name in (*STOCK_VOICES, "heart"):
+        voice.open(name, VoiceOptions(voice=name))
+
+
+def test_a_fault_in_one_stream_fails_that_one(voice, monkeypatch):
+    speak_ = voice._model.speak
+
+    def fail_once(words, speed):
+        monkeypatch.setattr(voice._model, "speak", speak_)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(voice._model, "speak", fail_once)
+    start(voice, "One.", stream_id="a")
+    start(voice, "Two.", stream_id="b")
+    events = run(voice)
+    assert StreamFailed("a", "out of memory", retryable=True) in events
+    assert events[-1].stream_id == "b" and isinstance(events[-1], SpeechEnd)
+
+
+def sounds(model, text):
+    """What is heard of text: its phonemes without stress, marks or spaces."""
+    from audio.normalize import normalize
+
+    joined = "".join(model.phonemes(normalize(text).text))
+    return "".join(c for c in joined if c not in "\u02c8\u02cc" and c not in hibari_model.MARKS)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("$7.50", "seven dollars and fifty cents"),
+        ("$0.99", "ninety nine cents"),
+        ("$1,250.05", "one thousand two hundred fifty dollars and five cents"),
+        ("8:30 a.m.", "eight thirty A.M."),
+        ("7pm", "seven P.M."),
+        ("555-0123", "five five five zero one two three"),
+        ("(415) 555-0199", "four one five five five five zero one nine nine"),
+        ("+1 415 555 0199", "plus one four one five five five five zero one nine nine"),
+        ("415-555-0199", "four one five five five five zero one nine nine"),
+        ("5550123", "five five five zero one two three"),
+        ("O-K-O-N-K-W-O", "O K O N K W O"),
+        ("J. O. A. N.", "J O A N"),
+        ("It's A as in apple", "It's ay as in apple"),
+        ("room 4B", "room four bee"),
+        ("flight BA2490", "flight BA two four nine zero"),
+        ("James St., Apt. 2", "James Street, Apartment two"),
+        ("Jan. 5th, 2026", "January fifth, twenty twenty six"),
+        ("10% off", "ten percent off"),
+        ("1/2 cup", "one half cup"),
+    ],
+)
+def test_figures_and_names_are_said_right(model, written, read):
+    assert sounds(model, written) == sounds(model, read)
+
+
+def test_a_file_that_is_not_the_expected_one_is_refused(monkeypatch):
+    monkeypatch.setitem(hibari_model.SHA256, "vocab.json", "0" * 64)
+    with pytest.raises(AudioError, match=r"expected vocab.json of hibari-tts==.*remedy: pip"):
+        HibariModel()
+
+
+def test_without_the_wheel_the_remedy_is_named(monkeypatch):
+    monkeypatch.setattr(hibari_model, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"hibari-tts.*voiceloop\[embedded\]"):
+        HibariModel()
+
+
+def test_one_thread_unless_more_are_asked_for(model):
+    assert model._session.get_session_options().intra_op_num_threads == 1
