@@ -1,0 +1,122 @@
+"""Moonshine's tokens: how they spell words, and which of them a caller's words may have.
+
+Its English checkpoints share one SentencePiece vocabulary of 32768 pieces. It is read from
+`tokenizer.bin` (every piece behind its length) or `tokenizer.json`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import AudioError
+from ..normalize import spoken_words
+from .local_agreement import HypothesisWord
+
+WORD_MARK = "\u2581"  # SentencePiece's sign of the space before a word
+START, END = 1, 2
+N_LOGITS = 32_768
+N_BYTES = 256  # pieces of a single byte each, behind the end; no English word needs one
+LONG_PIECE = 128  # a length from here on takes a second byte
+# Letters and the marks that stand in speech. Without figures and signs the model spells what was
+# said ("four fifty", not "$4.50"), as an agent reads it; without the rest it writes no note signs
+# and credits of films, which it knows from subtitles, over noise.
+_SPEAKABLE = re.compile(r"[A-Za-z'.,?! \u2581-]+\Z")
+_INITIALS = re.compile(r"(?:[A-Za-z]\.)+[?!,]?")
+
+
+class MoonshineVocabulary:
+    """The pieces of a folder's vocabulary.
+
+    Raises: AudioError if the folder has none, or one of another shape.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        pieces = _read_pieces(folder)
+        self._pieces = [*pieces, *[""] * (N_LOGITS - len(pieces))]
+        self._ids = {piece: i for i, piece in enumerate(self._pieces)}
+        speakable = [_SPEAKABLE.match(piece) is not None for piece in self._pieces]
+        self.unspeakable: NDArray[np.bool_] = ~np.array(speakable)
+        self.unspeakable[END] = False
+        self.unspeakable[END + 1 : END + 1 + N_BYTES] = True
+        # What a window in which somebody speaks does not begin with.
+        self.no_beginning: NDArray[np.bool_] = np.array(
+            [not any(c.isalpha() for c in piece) for piece in self._pieces]
+        )
+        self.no_beginning |= self.unspeakable
+        self.no_beginning[[START, END]] = True
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The pieces of words that stand behind others; () where a character is no piece.
+
+        SentencePiece numbers its pieces in the order in which it learned to join them: what has
+        the lowest number is joined first.
+        """
+        pieces = list(WORD_MARK + text.strip().replace(" ", WORD_MARK))
+        while True:
+            joins = [self._ids.get(a + b, N_LOGITS) for a, b in pairwise(pieces)]
+            best = min(joins, default=N_LOGITS)
+            if best == N_LOGITS:
+                break
+            at = joins.index(best)
+            pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+        if any(piece not in self._ids for piece in pieces):
+            return ()
+        return tuple(self._ids[piece] for piece in pieces)
+
+    def words(self, tokens: Iterable[int]) -> tuple[HypothesisWord, ...]:
+        """tokens as spoken words, lower case; a mark's token stands with the word before it."""
+        groups: list[list[int]] = []
+        is_joined = False
+        for token in tokens:
+            piece = self._pieces[token]
+            has_word = any(c.isalnum() for c in piece)
+            # A hyphen ends a word as a space does.
+            if not groups or (has_word and (piece.startswith((WORD_MARK, "-")) or not is_joined)):
+                groups.append([])
+            groups[-1].append(token)
+            is_joined = not piece.endswith(("-", WORD_MARK))
+        words = [HypothesisWord(self._spoken(group), tuple(group)) for group in groups]
+        return tuple(word for word in words if word.text)
+
+    def _spoken(self, group: Sequence[int]) -> str:
+        written = "".join(self._pieces[token] for token in group).replace(WORD_MARK, " ").strip()
+        if _INITIALS.fullmatch(written):
+            return written.strip("?!,").replace(".", "").lower()
+        return " ".join(spoken_words(written))
+
+
+def _read_pieces(folder: Path) -> list[str]:
+    binary, text = folder / "tokenizer.bin", folder / "tokenizer.json"
+    try:
+        if binary.is_file():
+            pieces = _pieces_of(binary.read_bytes())
+        elif text.is_file():
+            vocabulary = json.loads(text.read_text("utf-8"))["model"]["vocab"]
+            pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+        else:
+            raise AudioError(f"expected tokenizer.bin or tokenizer.json in {folder}, found none")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise AudioError(f"expected Moonshine's tokenizer in {folder}, found: {error}") from error
+    if pieces[START : END + 1] != ["<s>", "</s>"] or len(pieces) > N_LOGITS:
+        raise AudioError(
+            f"expected Moonshine's tokenizer in {folder}, found {pieces[START : END + 1]} "
+            "where it has its start and its end"
+        )
+    return pieces
+
+
+def _pieces_of(data: bytes) -> list[str]:
+    pieces: list[str] = []
+    at = 0
+    while at < len(data):
+        length, at = data[at], at + 1
+        if length >= LONG_PIECE:
+            length, at = length - LONG_PIECE + LONG_PIECE * data[at], at + 1
+        pieces.append(data[at : at + length].decode("utf-8", errors="replace"))
+        at += length
+    return pieces
