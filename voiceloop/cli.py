@@ -291,15 +291,19 @@ def _with_preset(config: Config) -> tuple[Config, list[str]]:
     from voiceloop.config import AUTO
     from voiceloop.models.cache import hub_folder
     from voiceloop.models.machine import this_machine
-    from voiceloop.models.preset_check import choose
+    from voiceloop.models.preset_check import choose, find_preset, stand_ins
+    from voiceloop.models.resolve import resolve_models
 
-    if config.preset != AUTO:
-        return config, []
-    choice = choose(config, this_machine(), hub_folder())
-    notes = [f"preset {choice.preset.name}: {choice.reason}"]
-    if choice.better:
-        notes.append(f"a better one: {choice.better}")
-    return replace(config, preset=choice.preset.name), notes
+    notes: list[str] = []
+    if config.preset == AUTO:
+        choice = choose(config, this_machine(), hub_folder())
+        notes.append(f"preset {choice.preset.name}: {choice.reason}")
+        if choice.better:
+            notes.append(f"a better one: {choice.better}")
+        config = replace(config, preset=choice.preset.name)
+    taken = resolve_models(config, find_preset(config.preset), hub_folder())
+    notes += [f"{one.subject} is {one.found} ({one.remedy})" for one in stand_ins(taken)]
+    return config, notes
 
 
 def _talk(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Moonshine's tokens: how they spell words, and which of them a caller's words may have.
+"""Moonshine's tokens: how they spell words, which a caller may say, and which are likelier here.
 
 Its English checkpoints share one SentencePiece vocabulary of 32768 pieces. It is read from
 `tokenizer.bin` (every piece behind its length) or `tokenizer.json`.
@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,11 @@ START, END = 1, 2
 N_LOGITS = 32_768
 N_BYTES = 256  # pieces of a single byte each, behind the end; no English word needs one
 LONG_PIECE = 128  # a length from here on takes a second byte
+# In units of log-probability. A rival further behind the best than this was not said, whatever is
+# on the menu.
+RIVAL_MARGIN = 4.0
+BEGIN_PUSH, GO_ON_PUSH = 1.0, 2.0
+
 # Letters and the marks that stand in speech. Without figures and signs the model spells what was
 # said ("four fifty", not "$4.50"), as an agent reads it; without the rest it writes no note signs
 # and credits of films, which it knows from subtitles, over noise.
@@ -88,6 +94,40 @@ class MoonshineVocabulary:
         if _INITIALS.fullmatch(written):
             return written.strip("?!,").replace(".", "").lower()
         return " ".join(spoken_words(written))
+
+
+_Node: TypeAlias = dict[int, "_Node"]
+
+
+class PhraseHints:
+    """Phrases that are likelier in this call: a push for their tokens where the sound allows them.
+
+    A token is pushed only while the model itself takes it for a rival of its best one, so that a
+    phrase that was not said is not heard; within a phrase more than for its beginning.
+    """
+
+    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        self._root: _Node = {}
+        self._longest = 0
+        for sequence in sequences:
+            node = self._root
+            for token in sequence:
+                node = node.setdefault(token, {})
+            self._longest = max(self._longest, len(sequence))
+
+    def push(self, scores: NDArray[np.float32], said: Sequence[int]) -> None:
+        """Raise in place the scores (one a token) of what goes on with or begins a phrase."""
+        if not self._root:
+            return
+        pushes = dict.fromkeys(self._root, BEGIN_PUSH)
+        for n_said in range(1, min(self._longest, len(said) + 1)):
+            node: _Node | None = self._root
+            for token in said[-n_said:]:
+                node = node.get(token) if node is not None else None
+            pushes |= dict.fromkeys(node or (), GO_ON_PUSH)
+        tokens = np.fromiter(pushes, int)
+        rivals = scores[tokens] > scores.max() - RIVAL_MARGIN
+        scores[tokens[rivals]] += np.fromiter(pushes.values(), np.float32)[rivals]
 
 
 def _read_pieces(folder: Path) -> list[str]:

@@ -22,7 +22,7 @@ SILENCE_DBFS = -55.0
 ABOVE_FLOOR_DB, FLOOR_BELOW_PEAK_DB = 6.0, 12.0
 
 # A click or a cup is one window of voice to the detector; the shortest word is several.
-VOICED, MIN_VOICED_WINDOWS = 0.5, 2
+VOICED, MIN_VOICED_WINDOWS = 0.5, 3
 
 
 class SpeechLevel:

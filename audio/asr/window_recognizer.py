@@ -53,14 +53,14 @@ class _EarlyFinal:
 class _Segment:
     """One segment of one stream; positions are samples from the stream's start."""
 
-    def __init__(self, start: int, options: RecognizerOptions) -> None:
+    def __init__(self, start: int, options: RecognizerOptions, n_held_back: int) -> None:
         self.options = options
         self.window = np.zeros(0, np.int16)
         self.hints = tuple(" ".join(phrase) for phrase in session_phrases(options))
         self.start = start
         self.window_start = start
         self.decoded_to = start
-        self.agreement = LocalAgreement()
+        self.agreement = LocalAgreement(n_held_back)
         self.left: list[Word] = []  # the words that left the window, with their times
         self.early: _EarlyFinal | None = None
         self.n_longest = LONGEST_WINDOW  # less once so much sound held more than a context of text
@@ -86,12 +86,18 @@ class _Stream(QueuedStream):
     """One caller and the segment under way."""
 
     def __init__(
-        self, stream_id: str, serial: int, options: RecognizerOptions, level: SpeechLevel
+        self,
+        stream_id: str,
+        serial: int,
+        options: RecognizerOptions,
+        level: SpeechLevel,
+        n_held_back: int,
     ) -> None:
         super().__init__(stream_id, options)
         self.serial = serial  # a stream id may come again, this does not
         self.level = level
-        self.segment = _Segment(0, options)
+        self._n_held_back = n_held_back
+        self.segment = _Segment(0, options, n_held_back)
         self.due_since_s: float | None = None
 
     def hear(self, samples: Samples) -> int:
@@ -121,13 +127,14 @@ class _Stream(QueuedStream):
 
     def open_segment(self) -> None:
         self.n_segment += 1
-        self.segment = _Segment(self.segment.end, self.options)
+        self.segment = _Segment(self.segment.end, self.options, self._n_held_back)
 
 
 class WindowRecognizer(QueuedRecognizer[_Stream]):
     """Recognizes by decoding windows.
 
-    update_ms: how much new audio makes a partial due. level: tells what of a stream is silence.
+    update_ms: how much new audio makes a partial due. n_held_back: the last words of a hypothesis
+    that no agreement makes stable. level: tells what of a stream is silence.
 
     Raises: AudioError if update_ms is outside 20..10000.
     """
@@ -137,6 +144,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         decoder: WindowDecoder,
         *,
         update_ms: float,
+        n_held_back: int = 1,
         level: Callable[[], SpeechLevel] = SpeechLevel,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -146,6 +154,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         self._decoder = decoder
         self._n_update = samples_in(update_ms, RECOGNIZER_HZ)
         self._update_s = update_ms / 1000.0
+        self._n_held_back = n_held_back
         self._level = level
         self._clock = clock
         self._rest_until_s = float("-inf")
@@ -178,7 +187,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
 
     def _new_stream(self, stream_id: str, options: RecognizerOptions) -> _Stream:
         self._n_opened += 1
-        return _Stream(stream_id, self._n_opened, options, self._level())
+        return _Stream(stream_id, self._n_opened, options, self._level(), self._n_held_back)
 
     def _is_time(self, due: list[_Stream], now: float) -> bool:
         waited_s = now - min(s.due_since_s for s in due if s.due_since_s is not None)

@@ -22,6 +22,7 @@ from voiceloop.doctor.report import (
     run_doctor,
     self_test,
 )
+from voiceloop.models import resolve
 from voiceloop.models.machine import Machine
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
@@ -99,6 +100,21 @@ def test_what_a_preset_lacks_is_named_with_its_command(tmp_path: Path) -> None:
     assert ("note", "preset gpu", "voiceloop models pull gpu") in told
     assert any(one.found.startswith("lacks GPU") for one in findings)
     assert all(one.remedy for one in findings)
+
+
+def test_a_recognizer_that_stands_in_for_another_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "is_packaged", lambda file: False)
+    notes = [f for f in check_presets(machine(), tmp_path) if f.subject == "preset embedded"]
+    assert [(note.level, note.found, note.remedy) for note in notes] == [
+        ("ok", "ready (in the package, for the first minute)", ""),
+        (
+            "note",
+            "recognizer moonshine-tiny: not installed: pocketsphinx stands in for it",
+            "pip install moonshine-voice==0.1.0",
+        ),
+    ]
 
 
 def test_little_memory_is_a_problem_of_the_embedded_preset(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS
 from voiceloop.models.machine import Machine, installed_version, this_machine
-from voiceloop.models.preset_check import choose, missing_pieces
+from voiceloop.models.preset_check import choose, missing_pieces, stand_ins
 from voiceloop.models.presets import embedded_model_dir, worker_specs
-from voiceloop.models.resolve import resolve_model
+from voiceloop.models.resolve import resolve_role
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
@@ -147,7 +147,7 @@ def check_packages(
 def check_presets(machine: Machine, hub: Path) -> Iterator[Finding]:
     """What each preset lacks here. Only the embedded one must be whole."""
     for preset in PRESETS:
-        taken = {role: resolve_model(model, hub) for role, model in preset.models.items()}
+        taken = {role: resolve_role(preset, role, hub) for role in preset.models}
         lacks = missing_pieces(preset, taken, machine, hub)
         subject = f"preset {preset.name}"
         if not lacks:
@@ -155,6 +155,8 @@ def check_presets(machine: Machine, hub: Path) -> Iterator[Finding]:
         level: Level = "problem" if preset == PRESETS[0] else "note"
         for one in lacks:
             yield Finding(level, subject, f"lacks {one.subject}: {one.found}", one.remedy)
+        for one in stand_ins(taken):
+            yield Finding("note", subject, f"{one.subject}: {one.found}", one.remedy)
 
 
 def check_libraries() -> Iterator[Finding]:

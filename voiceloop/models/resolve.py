@@ -26,6 +26,7 @@ from voiceloop.models.catalog import (
     Preset,
     Repo,
 )
+from voiceloop.models.machine import is_packaged
 
 ROLE_KEYS: Mapping[RoleName, str] = {"engine": "llm", "recognizer": "stt", "voice": "tts"}
 
@@ -40,6 +41,9 @@ LOADERS: Mapping[RoleName, Mapping[str, str]] = {
     },
     "voice": {"pocket_tts": "pocket", "gradium_phonon_tts": "phonon", "vits": "vits"},
 }
+MOONSHINE_ONNX_NEEDED = tuple(
+    (f"encoder_model.{kind}", f"decoder_model_merged.{kind}") for kind in ("ort", "onnx")
+)
 KOKORO_WEIGHTS = "kokoro-v1_0.pth"
 # Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
@@ -54,13 +58,15 @@ class ResolvedModel:
     """One role's model, and where it lies.
 
     folder: None for a model that is in a package, or not on disk. parts: the folders that go with
-    it, by the loader's option. missing: what is not on disk, or not whole.
+    it, by the loader's option. missing: what is not on disk, or not whole. instead_of: the model
+    whose package is not installed, so that this one has the role.
     """
 
     model: Model
     folder: Path | None = None
     parts: Mapping[str, Path] = field(default_factory=dict)
     missing: tuple[Repo, ...] = ()
+    instead_of: Model | None = None
 
 
 def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, ResolvedModel]:
@@ -78,12 +84,20 @@ def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, 
         if name:
             found[role] = resolve_named(role, name, hub)
         elif role in preset.models:
-            found[role] = resolve_model(preset.models[role], hub)
+            found[role] = resolve_role(preset, role, hub)
         else:
             absent.append(f"{key}_url")
     if absent:
         raise ConfigError(f"preset {preset.name}: expected {', '.join(absent)}, found nothing")
     return found
+
+
+def resolve_role(preset: Preset, role: RoleName, hub: Path) -> ResolvedModel:
+    """The preset's model, or its fallback where the model's package is not installed."""
+    model, fallback = preset.models[role], preset.fallbacks.get(role)
+    if fallback is None or is_packaged(model.packaged_file):
+        return resolve_model(model, hub)
+    return replace(resolve_model(fallback, hub), instead_of=model)
 
 
 def resolve_model(model: Model, hub: Path) -> ResolvedModel:
@@ -154,6 +168,8 @@ def loader_of(role: RoleName, folder: Path) -> str:
     """The role's loader for what lies in a folder. Raises: ConfigError if none knows it."""
     if role == "recognizer" and not _lacks(folder, CTRANSLATE2_NEEDED):
         return "whisper"
+    if role == "recognizer" and any(not _lacks(folder, names) for names in MOONSHINE_ONNX_NEEDED):
+        return "moonshine-onnx"
     if role == "voice" and (folder / KOKORO_WEIGHTS).is_file():
         return "kokoro"
     kind = read_json(folder / "config.json").get("model_type")

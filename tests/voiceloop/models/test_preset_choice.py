@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 from tests.remote_service import Service
 from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
-from voiceloop.models import presets
+from voiceloop.models import presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset, Repo
 from voiceloop.models.machine import Gpu, Machine
-from voiceloop.models.preset_check import choose, find_preset, missing_pieces
+from voiceloop.models.preset_check import choose, find_preset, missing_pieces, stand_ins
 from voiceloop.models.presets import context_tokens, end_reader_spec, resolve_agent, worker_specs
 from voiceloop.models.resolve import resolve_models, resolve_named
 from voiceloop.remote.end_reader import EndReadingModel
@@ -262,7 +263,14 @@ def test_a_preset_that_is_not_on_disk_names_one_command(hub: Path) -> None:
     assert caught.value.message.count("voiceloop models") == 1
 
 
-def test_a_folder_takes_the_place_of_one_model_of_a_preset(tmp_path: Path, hub: Path) -> None:
+def without_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "is_packaged", lambda file: False)
+
+
+def test_a_folder_takes_the_place_of_one_model_of_a_preset(
+    tmp_path: Path, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_wheels(monkeypatch)
     folder = folder_of(tmp_path, '{"model_type": "llama", "max_position_embeddings": 2048}')
     config = Config(preset="embedded", llm_model=str(folder))
     engine, speech = worker_specs(config)
@@ -271,6 +279,32 @@ def test_a_folder_takes_the_place_of_one_model_of_a_preset(tmp_path: Path, hub: 
     assert context_tokens(config) == 2048 - 256
     assert resolve_agent(config).name == "Agent"  # the cafe's agent goes with its own model
     assert resolve_agent(Config(preset="embedded")).name == "Ava"
+
+
+def test_moonshine_is_the_embedded_recognizer_and_pocketsphinx_stands_in(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def heard_by(config: Config) -> tuple[str, list[str]]:
+        roles = worker_specs(config)[1].roles
+        taken = resolve_models(config, EMBEDDED, hub)
+        return roles[0].options["model"], [one.remedy for one in stand_ins(taken)]
+
+    embedded = Config(preset="embedded")
+    without_wheels(monkeypatch)
+    assert heard_by(embedded) == ("pocketsphinx", ["pip install moonshine-voice==0.1.0"])
+    monkeypatch.setattr(resolve, "is_packaged", lambda file: True)
+    assert heard_by(embedded) == ("moonshine-onnx", [])
+    assert heard_by(replace(embedded, stt_model="pocketsphinx")) == ("pocketsphinx", [])
+
+
+@pytest.mark.parametrize("kind", ["ort", "onnx"])
+def test_a_folder_of_moonshine_is_read_by_its_own_loader(
+    tmp_path: Path, hub: Path, kind: str
+) -> None:
+    (tmp_path / f"encoder_model.{kind}").touch()
+    (tmp_path / f"decoder_model_merged.{kind}").touch()
+    speech = worker_specs(Config(preset="embedded", stt_model=str(tmp_path)))[1]
+    assert speech.roles[0].options == {"model": "moonshine-onnx", "source": str(tmp_path)}
 
 
 def test_the_switches_of_anticipation_reach_the_engine() -> None:
