@@ -27,7 +27,7 @@ from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, propor
 from .window_recognizer import WindowRecognizer
 
 PACKAGE, FOLDER_IN_PACKAGE = "moonshine_voice", Path("assets", "tiny-en")
-UPDATE_MS = 250.0
+UPDATE_MS = 320.0  # a window of 4 s takes 60 ms of a core with each update, one of 10 s 130
 # Words beside the window's end: full attention to a cut word spoils the word before it too (16
 # errors in a hundred words of accented read clips with one held back, 13 with two).
 HELD_BACK = 2
@@ -40,7 +40,7 @@ TOKENS_PER_S = 10.0  # twice what its authors allow: figures are spelled here
 MOST_REPEATS, MOST_LONG_REPEATS, LONGEST_CIRCLE = 5, 3, 8
 # A mean log-probability below which nothing was said (what is heard rightly has -0.8 at the worst,
 # mostly over -0.3), and one below which another decode may well say something else.
-UNLIKELY_LOG_PROBABILITY, SURE_LOG_PROBABILITY = -1.1, -0.5
+UNLIKELY_LOG_PROBABILITY, SURE_LOG_PROBABILITY = -1.1, -0.25
 
 
 class MoonshineOnnxRecognizer(WindowRecognizer):
