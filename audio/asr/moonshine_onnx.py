@@ -151,8 +151,8 @@ class MoonshineOnnxDecoder:
         """The next token and the logarithm of the model's own probability of it."""
         is_beginning = not forced and not tokens
         vocabulary = self._vocabulary
-        barred = vocabulary.no_beginning if is_beginning else vocabulary.unspeakable
-        scores = np.where(barred, np.float32(-np.inf), logits)
+        penalties = vocabulary.penalties_of_beginning if is_beginning else vocabulary.penalties
+        scores = logits - penalties
         hints.push(scores, [*forced, *tokens])
         token = int(scores.argmax())
         largest = logits.max()

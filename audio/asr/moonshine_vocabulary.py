@@ -5,6 +5,7 @@ Its English checkpoints share one SentencePiece vocabulary of 32768 pieces. It i
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -28,10 +29,17 @@ LONG_PIECE = 128  # a length from here on takes a second byte
 RIVAL_MARGIN = 4.0
 BEGIN_PUSH, GO_ON_PUSH = 1.0, 2.0
 
-# Letters and the marks that stand in speech. Without figures and signs the model spells what was
-# said ("four fifty", not "$4.50"), as an agent reads it; without the rest it writes no note signs
-# and credits of films, which it knows from subtitles, over noise.
+# Letters and the marks that stand in speech; without the rest it writes no note signs and credits
+# of films, which it knows from subtitles, over noise.
 _SPEAKABLE = re.compile(r"[A-Za-z'.,?! \u2581-]+\Z")
+# Figures and signs: with a penalty (in units of log-probability) the model mostly spells what was
+# said ("four fifty", not "$4.50"), as an agent reads it; barred from them it breaks off a number.
+_FIGURES = re.compile(r"[\d$\u20ac\u00a3%.,\u2581-]+\Z")
+_SIGNS = "$\u20ac\u00a3"
+FIGURE_PENALTY = 4.0
+# As many figures as this are said one by one, unless they are a year or hundreds.
+MANY_FIGURES = 3
+_SAID_AS_NUMBER = re.compile(r"(?:1[1-9]|20)\d\d|\d+00")
 _INITIALS = re.compile(r"(?:[A-Za-z]\.)+[?!,]?")
 
 
@@ -45,16 +53,14 @@ class MoonshineVocabulary:
         pieces = _read_pieces(folder)
         self._pieces = [*pieces, *[""] * (N_LOGITS - len(pieces))]
         self._ids = {piece: i for i, piece in enumerate(self._pieces)}
-        speakable = [_SPEAKABLE.match(piece) is not None for piece in self._pieces]
-        self.unspeakable: NDArray[np.bool_] = ~np.array(speakable)
-        self.unspeakable[END] = False
-        self.unspeakable[END + 1 : END + 1 + N_BYTES] = True
-        # What a window in which somebody speaks does not begin with.
-        self.no_beginning: NDArray[np.bool_] = np.array(
-            [not any(c.isalpha() for c in piece) for piece in self._pieces]
-        )
-        self.no_beginning |= self.unspeakable
-        self.no_beginning[[START, END]] = True
+        penalties = [_penalty(piece) for piece in self._pieces]
+        self.penalties: NDArray[np.float32] = np.array(penalties, np.float32)
+        self.penalties[END] = 0.0
+        self.penalties[END + 1 : END + 1 + N_BYTES] = np.inf
+        # A window in which somebody speaks begins with a word.
+        has_words = np.array([_has_word(piece) or piece == WORD_MARK for piece in self._pieces])
+        self.penalties_of_beginning = np.where(has_words, self.penalties, np.float32(np.inf))
+        self.penalties_of_beginning[END] = np.inf
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The pieces of words that stand behind others; () where a character is no piece.
@@ -80,7 +86,7 @@ class MoonshineVocabulary:
         is_joined = False
         for token in tokens:
             piece = self._pieces[token]
-            has_word = any(c.isalnum() for c in piece)
+            has_word = _has_word(piece)
             # A hyphen ends a word as a space does.
             if not groups or (has_word and (piece.startswith((WORD_MARK, "-")) or not is_joined)):
                 groups.append([])
@@ -93,7 +99,21 @@ class MoonshineVocabulary:
         written = "".join(self._pieces[token] for token in group).replace(WORD_MARK, " ").strip()
         if _INITIALS.fullmatch(written):
             return written.strip("?!,").replace(".", "").lower()
+        figures = written.strip("-.,?!")
+        if figures.isdecimal() and len(figures) >= MANY_FIGURES:
+            if not _SAID_AS_NUMBER.fullmatch(figures):
+                written = " ".join(figures)
         return " ".join(spoken_words(written))
+
+
+def _has_word(piece: str) -> bool:
+    return any(c.isalnum() or c in _SIGNS for c in piece)
+
+
+def _penalty(piece: str) -> float:
+    if _SPEAKABLE.match(piece):
+        return 0.0
+    return FIGURE_PENALTY if _FIGURES.match(piece) else math.inf
 
 
 _Node: TypeAlias = dict[int, "_Node"]

@@ -14,7 +14,8 @@ from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError, MissingExtra
 from audio.stream import Partial, RecognizerOptions, Transcript
 
-WORDS = "\u2581two \u2581small \u2581lattes \u2581letters , . - 4 $ \u2581p m \u266a".split()
+WORDS = "\u2581two \u2581small \u2581lattes \u2581letters \u2581p m".split()
+WORDS += ", . - 4 0 \u2581$ \u2581 \u266a".split()
 PIECES = ["<unk>", "<s>", "</s>", *(f"<{i}>" for i in range(256)), *WORDS]
 SPEECH = (np.random.default_rng(0).normal(0, 3000, 16_000)).astype(np.int16)
 
@@ -97,9 +98,23 @@ def test_stable_words_are_forced_and_only_the_rest_is_decoded(decode):
     assert len(result.spans_ms) == 3 and result.is_sure
 
 
-def test_figures_and_signs_are_spelled(decode):
-    result, _ = decode([{"4": 0.0, "$": -0.1, "\u266a": -0.2, "\u2581two": -0.5}, LATTES])
+def test_figures_are_spelled_and_signs_of_no_speech_are_not_written(decode):
+    result, _ = decode([{"4": 0.0, "\u2581$": -0.1, "\u266a": 1.0, "\u2581two": -0.5}, LATTES])
     assert texts(result) == ["two", "lattes"]
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("\u2581two \u2581 4 4 4 - 0 4", "two four four four zero four"),
+        ("\u2581$ 4 . 4 0 \u2581two", "four dollars and forty cents two"),
+        ("\u2581 4 0 0 \u2581lattes", "four hundred lattes"),
+        ("\u2581 4 4 \u2581p . m .", "forty four pm"),
+    ],
+)
+def test_figures_that_the_model_insists_on_are_read_as_they_were_said(decode, written, spoken):
+    result, _ = decode([{piece: 0.0, "\u2581letters": -6.0} for piece in written.split()])
+    assert " ".join(texts(result)) == spoken
 
 
 def test_where_somebody_speaks_the_first_thing_is_a_word(decode):
@@ -149,7 +164,7 @@ def test_words_are_lower_case_without_marks_and_a_hyphen_parts_them(folder):
     words = vocabulary.words([token(piece) for piece in spelled])
     assert [word.text for word in words] == ["two", "m", "lattes", "pm"]
     assert [t for word in words for t in word.tokens] == [token(piece) for piece in spelled]
-    assert vocabulary.unspeakable[token("4")] and not vocabulary.unspeakable[END]
+    assert vocabulary.penalties[token("4")] > 0.0 == vocabulary.penalties[END]
 
 
 def test_a_folder_without_a_model_or_tokenizer_is_refused(folder, tmp_path):
