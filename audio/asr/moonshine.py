@@ -150,7 +150,7 @@ class MoonshineDecoder:
         if not request.with_times:
             return DecodedWindow(tail)
         spoken = (*request.prefix, *tail)
-        return DecodedWindow(tail, proportional_spans(spoken, len(request.samples)))
+        return DecodedWindow(tail, proportional_spans(spoken, request.samples))
 
     def _words(self, tokens: Sequence[int]) -> tuple[HypothesisWord, ...]:
         groups: list[list[int]] = []

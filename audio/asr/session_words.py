@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from ..normalize import spoken_words
 from ..stream import RecognizerOptions
@@ -21,6 +22,7 @@ _COMMON = frozenset(
 )
 
 
+@lru_cache(maxsize=64)  # a prompt may be long, and a call has hundreds of segments
 def session_phrases(options: RecognizerOptions) -> tuple[tuple[str, ...], ...]:
     """Phrases (tuples of lower-case spoken words) to expect, the surest first, no repeats.
 

@@ -8,7 +8,8 @@ from collections import deque
 
 import numpy as np
 
-from ..frames import RECOGNIZER_HZ, Samples
+from ..frames import RECOGNIZER_HZ, VAD_WINDOW, Samples
+from ..vad import Vad
 
 FRAME = RECOGNIZER_HZ // 50  # samples: 20 ms
 N_FRAMES = 1_500  # 30 s: the longest window a recognizer keeps
@@ -19,6 +20,9 @@ SILENCE_DBFS = -55.0
 # In a noisy room the floor itself is closer to the speech: within 6 dB of it nothing was said,
 # unless that comes within 12 dB of the peak.
 ABOVE_FLOOR_DB, FLOOR_BELOW_PEAK_DB = 6.0, 12.0
+
+# A click or a cup is one window of voice to the detector; the shortest word is several.
+VOICED, MIN_VOICED_WINDOWS = 0.5, 3
 
 
 class SpeechLevel:
@@ -58,3 +62,24 @@ class SpeechLevel:
             return True
         levels = list(self._levels_dbfs)[-n_after:]
         return all(level < threshold_dbfs for level in levels)
+
+
+class VoicedLevel(SpeechLevel):
+    """The same for a model that writes words over any noise: silent is all where nobody speaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._vad = Vad()
+        self._voiced_ends: deque[int] = deque(maxlen=N_FRAMES * FRAME // VAD_WINDOW)
+
+    def feed(self, samples: Samples) -> None:
+        super().feed(samples)
+        self._voiced_ends.extend(
+            window.end_position
+            for window in self._vad.feed(samples)
+            if window.probability >= VOICED
+        )
+
+    def is_silent_since(self, position: int) -> bool:
+        n_voiced = sum(end > position for end in self._voiced_ends)
+        return n_voiced < MIN_VOICED_WINDOWS or super().is_silent_since(position)

@@ -108,9 +108,7 @@ class TransformersDecoder:
         tail = self._text.words(tokens, request.language)
         if not request.with_times:
             return DecodedWindow(tail)
-        return DecodedWindow(
-            tail, proportional_spans((*request.prefix, *tail), len(request.samples))
-        )
+        return DecodedWindow(tail, proportional_spans((*request.prefix, *tail), request.samples))
 
     def _mask(self, tokens: Sequence[int], *, specials: bool) -> Any:
         """float32 [vocabulary]: -inf at tokens, and at every special one but the end of text."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..frames import RECOGNIZER_HZ, Samples
 from .local_agreement import HypothesisWord
+from .speech_level import BELOW_PEAK_DB, FRAME
 
 # Fast English is 5 words/s at 1.4 tokens each; scripts that byte-level BPE spells out by bytes
 # (Hindi, Thai) take up to three times as many. Beyond it the decoder repeats itself.
@@ -25,7 +26,7 @@ class DecodeRequest:
 
     prompt: tokens of earlier text or hotwords. with_times: say when each word is spoken.
     window_id: another request of the same one has the same samples, and perhaps more behind
-    them; "" for a window of its own.
+    them; "" for a window of its own. hints: phrases that are likelier here than elsewhere.
     """
 
     samples: Samples
@@ -34,15 +35,18 @@ class DecodeRequest:
     prefix: tuple[HypothesisWord, ...]
     with_times: bool
     window_id: str = ""
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedWindow:
     """The words after the prefix; spans_ms: (start, end) of each word of prefix + tail in ms from
-    the window's start, empty unless asked for."""
+    the window's start, empty unless asked for. is_sure: False where the model itself doubts the
+    tail, so that no agreement makes it certain."""
 
     tail: tuple[HypothesisWord, ...]
     spans_ms: tuple[tuple[float, float], ...] = ()
+    is_sure: bool = True
 
 
 class WindowDecoder(Protocol):
@@ -56,19 +60,28 @@ class WindowDecoder(Protocol):
         """One result a request, in order. Raises: RuntimeError if the device fails."""
 
 
-def max_new_tokens(request: DecodeRequest) -> int:
+def max_new_tokens(request: DecodeRequest, tokens_per_s: float = TOKENS_PER_S) -> int:
     """Tokens of prefix and tail together that this much audio can hold."""
     n_prefix = sum(len(word.tokens) for word in request.prefix)
     seconds = len(request.samples) / RECOGNIZER_HZ
-    return min(MAX_TOKENS, max(n_prefix, int(TOKENS_PER_S * seconds)) + SPARE_TOKENS)
+    return min(MAX_TOKENS, max(n_prefix, int(tokens_per_s * seconds)) + SPARE_TOKENS)
 
 
 def proportional_spans(
-    words: Sequence[HypothesisWord], n_samples: int
+    words: Sequence[HypothesisWord], samples: Samples
 ) -> tuple[tuple[float, float], ...]:
-    """(start, end) in ms of each word, as long as its share of the characters."""
-    lengths = np.cumsum([0, *(len(word.text) + 1 for word in words)])
+    """(start, end) in ms of each word: its share of the letters, in time that is not silence."""
+    n_frames = len(samples) // FRAME
     if not words:
         return ()
-    edges = lengths / lengths[-1] * (1000.0 * n_samples / RECOGNIZER_HZ)
-    return tuple((float(a), float(b)) for a, b in zip(edges[:-1], edges[1:], strict=True))
+    if not n_frames:
+        return ((0.0, 1000.0 * len(samples) / RECOGNIZER_HZ),) * len(words)
+    frames = samples[: n_frames * FRAME].reshape(-1, FRAME).astype(np.float64)
+    power = np.mean(np.square(frames), axis=1)
+    sounding = np.flatnonzero(power >= power.max() * 10 ** (-BELOW_PEAK_DB / 10))
+    lengths = np.cumsum([0, *(len(word.text) + 1 for word in words)])
+    at = lengths / lengths[-1] * len(sounding)
+    starts = sounding[np.minimum(at[:-1].astype(int), len(sounding) - 1)]
+    ends = sounding[np.ceil(at[1:]).astype(int) - 1] + 1
+    edges_ms = np.stack((starts, ends), axis=1) * (1000.0 * FRAME / RECOGNIZER_HZ)
+    return tuple((float(start), float(end)) for start, end in edges_ms)

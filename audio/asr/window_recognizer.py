@@ -26,6 +26,7 @@ from .local_agreement import (
     window_cut,
 )
 from .queued_recognizer import Finalize, Flush, QueuedRecognizer, QueuedStream
+from .session_words import session_phrases
 from .speech_level import SpeechLevel
 from .window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest, WindowDecoder
 
@@ -52,13 +53,14 @@ class _EarlyFinal:
 class _Segment:
     """One segment of one stream; positions are samples from the stream's start."""
 
-    def __init__(self, start: int, options: RecognizerOptions) -> None:
+    def __init__(self, start: int, options: RecognizerOptions, n_held_back: int) -> None:
         self.options = options
         self.window = np.zeros(0, np.int16)
+        self.hints = tuple(" ".join(phrase) for phrase in session_phrases(options))
         self.start = start
         self.window_start = start
         self.decoded_to = start
-        self.agreement = LocalAgreement()
+        self.agreement = LocalAgreement(n_held_back)
         self.left: list[Word] = []  # the words that left the window, with their times
         self.early: _EarlyFinal | None = None
         self.n_longest = LONGEST_WINDOW  # less once so much sound held more than a context of text
@@ -83,11 +85,19 @@ class _Segment:
 class _Stream(QueuedStream):
     """One caller and the segment under way."""
 
-    def __init__(self, stream_id: str, serial: int, options: RecognizerOptions) -> None:
+    def __init__(
+        self,
+        stream_id: str,
+        serial: int,
+        options: RecognizerOptions,
+        level: SpeechLevel,
+        n_held_back: int,
+    ) -> None:
         super().__init__(stream_id, options)
         self.serial = serial  # a stream id may come again, this does not
-        self.level = SpeechLevel()
-        self.segment = _Segment(0, options)
+        self.level = level
+        self._n_held_back = n_held_back
+        self.segment = _Segment(0, options, n_held_back)
         self.due_since_s: float | None = None
 
     def hear(self, samples: Samples) -> int:
@@ -101,21 +111,30 @@ class _Stream(QueuedStream):
         super().absorb()
         self._drop_leading_silence()
 
-    def _drop_leading_silence(self) -> None:
+    @property
+    def is_silent(self) -> bool:
+        """Whether the segment has no word, and no sound that could hold one."""
         segment = self.segment
         has_words = segment.left or segment.agreement.committed or segment.agreement.tail
+        return not has_words and self.level.is_silent_since(segment.window_start)
+
+    def _drop_leading_silence(self) -> None:
+        segment = self.segment
         surplus = len(segment.window) - KEPT_SILENCE
-        if not has_words and surplus > 0 and self.level.is_silent_since(segment.window_start):
+        if surplus > 0 and self.is_silent:
             segment.cut(surplus)
             segment.decoded_to = max(segment.decoded_to, segment.window_start)
 
     def open_segment(self) -> None:
         self.n_segment += 1
-        self.segment = _Segment(self.segment.end, self.options)
+        self.segment = _Segment(self.segment.end, self.options, self._n_held_back)
 
 
 class WindowRecognizer(QueuedRecognizer[_Stream]):
-    """Recognizes by decoding windows; update_ms: how much new audio makes a partial due.
+    """Recognizes by decoding windows.
+
+    update_ms: how much new audio makes a partial due. n_held_back: the last words of a hypothesis
+    that no agreement makes stable. level: tells what of a stream is silence.
 
     Raises: AudioError if update_ms is outside 20..10000.
     """
@@ -125,6 +144,8 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         decoder: WindowDecoder,
         *,
         update_ms: float,
+        n_held_back: int = 1,
+        level: Callable[[], SpeechLevel] = SpeechLevel,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 20.0 <= update_ms <= 10_000.0:
@@ -133,6 +154,8 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         self._decoder = decoder
         self._n_update = samples_in(update_ms, RECOGNIZER_HZ)
         self._update_s = update_ms / 1000.0
+        self._n_held_back = n_held_back
+        self._level = level
         self._clock = clock
         self._rest_until_s = float("-inf")
         self._n_opened = 0
@@ -164,7 +187,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
 
     def _new_stream(self, stream_id: str, options: RecognizerOptions) -> _Stream:
         self._n_opened += 1
-        return _Stream(stream_id, self._n_opened, options)
+        return _Stream(stream_id, self._n_opened, options, self._level(), self._n_held_back)
 
     def _is_time(self, due: list[_Stream], now: float) -> bool:
         waited_s = now - min(s.due_since_s for s in due if s.due_since_s is not None)
@@ -179,6 +202,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             segment.end - segment.decoded_to >= self._n_update
             and self._clock() >= self._rest_until_s
             and not stream.level.is_quiet_since(segment.decoded_to)
+            and not stream.is_silent
         )
 
     def _answer_without_decoding(self, stream: _Stream, events: list[Event]) -> bool:
@@ -191,9 +215,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             words = early.words
         elif segment.agreement.committed or segment.agreement.tail:
             return False
-        elif len(segment.window) < SHORTEST_WINDOW or (
-            stream.level.is_silent_since(segment.window_start)
-        ):
+        elif len(segment.window) < SHORTEST_WINDOW or stream.is_silent:
             words = ()
         else:
             return False
@@ -269,6 +291,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             or segment.is_full
             or segment.is_crowded
             or stream.request is not None,
+            hints=segment.hints,
             window_id=f"{stream.serial}/{stream.n_segment}/{segment.window_start}",
         )
 
@@ -280,7 +303,10 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         is_cut_short = _n_tokens(spoken) >= MAX_TOKENS  # there may be more words than it says
         segment.decoded_to = end
         n_known = len(agreement.committed) + len(agreement.tail)
-        agreement.observe(result.tail)
+        if result.is_sure:
+            agreement.observe(result.tail)
+        else:
+            agreement.accept(result.tail, 0)
         request = stream.request
         if request is not None and end == segment.end and not is_cut_short:
             segment.early = _EarlyFinal(end, (*segment.left, *words))

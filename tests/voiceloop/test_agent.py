@@ -232,9 +232,7 @@ def test_the_voices_of_a_folder_are_its_files(tmp_path: Path) -> None:
 
 def test_a_language_that_the_recognizer_lacks_is_refused(tmp_path: Path) -> None:
     config = agent_of(tmp_path, "language = 'xx'")
-    with pytest.raises(
-        ConfigError, match="language: expected a language of pocketsphinx .en., fou"
-    ):
+    with pytest.raises(ConfigError, match=r"language: expected a language of \S+ .en., fou"):
         resolve_agent(config)
     assert resolve_agent(replace(config, stt_url="http://127.0.0.1:9/v1")).language == "xx"
     assert resolve_agent(agent_of(tmp_path, "language = 'en-US'")).language == "en-US"

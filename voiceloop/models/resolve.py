@@ -41,6 +41,9 @@ LOADERS: Mapping[RoleName, Mapping[str, str]] = {
     },
     "voice": {"pocket_tts": "pocket", "gradium_phonon_tts": "phonon", "vits": "vits"},
 }
+MOONSHINE_ONNX_NEEDED = tuple(
+    (f"encoder_model.{kind}", f"decoder_model_merged.{kind}") for kind in ("ort", "onnx")
+)
 KOKORO_WEIGHTS = "kokoro-v1_0.pth"
 # Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
@@ -165,6 +168,8 @@ def loader_of(role: RoleName, folder: Path) -> str:
     """The role's loader for what lies in a folder. Raises: ConfigError if none knows it."""
     if role == "recognizer" and not _lacks(folder, CTRANSLATE2_NEEDED):
         return "whisper"
+    if role == "recognizer" and any(not _lacks(folder, names) for names in MOONSHINE_ONNX_NEEDED):
+        return "moonshine-onnx"
     if role == "voice" and (folder / KOKORO_WEIGHTS).is_file():
         return "kokoro"
     kind = read_json(folder / "config.json").get("model_type")

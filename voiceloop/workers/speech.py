@@ -47,6 +47,7 @@ WARM_UP_STEPS = 1000
 RECOGNIZERS = {
     "pocketsphinx": "audio.asr.pocketsphinx:PocketsphinxRecognizer",
     "whisper": "audio.asr.whisper:WhisperRecognizer",
+    "moonshine-onnx": "audio.asr.moonshine_onnx:MoonshineOnnxRecognizer",
     "moonshine": "audio.asr.moonshine:MoonshineRecognizer",
     "transducer": "audio.asr.transducer:TransducerRecognizer",
 }

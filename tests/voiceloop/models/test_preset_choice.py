@@ -166,7 +166,8 @@ def test_a_model_whose_package_is_absent_is_replaced_and_told(
     hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def voice_with(version: str | None, config: Config) -> tuple[str, list[Missing]]:
-        monkeypatch.setattr(resolve, "installed_version", lambda name: version)
+        installed = {"hibari-tts": version, "moonshine-voice": "0.1.0"}
+        monkeypatch.setattr(resolve, "installed_version", installed.get)
         taken = resolve_models(config, EMBEDDED, hub)
         assert worker_specs(config)[1].roles[1].options["model"] == taken["voice"].model.loader
         return taken["voice"].model.name, replaced_models(EMBEDDED, taken)
@@ -187,10 +188,15 @@ def test_the_start_tells_what_was_replaced(hub: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
     _, notes = _with_preset(Config(preset="embedded"))
     assert notes == [
-        "without hibari: espeak takes its place, for hibari-tts==0.2.1 is not installed; "
+        f"without {own}: {other} takes its place, for {wheel} is not installed; "
         "pip install 'voiceloop[embedded]'"
+        for own, other, wheel in (
+            ("moonshine-tiny", "pocketsphinx", "moonshine-voice==0.1.0"),
+            ("hibari", "espeak", "hibari-tts==0.2.1"),
+        )
     ]
-    monkeypatch.setattr(resolve, "installed_version", lambda name: "0.2.1")
+    installed = {"hibari-tts": "0.2.1", "moonshine-voice": "0.1.0"}
+    monkeypatch.setattr(resolve, "installed_version", installed.get)
     assert _with_preset(Config(preset="embedded")) == (Config(preset="embedded"), [])
 
 
@@ -302,7 +308,14 @@ def test_a_preset_that_is_not_on_disk_names_one_command(hub: Path) -> None:
     assert caught.value.message.count("voiceloop models") == 1
 
 
-def test_a_folder_takes_the_place_of_one_model_of_a_preset(tmp_path: Path, hub: Path) -> None:
+def without_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "installed_version", lambda name: None)
+
+
+def test_a_folder_takes_the_place_of_one_model_of_a_preset(
+    tmp_path: Path, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_wheels(monkeypatch)
     folder = folder_of(tmp_path, '{"model_type": "llama", "max_position_embeddings": 2048}')
     config = Config(preset="embedded", llm_model=str(folder))
     engine, speech = worker_specs(config)
@@ -311,6 +324,34 @@ def test_a_folder_takes_the_place_of_one_model_of_a_preset(tmp_path: Path, hub: 
     assert context_tokens(config) == 2048 - 256
     assert resolve_agent(config).name == "Agent"  # the cafe's agent goes with its own model
     assert resolve_agent(Config(preset="embedded")).name == "Ava"
+
+
+def test_moonshine_is_the_embedded_recognizer_and_pocketsphinx_stands_in(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def heard_by(config: Config) -> tuple[str, list[str]]:
+        taken = resolve_models(config, EMBEDDED, hub)
+        lacks = [one.subject for one in replaced_models(EMBEDDED, taken)]
+        return worker_specs(config)[1].roles[0].options["model"], lacks
+
+    embedded = Config(preset="embedded")
+    without_wheels(monkeypatch)
+    assert heard_by(embedded) == ("pocketsphinx", ["moonshine-tiny", "hibari"])
+    monkeypatch.setattr(
+        resolve, "installed_version", {"moonshine-voice": "0.1.0", "hibari-tts": "0.2.1"}.get
+    )
+    assert heard_by(embedded) == ("moonshine-onnx", [])
+    assert heard_by(replace(embedded, stt_model="pocketsphinx")) == ("pocketsphinx", [])
+
+
+@pytest.mark.parametrize("kind", ["ort", "onnx"])
+def test_a_folder_of_moonshine_is_read_by_its_own_loader(
+    tmp_path: Path, hub: Path, kind: str
+) -> None:
+    (tmp_path / f"encoder_model.{kind}").touch()
+    (tmp_path / f"decoder_model_merged.{kind}").touch()
+    speech = worker_specs(Config(preset="embedded", stt_model=str(tmp_path)))[1]
+    assert speech.roles[0].options == {"model": "moonshine-onnx", "source": str(tmp_path)}
 
 
 def test_the_switches_of_anticipation_reach_the_engine() -> None:

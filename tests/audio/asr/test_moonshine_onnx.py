@@ -1,0 +1,225 @@
+"""Moonshine in onnxruntime: its decoder's rules on a scripted model; the real one where it is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audio.asr import moonshine_onnx
+from audio.asr.local_agreement import HypothesisWord
+from audio.asr.moonshine_onnx import MoonshineOnnxDecoder, MoonshineOnnxRecognizer, packaged_folder
+from audio.asr.moonshine_vocabulary import END, N_LOGITS, MoonshineVocabulary, PhraseHints
+from audio.asr.speech_level import VoicedLevel
+from audio.asr.window_decoder import DecodeRequest
+from audio.errors import AudioError, MissingExtra
+from audio.stream import Partial, RecognizerOptions, Transcript
+
+WORDS = "\u2581two \u2581small \u2581lattes \u2581letters \u2581p m".split()
+WORDS += ", . - 4 0 \u2581$ \u2581 \u266a".split()
+PIECES = ["<unk>", "<s>", "</s>", *(f"<{i}>" for i in range(256)), *WORDS]
+SPEECH = (np.random.default_rng(0).normal(0, 3000, 16_000)).astype(np.int16)
+
+
+def token(piece):
+    return PIECES.index(piece)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    data = b""
+    for piece in (one.encode() for one in PIECES):
+        data += bytes([len(piece)]) + piece
+    (tmp_path / "tokenizer.bin").write_bytes(data)
+    return tmp_path
+
+
+class Port:
+    def __init__(self, name, shape=()):
+        self.name, self.shape = name, shape
+
+
+class ScriptedEncoder:
+    def get_inputs(self):
+        return [Port("input_values"), Port("attention_mask")]
+
+    def run(self, names, inputs):
+        return [np.zeros((1, inputs["input_values"].shape[1] // 384, 8), np.float32)]
+
+
+class ScriptedDecoder:
+    """Says the rows of its script, each the scores of some pieces; then the end."""
+
+    def __init__(self, *script):
+        self.script = script
+        self.fed = []
+
+    def get_inputs(self):
+        states = [f"past_key_values.0.{part}.key" for part in ("decoder", "encoder")]
+        names = ["input_ids", "encoder_hidden_states", "encoder_attention_mask"]
+        return [*map(Port, names), *(Port(name, (1, 2, 0, 4)) for name in states)]
+
+    def run(self, names, inputs):
+        is_first = not bool(inputs["use_cache_branch"][0])
+        assert is_first == (not self.fed)
+        self.fed.append(inputs["input_ids"][0].tolist())
+        n_rows = len([t for row in self.fed for t in row])
+        logits = np.full((1, 1, N_LOGITS), -30.0, np.float32)
+        row = self.script[len(self.fed) - 1] if len(self.fed) <= len(self.script) else {}
+        for piece, score in (row or {"</s>": 0.0}).items():
+            logits[0, 0, token(piece)] = score
+        return [logits, *(np.zeros((1, 2, n_rows, 4), np.float32) for _ in names[1:])]
+
+
+@pytest.fixture
+def decode(folder, monkeypatch):
+    def run(script, prefix=(), hints=(), seconds=1.0):
+        model = ScriptedDecoder(*script)
+        parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": model}
+        monkeypatch.setattr(moonshine_onnx, "_session", lambda folder, name, n: parts[name])
+        samples = np.resize(SPEECH, round(16_000 * seconds))
+        request = DecodeRequest(samples, "en", (), tuple(prefix), True, hints=tuple(hints))
+        return MoonshineOnnxDecoder(folder).decode([request])[0], model
+
+    return run
+
+
+def texts(result):
+    return [word.text for word in result.tail]
+
+
+TWO, SMALL, LATTES = ({f"\u2581{word}": 0.0} for word in ("two", "small", "lattes"))
+
+
+def test_stable_words_are_forced_and_only_the_rest_is_decoded(decode):
+    prefix = (HypothesisWord("two", (token("\u2581two"),)),)
+    result, model = decode([SMALL, LATTES], prefix)
+    assert texts(result) == ["small", "lattes"]
+    assert model.fed == [[1, token("\u2581two")], [token("\u2581small")], [token("\u2581lattes")]]
+    assert len(result.spans_ms) == 3 and result.is_sure
+
+
+def test_figures_are_spelled_and_signs_of_no_speech_are_not_written(decode):
+    result, _ = decode([{"4": 0.0, "\u2581$": -0.1, "\u266a": 1.0, "\u2581two": -0.5}, LATTES])
+    assert texts(result) == ["two", "lattes"]
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("\u2581two \u2581 4 4 4 - 0 4", "two four four four zero four"),
+        ("\u2581$ 4 . 4 0 \u2581two", "four dollars and forty cents two"),
+        ("\u2581 4 0 0 \u2581lattes", "four hundred lattes"),
+        ("\u2581 4 4 \u2581p . m .", "forty four pm"),
+    ],
+)
+def test_figures_that_the_model_insists_on_are_read_as_they_were_said(decode, written, spoken):
+    result, _ = decode([{piece: 0.0, "\u2581letters": -6.0} for piece in written.split()])
+    assert " ".join(texts(result)) == spoken
+
+
+def test_where_somebody_speaks_the_first_thing_is_a_word(decode):
+    result, _ = decode([{"</s>": 0.0, ".": -0.1, "\u2581two": -1.0}, LATTES])
+    assert texts(result) == ["two", "lattes"]
+
+
+def test_a_decode_that_goes_round_in_circles_ends_with_the_first_round(decode):
+    result, model = decode([TWO, *[SMALL, LATTES] * 40], seconds=10.0)
+    assert texts(result) == ["two", "small", "lattes"]
+    assert len(model.fed) < 20
+
+
+def test_digits_may_be_said_three_times_over(decode):
+    assert texts(decode([SMALL, TWO, TWO, TWO])[0]) == ["small", "two", "two", "two"]
+
+
+def test_a_second_holds_so_many_tokens(decode):
+    script = [[TWO, SMALL, LATTES][i * i // 7 % 3] for i in range(200)]
+    result, model = decode(script)
+    assert len(model.fed) == 26 and len(result.tail) == 26
+
+
+def test_words_too_unlikely_were_not_said_and_doubtful_ones_are_not_sure(decode):
+    pieces = [f"\u2581{word}" for word in ("two", "small", "lattes", "letters")]
+    even = dict.fromkeys(pieces, 0.0)
+    assert decode([even, even])[0].tail == ()
+    doubtful, _ = decode([{**even, "\u2581two": 1.5}])
+    assert texts(doubtful) == ["two"] and not doubtful.is_sure
+
+
+def test_a_phrase_to_expect_wins_over_its_rival_alone(decode):
+    rivals = {"\u2581letters": 0.0, "\u2581lattes": -1.5}
+    assert texts(decode([TWO, rivals])[0]) == ["two", "letters"]
+    assert texts(decode([TWO, rivals], hints=["two lattes"])[0]) == ["two", "letters"]
+    distant = {"\u2581letters": 0.0, "\u2581lattes": -6.0}
+    hints = PhraseHints([(7, 8)])
+    scores = np.zeros(10, np.float32)
+    hints.push(scores, [7])
+    assert scores[8] > scores[7] > scores[0] == 0.0
+    assert texts(decode([TWO, distant], hints=["lattes"])[0]) == ["two", "letters"]
+
+
+def test_words_are_lower_case_without_marks_and_a_hyphen_parts_them(folder):
+    vocabulary = MoonshineVocabulary(folder)
+    spelled = "\u2581two - m , \u2581lattes . \u2581p . m .".split()
+    words = vocabulary.words([token(piece) for piece in spelled])
+    assert [word.text for word in words] == ["two", "m", "lattes", "pm"]
+    assert [t for word in words for t in word.tokens] == [token(piece) for piece in spelled]
+    assert vocabulary.penalties[token("4")] > 0.0 == vocabulary.penalties[END]
+
+
+def test_a_folder_without_a_model_or_tokenizer_is_refused(folder, tmp_path):
+    with pytest.raises(AudioError, match="expected encoder_model.ort or encoder_model.onnx in"):
+        MoonshineOnnxDecoder(tmp_path)
+    (folder / "tokenizer.bin").write_bytes(b"\x05ab")
+    with pytest.raises(AudioError, match="expected Moonshine's tokenizer in"):
+        MoonshineVocabulary(folder)
+
+
+def test_noise_is_silence_to_the_voiced_level(noisy_speech):
+    level = VoicedLevel()
+    level.feed(noisy_speech(2.0))
+    assert level.is_silent_since(0)
+
+
+@pytest.fixture(scope="module")
+def recognizer():
+    try:
+        folder: Path | None = packaged_folder()
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    return MoonshineOnnxRecognizer(folder, clock=lambda: 0.0)
+
+
+def hear(recognizer, samples):
+    """The words, and every partial on the way."""
+    recognizer.open("a", RecognizerOptions())
+    events = []
+    for start in range(0, len(samples), 4_000):
+        recognizer.feed("a", samples[start : start + 4_000])
+        events += recognizer.step()
+    recognizer.flush("a")
+    recognizer.finalize("a")
+    while recognizer.has_work():
+        events += recognizer.step()
+    recognizer.close("a")
+    assert isinstance(events[-1], Transcript)
+    return events[-1].text, [event for event in events if isinstance(event, Partial)]
+
+
+def test_the_real_model_hears_a_person_and_takes_no_stable_word_back(
+    recognizer, read_clip, manifest
+):
+    record = next(record for record in manifest if record["source"] == "jfk")
+    text, partials = hear(recognizer, read_clip(record["file"]))
+    spoken, heard = record["text"].split(), text.split()
+    assert len(heard) == len(spoken)
+    assert sum(a != b for a, b in zip(heard, spoken, strict=True)) <= 1
+    for before, after in zip(partials, partials[1:], strict=False):
+        assert after.stable_words[: len(before.stable_words)] == before.stable_words
+    assert len(partials[-2].stable_words) > 10 and partials[-1].flushed
+
+
+def test_the_real_model_hears_no_word_in_noise_and_silence(recognizer, noisy_speech):
+    for sound in (noisy_speech(2.0), np.zeros(32_000, np.int16), noisy_speech(2.0) // 30):
+        text, partials = hear(recognizer, sound)
+        assert text == "" and all(not p.unstable_words for p in partials)
