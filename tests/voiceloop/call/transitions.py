@@ -2,7 +2,8 @@
 
 ``python -m tests.voiceloop.call.transitions`` prints the table of CONTRIBUTING.md, ``--write`` puts
 it there, and a test holds it to the code. Each state is reached as a call reaches it, by events;
-each event is tried in every form that its guards tell apart.
+each event is tried in the forms that its guards tell apart. Not tried here but in the tests beside
+it: a reply that is taken back because the caller had not finished, settings other than none.
 """
 
 from __future__ import annotations
@@ -60,26 +61,33 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
     """By the event's name: each form that a guard tells apart, with what is special about it."""
     response = Protocol(SETTINGS).open_response()
     return {
-        "SoundHeard": [("", heard.SoundHeard(32.0))],
+        "SoundHeard": [
+            ("for 32 ms", heard.SoundHeard(32.0)),
+            ("for 96 ms", heard.SoundHeard(96.0)),
+            ("for 200 ms", heard.SoundHeard(200.0)),
+        ],
         "SoundLost": [("", heard.SoundLost())],
         "SpeechStarted": [("", heard.SpeechStarted(activity(64.0)))],
         "SpeechWindow": [
-            ("speech", heard.SpeechWindow(activity(96.0))),
-            ("long speech", heard.SpeechWindow(activity(1200.0))),
+            ("speech for 96 ms", heard.SpeechWindow(activity(96.0))),
+            ("speech for 200 ms", heard.SpeechWindow(activity(200.0))),
+            ("a voice for 1.2 s", heard.SpeechWindow(activity(1200.0))),
+            ("a noise for 2.1 s", heard.SpeechWindow(activity(2100.0, voice=0.6))),
             ("silence", heard.SpeechWindow(activity(96.0, 300.0))),
         ],
         "WordsHeard": [
-            ("unstable", heard.WordsHeard((), ("stop",), is_full=False)),
-            ("stable", heard.WordsHeard(("mhm",), (), is_full=False)),
+            ("a stop word, unstable", heard.WordsHeard((), ("stop",), is_full=False)),
+            ("a backchannel, stable", heard.WordsHeard(("mhm",), (), is_full=False)),
         ],
         "PauseWeighed": [("", heard.PauseWeighed(TURN.words, 0.9, 30.0, 200.0))],
         "EndOfTurn": [
-            ("with words", heard.EndOfTurn(0, 800.0, ("stop",))),
-            ("without", heard.EndOfTurn(0, 800.0, ())),
+            ("with a stop word", heard.EndOfTurn(0, 800.0, ("stop",))),
+            ("with a backchannel", heard.EndOfTurn(0, 800.0, ("mhm",))),
+            ("without words", heard.EndOfTurn(0, 800.0, ())),
         ],
         "TurnTranscribed": [
             ("with words", heard.TurnTranscribed(TURN)),
-            ("without", heard.TurnTranscribed(replace(TURN, words=()))),
+            ("without words", heard.TurnTranscribed(replace(TURN, words=()))),
         ],
         "TranscriptionFailed": [("", heard.TranscriptionFailed(TURN, BackendError("gone")))],
         "SegmentCommitted": [("", told.SegmentCommitted(7))],
@@ -116,7 +124,7 @@ def in_state(caller: Caller, agent: Agent) -> tuple[TurnTaking, CallStatus]:
                 turn_taking.on(heard.SpeechWindow(activity(400.0, 64.0)), alone)
         case Caller.TRANSCRIBING:
             turn_taking.on(heard.SpeechStarted(activity(64.0)), alone)
-            turn_taking.on(heard.EndOfTurn(0, 800.0, ("two",)), alone)
+            turn_taking.on(heard.EndOfTurn(0, 800.0, ()), alone)  # no words so far
     return turn_taking, status
 
 
@@ -130,11 +138,10 @@ class Transition:
     becomes: Caller
 
     @property
-    def shown(self) -> str:
-        """Its cell of the table, without the event's name."""
+    def outcome(self) -> str:
+        """What is done, and what the caller does then if that is another thing."""
         done = ", ".join(self.actions) or "-"
-        moved = f" -> **{self.becomes.value}**" if self.becomes is not self.caller else ""
-        return f"{self.form + ': ' if self.form else ''}{done}{moved}"
+        return done + (f" -> **{self.becomes.value}**" if self.becomes is not self.caller else "")
 
 
 def transitions() -> Iterator[Transition]:
@@ -165,25 +172,36 @@ def name_of(action: do.Action) -> str:
 
 
 def table() -> str:
-    """Markdown: a row an event, and where the agent's state changes the answer, a row each."""
-    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+    """Markdown: a row for what is done about an event; forms and states with one answer share it."""
+    states: dict[tuple[str, str, str], list[tuple[Caller, Agent]]] = {}
     for one in transitions():
-        cells = rows.setdefault((one.event, one.shown), {})
-        cells.setdefault(one.caller.value, []).append(one.agent.value)
+        states.setdefault((one.event, one.outcome, one.form), []).append((one.caller, one.agent))
+    forms: dict[tuple[str, str, str], list[str]] = {}
+    for (event, outcome, form), where in states.items():
+        forms.setdefault((event, told_states(where), outcome), []).append(form)
     lines = [
         "| event | caller (agent) | done, in order -> what the caller does then |",
         "|---|---|---|",
     ]
-    n_agents = {c.value: sum(state[0] is c for state in STATES) for c in Caller}
     order = list(events())
-    for (event, shown), cells in sorted(rows.items(), key=lambda row: order.index(row[0][0])):
-        whose = "; ".join(
-            caller if len(agents) == n_agents[caller] else f"{caller} ({', '.join(agents)})"
-            for caller, agents in cells.items()
+    for (event, where, outcome), tried in sorted(forms.items(), key=lambda r: order.index(r[0][0])):
+        is_any = len(tried) == len(events()[event])
+        lines.append(
+            f"| {event} | {where} | {'' if is_any else ' or '.join(tried) + ': '}{outcome} |"
         )
-        whose = "any" if all(len(cells.get(c, ())) == n for c, n in n_agents.items()) else whose
-        lines.append(f"| {event} | {whose} | {shown} |")
     return "\n".join(lines)
+
+
+def told_states(where: list[tuple[Caller, Agent]]) -> str:
+    """The callers of these states; in brackets the agents, where not all of that caller's are."""
+    if len(where) == len(STATES):
+        return "any"
+    told = []
+    for caller in dict.fromkeys(caller for caller, _ in where):
+        agents = [agent.value for one, agent in where if one is caller]
+        is_all = len(agents) == sum(one is caller for one, _ in STATES)
+        told.append(caller.value if is_all else f"{caller.value} ({', '.join(agents)})")
+    return "; ".join(told)
 
 
 def main(arguments: list[str]) -> int:
