@@ -172,7 +172,7 @@ def name_of(action: do.Action) -> str:
 
 
 def table() -> str:
-    """Markdown: a row for what is done about an event; forms and states with one answer share it."""
+    """Markdown: a row an answer to an event; the forms and states that it holds for share it."""
     states: dict[tuple[str, str, str], list[tuple[Caller, Agent]]] = {}
     for one in transitions():
         states.setdefault((one.event, one.outcome, one.form), []).append((one.caller, one.agent))
