@@ -54,7 +54,8 @@ MODEL_MODULES = {
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
-    "listening/endpointing", "listening/evidence", "http/admission",
+    "listening/endpointing", "listening/evidence", "listening/segment", "listening/audio_clock",
+    "call/turn_taking", "call/status", "call/barge_in", "http/admission",
 )  # fmt: skip
 GATEWAY_AUDIO = {"audio.frames", "audio.codec", "audio.resample", "audio.vad"}
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
@@ -103,6 +104,19 @@ def test_models_know_no_gateway_and_no_event_loop(room: str) -> None:
     other = "audio" if room == "engine" else "engine"
     for path in python_files(room):
         assert not reaches(imports(path), other, "voiceloop", "clients", "asyncio"), path
+
+
+@pytest.mark.parametrize("room", ["engine", "audio"])
+def test_recipes_of_models_know_no_gateway(room: str) -> None:
+    for path in (ROOT / room / "recipes").rglob("*.py"):
+        assert not reaches(imports(path), "voiceloop", "clients", "asyncio"), path
+
+
+def test_no_product_imports_a_recipe() -> None:
+    for room in ROOMS:
+        for path in python_files(room):
+            recipes = {name for name in imports(path) if ".recipes" in name}
+            assert not recipes, (path, recipes)
 
 
 def test_only_the_worker_imports_models() -> None:

@@ -1,11 +1,11 @@
 """Whether a sound over the agent's speech is an interruption: a pure state machine.
 
-Owns the judgement duck -> hold -> stop, or back to full loudness. The hold comes fast and costs
+Owns the judgement duck -> pause -> stop, or back to full loudness. The pause comes fast and costs
 nothing: the wire is silent from there, and a resume goes on at the very next sample. The stop is
 for good, so it waits for evidence: several words that are no backchannel, a word that asks for the
 floor, or a plain voice that goes on. "mm-hm", a cough and the agent's own echo give the floor back.
-Every state is left by speech (towards stop) or by silence (towards resume), and none keeps a held
-agent waiting: a sound that after LONGEST_HELD_MS is neither words nor plainly a voice is talked
+Every state is left by speech (towards stop) or by silence (towards resume), and none keeps a paused
+agent waiting: a sound that after LONGEST_PAUSED_MS is neither words nor plainly a voice is talked
 over, until it turns out to be one of them.
 Times are milliseconds of speech or silence on the audio clock.
 """
@@ -26,7 +26,7 @@ RESUME_SILENCE_MS = 220.0  # between the syllables of "mm-hm" lie up to 150 ms
 # go on.
 BACKCHANNEL_PATIENCE = 1.6
 DOUBT_PATIENCE = 2.0
-LONGEST_HELD_MS = 2000.0  # nobody waits longer for an agent that went silent at a noise
+LONGEST_PAUSED_MS = 2000.0  # nobody waits longer for an agent that went silent at a noise
 SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble and dishes below
 ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
 
@@ -36,7 +36,7 @@ class BargeInJudge:
     """Judges one stretch of speech over the agent; `reset` when it is over."""
 
     options: BargeIn
-    state: Literal["idle", "ducked", "held", "talking_over", "stopped"] = "idle"
+    state: Literal["idle", "ducked", "paused", "talking_over", "stopped"] = "idle"
     words: tuple[str, ...] = ()
     by_words: bool = False  # it took the floor by what was said
     _agent_words: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class BargeInJudge:
             return "stop"
         if silence_ms >= RESUME_SILENCE_MS:
             return self._give_back()
-        if self.state == "held" and speech_ms >= LONGEST_HELD_MS:
+        if self.state == "paused" and speech_ms >= LONGEST_PAUSED_MS:
             self.state = "talking_over"
             return "go_on"
         if self.hears_itself and not self._content():
@@ -105,20 +105,20 @@ class BargeInJudge:
         is_begun = silence_ms == 0 and heard_ms >= self.options.duck_ms
         if self.state == "ducked" or (self.state == "idle" and is_begun):
             if heard_ms >= self.options.hold_ms:
-                self.state = "held"
+                self.state = "paused"
                 return "hold"
         if self.state == "idle" and is_begun:
             self.state = "ducked"
             return "duck"
         return None
 
-    def is_held_by_voice(self, speech_ms: float) -> bool:
-        """The agent is held, and by a voice that has lasted for `hold_ms` without its lead-in.
+    def is_paused_by_voice(self, speech_ms: float) -> bool:
+        """The agent is paused, and by a voice that has lasted for `hold_ms` without its lead-in.
 
-        A breath or a chair before a cough hastens the hold, which costs nothing. What cannot be
+        A breath or a chair before a cough hastens the pause, which costs nothing. What cannot be
         undone waits for so much.
         """
-        return self.state == "held" and speech_ms >= self.options.hold_ms
+        return self.state == "paused" and speech_ms >= self.options.hold_ms
 
     def _give_back(self) -> Verdict | None:
         self.hears_itself = self.hears_itself or self.is_echo()

@@ -34,7 +34,7 @@ class CallerIdle(msgspec.Struct, frozen=True):
 
 
 class CallEnding(msgspec.Struct, frozen=True):
-    """The session is over: no reply begins any more."""
+    """The session is over: nothing is answered any more."""
 
 
 CallEvent = (

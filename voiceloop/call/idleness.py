@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Idleness:
-    """Told of every transition by the floor; `on_timeout(since_ms)` after `timeout_ms` of it."""
+    """Told of every change by turn-taking; `on_timeout(since_ms)` after `timeout_ms` of it."""
 
     def __init__(self, on_timeout: Callable[[float], None]) -> None:
         self._on_timeout = on_timeout

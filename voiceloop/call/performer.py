@@ -83,8 +83,8 @@ class Performer:
                 self._replies.control_playout(step)
             case Step.DROP_INTERRUPTED:
                 self._replies.drop_interrupted()
-            case Step.RESUME_INTERRUPTED if not self._replies.resume_interrupted():
-                return (ReplyEnded(),)
+            case Step.RESUME_INTERRUPTED:
+                return () if self._replies.resume_interrupted() else (ReplyEnded(),)
         return ()
 
     def _obey(self, order: do.Order) -> Sequence[CallEvent]:

@@ -4,7 +4,7 @@ Owns the session's task group: the reader, the one writer, the listener and the 
 turns frames into commands, the writer alone touches the socket's sending side and drops the deltas
 of responses that were cut short. When the task group ends, nothing is left.
 
-All that happens in a call goes through one loop, `_advance`: an event to turn-taking, its actions
+All that turn-taking answers goes through one loop, `_advance`: an event to turn-taking, its actions
 to the performer, what they bring about to turn-taking again, until nothing is left to do.
 """
 
@@ -269,7 +269,8 @@ class Session:
                 event = pending.popleft()
                 for action in self._turn_taking.on(event, self._performer.status()):
                     pending.extend(self._performer.perform(action))
-            pending.extend(self._listener.decide())
+            if not self._turn_taking.is_over:
+                pending.extend(self._listener.decide())
             if not pending:
                 return
 

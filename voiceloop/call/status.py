@@ -5,7 +5,7 @@ Owns the two enums that name it, and the snapshot of all that turn-taking does n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from voiceloop.listening.events import UserTurn
@@ -95,6 +95,11 @@ class CallStatus:
     def creates_responses(self) -> bool:
         detection = self.settings.turn_detection
         return detection is not None and detection.create_response
+
+    @property
+    def without_interrupted(self) -> CallStatus:
+        """The same after `Step.DROP_INTERRUPTED`."""
+        return replace(self, interrupted_id=None)
 
     @property
     def agent_has_floor(self) -> bool:

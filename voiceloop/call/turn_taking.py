@@ -7,7 +7,7 @@ in order. What follows from that (words that came of a request, a reply that end
 
 One rule keeps the call alive: an answer that is owed is given as soon as nobody speaks and nothing
 is being answered (`_settle`, at the end of every transition that may lead there). So no state is
-kept for ever: each is left by speech, by silence, or by time. `transition_table` enumerates them.
+kept for ever: each is left by speech, by silence, or by time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TurnTaking:
         self._pending: dict[int, PendingTranscript] = {}  # by segment
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
         self._owed: UserTurn | None = None  # to be answered when nobody speaks
-        self._is_over = False
+        self.is_over = False  # the session ends: nothing is answered any more
 
     def agent(self, status: CallStatus) -> Agent:
         """The named state that the agent is in."""
@@ -57,18 +57,18 @@ class TurnTaking:
             return Agent.INTERRUPTED
         if status.reply is None:
             return Agent.IDLE
-        if self._judge.state == "held":
+        if self._judge.state == "paused":
             return Agent.PAUSED
         return Agent.REPLYING if status.reply.is_audible else Agent.PREPARING
 
     def is_idle(self, status: CallStatus) -> bool:
         """Nobody speaks and nothing is owed."""
-        is_quiet = status.reply is None and status.interrupted_id is None
-        return is_quiet and self.caller not in HAS_FLOOR and self._owed is None
+        is_quiet = self.caller is Caller.SILENT and self._owed is None
+        return is_quiet and self.agent(status) is Agent.IDLE
 
     def on(self, event: told.CallEvent, status: CallStatus) -> list[do.Action]:
         """What to do about this event. Never raises; an event that is out of date asks nothing."""
-        return list(self._answer(event, status))
+        return [] if self.is_over else list(self._answer(event, status))
 
     def _answer(self, event: told.CallEvent, status: CallStatus) -> Actions:
         match event:
@@ -84,7 +84,8 @@ class TurnTaking:
             case heard.WordsHeard():
                 yield from self._read(event, status)
             case heard.PauseWeighed():
-                if self.caller in HAS_FLOOR and status.creates_responses and status.reply is None:
+                is_free = self.agent(status) in (Agent.IDLE, Agent.INTERRUPTED)
+                if is_free and self.caller in HAS_FLOOR and status.creates_responses:
                     yield do.ConsiderPreemptiveReply(event)
             case heard.EndOfTurn():
                 yield from self._end_turn(event, status)
@@ -102,11 +103,10 @@ class TurnTaking:
                 if is_free and self.caller not in HAS_FLOOR:
                     yield from self._begin(do.SpeakFirst(text))
             case told.CallerIdle(since_ms=since_ms):
-                is_quiet = self.caller in (Caller.SILENT, Caller.TRANSCRIBING)
-                if is_quiet and not self._is_over and not status.is_answering:
+                if self.caller is Caller.SILENT and not status.is_answering:
                     yield from self._begin(do.SpeakFirst(idle_since_ms=since_ms))
             case told.CallEnding():
-                self._is_over = True
+                self.is_over = True
                 yield do.WatchIdleness(is_idle=False)
             case _:
                 yield from self._obey(event, status)
@@ -121,7 +121,7 @@ class TurnTaking:
         if not status.agent_has_floor or not self._judge.options.enabled:
             return
         verdict = self._judge.suspect(lasting_ms)
-        yield from (Step.REDUCE_LEAD,) if verdict is None else PLAYOUT_FOR[verdict]
+        yield from PLAYOUT_FOR[verdict] if verdict is not None else (Step.REDUCE_LEAD,)
 
     def _observe(self, activity: Activity, status: CallStatus) -> Actions:
         """The open segment goes on: a turn of the caller, or a sound over the agent."""
@@ -153,7 +153,7 @@ class TurnTaking:
         elif judge.state == "idle" and (activity.silence_ms or judge.hears_itself):
             yield Step.RESUME  # nothing will come of it that is worth a short lead
         had_not_finished = reply.is_fresh(activity.onset_arrival_s)
-        if had_not_finished and judge.is_held_by_voice(activity.speech_ms):
+        if had_not_finished and judge.is_paused_by_voice(activity.speech_ms):
             yield from self._caller_begins(activity, status, interrupts=True, retracts=True)
         elif verdict == "hold":
             yield Step.REQUEST_WORDS
@@ -263,7 +263,7 @@ class TurnTaking:
             has_item = True
         if has_item or not pending.is_to_be_answered:
             yield Step.DROP_INTERRUPTED
-            status = _without_interrupted(status)
+            status = status.without_interrupted
         if has_item:
             yield do.SendTranscript(turn)
             if pending.is_to_be_answered:
@@ -281,7 +281,7 @@ class TurnTaking:
         if not pending.has_item:
             yield from self._commit_late(turn.segment)
         yield Step.DROP_INTERRUPTED
-        status = _without_interrupted(status)
+        status = status.without_interrupted
         has_floor = self.caller in HAS_FLOOR
         if not has_floor:
             yield Step.ABANDON_PREPARATION
@@ -301,8 +301,6 @@ class TurnTaking:
 
     def _settle(self, status: CallStatus, *, has_begun: bool = False) -> Actions:
         """Give what is due, where nothing stands in the way. has_begun: a reply has just now."""
-        if self._is_over:
-            return
         is_free = self.caller not in HAS_FLOOR and not self._pending
         if is_free:
             deferred, self._deferred = self._deferred, []
@@ -315,7 +313,7 @@ class TurnTaking:
                 owed, self._owed = self._owed, None
                 has_begun = True
                 yield do.AnswerTurn(owed)
-            elif status.interrupted_id is not None:  # what interrupted it was no word
+            elif self.agent(status) is Agent.INTERRUPTED:  # what interrupted it was no word
                 has_begun = True
                 yield Step.RESUME_INTERRUPTED
         yield self._watch_idleness(self.is_idle(status) and not has_begun, status)
@@ -353,7 +351,7 @@ class TurnTaking:
                 yield from self._let_agent_go_on(status)
                 yield Step.DISCARD_SEGMENT
                 yield Step.ABANDON_PREPARATION
-                yield from self._settle(_without_interrupted(status))
+                yield from self._settle(status.without_interrupted)
             case asked.CreateResponse(response=response):
                 is_early = self._pending or (
                     self.caller in HAS_FLOOR and not response.is_out_of_band
@@ -374,7 +372,7 @@ class TurnTaking:
         interrupted_id = status.interrupted_id
         if interrupted_id is not None and response_id in (None, interrupted_id):
             yield Step.DROP_INTERRUPTED
-            yield from self._settle(_without_interrupted(status))
+            yield from self._settle(status.without_interrupted)
         elif response_id is not None:
             if status.reply is not None and status.reply.response_id == response_id:
                 self._judge.reset()
@@ -387,14 +385,11 @@ class TurnTaking:
             return
         yield Step.DROP_INTERRUPTED
         had_floor = self.caller in HAS_FLOOR
-        if had_floor or self.caller is Caller.OVERLAPPING:
+        is_open = had_floor or self.caller is Caller.OVERLAPPING
+        if is_open:
             self._caller_stops()
         if had_floor:
             yield Step.DROP_USER_ITEM
             yield Step.ABANDON_PREPARATION
-            yield from self._settle(_without_interrupted(status))
-
-
-def _without_interrupted(status: CallStatus) -> CallStatus:
-    """The status after `Step.DROP_INTERRUPTED`."""
-    return CallStatus(status.settings, status.reply, None, status.is_answering)
+        if is_open:
+            yield from self._settle(status.without_interrupted)

@@ -53,8 +53,8 @@ class SpeechSegment:
         self.last_sound_ms = min(max(quiet_since_ms, earliest_ms), self.last_sound_ms)
 
     def activity(self, now_ms: float) -> Activity:
-        silence_ms = max(0.0, now_ms - self.last_sound_ms) if self.is_paused else 0.0
         """The segment as of now."""
+        silence_ms = max(0.0, now_ms - self.last_sound_ms) if self.is_paused else 0.0
         speech_ms = self.last_sound_ms - self.onset_ms
         voice = self.sum_of_probabilities / self.n_windows if self.n_windows else 1.0
         return Activity(

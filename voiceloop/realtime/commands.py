@@ -46,7 +46,7 @@ class CreateResponse:
 class CancelResponse:
     """Stop this response's work. Its handle is closed already (``response.done`` is queued).
 
-    A response that a sound cut short counts as not active on the wire, yet its turn may wait to go
+    A response that a sound cut short counts as not active on the wire, yet its reply may wait to go
     on: that is stopped too. response_id: None for whichever it is.
     """
 
@@ -66,7 +66,7 @@ class TruncateItem:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """``session.updated`` is queued; the listener and the next turn take up ``current``."""
+    """``session.updated`` is queued; the listener and the next reply take up ``current``."""
 
     previous: SessionSettings
     current: SessionSettings

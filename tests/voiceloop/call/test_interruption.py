@@ -169,7 +169,9 @@ def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
         turn_taking.on(WordsHeard((), ("upon", "a", "time"), is_full=False), STATUS)
         turn_taking.on(SpeechWindow(Activity(0.0, 400.0, 300.0, 0.0)), STATUS)
     act(pacer, turn_taking.on(SoundHeard(40.0), STATUS))
-    act(pacer, turn_taking.on(SpeechStarted(Activity(0.0, speech_ms, silence_ms, 0.0)), STATUS))
+    done = turn_taking.on(SpeechStarted(Activity(0.0, speech_ms, silence_ms, 0.0)), STATUS)
+    assert not {Step.DUCK, Step.PAUSE} & {one for one in done if isinstance(one, Step)}
+    act(pacer, done)
     pacer.push(np.zeros(8000, np.int16))
     while pacer.next_chunk(0.0) is not None:
         pass

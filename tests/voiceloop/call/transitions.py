@@ -44,9 +44,8 @@ STATUS_OF = {
     Agent.PAUSED: CallStatus(SETTINGS, REPLY, is_answering=True),
     Agent.INTERRUPTED: CallStatus(SETTINGS, interrupted_id="resp"),
 }
-# A sound that is judged needs a reply to be over; whose has ended or is interrupted has the floor.
+# Who interrupts has the floor, and only a sound that is being judged pauses the agent.
 IMPOSSIBLE = {
-    (Caller.OVERLAPPING, Agent.IDLE),
     (Caller.OVERLAPPING, Agent.INTERRUPTED),
     *((caller, Agent.PAUSED) for caller in Caller if caller is not Caller.OVERLAPPING),
 }
@@ -113,11 +112,12 @@ def in_state(caller: Caller, agent: Agent) -> tuple[TurnTaking, CallStatus]:
     alone = replace(status, reply=None, is_answering=False)
     match caller:
         case Caller.OVERLAPPING:
-            speech_ms = 200.0 if agent is Agent.PAUSED else 64.0
-            # A reply that is not to be taken back: the caller came to it late.
-            turn_taking.on(heard.SpeechStarted(replace(activity(64.0))), status)
+            over = STATUS_OF[Agent.REPLYING] if agent is Agent.IDLE else status
+            turn_taking.on(heard.SpeechStarted(activity(64.0)), over)
             if agent is Agent.PAUSED:
-                turn_taking.on(heard.SpeechWindow(activity(speech_ms)), status)
+                turn_taking.on(heard.SpeechWindow(activity(200.0)), over)
+            if agent is Agent.IDLE:  # the reply ended under the sound
+                turn_taking.on(told.ReplyEnded(), status)
         case Caller.SPEAKING | Caller.PAUSED:
             turn_taking.on(heard.SpeechStarted(activity(64.0)), alone)
             if caller is Caller.PAUSED:
