@@ -9,12 +9,12 @@ class AudioError(Exception):
 
 
 class MissingExtra(AudioError):
-    """A package of the `embedded` extra is not installed; the message names the remedy."""
+    """A package of an extra is not installed; the message names the remedy."""
 
-    def __init__(self, package: str, purpose: str) -> None:
+    def __init__(self, package: str, purpose: str, extra: str = "embedded") -> None:
         super().__init__(
             f"expected the package {package!r} for {purpose}, found none; "
-            "remedy: pip install 'voiceloop[embedded]'"
+            f"remedy: pip install 'voiceloop[{extra}]'"
         )
         self.package = package
 

@@ -73,7 +73,7 @@ def packaged_folder() -> Path:
     for place in (spec.submodule_search_locations or ()) if spec else ():
         if (folder := Path(place) / FOLDER_IN_PACKAGE).is_dir():
             return folder
-    raise MissingExtra("moonshine-voice", "the embedded recognizer's model")
+    raise MissingExtra("moonshine-voice", "the recognizer moonshine-tiny", "moonshine")
 
 
 class MoonshineOnnxDecoder:

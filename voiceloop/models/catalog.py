@@ -125,7 +125,7 @@ POCKETSPHINX = Model(
     loader="pocketsphinx",
     licence="BSD-2-Clause",
     languages="English",
-    why="comes with its package and takes a twentieth of a core: where Moonshine has no wheel",
+    why="comes with its package and takes a twentieth of a core; the waits are fitted to its words",
     language_codes=("en",),
 )
 MOONSHINE_TINY = Model(
@@ -134,11 +134,10 @@ MOONSHINE_TINY = Model(
     loader="moonshine-onnx",
     licence="MIT",
     languages="English",
-    why="comes with its package and hears people, accents and telephones: the first minute, no "
-    "download",
+    why="comes with its package (pip install 'voiceloop[moonshine]') and hears people, accents and "
+    "telephones; the bundled call, which pocketsphinx is fitted to, it hears worse",
     language_codes=("en",),
     requires="moonshine-voice==0.1.0",  # later ones bring no weights
-    fallback=POCKETSPHINX,
 )
 EMBEDDED_AGENT = Model(
     name="embedded",
@@ -294,7 +293,7 @@ EMBEDDED = Preset(
     name="embedded",
     summary="in the package, for the first minute",
     device="cpu",
-    models={"engine": EMBEDDED_AGENT, "recognizer": MOONSHINE_TINY, "voice": HIBARI},
+    models={"engine": EMBEDDED_AGENT, "recognizer": POCKETSPHINX, "voice": HIBARI},
     # Pocketsphinx holds the interpreter lock, and a neighbour's 0.5 ms tick beside it was
     # measured at 7-53 ms: the engine is apart.
     processes=(Process("engine", ("engine",)), Process("speech", ("recognizer", "voice"))),

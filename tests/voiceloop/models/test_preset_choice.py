@@ -166,8 +166,7 @@ def test_a_model_whose_package_is_absent_is_replaced_and_told(
     hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def voice_with(version: str | None, config: Config) -> tuple[str, list[Missing]]:
-        installed = {"hibari-tts": version, "moonshine-voice": "0.1.0"}
-        monkeypatch.setattr(resolve, "installed_version", installed.get)
+        monkeypatch.setattr(resolve, "installed_version", {"hibari-tts": version}.get)
         taken = resolve_models(config, EMBEDDED, hub)
         assert worker_specs(config)[1].roles[1].options["model"] == taken["voice"].model.loader
         return taken["voice"].model.name, replaced_models(EMBEDDED, taken)
@@ -188,15 +187,10 @@ def test_the_start_tells_what_was_replaced(hub: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
     _, notes = _with_preset(Config(preset="embedded"))
     assert notes == [
-        f"without {own}: {other} takes its place, for {wheel} is not installed; "
+        "without hibari: espeak takes its place, for hibari-tts==0.2.1 is not installed; "
         "pip install 'voiceloop[embedded]'"
-        for own, other, wheel in (
-            ("moonshine-tiny", "pocketsphinx", "moonshine-voice==0.1.0"),
-            ("hibari", "espeak", "hibari-tts==0.2.1"),
-        )
     ]
-    installed = {"hibari-tts": "0.2.1", "moonshine-voice": "0.1.0"}
-    monkeypatch.setattr(resolve, "installed_version", installed.get)
+    monkeypatch.setattr(resolve, "installed_version", {"hibari-tts": "0.2.1"}.get)
     assert _with_preset(Config(preset="embedded")) == (Config(preset="embedded"), [])
 
 
@@ -326,22 +320,13 @@ def test_a_folder_takes_the_place_of_one_model_of_a_preset(
     assert resolve_agent(Config(preset="embedded")).name == "Ava"
 
 
-def test_moonshine_is_the_embedded_recognizer_and_pocketsphinx_stands_in(
-    hub: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def heard_by(config: Config) -> tuple[str, list[str]]:
-        taken = resolve_models(config, EMBEDDED, hub)
-        lacks = [one.subject for one in replaced_models(EMBEDDED, taken)]
-        return worker_specs(config)[1].roles[0].options["model"], lacks
+def test_moonshine_is_taken_where_it_is_named(hub: Path) -> None:
+    def heard_by(config: Config) -> str:
+        return str(worker_specs(config)[1].roles[0].options["model"])
 
     embedded = Config(preset="embedded")
-    without_wheels(monkeypatch)
-    assert heard_by(embedded) == ("pocketsphinx", ["moonshine-tiny", "hibari"])
-    monkeypatch.setattr(
-        resolve, "installed_version", {"moonshine-voice": "0.1.0", "hibari-tts": "0.2.1"}.get
-    )
-    assert heard_by(embedded) == ("moonshine-onnx", [])
-    assert heard_by(replace(embedded, stt_model="pocketsphinx")) == ("pocketsphinx", [])
+    assert heard_by(embedded) == "pocketsphinx"
+    assert heard_by(replace(embedded, stt_model="moonshine-tiny")) == "moonshine-onnx"
 
 
 @pytest.mark.parametrize("kind", ["ort", "onnx"])
