@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[3]
 VOICE = ROOT / "clients" / "call" / "slt"
 OUT = ROOT / "out" / "web"
 RATE_HZ = 24_000
-FAKES = (sys.executable, "-m", "benchmarks.fake_server")
+FAKES = (sys.executable, "-m", "benchmarks.calls.fake_server")
 SILENT_WITHIN_MS = 150.0  # from the news of a barge-in to silence at the loudspeaker
 
 
