@@ -33,7 +33,7 @@ ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
 
 @dataclass(slots=True)
 class BargeInJudge:
-    """Judges one stretch of speech over the agent; `reset` when it is over."""
+    """Judges one segment of speech over the agent; `reset` when it is over."""
 
     options: BargeIn
     state: Literal["idle", "ducked", "paused", "talking_over", "stopped"] = "idle"
@@ -51,7 +51,7 @@ class BargeInJudge:
         self.state, self.words = "idle", ()
 
     def observe_words(self, words: Iterable[str]) -> None:
-        """The hypothesis of this stretch so far."""
+        """The hypothesis of this segment so far."""
         split = (normalize(part) for word in words for part in word.replace("-", " ").split())
         self.words = tuple(filter(None, split))
 
@@ -82,9 +82,9 @@ class BargeInJudge:
     ) -> Verdict | None:
         """What to do now, or None.
 
-        speech_ms: speech of this stretch so far; silence_ms: since its last sound (0 while it
+        speech_ms: speech of this segment so far; silence_ms: since its last sound (0 while it
         lasts). reply_ends_soon: the agent has nearly finished, so a "yeah" is an answer to it.
-        voice: mean probability of speech over the stretch. led_in_ms: sound just before it that no
+        voice: mean probability of speech over the segment. led_in_ms: sound just before it that no
         detector calls a voice; the caller has been heard for so much longer, so duck and hold come
         so much sooner. "resume" gives the floor back when the sound is over, "go_on" takes it while
         the sound lasts.

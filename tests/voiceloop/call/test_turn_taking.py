@@ -383,7 +383,7 @@ async def test_an_agent_held_by_a_sound_the_client_takes_back_goes_on(
     assert caller.statuses()[0] == "completed"
 
 
-async def test_a_reply_asked_for_while_another_is_drafted_takes_the_draft_s_place(
+async def test_a_reply_asked_for_while_a_preemptive_one_is_made_takes_its_place(
     clock: Clock,
 ) -> None:
     model = FakeLanguageModel(["One moment, please."], ms_per_token=20, p_end_of_turn=lambda t: 0.9)
