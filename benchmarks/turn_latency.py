@@ -1,4 +1,4 @@
-"""The gap: ``python -m benchmarks.turn_latency [--turns 60] [--human | --ablate] [--check]``.
+"""The gap: ``python -m benchmarks.turn_latency [--turns 60] [--human | --cast NAME] [--check]``.
 
 Plays the bundled call, in each of its voices by turns, into ``voiceloop serve`` on the loopback,
 one call at a time, in real time, room noise between utterances. With ``--human`` the callers are
@@ -40,7 +40,7 @@ from benchmarks.harness.command_line import (
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
 from clients.arguments import whole_number
 from clients.call.result import CallResult
-from clients.call.script import Utterance, load_call, load_utterances
+from clients.call.script import DEFAULT_CAST, Utterance, load_call, load_utterances
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.outputs import prepare_folder
@@ -75,6 +75,7 @@ class Settings:
     endpoint_ms: int | None = None  # None: the real models with the server's own endpointing
     log_folder: Path = RESULTS
     human: bool = False
+    cast: str = DEFAULT_CAST
 
 
 @dataclass(slots=True)
@@ -119,7 +120,8 @@ def callers_of(settings: Settings) -> list[tuple[str, tuple[Utterance, ...]]]:
     """Calls to be played by turns: a name, and what is said."""
     if not settings.human:
         script = load_call()
-        return [(v, load_utterances(script, v, RATE_HZ)) for v in script.voices]
+        voices = script.casts[settings.cast]
+        return [(voice, load_utterances(script, voice, RATE_HZ)) for voice in voices]
     said = [utterance_of(turn) for turn in human_turns("plain", settings.n_turns)]
     parts = [
         said[i : i + HUMAN_TURNS_OF_A_CALL] for i in range(0, len(said), HUMAN_TURNS_OF_A_CALL)
@@ -223,6 +225,10 @@ def parser() -> argparse.ArgumentParser:
         help="seed of the room noise (default: %(default)s)",
     )  # fmt: skip
     arguments.add_argument(
+        "--cast", choices=load_call().casts, default=DEFAULT_CAST,
+        help="the voices of the bundled call (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument(
         "--human", action="store_true",
         help="clips of the shared data (VOICELOOP_DATA) instead of the bundled call",
     )  # fmt: skip
@@ -278,7 +284,13 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
         variants = dict(chosen.variant)
     endpoint_ms = (chosen.endpoint_ms or DEFAULT_ENDPOINT_MS) if chosen.fakes else None
     return Settings(
-        chosen.turns, variants, chosen.warm_up, chosen.seed, endpoint_ms, human=chosen.human
+        chosen.turns,
+        variants,
+        chosen.warm_up,
+        chosen.seed,
+        endpoint_ms,
+        human=chosen.human,
+        cast=chosen.cast,
     )
 
 
@@ -300,6 +312,7 @@ def report(
             "turns": settings.n_turns,
             "endpoint_ms": settings.endpoint_ms,
             "human": settings.human,
+            "cast": None if settings.human else settings.cast,
             "clips_left_out": CHOSEN_ON if settings.human else 0,
         },
         bars,

@@ -50,7 +50,7 @@ class DemoOptions:
     wav: Path | None = None
     json: bool = False
     preset: str = "embedded"
-    voice: str = "slt"
+    voice: str = "heart"
     agent: str = "Ava"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from clients.recording import Recording, read_flac
 from clients.report.waveform import pauses, speech_end, speech_start
 
 CALL_FOLDER = Path(__file__).resolve().parent
+DEFAULT_CAST = "hibari"
 HESITATION_MS = 400.0  # a stop consonant is silent for up to ~150 ms, a phrase break ~300 ms
 
 After = Literal["agent", "barge_in"]
@@ -42,9 +44,16 @@ class ScriptedTurn:
 
 @dataclass(frozen=True, slots=True)
 class CallScript:
+    """``casts``: by name, the voices in which the call is recorded."""
+
     title: str
-    voices: tuple[str, ...]
+    casts: Mapping[str, tuple[str, ...]]
     turns: tuple[ScriptedTurn, ...]
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Of the cast that is played where none is named."""
+        return self.casts[DEFAULT_CAST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,10 @@ def load_call(path: Path = CALL_FOLDER / "call.toml") -> CallScript:
     turns = tuple(_turn(entry, index) for index, entry in enumerate(data.get("turns", [])))
     if not turns:
         raise CallScriptError(f"expected [[turns]] in {path}, found none")
-    return CallScript(data.get("title", path.stem), tuple(data.get("voices", ())), turns)
+    casts = {name: tuple(voices) for name, voices in data.get("casts", {}).items()}
+    if not casts.get(DEFAULT_CAST):
+        raise CallScriptError(f"expected the voices of {DEFAULT_CAST!r} in [casts] of {path}")
+    return CallScript(data.get("title", path.stem), casts, turns)
 
 
 def _turn(entry: dict[str, Any], index: int) -> ScriptedTurn:
@@ -106,8 +118,9 @@ def load_utterances(
         CallScriptError: the voice is not one of the call's.
         RecordingError: a file is absent or holds no speech.
     """
-    if voice not in script.voices:
-        raise CallScriptError(f"expected a voice of {', '.join(script.voices)}, found {voice!r}")
+    voices = [name for cast in script.casts.values() for name in cast]
+    if voice not in voices:
+        raise CallScriptError(f"expected a voice of {', '.join(voices)}, found {voice!r}")
     return tuple(
         utterance_of(turn, read_flac(folder / voice / turn.file).at_rate(rate_hz))
         for turn in script.turns

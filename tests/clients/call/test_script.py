@@ -10,6 +10,7 @@ from clients.call.script import load_call, load_utterances, missing_words, words
 from clients.errors import CallScriptError, RecordingError
 
 SCRIPT = load_call()
+VOICES = [voice for cast in SCRIPT.casts.values() for voice in cast]
 
 
 def test_the_bundled_call_has_its_turns() -> None:
@@ -22,7 +23,7 @@ def test_the_bundled_call_has_its_turns() -> None:
     )
 
 
-@pytest.mark.parametrize("voice", SCRIPT.voices)
+@pytest.mark.parametrize("voice", VOICES)
 def test_every_voice_hesitates_once_for_600_to_900_ms_and_nowhere_else(voice: str) -> None:
     for utterance in load_utterances(SCRIPT, voice, 16_000):
         lengths = [(end - begin) / 16.0 for begin, end in utterance.hesitations]
@@ -33,7 +34,7 @@ def test_every_voice_hesitates_once_for_600_to_900_ms_and_nowhere_else(voice: st
             assert lengths == []
 
 
-@pytest.mark.parametrize("voice", SCRIPT.voices)
+@pytest.mark.parametrize("voice", VOICES)
 def test_truth_lies_inside_the_recording_in_every_voice(voice: str) -> None:
     for utterance in load_utterances(SCRIPT, voice, 24_000):
         assert 0 <= utterance.onset < utterance.end <= len(utterance.recording.samples)
@@ -41,7 +42,7 @@ def test_truth_lies_inside_the_recording_in_every_voice(voice: str) -> None:
 
 
 def test_an_unknown_voice_or_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CallScriptError, match="expected a voice of slt"):
+    with pytest.raises(CallScriptError, match="expected a voice of heart, deep, bright, slt"):
         load_utterances(SCRIPT, "kal", 16_000)
     with pytest.raises(RecordingError, match="expected a FLAC file"):
         load_utterances(SCRIPT, "slt", 16_000, folder=tmp_path)
@@ -53,6 +54,11 @@ def test_an_unknown_voice_or_a_missing_file_is_refused(tmp_path: Path) -> None:
         ("turns = 3 = 4", "found a mistake"),
         ("title = 'x'", r"expected \[\[turns\]\]"),
         ("[[turns]]\nname = 'a'", "expected 'text' in turn 1"),
+        (
+            "casts = {flite=['slt']}\n[[turns]]\nname='a'\ntext='a'\nfile='a'\nafter='agent'\n"
+            "expect=[]",
+            "expected the voices of 'hibari'",
+        ),
         (
             "[[turns]]\nname='a'\ntext='a'\nfile='a'\nafter='noon'\nexpect=[]",
             "found 'noon'",
