@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -115,6 +116,17 @@ class RealtimeConnection:
             )
         except InvalidStatus as error:
             raise ConnectionFailed(_refusal(url, error.response.status_code)) from error
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectionFailed(
+                f"expected a certificate that this machine trusts at {url}, found: "
+                f"{error.verify_message} (SSL_CERT_FILE=cert.pem before the command trusts your "
+                "own, for the name it was made for)"
+            ) from error
+        except ssl.SSLError as error:
+            raise ConnectionFailed(
+                f"expected TLS at {url}, found none: {error.reason or error} (a server without "
+                "--certfile is reached by ws:// or http://)"
+            ) from error
         except (OSError, InvalidHandshake, InvalidURI, TimeoutError, UnicodeError) as error:
             raise ConnectionFailed(
                 f"expected a Realtime server at {url}, found none: {error} (voiceloop serve "

@@ -24,7 +24,8 @@ from clients.connection import Received
 from clients.report.stage_colors import color_of
 from clients.report.waterfall import Waterfall
 
-CALLER, AGENT = "#d9913f", "#5b9be6"
+CALLER, AGENT, TOOL = "#d9913f", "#5b9be6", "#8a93a0"
+MAX_TOOL_CHARS = 400  # of arguments or a result: a line or a few
 BAR_CELLS = 48
 NAMED_FROM_MS = 5.0
 
@@ -78,6 +79,12 @@ class LiveView:
                 self._close_agent()
             case "response.output_audio_transcript.delta":
                 self._agent_words += event["delta"]
+            case "response.output_item.done":
+                if event["item"]["type"] == "function_call":
+                    self._tell_tool(f"{event['item']['name']} {event['item']['arguments']}")
+            case "conversation.item.added":
+                if event["item"]["type"] == "function_call_output":
+                    self._tell_tool(f"= {event['item']['output']}")
             case "response.done":
                 self._close_agent(event["response"].get("status", ""))
                 self._tell_failure(event["response"])
@@ -114,6 +121,10 @@ class LiveView:
         error = (response.get("status_details") or {}).get("error") or {}
         reason = error.get("message") or error.get("code") or "the server does not say why"
         self._console.print(Text(f"(no answer: {reason})", style="red"))
+
+    def _tell_tool(self, told: str) -> None:
+        words = Text(" ".join(told.split())[:MAX_TOOL_CHARS], style="dim")
+        self._console.print(self._line("tool", TOOL, words))
 
     def _line(self, who: str, color: str, words: Text) -> Table:
         grid = Table.grid(padding=0)

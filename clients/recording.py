@@ -1,6 +1,7 @@
-"""Recordings: mono PCM16 in memory, read from WAV or FLAC and written as WAV.
+"""Recordings: mono PCM16 in memory, read from audio files and written as WAV.
 
-What a person hands to ``--wav`` passes through ``read_wav``, which accepts exactly one shape (mono,
+What a person hands to ``talk --wav`` passes through ``read_recording``: any format, rate and number
+of channels. What is measured on passes through ``read_wav``, which accepts exactly one shape (mono,
 16-bit, not empty) and says what it found otherwise: silently mixing channels down or padding bits
 would make the figures measured on that file mean something else.
 """
@@ -19,6 +20,10 @@ from clients.errors import RecordingError
 from clients.outputs import writing
 
 Samples = NDArray[np.int16]
+
+MAX_RECORDING_S = 600.0  # what a person speaks into one call; more is a mistaken file
+MAX_RATE_HZ = 192_000  # of sound cards; a header that claims more is a broken one
+READ_FRAMES = 65_536  # mixed down piece by piece: the file's channels are never all in memory
 
 RATES_HZ = (8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
@@ -52,6 +57,43 @@ def to_int16(samples: NDArray[np.floating]) -> Samples:
     """Round to int16, clipping what lies outside."""
     rounded: Samples = np.clip(np.rint(samples), -32768, 32767).astype(np.int16)
     return rounded
+
+
+def read_recording(path: Path) -> Recording:
+    """Read an audio file of any format, rate and number of channels that libsndfile knows.
+
+    The channels are mixed to their mean. The rate stays; `Recording.at_rate` converts it.
+
+    Raises:
+        RecordingError: the file is absent, no audio, empty, or longer than ten minutes.
+    """
+    import soundfile
+
+    expected = "expected an audio file (WAV, FLAC, Ogg, MP3 ...)"
+    if not path.exists():
+        raise RecordingError(f"{expected}, found no file at {path}")
+    if path.is_dir():
+        raise RecordingError(f"{expected}, found a folder at {path}")
+    try:
+        with soundfile.SoundFile(path) as file:
+            rate_hz = int(file.samplerate)
+            if not RATES_HZ[0] <= rate_hz <= MAX_RATE_HZ:
+                bounds = f"{RATES_HZ[0]} to {MAX_RATE_HZ} Hz"
+                raise RecordingError(f"{expected} of {bounds}, found {rate_hz} Hz in {path}")
+            n_most = int(MAX_RECORDING_S * rate_hz)
+            mixed = [np.zeros(0, np.float32)]
+            for block in file.blocks(READ_FRAMES, dtype="float32", always_2d=True):
+                n_most -= len(block)
+                if n_most < 0:
+                    most = f"at most {MAX_RECORDING_S:.0f} s"
+                    raise RecordingError(f"{expected} of {most}, found a longer one: {path}")
+                mixed.append(block.mean(axis=1))
+    except (soundfile.LibsndfileError, OSError) as error:
+        raise RecordingError(f"{expected}, found none in {path}: {error}") from error
+    samples = to_int16(np.nan_to_num(np.concatenate(mixed)) * 32768.0)
+    if len(samples) == 0:
+        raise RecordingError(f"{expected}, found one without samples: {path} is empty")
+    return Recording(samples, rate_hz)
 
 
 def read_wav(path: Path) -> Recording:

@@ -175,8 +175,8 @@ def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     talk.add_argument(
         "--wav",
         type=Path,
-        metavar="IN.wav",
-        help="say this mono 16-bit WAV instead of a microphone",
+        metavar="FILE",
+        help="say this recording instead of a microphone: WAV, FLAC, Ogg, MP3, of any rate",
     )
     talk.add_argument(
         "--out",
@@ -308,7 +308,7 @@ def _with_preset(config: Config) -> tuple[Config, list[str]]:
 
 def _talk(arguments: argparse.Namespace) -> int:
     from clients.connection import own_key
-    from clients.talk import TalkOptions, run_talk
+    from clients.talk.command import TalkOptions, run_talk
 
     if arguments.out is not None and arguments.wav is None:
         raise InvalidRequest("expected --wav with --out, found --out alone")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
+import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,6 +61,47 @@ async def test_a_server_that_refuses_is_there_and_says_why(status: int, told: st
     async with serve(never, "127.0.0.1", 0, process_request=refuses) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(ConnectionFailed, match=f"found HTTP {status}: .*{told}"):
+            await RealtimeConnection.open(url)
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+         "-keyout", keyfile, "-out", certfile],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return certfile, keyfile
+
+
+async def test_a_certificate_of_ones_own_is_refused_and_trusted_by_the_variable_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certfile, keyfile = self_signed(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certfile, keyfile)
+
+    async def leaves(socket: ServerConnection) -> None: ...
+
+    async with serve(leaves, "127.0.0.1", 0, ssl=tls) as server:
+        url = f"wss://localhost:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConnectionFailed, match="a certificate that .*SSL_CERT_FILE=") as told:
+            await RealtimeConnection.open(url)
+        assert "voiceloop serve" not in str(told.value)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certfile))
+        await (await RealtimeConnection.open(url)).close()
+
+
+async def test_tls_to_a_server_without_it_says_so() -> None:
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(16)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")  # as uvicorn does
+        writer.close()
+
+    async with await asyncio.start_server(answers, "127.0.0.1", 0) as server:
+        url = f"wss://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConnectionFailed, match="expected TLS .*reached by ws://"):
             await RealtimeConnection.open(url)
 
 

@@ -58,3 +58,23 @@ def test_what_was_said_before_a_reply_failed_stands_above_the_reason() -> None:
 def test_a_reply_that_did_not_fail_is_its_words_alone(status: str) -> None:
     (line,) = shown(CREATED, WORDS, done(status))
     assert "Sorry?" in line
+
+
+def test_a_tool_call_and_its_result_are_told_once_each() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "book", "arguments": ""}
+    whole = call | {"arguments": '{"day": "monday"}'}
+    result = {"type": "function_call_output", "call_id": "c", "output": '{"error": "nobody"}'}
+    lines = shown(
+        CREATED,
+        {"type": "response.output_item.added", "item": call | {"status": "in_progress"}},
+        {"type": "conversation.item.added", "item": call | {"status": "in_progress"}},
+        {"type": "response.output_item.done", "item": whole},
+        {"type": "conversation.item.done", "item": whole},
+        done("completed"),
+        {"type": "conversation.item.added", "item": result},
+        {"type": "conversation.item.done", "item": result},
+    )
+    assert [line.split(maxsplit=1) for line in lines] == [
+        ["tool", 'book {"day": "monday"}'],
+        ["tool", '= {"error": "nobody"}'],
+    ]

@@ -79,12 +79,18 @@ def test_flags_win_over_the_environment(
     assert "80000" in refusal(capsys, "serve", "--port", "80000")
 
 
-@pytest.mark.parametrize("command", ["demo", "talk"])
 @pytest.mark.parametrize(
-    ("n_channels", "width", "n_frames", "found"),
-    [(2, 2, 800, "stereo"), (1, 1, 800, "8-bit"), (1, 2, 0, "empty"), (1, 2, 800, "silence")],
+    ("command", "n_channels", "width", "n_frames", "found"),
+    [
+        ("demo", 2, 2, 800, "stereo"),
+        ("demo", 1, 1, 800, "8-bit"),
+        ("demo", 1, 2, 0, "empty"),
+        ("demo", 1, 2, 800, "silence"),
+        ("talk", 2, 3, 0, "empty"),
+        ("talk", 2, 3, 800, "silence"),
+    ],
 )
-def test_a_wav_of_another_shape_is_refused(
+def test_a_wav_that_cannot_speak_is_refused(
     command: str,
     n_channels: int,
     width: int,
@@ -106,9 +112,20 @@ def test_what_is_no_wav_or_not_there_is_refused(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "in.wav"
-    assert "found no file" in refusal(capsys, command, "--wav", str(path))
+    assert "found no" in refusal(capsys, command, "--wav", str(path))
     path.write_text("this is no audio")
-    assert "found no readable WAV" in refusal(capsys, command, "--wav", str(path))
+    assert str(path) in refusal(capsys, command, "--wav", str(path))
+
+
+def test_talk_does_not_write_over_the_recording_it_speaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = wav(tmp_path / "in.wav", 1, 2, 800)
+    before = path.read_bytes()
+    same = tmp_path / "." / "in.wav"
+    line = refusal(capsys, "talk", "ws://127.0.0.1:1", "--wav", str(path), "--out", str(same))
+    assert "expected --out to name another file than --wav" in line
+    assert path.read_bytes() == before
 
 
 def test_talk_without_a_server_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

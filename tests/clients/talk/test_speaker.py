@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from clients.connection import RATE_HZ
-from clients.speaker import MAX_QUEUED_S, Speaker
+from clients.talk.speaker import MAX_QUEUED_S, Speaker
 
 
 def block(value: int, n: int) -> np.ndarray:

@@ -22,11 +22,11 @@ from clients.arguments import DEFAULT_URL
 from clients.call.script import ScriptedTurn, utterance_of
 from clients.call.simulated_call import SimulatedCall, session_settings
 from clients.connection import RATE_HZ, RealtimeConnection
-from clients.errors import ConnectionFailed, DeviceMissing
+from clients.errors import ConnectionFailed, DeviceMissing, OutputError
 from clients.live_view import LiveView
 from clients.outputs import check_file
-from clients.recording import Samples, read_wav, write_wav
-from clients.speaker import Speaker
+from clients.recording import Samples, read_recording, write_wav
+from clients.talk.speaker import Speaker
 from clients.terminal import Terminal
 
 BLOCK_MS = 20
@@ -59,9 +59,9 @@ async def run_talk(options: TalkOptions) -> int:
 
 async def _talk_from_wav(options: TalkOptions, wav: Path, console: Console) -> int:
     turn = ScriptedTurn(wav.stem, f"({wav.name})", wav.name, "agent", 300, 0, ())
-    utterance = utterance_of(turn, read_wav(wav).at_rate(RATE_HZ))
     if options.out is not None:
-        check_file(options.out)
+        _check_out(options.out, wav)
+    utterance = utterance_of(turn, read_recording(wav).at_rate(RATE_HZ))
     connection = await RealtimeConnection.open(options.url, key=options.key, extras=EXTRAS)
     view = LiveView(console, "agent")
     call = SimulatedCall(connection, (utterance,), observer=view)
@@ -76,6 +76,13 @@ async def _talk_from_wav(options: TalkOptions, wav: Path, console: Console) -> i
     if options.out is not None:
         _keep(call, options.out, console)
     return 1 if result.unanswered else 0
+
+
+def _check_out(out: Path, wav: Path) -> None:
+    """Raises: OutputError: it is the recording itself, or cannot be written."""
+    if out.exists() and wav.exists() and out.samefile(wav):
+        raise OutputError(f"expected --out to name another file than --wav, found {out} twice")
+    check_file(out)
 
 
 def _keep(call: SimulatedCall, out: Path, console: Console) -> None:
