@@ -19,7 +19,7 @@ from pathlib import Path
 
 from clients.errors import ServerDidNotStart
 
-SERVE = (sys.executable, "-P", "-m", "voiceloop.cli", "serve")
+SERVE = (sys.executable, "-P", "-m", "voiceloop", "serve")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 # A process beside the server that ends it when we are gone. Its standard input is a pipe whose

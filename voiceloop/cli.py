@@ -132,7 +132,10 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "models are on disk and whose device is here)",
     )
     serve.add_argument(
-        "--agent", metavar="FILE", help="the agent: a TOML file (default: the preset's own)"
+        "--agent",
+        metavar="FILE",
+        help="the agent: a TOML file, or the name of one that ships, as pizzeria "
+        "(default: the preset's own)",
     )
     serve.add_argument(
         "--config", type=Path, metavar="FILE", help="settings: a TOML file (default: none)"
@@ -352,7 +355,3 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     code: int = run_doctor()
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

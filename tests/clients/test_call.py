@@ -57,7 +57,7 @@ def test_the_demo_answers_every_turn_and_writes_its_files(tmp_path: Path) -> Non
     if not (embedded_model_dir() / "config.json").exists():
         pytest.skip(f"the embedded agent's weights are not at {embedded_model_dir()}")
     result = subprocess.run(
-        [sys.executable, "-m", "voiceloop.cli", "demo", "--json", "--out", str(tmp_path)],
+        [sys.executable, "-m", "voiceloop", "demo", "--json", "--out", str(tmp_path)],
         capture_output=True,
         text=True,
     )

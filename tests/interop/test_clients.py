@@ -202,7 +202,7 @@ def embedded(
         "\n".join(line for line in cafe.splitlines() if not line.startswith("greeting")),
         encoding="utf-8",
     )
-    module = ("-m", "voiceloop.cli", "serve", "--preset", "embedded", "--agent", str(agent))
+    module = ("-m", "voiceloop", "serve", "--preset", "embedded", "--agent", str(agent))
     with all_runs(module, NOT_EMBEDDED, folder, certificate, speech) as runs:
         yield runs
 

@@ -25,6 +25,7 @@ from time import monotonic
 import msgspec
 
 from voiceloop.backends import RoleName
+from voiceloop.rooms import prefer_own_rooms
 from voiceloop.workers.messages import (
     OPENING_ROLE,
     Close,
@@ -217,6 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--spec-json", required=True, help="the worker's roles as JSON")
     options = parser.parse_args(arguments)
     spec = msgspec.json.decode(options.spec_json, type=WorkerSpec)
+    prefer_own_rooms()
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's; it closes the socket
     limit_threads(spec.n_threads)
