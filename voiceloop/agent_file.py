@@ -21,6 +21,7 @@ from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 
 MINUTE_MS = 60_000
+SUFFIX = ".toml"
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
@@ -31,20 +32,36 @@ SCHEMA_TABLES = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def load_agent(path: Path) -> AgentConfig:
-    """Read an agent file.
+    """Read an agent file, or one that ships by its bare name, as ``pizzeria``.
+
+    A file of that name where the user stands goes first.
 
     Raises:
         ConfigError: the file is missing or not TOML, a key is unknown (the nearest valid name is
             in the message), or a value is of the wrong type or out of its range.
     """
-    return _read(read_toml(path, "agent: expected an agent file"), str(path))
+    names = shipped_agents()
+    if str(path) in names and not path.is_file():
+        return shipped_agent(str(path))
+    wanted = f"agent: expected an agent file, or one that ships ({', '.join(names)})"
+    return _read(read_toml(path, wanted), str(path))
+
+
+def shipped_agents() -> tuple[str, ...]:
+    """The names of the agents that ship, in order."""
+    files = resources.files("voiceloop").joinpath("agents").iterdir()
+    return tuple(sorted(one.name.removesuffix(SUFFIX) for one in files if SUFFIX in one.name))
+
+
+def shipped_agent(name: str) -> AgentConfig:
+    """One of ``shipped_agents``."""
+    file = resources.files("voiceloop").joinpath("agents", name + SUFFIX)
+    return _read(read_toml_text(file.read_text(encoding="utf-8"), file.name), file.name)
 
 
 def embedded_agent() -> AgentConfig:
-    """The agent that ships with the embedded preset."""
-    name = "cafe.toml"
-    text = resources.files("voiceloop").joinpath("agents", name).read_text(encoding="utf-8")
-    return _read(read_toml_text(text, name), name)
+    """The agent that the embedded preset has where none is named."""
+    return shipped_agent("cafe")
 
 
 def _read(values: dict[str, Any], source: str) -> AgentConfig:

@@ -7,6 +7,7 @@ flag. ``config_reader.py`` does the strict reading: an unknown key fails and nam
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ MIB = 1024 * 1024
 PATHS = ("agent", "keys_file", "certfile", "keyfile")
 MODELS = ("stt_model", "llm_model", "tts_model")
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
+BARE_WORD = re.compile(r"[\w-]+")
 AUTO = "auto"  # the preset that is not named: the best that can start here
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset({
@@ -133,13 +135,16 @@ def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     """The file's values with its relative paths made whole.
 
     A model may be an id ``owner/name`` as well as a folder, and beside a URL it is the service's
-    own name: it is a path only where it begins with ``./`` or ``../``.
+    own name: it is a path only where it begins with ``./`` or ``../``. An agent that is a bare
+    word, as ``pizzeria``, is one that ships.
     """
     found = dict(values)
     for key in (*PATHS, *MODELS):
         text = found.get(key)
         if not isinstance(text, str):
             continue  # its type is refused later
+        if key == "agent" and BARE_WORD.fullmatch(text):
+            continue
         if key in PATHS or text.startswith(("./", "../")):
             # Not Path.expanduser: that raises where a user is not known.
             found[key] = str(path.absolute().parent / os.path.expanduser(text))

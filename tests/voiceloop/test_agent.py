@@ -11,7 +11,7 @@ import pytest
 from audio.tts import hibari_model
 from audio.tts.espeak import EspeakVoice
 from voiceloop.agent import AgentTool
-from voiceloop.agent_file import embedded_agent, load_agent
+from voiceloop.agent_file import embedded_agent, load_agent, shipped_agents
 from voiceloop.capabilities import OPENAI_VOICES
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
@@ -47,10 +47,19 @@ def test_the_example_with_tools_answers_from_its_file() -> None:
     assert hours.answer('{"day": "monday"}') == '{"hours": "11 am to 10 pm"}'
 
 
-def test_the_tool_that_the_example_shows_in_a_comment_is_the_clients(tmp_path: Path) -> None:
-    text = EXAMPLE.read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("name", "tools"),
+    [
+        ("pizzeria", ["get_price", "get_opening_hours", "book"]),
+        ("dentist", ["get_price", "find_free_slots", "book_appointment"]),
+    ],
+)
+def test_the_tool_that_an_example_shows_in_a_comment_is_the_clients(
+    name: str, tools: list[str], tmp_path: Path
+) -> None:
+    text = EXAMPLE.with_name(f"{name}.toml").read_text(encoding="utf-8")
     agent = load_agent(write(tmp_path / "a.toml", re.sub(r"(?m)^# (?=\[|\w+ = )", "", text)))
-    assert [tool.name for tool in agent.tools] == ["get_price", "get_opening_hours", "book"]
+    assert [tool.name for tool in agent.tools] == tools
     assert agent.tools[-1].answer("{}") is None
 
 
@@ -189,8 +198,27 @@ table = { Margherita = "$9" }
 
 
 def test_a_missing_agent_file_is_named_as_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="agent: expected an agent file, found none at"):
+    expected = "agent: expected an agent file, or one that ships (cafe, dentist, pizzeria), found"
+    with pytest.raises(ConfigError, match=re.escape(expected)):
         load_agent(tmp_path / "nope.toml")
+
+
+@pytest.mark.parametrize("name", shipped_agents())
+def test_an_agent_that_ships_is_found_by_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = load_agent(Path(name))
+    assert agent == load_agent(EXAMPLE.with_name(f"{name}.toml")) and agent.greeting
+    write(tmp_path / name, "name = 'a file of that name goes first'")
+    assert load_agent(Path(name)).name == "a file of that name goes first"
+
+
+def test_the_dentist_looks_up_prices_and_free_appointments() -> None:
+    price, slots = load_agent(Path("dentist")).tools
+    assert price.answer('{"item": "Filling"}') == '{"price": "$150"}'
+    assert slots.answer('{"day": "tuesday"}') == '{"slots": "11 am"}'
+    assert slots.answer('{"day": "sunday"}') == '{"slots": "none, we are closed"}'
 
 
 # --- what the server's models can ---

@@ -103,6 +103,7 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
     assert (config.certfile, config.keyfile) == (Path("/c.pem"), tmp_path / "k.pem")
     assert (config.llm_model, config.tts_model) == (str(tmp_path / "../m"), "a/b")
     assert load_config(path, flags={"agent": "other.toml"}).agent == Path("other.toml")
+    assert load_config(write(path, "agent = 'pizzeria'")).agent == Path("pizzeria")  # ships
 
 
 def test_keys_come_from_a_file_and_stay_out_of_sight(tmp_path: Path) -> None:
