@@ -34,6 +34,11 @@ class AgentTool:
     table_key: str | None = None
     table: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_clients(self) -> bool:
+        """Whether a client has to answer its calls."""
+        return self.result is None and self.table_key is None
+
     def answer(self, arguments: str) -> str | None:
         """The server's own answer to a call (JSON text), or None where the client must answer."""
         if self.result is not None:
@@ -108,7 +113,7 @@ class AgentConfig:
     """The agent: what ``agent.toml`` holds.
 
     ``fallback`` is said where the model answers a caller with nothing at all, or fails; silence is
-    no answer.
+    no answer. ``try_saying``: what a page offers a caller who does not know what to ask.
     """
 
     name: str = "Agent"
@@ -120,6 +125,7 @@ class AgentConfig:
     language: str = "en"
     tools: tuple[AgentTool, ...] = ()
     hotwords: tuple[str, ...] = ()
+    try_saying: tuple[str, ...] = ()
     eagerness: Literal["auto", "low", "medium", "high"] = "auto"
     barge_in: BargeIn = field(default_factory=BargeIn)
     limits: ReplyLimits = field(default_factory=ReplyLimits)

@@ -22,6 +22,7 @@ from voiceloop.errors import ConfigError
 
 MINUTE_MS = 60_000
 SUFFIX = ".toml"
+MAX_TRY_SAYING, MAX_TRY_SAYING_CHARS = 6, 100  # what a phone's screen shows at a glance
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
@@ -105,6 +106,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
     if not agent.voice:
         raise _wrong(source, "voice", "the name of a voice", "nothing")
     _check_phrases("hotwords", agent.hotwords, source)
+    _check_try_saying(agent.try_saying, source)
     _check_phrases("barge_in.stop_words", barge_in.stop_words, source)
     _check_phrases("barge_in.backchannels", barge_in.backchannels, source)
     _check_phrases("crisis.words", agent.crisis.words, source)
@@ -117,6 +119,17 @@ def _check_phrases(where: str, phrases: Iterable[str], source: str) -> None:
     for index, phrase in enumerate(phrases):
         if not phrase.strip():
             raise _wrong(source, f"{where}[{index}]", "words", repr(phrase))
+
+
+def _check_try_saying(phrases: tuple[str, ...], source: str) -> None:
+    _check_phrases("try_saying", phrases, source)
+    if len(phrases) > MAX_TRY_SAYING:
+        most = f"at most {MAX_TRY_SAYING} sentences"
+        raise _wrong(source, "try_saying", most, str(len(phrases)))
+    for index, phrase in enumerate(phrases):
+        if len(phrase) > MAX_TRY_SAYING_CHARS:
+            most = f"at most {MAX_TRY_SAYING_CHARS} characters"
+            raise _wrong(source, f"try_saying[{index}]", most, str(len(phrase)))
 
 
 # --- tools ---------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ class Capabilities:
     voice_model: str = ""
     languages: tuple[str, ...] = ()
     recognizer: str = ""
+    language_model: str = ""
     hears_regions: bool = False  # en-US where it lists en
 
     def voice_expected(self, voice: str) -> str | None:

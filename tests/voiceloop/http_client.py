@@ -21,9 +21,13 @@ AGENT = AgentConfig(instructions="Be kind.", voice="ava")
 
 @asynccontextmanager
 async def http_client(
-    backends: Backends | None = None, config: Config | None = None, *, loaded: bool = True
+    backends: Backends | None = None,
+    config: Config | None = None,
+    *,
+    loaded: bool = True,
+    agent: AgentConfig = AGENT,
 ) -> AsyncIterator[httpx.AsyncClient]:
-    gateway = Gateway(config or Config(), AGENT)
+    gateway = Gateway(config or Config(), agent)
     gateway.backends = (backends or instant_backends()) if loaded else None
     transport = httpx.ASGITransport(build_app(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

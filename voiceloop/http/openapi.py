@@ -139,6 +139,7 @@ def description() -> Json:
         "paths": {
             "/v1/models": {"get": _operation("What this server answers with", json_type)},
             "/v1/models/{name}": {"get": one_model},
+            "/v1/agent": {"get": _operation("Who answers a call", json_type)},
             "/v1/chat/completions": {"post": chat},
             "/v1/completions": {"post": completion},
             "/v1/audio/speech": {"post": _operation("Speech of a text", types, SPEECH)},

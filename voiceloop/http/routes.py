@@ -1,7 +1,7 @@
 """The HTTP routes that stock OpenAI clients know, over the models that also hold the calls.
 
-Owns which of them there are and the list of models: any
-model name is accepted by the other routes, since a server has one model of each kind.
+Owns which of them there are, the list of models (any model name is accepted by the other routes,
+since a server has one model of each kind), and what a client may know of the agent before it calls.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def openai_routes(door: Door, config: Config, agent: AgentConfig) -> list[Route]
     return [
         openapi_route(),
         *model_routes(door, config),
+        agent_route(door, config, agent),
         *chat_routes(door),
         *completion_routes(door),
         *speech_routes(door, agent.session_settings()),
@@ -80,3 +81,31 @@ def model_routes(door: Door, config: Config) -> list[Route]:
         Route("/v1/models", door.keyed(models, takes_secrets=True), methods=["GET"]),
         Route("/v1/models/{name:path}", door.keyed(model, takes_secrets=True), methods=["GET"]),
     ]
+
+
+# --- GET /v1/agent: for a page that says who will answer -----------------------------------------
+
+
+def agent_route(door: Door, config: Config, agent: AgentConfig) -> Route:
+    """Not OpenAI's. A client secret may read it, as it may open a session."""
+
+    async def card(request: Request) -> Response:
+        known = door.models().capabilities
+        body = {
+            "object": "voiceloop.agent",
+            "name": agent.name,
+            "try_saying": list(agent.try_saying),
+            "preset": config.preset,
+            # Our own by their names in MODELS.md, a service's as it is asked for; "" where the
+            # service chooses.
+            "models": {
+                "recognizer": known.recognizer or config.stt_model,
+                "language_model": known.language_model or config.llm_model,
+                "voice": known.voice_model or config.tts_model,
+            },
+            "voices": sorted(known.voices),
+            "client_tools": [tool.name for tool in agent.tools if tool.is_clients],
+        }
+        return JSONResponse(body)
+
+    return Route("/v1/agent", door.keyed(card, takes_secrets=True), methods=["GET"])

@@ -189,11 +189,13 @@ def _lacks(folder: Path, needed: tuple[str, ...]) -> bool:
 def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
     """Of these models; a role without one is a service's."""
     voice, recognizer = resolved.get("voice"), resolved.get("recognizer")
+    engine = resolved.get("engine")
     return Capabilities(
         voices=known_voices(voice) if voice is not None else frozenset(),
         voice_model=voice.model.name if voice is not None else "",
         languages=recognizer.model.language_codes if recognizer is not None else (),
         recognizer=recognizer.model.name if recognizer is not None else "",
+        language_model=engine.model.name if engine is not None else "",
         # The recognizer in a package takes en-US too; one with weights its own names alone.
         hears_regions=recognizer is not None and not recognizer.model.repo,
     )
