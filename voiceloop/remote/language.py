@@ -179,6 +179,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         )
         body: dict[str, Any] = {
             **asked,
+            "model": self._service.model,
             "stream": True,
             "stream_options": {"include_usage": True},
             "max_tokens": params.max_tokens,
@@ -186,8 +187,6 @@ class RemoteBranch(TaskStream[LanguageEvent]):
             "top_p": params.top_p,
             "seed": params.seed,
         }
-        if self._service.model:
-            body["model"] = self._service.model
         if params.top_k:
             body["top_k"] = params.top_k  # no OpenAI field, but vLLM's, SGLang's and llama.cpp's
         for name in ("presence_penalty", "frequency_penalty"):

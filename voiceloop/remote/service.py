@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
+from voiceloop.errors import BackendError, BackendRefused, BackendTimeout, ConfigError
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 
 log = logging.getLogger(__name__)
@@ -33,12 +33,18 @@ WARM_FOR_S = 4.0
 KEEP_ALIVE_S = 120.0
 LOOK_AGAIN_S = 2.0
 MAX_ERROR_CHARACTERS = 200
+MAX_SHOWN_MODELS = 8
+UNNAMED_MODEL = "default"  # servers of one model take any name, and some of them want one
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
 class RemoteService:
-    """A base URL ("http://host:8000/v1"), the model to ask for, and the connections to it."""
+    """A base URL ("http://host:8000/v1"), the model to ask for, and the connections to it.
+
+    ``model`` "": the one that the service lists, known after ``start``; services that list none
+    are asked for ``default``.
+    """
 
     def __init__(
         self,
@@ -50,7 +56,8 @@ class RemoteService:
         silence_s: float = SILENCE_S,
     ) -> None:
         self.url = url.rstrip("/")
-        self.model = model
+        self.model = model or UNNAMED_MODEL
+        self._is_named = bool(model)
         self.reachable = False  # whether the last request was answered, with whatever status
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.AsyncClient(
@@ -65,9 +72,28 @@ class RemoteService:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect, and look after the connection from now on. Raises: BackendError."""
-        await self.warm_up()
+        """Connect, and look after the connection from now on.
+
+        Raises:
+            BackendError: nobody answers.
+            ConfigError: the service has several models, and none of them was named.
+        """
+        listed = _model_ids(await self.warm_up())
+        if listed and not self._is_named:
+            self.model = self._only(listed)
         self._watch = asyncio.create_task(self._look_again(), name=f"watch {self.url}")
+
+    def _only(self, listed: list[str]) -> str:
+        if len(listed) > 1:
+            shown = ", ".join(listed[:MAX_SHOWN_MODELS]) + (
+                ", ..." * (len(listed) > MAX_SHOWN_MODELS)
+            )
+            raise ConfigError(
+                f"expected the name of a model at {self.url} (as --llm-model), found none among "
+                f"the {len(listed)} it has: {shown}"
+            )
+        log.info("%s is asked for its model %s", self.url, listed[0])
+        return listed[0]
 
     async def _look_again(self) -> None:
         """Find out when a service that could not be reached is back; calls are kept out until."""
@@ -76,8 +102,11 @@ class RemoteService:
             if not self.reachable:
                 await self._warm_quietly()
 
-    async def warm_up(self) -> None:
-        """Open a connection before it is needed. Raises: BackendError when nobody answers."""
+    async def warm_up(self) -> httpx.Response:
+        """Open a connection before it is needed; returns the answer to a request for its models.
+
+        Raises: BackendError when nobody answers.
+        """
         async with self._failures():
             response = await self._client.get(f"{self.url}/models")
             # Any answer will do: not every service lists its models.
@@ -85,6 +114,7 @@ class RemoteService:
                 raise BackendRefused(f"{self.url} refused the key: {_reason(response)}")
         self._used_at = self._clock()
         self.reachable = True
+        return response
 
     def keep_warm(self) -> None:
         """Called when a request is likely soon: refresh a connection that may have gone cold."""
@@ -196,6 +226,14 @@ def _retry_after_s(response: httpx.Response) -> float | None:
         return max(0.0, float(response.headers["retry-after"]))
     except (KeyError, ValueError):
         return None  # absent, or a date
+
+
+def _model_ids(response: httpx.Response) -> list[str]:
+    """The models that a service lists; none where it does not."""
+    try:
+        return [str(model["id"]) for model in response.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def _reason(response: httpx.Response) -> str:

@@ -21,7 +21,7 @@ from voiceloop.backends import (
     Tool,
     ToolCall,
 )
-from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
+from voiceloop.errors import BackendError, BackendRefused, BackendTimeout, ConfigError
 from voiceloop.remote import service as remote
 from voiceloop.remote.language import RemoteLanguageModel
 from voiceloop.remote.service import RemoteService
@@ -319,3 +319,30 @@ async def test_a_refused_request_does_not_count_against_the_service(
         with pytest.raises(BackendRefused):
             await generate(remote_service)
     assert (await generate(remote_service))[0] == TextDelta("now")
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked"),
+    [({"data": [{"id": "voiceloop"}]}, "voiceloop"), ({}, "default"), ({"data": "?"}, "default")],
+)
+async def test_a_service_is_always_asked_for_a_model(
+    service: Service, connect: Connect, listed: dict[str, Any], asked: str
+) -> None:
+    service.say("/models", Answer([json.dumps(listed).encode()]))
+    service.say("/chat/completions", reply({"content": "Hi."}))
+    remote_service = connect(model="")
+    await remote_service.start()
+    await generate(remote_service)
+    assert json.loads(service.asked("/chat/completions")[0])["model"] == asked
+
+
+async def test_which_of_several_models_is_meant_must_be_said_at_the_start(
+    service: Service, connect: Connect
+) -> None:
+    models = {"data": [{"id": f"model-{number}"} for number in range(20)]}
+    service.say("/models", Answer([json.dumps(models).encode()]))
+    with pytest.raises(
+        ConfigError, match=r"--llm-model.*the 20 it has: model-0, .*model-7, \.\.\."
+    ):
+        await connect(model="").start()
+    await connect(model="model-3").start()
