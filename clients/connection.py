@@ -65,7 +65,8 @@ def realtime_url(url: str, extras: dict[str, str] | None = None) -> str:
         raise ConnectionFailed(
             f"expected an address as ws://host:port or http://host:port, found {url!r}"
         )
-    path = parts.path if parts.path not in ("", "/") else "/v1/realtime"
+    is_whole = parts.path.rstrip("/") not in ("", "/v1")  # the latter is what OpenAI's clients get
+    path = parts.path if is_whole else "/v1/realtime"
     query = urlencode([*parse_qsl(parts.query), *(extras or {}).items()])
     return urlunsplit((scheme, parts.netloc, path, query, ""))
 

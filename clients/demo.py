@@ -36,7 +36,7 @@ from clients.report.waveform import pauses, speech_start
 from clients.server_process import ServerProcess, running_server
 from clients.terminal import Terminal
 
-EXTRAS = {"voiceloop.timeline": "1", "voiceloop.partials": "1"}
+EXTRAS = {"greeting": "1", "voiceloop.timeline": "1", "voiceloop.partials": "1"}
 SPLIT_PAUSE_MS = 1_000.0  # in a person's own recording, a pause after which the agent may answer
 MAX_RECORDING_S = 600.0
 TOO_EARLY = "[red]ended before the call began[/red]: nothing was recorded"
@@ -224,11 +224,12 @@ def _print_end(console: Console, results: dict[str, Any], out: Path) -> None:
     if results["partial"]:
         console.print(f"turns that were over by then: {n_turns}")
     if gap["p50"] is not None:
+        n_expected = results["turns_with_expected_words"]  # none of a recording of one's own
+        worded = f", {results['turns_with_words_found']} of {n_expected} with the expected words"
         console.print(
             f"[bold]{gap['p50']:.0f} ms[/bold] median gap, {gap['p95']:.0f} ms p95; "
-            f"{n_turns - results['unanswered']} of {n_turns} turns answered, "
-            f"{results['turns_with_words_found']} of {results['turns_with_expected_words']} "
-            f"with the expected words, {results['cut_ins']} cut-ins"
+            f"{n_turns - results['unanswered']} of {n_turns} turns answered"
+            f"{worded if n_expected else ''}, {results['cut_ins']} cut-ins"
         )
     else:
         console.print(f"[red]none of {n_turns} turns has a gap[/red]")

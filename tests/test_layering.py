@@ -22,7 +22,7 @@ TOP_LEVEL = {
 # Read it from the bottom: the ground floor knows nobody, the command line knows everybody.
 MAY_IMPORT = {
     "__main__": {"cli", "rooms"},
-    "cli": {"config", "doctor", "errors", "models", "server"},
+    "cli": {"command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
         "agent", "backends", "call", "config", "errors", "http", "models", "realtime", "telemetry",
         "workers",
@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "workers": {"backends", "errors", "event_stream", "rooms"},
     "remote": {"backends", "errors", "event_stream"},
     "telemetry": {"backends"},
+    "command_parser": {"config_reader"},
     "config": {"config_reader", "errors"},
     "backends": {"capabilities"},
     "capabilities": {"errors"},

@@ -22,6 +22,7 @@ from clients.arguments import DEFAULT_URL, number, whole_number
 from clients.command import EXIT_BAD_INPUT, run
 from clients.errors import ClientError
 from voiceloop import __version__
+from voiceloop.command_parser import CommandParser, Commands
 from voiceloop.errors import InvalidRequest, VoiceLoopError
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.run is None:
+        parser.print_help()
+        return 0
     command: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return command(arguments)
@@ -69,14 +74,15 @@ def _refuse(message: str) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="voiceloop",
         description="A voice-agent runtime you host yourself: it answers before the silence feels "
         "like one.",
         epilog="Start with: voiceloop demo",
     )
     parser.add_argument("--version", action="version", version=f"voiceloop {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_demo(commands)
     _add_serve(commands)
     _add_talk(commands)
@@ -86,7 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_demo(commands: Commands) -> None:
     demo = commands.add_parser(
         "demo",
         help="hear an agent answer a caller, and see where each millisecond went",
@@ -114,7 +120,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.set_defaults(run=_demo)
 
 
-def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_serve(commands: Commands) -> None:
     serve = commands.add_parser(
         "serve",
         help="run the server: the OpenAI Realtime protocol at /v1/realtime",
@@ -166,7 +172,7 @@ def _add_url(command: argparse.ArgumentParser) -> None:
     command.add_argument("url", nargs="?", metavar="URL", default=DEFAULT_URL, help=told)
 
 
-def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_talk(commands: Commands) -> None:
     talk = commands.add_parser(
         "talk",
         help="talk to a running server with your microphone, or with a WAV",
@@ -190,7 +196,7 @@ def _add_talk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     talk.set_defaults(run=_talk)
 
 
-def _add_conformance(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_conformance(commands: Commands) -> None:
     conformance = commands.add_parser(
         "conformance",
         help="check any server against the OpenAI Realtime protocol",
@@ -235,7 +241,7 @@ def _add_conformance(commands: argparse._SubParsersAction[argparse.ArgumentParse
     conformance.set_defaults(run=_conformance)
 
 
-def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_models(commands: Commands) -> None:
     models = commands.add_parser(
         "models",
         help="the models of each preset: which are on disk, fetch them, where they lie",
@@ -251,7 +257,7 @@ def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     path.add_argument("name", metavar="NAME", nargs="?", help="a preset or an id")
 
 
-def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser(
         "doctor",
         help="check this machine: versions, devices, models, a self-test of each stage",

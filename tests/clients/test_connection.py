@@ -28,6 +28,8 @@ from tests.clients.mock_server import mock_server
         ("localhost:8080", "ws://localhost:8080/v1/realtime"),
         ("http://host", "ws://host/v1/realtime"),
         ("https://host/", "wss://host/v1/realtime"),
+        ("http://host:8080/v1", "ws://host:8080/v1/realtime"),
+        ("http://host:8080/v1/?model=m", "ws://host:8080/v1/realtime?model=m"),
         ("wss://host/other?model=m", "wss://host/other?model=m"),
     ],
 )

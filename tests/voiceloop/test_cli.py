@@ -197,7 +197,6 @@ def test_a_missing_extra_names_the_command_that_brings_it(
 @pytest.mark.parametrize(
     "argv",
     [
-        (),
         ("sing",),
         ("serve", "--port", "many"),
         ("demo", "--loud"),
@@ -212,6 +211,40 @@ def test_arguments_that_do_not_exist_exit_with_2(
         main(argv)
     assert ended.value.code == 2
     assert "usage: voiceloop" in capsys.readouterr().err
+
+
+def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert "voiceloop demo" in captured.out and captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "command", "nearest"),
+    [
+        (("serve", "--prot", "3"), "voiceloop serve", "'--port'"),
+        (("servee",), "voiceloop", "'serve'"),
+        (("models", "pul", "cpu"), "voiceloop models", "'pull'"),
+    ],
+)
+def test_a_mistyped_word_shows_its_own_commands_usage_and_the_nearest(
+    argv: tuple[str, ...], command: str, nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(argv)
+    told = capsys.readouterr().err
+    assert f"usage: {command} [" in told
+    assert told.strip().endswith(f"; the nearest is {nearest}")
+
+
+def test_a_certificate_or_key_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_text("")
+    flags = ("serve", "--port", "0", "--certfile", str(cert), "--keyfile", str(key))
+    line = refusal(capsys, *flags)
+    assert f"keyfile: expected a PEM file, found none at {key}" in line
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from voiceloop.models.resolve import ROLE_KEYS, ResolvedModel, resolve_models
 
 Kind = Literal["package", "model", "device", "memory", "disk"]
 DISK_MARGIN_MB = 500
+CPU_BUILD = "a CPU build"
 # PyPI's builds for Linux have CUDA; pip keeps a CPU build that is installed, so that goes first.
 CUDA_TORCH = "pip uninstall -y torch && pip install torch"
 
@@ -101,7 +102,7 @@ def _packages(preset: Preset, machine: Machine) -> list[Missing]:
             found = f"version {version}, expected {least} or later"
             lacks.append(Missing("package", name, found, f"{remedy} --upgrade"))
         elif name == "torch" and preset.device == "cuda" and "+cpu" in version:
-            lacks.append(Missing("package", name, f"version {version}, a CPU build", CUDA_TORCH))
+            lacks.append(Missing("package", name, f"version {version}, {CPU_BUILD}", CUDA_TORCH))
     return lacks
 
 

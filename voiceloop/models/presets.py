@@ -23,7 +23,13 @@ from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.cache import hub_folder, read_json
 from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, Preset
 from voiceloop.models.machine import n_cores, this_machine
-from voiceloop.models.preset_check import find_preset, missing_models, resolve_preset
+from voiceloop.models.preset_check import (
+    CPU_BUILD,
+    find_preset,
+    missing_models,
+    missing_pieces,
+    resolve_preset,
+)
 from voiceloop.models.resolve import ResolvedModel, capabilities_of, resolve_models
 from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
@@ -103,7 +109,8 @@ def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
     if lacks:
         commands = dict.fromkeys(one.remedy for one in lacks)
         raise ConfigError(
-            f"preset {preset.name}: expected {', '.join(one.subject for one in lacks)} on disk, "
+            f"preset {preset.name}: {_without_device(preset, taken)}"
+            f"expected {', '.join(one.subject for one in lacks)} on disk, "
             f"found nothing: {' && '.join(commands)}"
         )
     specs: list[WorkerSpec] = []
@@ -117,6 +124,15 @@ def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
         if roles:
             specs.append(WorkerSpec(process.name, roles, n_threads, process.hung_after_s))
     return tuple(specs)
+
+
+def _without_device(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:
+    """What to know before gigabytes are fetched for a GPU that is not here, or not used."""
+    if preset.device != "cuda":
+        return ""
+    lacks = missing_pieces(preset, taken, this_machine(), hub_folder())
+    absent = [one for one in lacks if one.kind == "device" or one.found.endswith(CPU_BUILD)]
+    return "".join(f"{one.subject}: {one.found} ({one.remedy}); " for one in absent)
 
 
 def _plan(config: Config) -> tuple[Config, Preset, dict[RoleName, ResolvedModel]]:

@@ -102,6 +102,10 @@ def make_server(app: Starlette, config: Config) -> uvicorn.Server:
             ssl_keyfile=config.keyfile,
         )
     )
+    for key in ("certfile", "keyfile"):
+        path = getattr(config, key)
+        if path is not None and not path.is_file():
+            raise ConfigError(f"{key}: expected a PEM file, found none at {path}")
     try:
         server.config.load()
     except OSError as error:  # ssl.SSLError is one

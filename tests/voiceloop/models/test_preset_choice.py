@@ -302,6 +302,17 @@ def test_a_preset_that_is_not_on_disk_names_one_command(hub: Path) -> None:
     assert caught.value.message.count("voiceloop models") == 1
 
 
+def test_a_preset_of_the_gpu_tells_of_the_missing_gpu_before_anything_is_fetched(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presets, "this_machine", lambda: machine(torch="2.12.0+cpu"))
+    with pytest.raises(ConfigError) as caught:
+        worker_specs(Config(preset="gpu"))
+    told = caught.value.message
+    assert "GPU: no NVIDIA GPU" in told and "torch: version 2.12.0+cpu, a CPU build" in told
+    assert told.endswith("voiceloop models pull gpu")
+
+
 def without_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
 
