@@ -49,7 +49,7 @@ from clients.report.call_summary import summary_of, turn_json
 from clients.report.waterfall_png import check_matplotlib
 from clients.server_process import SERVE, ServerProcess, running_server
 
-EXTRAS = {"voiceloop.timeline": "1"}
+EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
 FAKE_SERVER = (sys.executable, "-m", "benchmarks.calls.fake_server")
 EMBEDDED = ("--preset", "embedded")  # named: the server's own choice is what is on disk
 DEFAULT_ENDPOINT_MS = 200

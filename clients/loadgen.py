@@ -33,7 +33,7 @@ from clients.progress import progress_bar
 from clients.provenance import provenance
 from clients.report.call_summary import summary_of
 
-EXTRAS = {"voiceloop.timeline": "1"}
+EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
 
 
 @dataclass(frozen=True, slots=True)

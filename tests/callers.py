@@ -95,11 +95,12 @@ class Caller:
         agent: AgentConfig | None = None,
         config: Config | None = None,
         chunk_ms: int = CHUNK_MS,
+        hello: Hello | None = None,
         **session_options: Any,
     ) -> None:
         self.chunk_ms = chunk_ms
         self.clock = clock
-        self.transport = MemoryTransport(Hello(timeline=True), clock)
+        self.transport = MemoryTransport(hello or Hello(timeline=True), clock)
         self.backends = backends or instant_backends()
         self.session = Session(
             self.transport,

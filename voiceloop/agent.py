@@ -112,13 +112,17 @@ class Crisis:
 class AgentConfig:
     """The agent: what ``agent.toml`` holds.
 
-    ``fallback`` is said where the model answers a caller with nothing at all, or fails; silence is
-    no answer. ``try_saying``: what a page offers a caller who does not know what to ask.
+    ``greeting_wait_ms``: how long a client that sends nothing at all is waited for before the agent
+    greets: one that begins by itself does so within this, and the slow ones are SDKs on a busy
+    machine. ``fallback`` is said where the model answers a caller with nothing at all, or fails;
+    silence is no answer. ``try_saying``: what a page offers a caller who does not know what
+    to ask.
     """
 
     name: str = "Agent"
     instructions: str = "You are a helpful voice assistant. Answer in one or two short sentences."
     greeting: str = ""
+    greeting_wait_ms: int = 1000
     fallback: str = "Sorry, could you say that again?"
     voice: str = "default"
     speed: float = 1.0

@@ -87,6 +87,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
     limits, barge_in = agent.limits, agent.barge_in
     ranges: tuple[tuple[str, float, float, float], ...] = (
         ("speed", agent.speed, 0.25, 1.5),
+        ("greeting_wait_ms", agent.greeting_wait_ms, 0, MINUTE_MS),
         ("barge_in.duck_ms", barge_in.duck_ms, 0, MINUTE_MS),
         ("barge_in.hold_ms", barge_in.hold_ms, 0, MINUTE_MS),
         ("barge_in.stop_ms", barge_in.stop_ms, 0, MINUTE_MS),

@@ -87,7 +87,7 @@ class CuttingCaller:
             self._events.put_nowait(received)
 
     async def start(self) -> None:
-        """Set the session up; its own instructions, so that nobody greets."""
+        """Set the session up, upon which nobody greets."""
         detection: dict[str, Any] | None = None
         if self._kind != "truncate":
             # With words of the caller the next request is asked for, not due by itself.

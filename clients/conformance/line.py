@@ -205,11 +205,7 @@ async def _connected(url: str, options: dict[str, Any], timeout_s: float) -> Cli
 
 @asynccontextmanager
 async def session(target: Target, **settings: Any) -> AsyncIterator[Line]:
-    """A connection whose session is announced and has these settings.
-
-    Its instructions are replaced in any case: a server whose agent speaks first holds its greeting
-    back from a client that brings its own.
-    """
+    """A connection whose session is announced and has these settings."""
     async with opened(target) as line:
         await line.until("session.created")
         await line.update(**{"instructions": "You are being tested. Be brief.", **settings})

@@ -32,7 +32,7 @@ from clients.terminal import Terminal
 BLOCK_MS = 20
 N_BLOCK = RATE_HZ * BLOCK_MS // 1000
 MAX_BEHIND_BLOCKS = 250  # 5 s of microphone: beyond that the connection is not keeping up
-EXTRAS = {"voiceloop.partials": "1"}
+EXTRAS = {"greeting": "1", "voiceloop.partials": "1"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,13 @@
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
 const MAX_WAITING_BYTES = 256 * 1024; // 4 s of audio: more would only be heard too late
-const EXTRAS = { "voiceloop.timeline": "1", "voiceloop.partials": "1", "voiceloop.notices": "1" };
+// The settings that the page sends would else count as those of a client that begins by itself.
+const EXTRAS = {
+  greeting: "1",
+  "voiceloop.timeline": "1",
+  "voiceloop.partials": "1",
+  "voiceloop.notices": "1",
+};
 
 export class Connection {
   /** Callbacks: onOpen(isReconnect), onEvent(event), onWaiting(seconds, reason), onRefused(reason). */

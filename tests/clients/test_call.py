@@ -29,7 +29,9 @@ PATIENT = {"type": "server_vad", "silence_duration_ms": 900}
 async def test_a_call_on_scripted_models_is_answered_and_measured(tmp_path: Path) -> None:
     utterances = load_utterances(load_call(), "slt", RATE_HZ)
     async with running_server(command=FAKE_SERVER, log=tmp_path / "log") as server:
-        connection = await RealtimeConnection.open(server.url, extras={"voiceloop.timeline": "1"})
+        connection = await RealtimeConnection.open(
+            server.url, extras={"greeting": "1", "voiceloop.timeline": "1"}
+        )
         options = CallOptions(turn_detection=PATIENT)
         result = await SimulatedCall(connection, utterances, options=options).run()
         assert server.resident_mb() > 10

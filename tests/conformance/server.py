@@ -21,15 +21,19 @@ WORDS = "We open at nine and close at five every day."
 
 
 @asynccontextmanager
-async def serving(mutants: Iterable[Mutant] = ()) -> AsyncIterator[str]:
-    """Yields the URL of the session; ``?mutant=NAME`` puts that fault in."""
+async def serving(mutants: Iterable[Mutant] = (), greeting: str = "") -> AsyncIterator[str]:
+    """Yields the URL of the session; ``?mutant=NAME`` puts that fault in.
+
+    greeting: what the agent says first to a client that does not configure its session.
+    """
     backends = instant_backends(
         recognizer=FakeRecognizer(("what time do you close on saturday",)),
         language_model=FakeLanguageModel((WORDS,), p_end_of_turn=lambda text: 1.0),
         voice=FakeVoice(ms_per_char=15.0),
     )
     config = Config(keys=(KEY,), limits=Limits(max_sessions=1000))
-    gateway = Gateway(config, AgentConfig(instructions="Be kind."), backends)
+    agent = AgentConfig(instructions="Be kind.", greeting=greeting)
+    gateway = Gateway(config, agent, backends)
     sock = listen("127.0.0.1", 0)
     server = make_server(build_app(gateway), config)
     server.config.loaded_app = MutatedApp(server.config.loaded_app, mutants)

@@ -22,18 +22,23 @@ UNBROKEN = {"oversize-frame"}  # a rule of the connection, which no change of ev
 AT_ONCE = 8  # callers and server share one event loop
 
 
-async def test_our_server_passes_every_check_of_a_written_session() -> None:
-    assert await broken([check for check in ALL if check.topic != "speech"]) == {}
+either_agent = pytest.mark.parametrize("greeting", ["", "Welcome to the cafe."])
 
 
+@either_agent
+async def test_our_server_passes_every_check_of_a_written_session(greeting: str) -> None:
+    assert await broken([check for check in ALL if check.topic != "speech"], greeting) == {}
+
+
+@either_agent
 @pytest.mark.call
-async def test_our_server_passes_every_check_of_a_spoken_session() -> None:
-    assert await broken(chosen(["speech"])) == {}
+async def test_our_server_passes_every_check_of_a_spoken_session(greeting: str) -> None:
+    assert await broken(chosen(["speech"]), greeting) == {}
 
 
-async def broken(checks: Sequence[Check]) -> dict[str, str]:
-    """The checks that our server does not pass, and why."""
-    async with serving() as url:
+async def broken(checks: Sequence[Check], greeting: str) -> dict[str, str]:
+    """The checks that our server does not pass, and why; with an agent that greets, or without."""
+    async with serving(greeting=greeting) as url:
         results = await run_suite(target_of(url), checks, jobs=AT_ONCE)
     return {r.check.name: r.sentence for r in results if r.outcome != "pass"}
 

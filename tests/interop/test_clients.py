@@ -195,14 +195,9 @@ def scripted(
 def embedded(
     certificate: tuple[Path, Path], speech: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Run]]:
+    """The shipped agent, greeting and all: unmodified clients must not notice."""
     folder = tmp_path_factory.mktemp("embedded")
-    agent = folder / "agent.toml"  # one that waits to be spoken to, as clients of the field expect
-    cafe = (ROOT / "voiceloop" / "agents" / "cafe.toml").read_text(encoding="utf-8")
-    agent.write_text(
-        "\n".join(line for line in cafe.splitlines() if not line.startswith("greeting")),
-        encoding="utf-8",
-    )
-    module = ("-m", "voiceloop", "serve", "--preset", "embedded", "--agent", str(agent))
+    module = ("-m", "voiceloop", "serve", "--preset", "embedded")
     with all_runs(module, NOT_EMBEDDED, folder, certificate, speech) as runs:
         yield runs
 

@@ -21,8 +21,9 @@ class Hello:
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
     ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline``,
     ``partials`` and ``notices`` switch VoiceLoop's opt-in extra events on from the start.
-    ``session`` is the update that the client secret carries which opened the door. ``tenant``:
-    whose key it was; the conversations of different ones share nothing in any cache.
+    ``session`` is the update that the client secret carries which opened the door. ``greeting``:
+    whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
+    was; the conversations of different ones share nothing in any cache.
     """
 
     model: str = "voiceloop"
@@ -32,7 +33,13 @@ class Hello:
     partials: bool = False
     notices: bool = False
     session: dict[str, Any] = field(default_factory=dict)
+    greeting: bool | None = None
     tenant: str = ""
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether the client secret sets more than every client names: the type and the model."""
+        return bool(self.session.keys() - {"type", "model"})
 
 
 class Transport(Protocol):

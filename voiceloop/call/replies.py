@@ -44,6 +44,7 @@ class Replies:
         self._current: Reply | None = None
         self._interrupted: Reply | None = None
         self._beside: dict[str, Reply] = {}
+        self.n_turns = 0  # turns of the agent in the conversation
 
     # --- what is known of them ---
 
@@ -152,6 +153,7 @@ class Replies:
 
     def _take_floor(self, reply: Reply) -> None:
         self.drop_interrupted()
+        self.n_turns += 1
         self._current = reply
 
     def abandon_preparation(self) -> None:

@@ -11,6 +11,7 @@ to the performer, what they bring about to turn-taking again, until nothing is l
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, RecognizerOptions
 from voiceloop.call.connection import Disconnected, Transport
 from voiceloop.call.events import CallEnding, CallerIdle, CallEvent, GreetingDue, ReplyEnded
+from voiceloop.call.greeting import GreetingWait
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
@@ -46,9 +48,8 @@ from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
 from voiceloop.telemetry import Metrics
 
-# A client that begins by itself does so soon after it connected, or after its settings; the slow
-# ones are SDKs on a busy machine. Who sends sound is there to be greeted, and is at once.
-GREETING_GRACE_S = 1.0
+log = logging.getLogger(__name__)
+
 SLICE_MS = 20  # audio heard at once: less than a window of the voice detector (`Listener.feed`)
 N_SLICES = 10  # between two looks at other tasks: a minute in one frame must not stall other calls
 EXPIRY_WARNING_S = 60.0  # time to say goodbye, or to dial again
@@ -101,8 +102,11 @@ class Session:
             on_put=self._output.set,
         )
         self._sent = asyncio.Event()
-        self._any_command = asyncio.Event()
-        self._first_command = asyncio.Event()
+        self._greeting = GreetingWait(
+            is_asked=transport.hello.greeting,
+            is_configured=transport.hello.is_configured,
+            wait_ms=agent.greeting_wait_ms,
+        )
         self._draining = asyncio.Event()
         self._closing = (1000, "")
 
@@ -124,6 +128,7 @@ class Session:
     async def run(self) -> None:
         """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
         self._metrics.sessions.inc()
+        began_s = self._clock()
         self._closing = (1011, "internal error")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -142,7 +147,15 @@ class Session:
             self._closing = (over.code, over.reason)
         finally:
             self._metrics.sessions.dec()
+            self._log_end(self._clock() - began_s)
             await self._transport.close(*self._closing)
+
+    def _log_end(self, seconds: float) -> None:
+        """One line a call, and not a word of it."""
+        code, reason = self._closing
+        how = reason or "the client hung up"
+        n_turns, call_id = self._replies.n_turns, self.protocol.session_id
+        log.info("call %s: %.1f s, turns: %d; %s (%d)", call_id, seconds, n_turns, how, code)
 
     def _assemble(self, tasks: asyncio.TaskGroup) -> None:
         session_id, settings = self.protocol.session_id, self.protocol.settings
@@ -221,9 +234,7 @@ class Session:
             await self._sent.wait()
 
     async def _obey(self, command: Command) -> None:
-        self._any_command.set()
-        if not isinstance(command, SettingsChanged):
-            self._first_command.set()  # settings alone say nothing of who begins
+        self._greeting.observe(command)
         match command:
             case AppendAudio(samples=samples):
                 await self._hear(samples)
@@ -309,16 +320,10 @@ class Session:
     # --- time ---
 
     async def _greet(self) -> None:
-        while not self._first_command.is_set():
-            self._any_command.clear()
-            try:
-                async with asyncio.timeout(GREETING_GRACE_S):
-                    await self._any_command.wait()
-            except TimeoutError:
-                break
-        settings = self.protocol.settings
-        is_ours = settings.type == "realtime" and settings.instructions == self._agent.instructions
-        if self._agent.greeting and is_ours and not self.protocol.conversation.items():
+        if not self._agent.greeting or not await self._greeting.agent_begins():
+            return
+        has_begun = bool(self.protocol.conversation.items())
+        if self.protocol.settings.type == "realtime" and not has_begun:
             self._advance(GreetingDue(self._agent.greeting))
 
     async def _watch_the_clock(self) -> None:

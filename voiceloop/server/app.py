@@ -22,7 +22,7 @@ from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello, Transport
 from voiceloop.call.session import Session
 from voiceloop.config import Config
-from voiceloop.errors import Overloaded, VoiceLoopError
+from voiceloop.errors import Overloaded, VoiceLoopError, expected
 from voiceloop.http import auth
 from voiceloop.http.admission import Admission
 from voiceloop.http.gate import Door, error_response
@@ -139,16 +139,20 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         reason = gateway.not_ready()
         if reason is not None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
+        hello = _hello(websocket, session, auth.tenant_of(key))
         with gateway.admission.slot():
             await websocket.accept(subprotocol=auth.subprotocol(offered))
-            hello = _hello(websocket, session, auth.tenant_of(key))
             await gateway.serve_session(SocketTransport(websocket, hello))
     except VoiceLoopError as error:
         await websocket.send_denial_response(error_response(error))
 
 
 def _hello(websocket: WebSocket, session: Json, tenant: str) -> Hello:
+    """Raises: InvalidRequest."""
     query = websocket.query_params
+    greeting = query.get("greeting")
+    if greeting not in (None, "0", "1"):
+        raise expected("greeting", "0 or 1", greeting)
     is_transcription = query.get("intent") == "transcription"
     return Hello(
         model=query.get("model", "voiceloop")[:256],
@@ -158,5 +162,6 @@ def _hello(websocket: WebSocket, session: Json, tenant: str) -> Hello:
         partials=query.get("voiceloop.partials") == "1",
         notices=query.get("voiceloop.notices") == "1",
         session=session,
+        greeting=None if greeting is None else greeting == "1",
         tenant=tenant,
     )

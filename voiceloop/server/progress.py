@@ -1,7 +1,7 @@
 """What ``voiceloop serve`` tells a person on standard error while its models load.
 
 A bar of the models that are ready where that is a terminal; one line per model where it is a log
-file. After that one line with the address, and silence: quiet by default.
+file. After that the address of the page and that of calls: quiet by default.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -75,7 +76,8 @@ class ServeProgress:
         self._tell_notes()
         self._announced = True
         address = url.replace("http", "ws", 1)
-        print(f"voiceloop is ready: {address}/v1/realtime", file=sys.stderr, flush=True)
+        print(f"voiceloop is ready: {address}/v1/realtime", file=sys.stderr)
+        print(f"talk to it: open {_page_of(url)} in a browser", file=sys.stderr, flush=True)
 
     def _tell_notes(self) -> None:
         notes, self._notes = self._notes, ()
@@ -89,3 +91,11 @@ class ServeProgress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _page_of(url: str) -> str:
+    """The page's address as this machine's browser takes it: no browser goes to 0.0.0.0."""
+    parts = urlsplit(url)
+    if parts.hostname in ("0.0.0.0", "::"):
+        return urlunsplit((parts.scheme, f"localhost:{parts.port}", "/", "", ""))
+    return f"{url}/"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import Callable
 
 import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
-from voiceloop.agent import AgentConfig
 from voiceloop.config import Config, Limits
 
 pytestmark = pytest.mark.virtual_time
@@ -53,19 +54,6 @@ async def test_the_gap_is_the_wait_and_little_more(clock: Clock) -> None:
     summed_ms = sum(stage["ms"] for stage in timeline["stages"])
     assert summed_ms == pytest.approx(timeline["gap_ms"], abs=0.01)  # stages are in whole us
     assert timeline["outcome"] == "completed"
-
-
-async def test_the_greeting_comes_first_and_only_unless_the_client_brings_instructions(
-    clock: Clock,
-) -> None:
-    agent = AgentConfig(greeting="Welcome to the cafe.")
-    async with Caller(clock, agent=agent) as caller:
-        await caller.listen_until("response.done")
-    assert caller.transcript() == "Welcome to the cafe."
-    async with Caller(clock, agent=agent) as caller:
-        caller.send("session.update", session={"type": "realtime", "instructions": "Be terse."})
-        await caller.wait_quietly(1000)
-    assert not caller.of("response.created")
 
 
 async def test_a_word_stops_the_agent_and_history_keeps_what_was_heard(clock: Clock) -> None:
@@ -120,43 +108,6 @@ async def test_a_client_that_stops_sending_is_answered(clock: Clock) -> None:
         await caller.say(800)
         await caller.wait_for("response.done")
     assert caller.statuses() == ["completed"]
-
-
-async def test_a_client_that_asks_in_text_at_once_is_not_greeted_first(clock: Clock) -> None:
-    async with Caller(clock, agent=AgentConfig(greeting="Welcome.")) as caller:
-        caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
-        await caller.wait_for("session.updated")
-        await asyncio.sleep(0.05)  # the network
-        content = [{"type": "input_text", "text": "hello"}]
-        item = {"type": "message", "role": "user", "content": content}
-        caller.send("conversation.item.create", item=item)
-        caller.send("response.create")
-        await caller.wait_for("response.done")
-    assert not caller.of("error")
-    assert caller.of("response.output_text.done")[0].event["text"] != "Welcome."
-
-
-async def test_a_slow_client_that_begins_by_itself_is_not_greeted_first(clock: Clock) -> None:
-    async with Caller(clock, agent=AgentConfig(greeting="Welcome.")) as caller:
-        for _ in range(2):  # an SDK that has much to load tells its settings piece by piece
-            await asyncio.sleep(0.8)
-            caller.send("session.update", session={"type": "realtime", "tool_choice": "auto"})
-        await asyncio.sleep(0.8)
-        content = [{"type": "input_text", "text": "hello"}]
-        item = {"type": "message", "role": "user", "content": content}
-        caller.send("conversation.item.create", item=item)
-        caller.send("response.create")
-        await caller.wait_for("response.done")
-    assert not caller.of("error") and len(caller.of("response.created")) == 1
-
-
-async def test_who_sends_sound_is_greeted_at_once(clock: Clock) -> None:
-    async with Caller(clock, agent=AgentConfig(greeting="Welcome.")) as caller:
-        start_s = clock()
-        caller.send("session.update", session={"type": "realtime", "tool_choice": "auto"})
-        await caller.wait_quietly(40)
-        greeted = await caller.wait_for("response.created")
-    assert greeted.at_s - start_s < 0.1
 
 
 async def test_a_client_that_asks_for_notices_is_warned_before_its_time_is_over(
@@ -224,3 +175,18 @@ async def test_a_client_that_reads_late_loses_nothing_that_it_asked_for(clock: C
         caller.transport.reading = True
         await caller.wait_for("conversation.item.retrieved", count=20)
         assert caller.session.protocol.outbox.n_bytes == 0
+
+
+async def test_the_log_has_a_line_for_each_call_and_no_word_of_it(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "voiceloop.call")
+    backends = instant_backends(recognizer=FakeRecognizer(["my name is nobody"]))
+    async with Caller(clock, backends) as caller:
+        await caller.say(800)
+        await caller.wait_for("response.done")
+        session_id = caller.of("session.created")[0].event["session"]["id"]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(
+        rf"call {session_id}: \d+\.\d s, turns: 1; the client hung up \(1000\)", line
+    )

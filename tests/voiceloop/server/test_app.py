@@ -163,6 +163,18 @@ async def test_a_browser_page_of_a_listed_origin_comes_in() -> None:
                 pass
 
 
+async def test_the_address_says_whether_to_greet() -> None:
+    async with running() as server:
+        url = f"ws://127.0.0.1:{server.port}/v1/realtime?greeting="
+        async with connect(url + "0") as client:
+            assert (await event(client))["type"] == "session.created"
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(url + "yes"):
+                pass
+    answer = json.loads(caught.value.response.body or b"{}")
+    assert answer["error"]["message"] == "greeting: expected 0 or 1, found 'yes'"
+
+
 async def test_a_full_server_says_when_to_come_back() -> None:
     config = Config(limits=Limits(max_sessions=1))
     async with running(config) as server, server.connect() as client:
@@ -249,8 +261,9 @@ def test_the_listening_socket_holds_little() -> None:
 async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
     none, wrong = tmp_path / "none.pem", tmp_path / "wrong.pem"
     wrong.write_text("no certificate")
-    for file in (none, wrong):
-        with pytest.raises(ConfigError, match="expected a certificate and its key in"):
+    refusals = {none: "certfile: expected a PEM file", wrong: "a certificate and its key in"}
+    for file, told in refusals.items():
+        with pytest.raises(ConfigError, match=told):
             await serve(Config(port=0, certfile=file, keyfile=file))
 
 
