@@ -40,15 +40,15 @@ from voiceloop.workers.role import RoleError, StreamError
 
 
 class EchoRole:
-    """Answers every message at the next step; ``raise_at_step`` makes that step of it fail."""
+    """Answers every message at the next step; ``raise_at_steps`` makes these steps of it fail."""
 
     rate_hz = 24_000
     detail = "scripted"
 
-    def __init__(self, raise_at_step: int | None = None) -> None:
+    def __init__(self, raise_at_steps: Sequence[int] = ()) -> None:
         self.open: list[str] = []
         self.closed: list[str] = []
-        self._raise_at_step = raise_at_step
+        self._raise_at_steps = raise_at_steps
         self._n_steps = 0
         self._due: list[StreamEvent | StreamFailed] = []
         self._n_samples = 0
@@ -109,14 +109,14 @@ class EchoRole:
         self, interrupted: Callable[[], bool] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         self._n_steps += 1
-        if self._n_steps == self._raise_at_step:
+        if self._n_steps in self._raise_at_steps:
             raise RuntimeError(f"step {self._n_steps} was told to fail")
         due, self._due = self._due, []
         return due
 
 
-def load(raise_at_step: int | None = None) -> EchoRole:
-    return EchoRole(raise_at_step)
+def load(raise_at_steps: Sequence[int] = ()) -> EchoRole:
+    return EchoRole(raise_at_steps)
 
 
 def unloadable() -> EchoRole:

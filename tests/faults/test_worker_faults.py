@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import select
 import signal
@@ -9,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +26,11 @@ from voiceloop.backends import (
     VoiceOptions,
 )
 from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
-from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.messages import MAX_MESSAGE_BYTES, RoleSpec, WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
-ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
+HERE = Path(__file__).parent
+ENVIRON = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"}
 
 
 def spec(*, hung_after_s: float = 2.0, **options: object) -> WorkerSpec:
@@ -125,13 +129,80 @@ async def test_a_model_that_never_returns_is_killed_and_replaced(
     assert await say(impatient, "again") == b"again"
 
 
-async def test_a_model_that_raises_ends_its_worker_and_not_the_call() -> None:
-    async with Supervisor([spec(raise_at_step=10)], environ=ENVIRON) as supervisor:
+async def test_a_step_that_fails_once_is_tried_again() -> None:
+    async with Supervisor([spec(raise_at_steps=(2, 4))], environ=ENVIRON) as supervisor:
         for _ in range(9):
             assert await say(supervisor, "fine") == b"fine"
+        assert supervisor.workers[0].n_restarts == 0
+
+
+async def test_the_third_failed_step_of_a_minute_ends_the_worker_and_not_the_call() -> None:
+    async with Supervisor([spec(raise_at_steps=(2, 4, 6))], environ=ENVIRON) as supervisor:
+        for _ in range(3):
+            assert await say(supervisor, "fine") == b"fine"
         with pytest.raises(WorkerLost):
-            await say(supervisor, "the tenth")
+            await say(supervisor, "the fourth")
         assert await say(supervisor, "again") == b"again"
+
+
+async def test_an_error_nobody_foresaw_fails_its_stream_alone(supervisor: Supervisor) -> None:
+    neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
+    with pytest.raises(BackendRefused, match="RuntimeError: a bug in the model"):
+        await say(supervisor, "crash")
+    neighbour.feed("still here")
+    event = await anext(aiter(neighbour.events()))
+    assert isinstance(event, Speech) and event.samples == b"still here"
+    await neighbour.close()
+    assert supervisor.workers[0].n_restarts == 0
+
+
+async def test_a_message_too_large_for_the_worker_fails_its_stream_at_the_sender(
+    supervisor: Supervisor,
+) -> None:
+    history = (ChatMessage("user", "w" * MAX_MESSAGE_BYTES),)
+    branch = await supervisor.language_model().branch("sess_1/turn_1", history)
+    with pytest.raises(BackendRefused, match="expected a message of at most"):
+        await anext(branch.events())
+    await branch.close()
+    assert await say(supervisor, "still here") == b"still here"
+    assert supervisor.workers[0].n_restarts == 0
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EAGAIN, "fork"), RuntimeError("no more threads")])
+async def test_a_respawn_that_fails_is_tried_again(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    spawn, n_failed = asyncio.create_subprocess_exec, 0
+
+    async def fails_once(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal n_failed
+        n_failed += 1
+        if n_failed == 1:
+            raise error
+        return await spawn(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fails_once)
+    stream = await supervisor.voice().open("sess_1/turn_1", VoiceOptions())
+    killed = supervisor.workers[0].pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(WorkerLost):
+        await anext(stream.events())
+    assert await say(supervisor, "again") == b"again"
+    assert n_failed == 2
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+async def test_keys_do_not_reach_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOICELOOP_KEYS", "sk-secret")
+    async with Supervisor([spec()], environ=ENVIRON) as supervisor:
+        environ = environ_of(supervisor.workers[0].pid)
+        assert b"PYTHONPATH" in environ
+        assert b"sk-secret" not in environ
+
+
+def environ_of(pid: int | None) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
 
 
 async def test_one_failed_stream_leaves_its_neighbours_alone(supervisor: Supervisor) -> None:

@@ -88,7 +88,7 @@ class Process:
     name: str
     roles: tuple[RoleName, ...]
     cores_share: float = 0.0  # 0: one thread
-    hung_after_s: float = 2.0
+    spins_after_s: float = 15.0  # longer than the longest step
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +284,9 @@ NEURAL_PACKAGES = {**ENGINE_PACKAGES, "llguidance": "", "transformers": "5.23"}
 # Three processes where each model may take a whole step: a caller who speaks over the agent is
 # recognized while it talks, and neither may wait for the other.
 APART = (
-    Process("engine", ("engine",), cores_share=0.5, hung_after_s=30.0),
-    Process("recognizer", ("recognizer",), cores_share=0.25, hung_after_s=10.0),
-    Process("voice", ("voice",), cores_share=0.25, hung_after_s=10.0),
+    Process("engine", ("engine",), cores_share=0.5, spins_after_s=30.0),
+    Process("recognizer", ("recognizer",), cores_share=0.25),
+    Process("voice", ("voice",), cores_share=0.25),
 )
 
 EMBEDDED = Preset(

@@ -122,7 +122,9 @@ def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
             if role in taken
         )
         if roles:
-            specs.append(WorkerSpec(process.name, roles, n_threads, process.hung_after_s))
+            specs.append(
+                WorkerSpec(process.name, roles, n_threads, spins_after_s=process.spins_after_s)
+            )
     return tuple(specs)
 
 

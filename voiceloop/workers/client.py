@@ -74,6 +74,11 @@ class WorkerConnection(asyncio.Protocol):
         return self.ready is not None and not self.lost.is_set()
 
     @property
+    def utilization(self) -> float:
+        """Share of its time that the process computes, 0 to 1."""
+        return self.pulse.utilization(self._clock())
+
+    @property
     def n_streams(self) -> int:
         return len(self._streams)
 
@@ -84,10 +89,17 @@ class WorkerConnection(asyncio.Protocol):
         self._streams.pop(stream.stream_id, None)
 
     def send(self, stream: WorkerStream[object], message: ToWorker) -> None:
-        """Pass one message on at once. Raises: Overloaded when this stream has too many waiting."""
+        """Pass one message on at once; one that the worker would not take fails its stream.
+
+        Raises: Overloaded when this stream has too many waiting.
+        """
         if self._transport is None or self.lost.is_set():
             return  # the stream has failed already, or is about to: events() says so
-        frame = messages.encode(message)
+        try:
+            frame = messages.encode(message)
+        except FrameError as error:
+            stream.refuse(BackendRefused(f"worker {self.name}: {error}"))
+            return
         if not self._is_paused:
             self._transport.write(frame)
             return
@@ -170,6 +182,12 @@ class WorkerStream(EventStream[EventT]):
         if self.live:
             self._connection.send(self._as_stream, message)
 
+    def refuse(self, error: BackendRefused) -> None:
+        """End a stream that asked for what its worker would not take."""
+        if self.live:
+            self._end()
+            self.fail(error)
+
     def _end(self) -> None:
         """Have the worker forget this stream. Closing is never refused for lack of room."""
         self._connection.forget(self._as_stream)
@@ -246,7 +264,7 @@ class WorkerClient:
     @property
     def utilization(self) -> float:
         """Share of its time that the process computes, 0 to 1; 0 while there is none."""
-        return self.connection.pulse.utilization if self.connection is not None else 0.0
+        return self.connection.utilization if self.connection is not None else 0.0
 
     def detach(self) -> None:
         """The process is gone: new streams wait for the next one."""

@@ -2,8 +2,8 @@
 
 Owns the judgement that a heartbeat, or the next step of loading, is late. One that is late because
 the machine gave its process no processor, or because the gateway did not look, tells of a busy
-machine and not of a hang, and to kill a worker for it would make the machine busier. Pure but for
-`cpu_waits` and `peak_memory_mb`, which read /proc.
+machine and not of a hang, and to kill a worker for it would make the machine busier; nor does one
+hang that computes. Pure but for `thread_times` and `peak_memory_mb`, which read /proc.
 """
 
 from __future__ import annotations
@@ -11,35 +11,68 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
 from voiceloop.workers.messages import Heartbeat
 
 LOAD_SMOOTHING = 0.3  # per heartbeat, of which there are four a second
+# Three heartbeats missed: the step under way is a long one, and its time is not yet in their sums.
+LATE_AFTER_S = 0.75
+# A worker that ran for less of its silence waits for something that does not come. What a stopped
+# step loop leaves running (a mask compiler's thread, a device's poll) stays below.
+IDLE_SHARE = 0.1
 
 
 @dataclass(slots=True)
 class Pulse:
-    """The heartbeats of one worker so far; utilization: the share of its time it computes."""
+    """The heartbeats of one worker so far; average: the share of its time it computed lately."""
 
     n_beats: int = 0
-    utilization: float = 0.0
+    average: float = 0.0
     last: Heartbeat | None = None
+
+    def utilization(self, now_s: float) -> float:
+        """0 to 1; now_s: of the clock that the heartbeats carry."""
+        is_late = self.last is not None and now_s - self.last.sent_at > LATE_AFTER_S
+        return 1.0 if is_late else self.average
 
     def observe(self, beat: Heartbeat) -> None:
         if self.last is not None and beat.sent_at > self.last.sent_at:
             passed_ms = 1000 * (beat.sent_at - self.last.sent_at)
             share = min(1.0, (beat.busy_ms - self.last.busy_ms) / passed_ms)
-            self.utilization += LOAD_SMOOTHING * (share - self.utilization)
+            self.average += LOAD_SMOOTHING * (share - self.average)
         self.n_beats += 1
         self.last = beat
+
+
+class ThreadTimes(NamedTuple):
+    """Seconds a thread ran on a processor, and was ready to run and waited for one."""
+
+    ran_s: float
+    waited_s: float
+
+
+class Verdict(Enum):
+    """What a worker's silence means."""
+
+    BEATING = "beating"
+    SLOW = "slow"  # silent, and it computes: what it was asked for may wait, nothing is killed
+    HUNG = "hung"  # silent, and its threads do nothing: a lock, a stopped process, a device
+    SPINNING = "spinning"  # it computes and says nothing for longer than any step takes
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing will come of it any more."""
+        return self in (Verdict.HUNG, Verdict.SPINNING)
 
 
 class WorkerSilence:
     """Since the first look that found no new heartbeat of one worker; times in seconds.
 
     look_every_s: how often it is looked; a look that comes later was held up by the machine.
-    read_waits: what `cpu_waits` says of the worker. It reads a file a thread on the event loop, so
-    it is asked only once a heartbeat is late.
+    read_times: what `thread_times` says of the worker. It reads a file a thread on the event loop,
+    so it is asked only once a heartbeat is late.
     """
 
     def __init__(
@@ -47,15 +80,16 @@ class WorkerSilence:
         look_every_s: float,
         now_s: float,
         n_heartbeats: int,
-        read_waits: Callable[[], Mapping[int, float]],
+        read_times: Callable[[], Mapping[int, ThreadTimes]],
     ) -> None:
         self._look_every_s = look_every_s
         self._looked_at_s = now_s
         self._n_heartbeats = n_heartbeats
-        self._read_waits = read_waits
-        self._since: tuple[float, Mapping[int, float]] | None = None
+        self._read_times = read_times
+        self._since: tuple[float, Mapping[int, ThreadTimes]] | None = None
         self._late_s = 0.0
         self.own_s = 0.0
+        self.ran_s: float | None = 0.0  # None: the system does not tell
 
     def observe(self, now_s: float, n_heartbeats: int) -> None:
         """Look again; `own_s` is then the silence that nothing else accounts for."""
@@ -63,35 +97,46 @@ class WorkerSilence:
         self._looked_at_s = now_s
         if n_heartbeats != self._n_heartbeats:
             self._n_heartbeats = n_heartbeats
-            self._since, self.own_s = None, 0.0
+            self._since, self.own_s, self.ran_s = None, 0.0, 0.0
         elif self._since is None:
-            self._since, self._late_s = (now_s, self._read_waits()), 0.0
+            self._since, self._late_s = (now_s, self._read_times()), 0.0
         else:
-            since_s, waits_then_s = self._since
+            since_s, times_then = self._since
             self._late_s += late_s
+            unknown = ThreadTimes(0.0, 0.0)
+            passed = [
+                ThreadTimes(now.ran_s - then.ran_s, now.waited_s - then.waited_s)
+                for thread, now in self._read_times().items()
+                for then in (times_then.get(thread, unknown),)
+            ]
+            self.ran_s = sum(times.ran_s for times in passed) if passed else None
             # A step is as late as the thread that waited longest: the others wait for it.
-            waited_s = max(
-                (
-                    wait - waits_then_s.get(thread, 0.0)
-                    for thread, wait in self._read_waits().items()
-                ),
-                default=0.0,
-            )
+            waited_s = max((times.waited_s for times in passed), default=0.0)
             # A gateway that is late and a worker that waits are one overload: not counted twice.
             self.own_s = max(0.0, now_s - since_s - max(waited_s, self._late_s))
 
+    def verdict(self, hung_after_s: float, spins_after_s: float) -> Verdict:
+        """What the silence means by now; where no thread's time is told, every worker may spin."""
+        if self.own_s >= spins_after_s:
+            return Verdict.SPINNING
+        if self.own_s < hung_after_s:
+            return Verdict.BEATING
+        is_idle = self.ran_s is not None and self.ran_s < IDLE_SHARE * self.own_s
+        return Verdict.HUNG if is_idle else Verdict.SLOW
 
-def cpu_waits(pid: int) -> dict[int, float]:
-    """Seconds that each thread of a process was ready to run and had to wait for a processor.
+
+def thread_times(pid: int) -> dict[int, ThreadTimes]:
+    """How long each thread of a process ran and waited for a processor.
 
     Empty where the kernel does not tell, or the process has gone.
     """
-    found: dict[int, float] = {}
+    found: dict[int, ThreadTimes] = {}
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
-                found[int(thread)] = int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
+                ran_ns, waited_ns = map(int, file.read().split()[:2])
+                found[int(thread)] = ThreadTimes(ran_ns / 1e9, waited_ns / 1e9)
+    except (OSError, ValueError):
         return {}
     return found
 

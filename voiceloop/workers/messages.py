@@ -45,14 +45,16 @@ class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WorkerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One worker process: the roles that share it, and its intra-op threads.
 
-    A worker that is silent for ``hung_after_s`` is killed: it must be longer than the longest step
-    of its models (a large model's first prefill on a CPU may take more than the default).
+    A worker that is silent for ``hung_after_s`` without computing is killed, and one that computes
+    after ``spins_after_s``: that must be longer than the longest step of its models (a large
+    model's first prefill on a CPU may take more than the default).
     """
 
     name: str
     roles: tuple[RoleSpec, ...]
     n_threads: int = 1
     hung_after_s: float = 2.0
+    spins_after_s: float = 15.0
 
 
 # --- gateway -> worker --------------------------------------------------------------------------
@@ -214,7 +216,7 @@ FromWorker = StreamEvent | StreamFailed | Loading | Ready | LoadFailed | Heartbe
 
 
 class FrameError(Exception):
-    """The other end sent something that is not in this protocol."""
+    """Something that is not in this protocol, or too large for it."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -223,8 +225,15 @@ _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
-    """One message with its length in front."""
-    body = _encoder.encode(message)
+    """One message with its length in front. Raises: FrameError where the reader would refuse it."""
+    try:
+        body = _encoder.encode(message)
+    except RecursionError:
+        raise FrameError("expected a message nested less deeply, found it too deep") from None
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise FrameError(
+            f"expected a message of at most {MAX_MESSAGE_BYTES} bytes, found {len(body)}"
+        )
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
@@ -232,7 +241,7 @@ def decode_to_worker(body: bytes) -> ToWorker:
     """Raises: FrameError."""
     try:
         return _to_worker.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise FrameError(f"expected a gateway message, found {error}") from error
 
 
@@ -240,7 +249,7 @@ def decode_from_worker(body: bytes) -> FromWorker:
     """Raises: FrameError."""
     try:
         return _from_worker.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise FrameError(f"expected a worker message, found {error}") from error
 
 

@@ -4,9 +4,11 @@
         recognizer = supervisor.recognizer()
 
 A worker says Ready once its models are loaded and warm. From then on its step loop must be heard
-from: one that is silent for two seconds (``hung_after_s``) of its own doing hangs and is killed;
-what it waited for a processor of a busy machine does not count. A worker that dies is started anew
-with a growing pause; its streams have raised ``WorkerLost``, and new ones go to its successor.
+from: one that is silent for two seconds (``hung_after_s``) of its own doing and has computed
+nothing meanwhile hangs and is killed, and one that computes and is silent for fifteen spins; what
+it waited for a processor of a busy machine does not count. Before it is killed its stacks go to
+the log. A worker that dies is started anew with a growing pause, for ever, whatever a start fails
+of; its streams have raised ``WorkerLost``, and new ones go to its successor.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +27,7 @@ from typing import Literal
 import msgspec
 
 from voiceloop.backends import RoleName
-from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
+from voiceloop.errors import BackendRefused, ConfigError, VoiceLoopError, WorkerLost
 from voiceloop.workers.client import (
     WorkerClient,
     WorkerConnection,
@@ -31,7 +35,13 @@ from voiceloop.workers.client import (
     WorkerRecognizer,
     WorkerVoice,
 )
-from voiceloop.workers.heartbeat import WorkerSilence, cpu_waits, peak_memory_mb
+from voiceloop.workers.heartbeat import (
+    ThreadTimes,
+    Verdict,
+    WorkerSilence,
+    peak_memory_mb,
+    thread_times,
+)
 from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec
 
 log = logging.getLogger(__name__)
@@ -42,6 +52,7 @@ WATCH_EVERY_S = 0.25
 # memory it fills, an 8B model must be read from a cold disk within this.
 LOAD_SILENCE_S = 300.0
 CLOSE_DEADLINE_S = 2.0
+STACKS_S = 0.2  # for a worker to write its stacks before it is killed
 RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_AFTER_S = 30.0  # a worker up for this long has recovered: the next pause is short again
 
@@ -75,7 +86,7 @@ class WorkerProcess:
         clock: Callable[[], float] = monotonic,
         on_progress: Progress | None = None,
         environ: dict[str, str] | None = None,
-        cpu_waits: Callable[[int], Mapping[int, float]] = cpu_waits,
+        thread_times: Callable[[int], Mapping[int, ThreadTimes]] = thread_times,
         peak_memory_mb: Callable[[int], int] = peak_memory_mb,
     ) -> None:
         self.spec = spec
@@ -87,7 +98,7 @@ class WorkerProcess:
         self._clock = clock
         self._on_progress = on_progress
         self._environ = environ
-        self._cpu_waits = cpu_waits
+        self._thread_times = thread_times
         self._peak_memory_mb = peak_memory_mb
 
     @property
@@ -102,8 +113,8 @@ class WorkerProcess:
             WorkerLost: the process ended, or hung while loading.
         """
         self._set_state("loading")
-        connection = await self._spawn()
         try:
+            connection = await self._spawn()
             await self._wait_ready(connection)
         except BaseException:
             await self.end(at_once=True)
@@ -122,14 +133,19 @@ class WorkerProcess:
             while True:
                 self._set_state("restarting")
                 self.n_restarts += 1
-                await asyncio.sleep(RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)])
+                pause_s = RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)]
+                # Servers that lost the same thing at once do not all come back for it at once.
+                await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
                 n_failures += 1
                 try:
                     await self.start()
-                except (BackendRefused, WorkerLost) as error:
+                except VoiceLoopError as error:
                     log.error("worker %s did not come back: %s", self.spec.name, error)
-                    continue
-                break
+                except Exception:
+                    # No memory, no process or no descriptor to be had now may be had later.
+                    log.exception("worker %s could not be started", self.spec.name)
+                else:
+                    break
 
     async def end(self, *, at_once: bool = False) -> None:
         """Close the socket, upon which a healthy worker ends; kill it if it does not."""
@@ -141,12 +157,16 @@ class WorkerProcess:
             return
         if at_once:
             _kill(process)
-        try:
-            async with asyncio.timeout(CLOSE_DEADLINE_S):
-                await process.wait()
-        except TimeoutError:
-            _kill(process)
-            await process.wait()
+        for _ in range(2):  # it is asked, then told
+            try:
+                async with asyncio.timeout(CLOSE_DEADLINE_S):
+                    await process.wait()
+                break
+            except TimeoutError:
+                _kill(process)
+        else:
+            # Held in the kernel (a device, a network disk). It cannot touch anything of ours.
+            log.error("worker %s (pid %d) does not end though killed", self.spec.name, process.pid)
         self._set_state("stopped")
 
     def states(self) -> list[RoleState]:
@@ -183,7 +203,7 @@ class WorkerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 # A signal to the whole group is ours to answer: its calls are to end first.
                 start_new_session=True,
-                env=None if self._environ is None else {**os.environ, **self._environ},
+                env=_environment(self._environ or {}),
             )
         return connection
 
@@ -191,7 +211,7 @@ class WorkerProcess:
         """Return once it says Ready. What it says, and the memory it fills, is its progress."""
         assert self.process is not None
         pid, n_said = self.process.pid, 0
-        silence = WorkerSilence(WATCH_EVERY_S, self._clock(), 0, lambda: self._cpu_waits(pid))
+        silence = WorkerSilence(WATCH_EVERY_S, self._clock(), 0, lambda: self._thread_times(pid))
         while connection.ready is None:
             try:
                 async with asyncio.timeout(WATCH_EVERY_S):
@@ -225,22 +245,37 @@ class WorkerProcess:
             WATCH_EVERY_S,
             self._clock(),
             connection.pulse.n_beats,
-            lambda: self._cpu_waits(process.pid),
+            lambda: self._thread_times(process.pid),
         )
-        while not connection.lost.is_set() and silence.own_s < self.spec.hung_after_s:
+        limits = self.spec.hung_after_s, self.spec.spins_after_s
+        verdict = Verdict.BEATING
+        while not connection.lost.is_set() and not verdict.is_lost:
             try:
                 async with asyncio.timeout(WATCH_EVERY_S):
                     await connection.lost.wait()
             except TimeoutError:
                 pass
             silence.observe(self._clock(), connection.pulse.n_beats)
+            before, verdict = verdict, silence.verdict(*limits)
+            if verdict is Verdict.SLOW and before is Verdict.BEATING:
+                log.warning("worker %s is slow: %s", self.spec.name, _told(silence))
         if not connection.lost.is_set():
-            name, silent_s = self.spec.name, silence.own_s
-            log.error("worker %s was silent for %.1f s and is killed", name, silent_s)
+            log.error(
+                "worker %s is %s and is killed: %s", self.spec.name, verdict.value, _told(silence)
+            )
+            await self._dump_stacks(process)
         # One that hung up is about to end by itself: to kill it meanwhile would race for its code.
         await self.end(at_once=not connection.lost.is_set())
         code = process.returncode
         log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)
+
+    async def _dump_stacks(self, process: asyncio.subprocess.Process) -> None:
+        """Have it write where its threads stand; a stopped one cannot."""
+        try:
+            process.send_signal(signal.SIGUSR1)
+        except ProcessLookupError:
+            return
+        await asyncio.sleep(STACKS_S)
 
     def _set_state(self, state: WorkerState) -> None:
         self.state = state
@@ -252,6 +287,26 @@ class WorkerProcess:
 def _loading_of(connection: WorkerConnection) -> str:
     """The role that a worker was loading last, for a person to read."""
     return connection.startup.role if isinstance(connection.startup, Loading) else "itself"
+
+
+def _end_process_without(watch: asyncio.Task[None]) -> None:
+    """A server whose workers nobody watches would answer nobody: let whoever runs it start anew."""
+    if watch.cancelled() or (error := watch.exception()) is None:
+        return
+    log.critical("%s is watched no more; this server ends", watch.get_name(), exc_info=error)
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _told(silence: WorkerSilence) -> str:
+    """What a kill has for evidence."""
+    ran = "unknown" if silence.ran_s is None else f"{silence.ran_s:.1f} s"
+    return f"silent for {silence.own_s:.1f} s of its own, computing {ran} of it"
+
+
+def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """What a worker needs of ours: the configuration, keys above all, is the gateway's alone."""
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("VOICELOOP_")}
+    return {**ours, **extra}
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
@@ -305,7 +360,9 @@ class Supervisor:
             raise
         for worker in self.workers:
             name = f"worker {worker.spec.name}"
-            self._watches.append(asyncio.create_task(worker.run(), name=name))
+            watch = asyncio.create_task(worker.run(), name=name)
+            watch.add_done_callback(_end_process_without)
+            self._watches.append(watch)
 
     async def close(self) -> None:
         """End every worker; idempotent."""

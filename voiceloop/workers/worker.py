@@ -4,15 +4,18 @@ It sleeps on its socket when nothing is due, passes each message to the role tha
 steps every role that has work, writes the events at once, and emits the heartbeat from this very
 loop, so that a model that hangs is a heartbeat that stops. In the middle of a step a role may ask
 whether a commit has arrived, and give up for it what nobody waits for. An error of one stream fails
-that stream; anything else ends the process and the supervisor starts another. The worker ends when
-the gateway's end of the socket closes or its parent dies.
+that stream, also one that its role did not foresee; one of a whole step is logged and the step
+tried again, and the third within a minute ends the process, so that the supervisor starts another.
+The worker ends when the gateway's end of the socket closes or its parent dies.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import gc
+import logging
 import os
 import select
 import signal
@@ -30,6 +33,7 @@ from voiceloop.workers.messages import (
     OPENING_ROLE,
     Close,
     Commit,
+    FrameError,
     FrameReader,
     FromWorker,
     Heartbeat,
@@ -46,11 +50,19 @@ from voiceloop.workers.messages import (
 )
 from voiceloop.workers.role import Role, RoleError, StreamError, load_role
 
+log = logging.getLogger(__name__)
+
 HEARTBEAT_S = 0.25  # eight of them fit in the 2 s after which the supervisor calls it hung
 READ_BYTES = 256 * 1024
 MAX_READ_AHEAD = 1024  # messages taken in within a step; beyond that they stay on the socket
 # The gateway always reads; when it has not for this long it is gone or stuck, and so is the call.
 SEND_TIMEOUT_S = 10.0
+
+# Steps that failed with no stream to blame: one may pass (memory for a moment), more will not.
+MAX_FAILED_STEPS = 3
+FAILED_STEPS_WITHIN_S = 60.0
+
+MAX_TOLD_CHARACTERS = 300  # of an error that nobody foresaw, to the gateway
 
 EXIT_LOAD_FAILED = 3
 
@@ -74,6 +86,7 @@ class Worker:
         self._n_steps = 0
         self._busy_s = 0.0
         self._next_heartbeat = 0.0
+        self._failed_steps_at = deque[float](maxlen=MAX_FAILED_STEPS)
 
     def load(self) -> None:
         """Import, read and warm every role, then say Ready. Raises: RoleError after LoadFailed."""
@@ -123,7 +136,11 @@ class Worker:
 
     def _step(self, role: Role) -> None:
         started = self._clock()
-        events = role.step(self._commit_waits)
+        try:
+            events = role.step(self._commit_waits)
+        except Exception:
+            self._bear_failed_step()
+            return
         now = self._clock()
         self._n_steps += 1
         self._busy_s += now - started
@@ -139,13 +156,29 @@ class Worker:
         if outgoing:
             self._send(outgoing)
 
+    def _bear_failed_step(self) -> None:
+        """Log the error under way and go on; raise it when it is one too many."""
+        now = self._clock()
+        self._failed_steps_at.append(now)
+        is_full = len(self._failed_steps_at) == MAX_FAILED_STEPS
+        if is_full and now - self._failed_steps_at[0] <= FAILED_STEPS_WITHIN_S:
+            raise  # the error that is being handled
+        log.exception("a step failed, and no one stream is to blame for it")
+
     def _read(self) -> bool:
-        """Receive what has arrived; False once the gateway has closed its end."""
+        """Receive what has arrived; False once the gateway has closed its end.
+
+        Raises: FrameError on an impossible length, behind which nothing can be told apart.
+        """
         try:
             data = self._connection.recv(READ_BYTES)
         except ConnectionError:
             return False
-        self._inbox += (decode_to_worker(body) for body in self._frames.feed(data))
+        for body in self._frames.feed(data):
+            try:
+                self._inbox.append(decode_to_worker(body))
+            except FrameError as error:
+                log.error("a message of %d bytes is passed over: %s", len(body), error)
         return bool(data)
 
     def _commit_waits(self) -> bool:
@@ -168,16 +201,30 @@ class Worker:
         role = self._streams.get(message.stream_id)
         if role is None:
             return  # sent before the gateway learned that this stream had failed
+        started = self._clock()
         try:
             role.receive(message)
         except StreamError as error:
-            self._send([StreamFailed(message.stream_id, str(error), error.retryable)])
-            self._forget(message.stream_id)
+            self._fail(message.stream_id, str(error), retryable=error.retryable)
+        except Exception as error:
+            kind = type(message).__name__
+            log.exception("%s failed the stream %s", kind, message.stream_id)
+            found = f"{type(error).__name__}: {error}"[:MAX_TOLD_CHARACTERS]
+            self._fail(message.stream_id, f"expected {kind} to be taken, found {found}")
+        self._busy_s += self._clock() - started  # encoding a prompt is work as any other
+
+    def _fail(self, stream_id: str, why: str, *, retryable: bool = False) -> None:
+        self._send([StreamFailed(stream_id, why, retryable)])
+        self._forget(stream_id)
 
     def _forget(self, stream_id: str) -> None:
         role = self._streams.pop(stream_id, None)
-        if role is not None:
+        if role is None:
+            return
+        try:
             role.close(stream_id)
+        except Exception:
+            log.exception("the stream %s could not be closed", stream_id)
 
     def _beat(self, has_work: bool) -> None:
         now = self._clock()
@@ -220,6 +267,9 @@ def main(arguments: list[str] | None = None) -> int:
     spec = msgspec.json.decode(options.spec_json, type=WorkerSpec)
     prefer_own_rooms()
     die_with_parent()
+    # Asked for by the supervisor before it kills: where this process stood is the only evidence.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    logging.basicConfig(format=f"%(levelname)s worker {spec.name}: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's; it closes the socket
     limit_threads(spec.n_threads)
     with socket.socket(fileno=options.fd) as connection:

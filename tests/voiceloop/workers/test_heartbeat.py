@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
 
 from voiceloop.errors import WorkerLost
-from voiceloop.workers.heartbeat import Pulse, WorkerSilence, cpu_waits, peak_memory_mb
+from voiceloop.workers.heartbeat import (
+    Pulse,
+    ThreadTimes,
+    WorkerSilence,
+    peak_memory_mb,
+    thread_times,
+)
 from voiceloop.workers.messages import Loading, WorkerSpec
 from voiceloop.workers.supervisor import LOAD_SILENCE_S, WorkerProcess
 
 LOOK_S = 0.25
 HUNG_AFTER_S = 2.0
+SPINS_AFTER_S = 15.0
+STACKS_S = 0.2
 
 
 def silent_for(
@@ -27,7 +36,10 @@ def silent_for(
         LOOK_S,
         100.0 - looked_every_s,
         7,
-        lambda: {thread: 50.0 + share * passed_s for thread, share in waits_share.items()},
+        lambda: {
+            thread: ThreadTimes(3.0, 50.0 + share * passed_s)
+            for thread, share in waits_share.items()
+        },
     )
     for look in range(round(seconds / looked_every_s) + 1):
         passed_s = look * looked_every_s
@@ -70,7 +82,7 @@ def test_a_heartbeat_ends_the_silence() -> None:
 def test_of_a_worker_that_beats_no_file_is_read() -> None:
     n_read = 0
 
-    def waits() -> dict[int, float]:
+    def waits() -> dict[int, ThreadTimes]:
         nonlocal n_read
         n_read += 1
         return {}
@@ -83,11 +95,11 @@ def test_of_a_worker_that_beats_no_file_is_read() -> None:
     assert n_read == 1
 
 
-def test_the_kernel_tells_how_long_a_thread_waited() -> None:
-    waits_s = cpu_waits(os.getpid())
-    assert all(wait_s >= 0.0 for wait_s in waits_s.values())
-    assert os.getpid() in waits_s or not os.path.exists("/proc/self/schedstat")
-    assert cpu_waits(2**31 - 1) == {}
+def test_the_kernel_tells_how_long_a_thread_ran_and_waited() -> None:
+    times = thread_times(os.getpid())
+    assert all(time.ran_s > 0.0 and time.waited_s >= 0.0 for time in times.values())
+    assert os.getpid() in times or not os.path.exists("/proc/self/schedstat")
+    assert thread_times(2**31 - 1) == {}
 
 
 # --- the supervisor, with a process that is played ---
@@ -110,22 +122,31 @@ class SilentProcess:
     pid: int = 4711
     returncode: int | None = None
 
+    asked: list[int] = field(default_factory=list)
+
+    def send_signal(self, number: int) -> None:
+        self.asked.append(number)
+
     def kill(self) -> None:
+        assert self.asked == [signal.SIGUSR1]  # for its stacks
         self.returncode = -9
 
     async def wait(self) -> int | None:
         return self.returncode
 
 
-async def watched_for(waits_share: float, clock: Callable[[], float]) -> float | None:
+async def watched_for(
+    waits_share: float, clock: Callable[[], float], *, runs_share: float = 0.0
+) -> float | None:
     """When a worker that never beats again was killed, in seconds; None: not within a minute."""
     begin_s = clock()
 
-    def waits(pid: int) -> dict[int, float]:
-        return {pid: waits_share * (clock() - begin_s)}
+    def times(pid: int) -> dict[int, ThreadTimes]:
+        passed_s = clock() - begin_s
+        return {pid: ThreadTimes(runs_share * passed_s, waits_share * passed_s)}
 
-    spec = WorkerSpec("speech", (), hung_after_s=HUNG_AFTER_S)
-    worker = WorkerProcess(spec, clock=clock, cpu_waits=waits)
+    spec = WorkerSpec("speech", (), hung_after_s=HUNG_AFTER_S, spins_after_s=SPINS_AFTER_S)
+    worker = WorkerProcess(spec, clock=clock, thread_times=times)
     process = SilentProcess()
     worker.connection, worker.process = SilentConnection(), process  # type: ignore[assignment]
     try:
@@ -140,14 +161,23 @@ async def watched_for(waits_share: float, clock: Callable[[], float]) -> float |
 @pytest.mark.virtual_time
 async def test_a_hung_worker_is_killed_when_its_time_is_up(clock: Callable[[], float]) -> None:
     killed_s = await watched_for(0.0, clock)
-    assert killed_s == pytest.approx(HUNG_AFTER_S, abs=LOOK_S)
+    assert killed_s == pytest.approx(HUNG_AFTER_S + STACKS_S, abs=2 * LOOK_S)
+
+
+@pytest.mark.virtual_time
+async def test_a_long_step_is_not_a_hang_and_a_spin_is_found_out(
+    clock: Callable[[], float],
+) -> None:
+    killed_s = await watched_for(0.0, clock, runs_share=1.0)
+    assert killed_s == pytest.approx(SPINS_AFTER_S + STACKS_S, abs=2 * LOOK_S)
 
 
 @pytest.mark.virtual_time
 async def test_an_overloaded_machine_is_no_crash(clock: Callable[[], float]) -> None:
     assert await watched_for(0.98, clock) is None
-    killed_s = await watched_for(0.75, clock)  # a quarter of the time it ran, and said nothing
+    killed_s = await watched_for(0.75, clock)  # a quarter of the time it could run, and did not
     assert killed_s == pytest.approx(4 * HUNG_AFTER_S, abs=4 * LOOK_S)
+    assert await watched_for(0.8, clock, runs_share=0.2) is None  # it ran all the time it got
 
 
 async def loaded_for(
@@ -156,13 +186,13 @@ async def loaded_for(
     """When a worker that never says Ready was given up, in seconds; None: not within 15 minutes."""
     begin_s = clock()
 
-    def waits(pid: int) -> dict[int, float]:
-        return {pid: waits_share * (clock() - begin_s)}
+    def times(pid: int) -> dict[int, ThreadTimes]:
+        return {pid: ThreadTimes(0.0, waits_share * (clock() - begin_s))}
 
     worker = WorkerProcess(
         WorkerSpec("speech", ()),
         clock=clock,
-        cpu_waits=waits,
+        thread_times=times,
         peak_memory_mb=lambda pid: int(mb_per_s * (clock() - begin_s)),
     )
     worker.process = SilentProcess()  # type: ignore[assignment]
