@@ -6,11 +6,15 @@ driven by one thread. An unknown stream id raises `audio.errors.UnknownStream`, 
 `close`, which is idempotent. A fault inside one stream becomes `StreamFailed` for that stream.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from .errors import AudioError
 from .frames import Samples
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,13 @@ class StreamFailed:
     stream_id: str
     message: str
     retryable: bool
+
+
+def failed(stream_id: str, error: Exception) -> StreamFailed:
+    """How a stream ends of an error of its own; the traceback of one nobody foresaw is logged."""
+    if not isinstance(error, AudioError):
+        log.error("the stream %s failed", stream_id, exc_info=error)
+    return StreamFailed(stream_id, str(error) or type(error).__name__, retryable=True)
 
 
 Event: TypeAlias = Partial | Transcript | Speech | SpeechEnd | StreamFailed

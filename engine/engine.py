@@ -4,6 +4,7 @@ Every call enqueues and returns at once; `step()` does a bounded amount of work 
 came of it. One thread drives an engine; nothing here blocks, sleeps or knows about asyncio.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Tokens
@@ -40,6 +41,8 @@ from .types import (
     SamplingParams,
     n_blocks_for,
 )
+
+log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -261,7 +264,7 @@ class Engine:
             extension, sequence = task.extension, task.extension.sequence
             sequence.n_resident += extension.n_known
             if task.reply is not None:
-                self._advance(task, task.reply, outcome)
+                self._advance_or_end(task, task.reply, outcome)
                 continue
             self._totals["staged_tokens"] += extension.n_known
             p_end_of_turn = outcome.probability if extension.n_logits else None
@@ -280,6 +283,22 @@ class Engine:
         if decoded:
             had_company = len(decoded) < len(tasks)
             self.speculation.verified(decoded, None if had_company else elapsed_ms)
+
+    def _advance_or_end(self, task: Task, reply: Reply, outcome: Outcome) -> None:
+        """`_advance`; an error that nobody foresaw ends this reply, and no other of the step."""
+        sequence = task.extension.sequence
+        n_known = len(sequence.tokens)
+        try:
+            self._advance(task, reply, outcome)
+        except Exception as error:
+            log.exception("a reply of branch %s failed", task.branch.branch_id)
+            sequence.truncate(n_known)
+            reply.finish_reason = "error"
+            if task.service is Service.PREEMPTIVE:
+                task.branch.stop_preemptive("error")
+            elif task.branch.reply is reply:
+                found = f"expected the reply to go on, found {type(error).__name__}"
+                task.branch.finish("error", found)
 
     def _advance(self, task: Task, reply: Reply, outcome: Outcome) -> None:
         """Give a reply the tokens that its rows sampled, up to its end."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, Samples, duration_ms, samples_in
-from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
+from ..stream import Event, Partial, RecognizerOptions, Transcript, Word, failed
 from .cepstral_mean import CepstralMean
 from .pocketsphinx_decoder import Hypothesis, ModelFiles, SegmentDecoder, find_model
 from .queued_recognizer import Finalize, QueuedRecognizer, QueuedStream
@@ -169,13 +169,14 @@ class PocketsphinxRecognizer(QueuedRecognizer[_Stream]):
                 if has_made_decoder:
                     continue
                 has_made_decoder = True
-                stream.decoder = SegmentDecoder(self._files, stream.options, stream.mean)
-                stream.decoder_options = stream.options
             try:
+                if stream.needs_decoder:  # with a client's own phrases
+                    stream.decoder = SegmentDecoder(self._files, stream.options, stream.mean)
+                    stream.decoder_options = stream.options
                 events += stream.advance()
-            except (AudioError, RuntimeError) as error:  # the binding raises plain RuntimeErrors
+            except Exception as error:  # the binding raises plain RuntimeErrors, and others
                 self.close(stream_id)
-                events.append(StreamFailed(stream_id, f"pocketsphinx: {error}", retryable=True))
+                events.append(failed(stream_id, error))
         return events
 
     def _new_stream(self, stream_id: str, options: RecognizerOptions) -> _Stream:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, Samples
-from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
+from ..stream import Event, Partial, RecognizerOptions, Transcript, Word, failed
 from .log_mel import LogMel, MelStream
 from .queued_recognizer import Finalize, QueuedRecognizer, QueuedStream
 from .speech_level import SpeechLevel
@@ -160,10 +160,10 @@ class TransducerRecognizer(QueuedRecognizer[_Stream]):
         self._ticked_s = self._clock()
         try:
             results = self._model.advance([h.state for h in hearings], mels, prompts)
-        except RuntimeError as error:  # the device failed: no state is left to go on from
+        except Exception as error:  # no state is left to go on from
             for stream in due:
                 self.close(stream.stream_id)
-                events.append(StreamFailed(stream.stream_id, str(error), retryable=True))
+                events.append(failed(stream.stream_id, error))
             return
         for stream, hearing, (state, tokens) in zip(due, hearings, results, strict=True):
             hearing.state = state

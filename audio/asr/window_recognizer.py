@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, Samples, samples_in
-from ..stream import Event, Partial, RecognizerOptions, StreamFailed, Transcript, Word
+from ..stream import Event, Partial, RecognizerOptions, Transcript, Word, failed
 from .local_agreement import (
     FORCED_CUT_MS,
     SENTENCE_CUT_MS,
@@ -242,10 +242,10 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         events: list[Event] = []
         started_s = self._clock()
         try:
-            results: list[DecodedWindow | str] = list(self._decoder.decode(requests))
-        except RuntimeError as error:
+            results: list[DecodedWindow | Exception] = list(self._decoder.decode(requests))
+        except Exception as error:
             # One stream's fault must not take the others of its batch with it.
-            results = [str(error)] if len(batch) == 1 else [self._alone(r) for r in requests]
+            results = [error] if len(batch) == 1 else [self._alone(r) for r in requests]
         ended_s = self._clock()
         if ended_s - started_s > self._update_s / 2:
             # A model this slow would be busy with partials whenever a final is asked for: it
@@ -253,18 +253,18 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             self._rest_until_s = ended_s + (ended_s - started_s)
         for stream, end, result in zip(batch, ends, results, strict=True):
             stream.due_since_s = None
-            if isinstance(result, str):
+            if isinstance(result, Exception):
                 del self._streams[stream.stream_id]
-                events.append(StreamFailed(stream.stream_id, result, retryable=True))
+                events.append(failed(stream.stream_id, result))
             else:
                 self._apply(stream, end, result, events)
         return events
 
-    def _alone(self, request: DecodeRequest) -> DecodedWindow | str:
+    def _alone(self, request: DecodeRequest) -> DecodedWindow | Exception:
         try:
             return self._decoder.decode([request])[0]
-        except RuntimeError as error:
-            return str(error)
+        except Exception as error:
+            return error
 
     def _decode_end(self, stream: _Stream) -> int:
         """Where this decode ends: all there is for a request, else a whole update interval."""

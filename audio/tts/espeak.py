@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..chunker import PAUSE_MS
-from ..errors import AudioError
 from ..espeak_library import Timbre, WordMark, load_espeak
 from ..frames import duration_ms, samples_in
-from ..stream import Event, StreamFailed
+from ..stream import Event, failed
 from .reply import LEAD_MS, Fragment, FragmentWord, Reply, Waveform, WordSpan
 from .reply_voice import ReplyVoice
 
@@ -59,9 +58,9 @@ class EspeakVoice(ReplyVoice[None]):
             try:
                 if fragment is not None:
                     events += self._speak(fragment, reply)
-            except AudioError as error:
+            except Exception as error:
                 self.close(stream_id)
-                events.append(StreamFailed(stream_id, str(error), retryable=True))
+                events.append(failed(stream_id, error))
                 continue
             if not reply.has_fragment:
                 events += self._ended(reply)

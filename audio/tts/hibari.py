@@ -13,7 +13,7 @@ import numpy as np
 
 from ..chunker import PAUSE_MS
 from ..frames import duration_ms, samples_in
-from ..stream import Event, StreamFailed, VoiceOptions
+from ..stream import Event, VoiceOptions, failed
 from .hibari_model import MAX_PHONEMES, MODEL_HZ, VOICE, HibariModel
 from .reply import Fragment, FragmentWord, Reply, Waveform, WordSpan, is_spoken
 from .reply_voice import ReplyVoice
@@ -75,7 +75,7 @@ class HibariVoice(ReplyVoice):
                 events += self._say_next(self._replies[stream_id], self._progress[stream_id])
             except Exception as error:  # onnxruntime's errors have no common class of their own
                 self.close(stream_id)
-                events.append(StreamFailed(stream_id, str(error), retryable=True))
+                events.append(failed(stream_id, error))
         for stream_id, reply in list(self._replies.items()):
             is_said = not reply.has_fragment and not self._progress[stream_id].pieces
             if reply.is_finished and is_said:

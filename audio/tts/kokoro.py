@@ -15,7 +15,7 @@ import numpy as np
 from ..checkpoint import torch_device
 from ..errors import AudioError
 from ..frames import VOICE_HZ, duration_ms
-from ..stream import Event, StreamFailed
+from ..stream import Event, failed
 from .reply import Fragment, Reply, Waveform, WordSpan, proportional_spans
 from .reply_voice import ReplyVoice
 
@@ -64,9 +64,9 @@ class KokoroVoice(ReplyVoice[None]):
             if fragment is not None:
                 try:
                     events += reply.say(*self._speak(fragment, reply))
-                except (RuntimeError, ValueError) as error:
+                except Exception as error:
                     self.close(stream_id)
-                    events.append(StreamFailed(stream_id, str(error), retryable=True))
+                    events.append(failed(stream_id, error))
             else:
                 events += self._ended(reply)
         return events

@@ -16,7 +16,7 @@ import numpy as np
 from ..checkpoint import load_checkpoint, torch_device
 from ..errors import AudioError
 from ..frames import duration_ms
-from ..stream import Event, StreamFailed, VoiceOptions
+from ..stream import Event, VoiceOptions, failed
 from .latent_codec import CodecState, LatentCodec
 from .latent_model import LatentModel, LatentReply
 from .reply import Reply, Waveform
@@ -104,10 +104,10 @@ class LatentVoice(ReplyVoice[_Speaking]):
             batch = members[i : i + MAX_BATCH]
             try:
                 events += self._frames(batch)
-            except RuntimeError as error:  # the device failed: no reply of the batch can go on
+            except Exception as error:  # no reply of the batch can go on
                 for stream_id in batch:
                     self.close(stream_id)
-                    events.append(StreamFailed(stream_id, str(error), retryable=True))
+                    events.append(failed(stream_id, error))
         return events
 
     def _start(self, stream_id: str, reply: Reply) -> list[Event]:
@@ -121,9 +121,9 @@ class LatentVoice(ReplyVoice[_Speaking]):
                     len(fragment.words),
                     self._seed ^ zlib.crc32(fragment.text.encode()),
                 )
-            except (AudioError, RuntimeError) as error:
+            except Exception as error:
                 self.close(stream_id)
-                return [StreamFailed(stream_id, str(error), retryable=True)]
+                return [failed(stream_id, error)]
             words = PacedWords(fragment.words, self._paces.setdefault(reply.voice, WordPace()))
             self._under_way[stream_id] = _Speaking(begun, self._codec.initial, words)
             return []

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..checkpoint import load_checkpoint, torch_device
 from ..frames import duration_ms
-from ..stream import Event, StreamFailed
+from ..stream import Event, failed
 from .hifigan import HifiGanShape, chunk_bounds
 from .reply import Fragment, Reply, Waveform, WordSpan, proportional_spans
 from .reply_voice import ReplyVoice
@@ -86,9 +86,9 @@ class VitsVoice(ReplyVoice[_Decode]):
                 if decode is not None:
                     self._under_way[stream_id] = decode
                     return []
-        except RuntimeError as error:
+        except Exception as error:
             self.close(stream_id)
-            return [StreamFailed(stream_id, str(error), retryable=True)]
+            return [failed(stream_id, error)]
         return self._ended(reply)
 
     def _latents(self, fragment: Fragment, reply: Reply) -> _Decode | None:
@@ -160,8 +160,10 @@ class VitsVoice(ReplyVoice[_Decode]):
         try:
             with torch.inference_mode():
                 waves = self._decoder(latents, speakers).squeeze(1).float().cpu().numpy()
-        except RuntimeError as error:  # the device is out of memory
-            return self._fail(members, str(error))
+        except Exception as error:  # the device is out of memory, most likely
+            for stream_id in members:
+                self.close(stream_id)
+            return [failed(stream_id, error) for stream_id in members]
         events: list[Event] = []
         for stream_id, decode, (low, _), wave in zip(members, decodes, runs, waves, strict=True):
             start, end = decode.chunks.popleft()
@@ -171,11 +173,6 @@ class VitsVoice(ReplyVoice[_Decode]):
             if not decode.chunks:
                 del self._under_way[stream_id]
         return events
-
-    def _fail(self, members: list[str], message: str) -> list[Event]:
-        for stream_id in members:
-            self.close(stream_id)
-        return [StreamFailed(stream_id, message, retryable=True) for stream_id in members]
 
 
 def _latents_only(torch: Any) -> Any:

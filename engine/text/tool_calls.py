@@ -123,11 +123,13 @@ def parse_calls(text: str) -> list[ParsedCall]:
             value, end = decoder.raw_decode(rest)
             values += value if isinstance(value, list) else [value]
             rest = rest[end:].lstrip(" ;\n\t\r")
+        return [_parse_call(value) for value in values]
     except json.JSONDecodeError as error:
         raise MalformedToolCall(
             f"expected a tool call as JSON, found at character {error.pos}: {error.msg}"
         ) from None
-    return [_parse_call(value) for value in values]
+    except RecursionError:
+        raise MalformedToolCall("expected a tool call as JSON, found it nested too deep") from None
 
 
 def _parse_call(value: Any) -> ParsedCall:
@@ -136,7 +138,7 @@ def _parse_call(value: Any) -> ParsedCall:
         if isinstance(arguments, str):  # some models write the arguments as quoted JSON
             try:
                 arguments = json.loads(arguments)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
                 arguments = None
         if isinstance(arguments, dict):
             return ParsedCall(value["name"], json.dumps(arguments, ensure_ascii=False))

@@ -6,6 +6,8 @@ import pytest
 
 from engine.branch import Branch
 from engine.engine import Engine
+from engine.reply import Reply
+from engine.text.tool_calls import ParsedCall
 from engine.types import (
     Done,
     Event,
@@ -425,6 +427,46 @@ def test_a_token_id_out_of_range_hurts_only_who_sent_it(
         engine.branch("long", [5] * 512)
     assert only(drain(engine), Done)[-1].finish_reason == "length"
     assert list(engine._branches) == ["good", "bad"]
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_an_error_nobody_foresaw_ends_one_reply_and_no_other(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, is_ahead: bool
+) -> None:
+    engine = make_engine()
+    good, bad = Turn(engine, "table for two please"), Turn(engine, "nested brackets please")
+    hit = engine.branch("bad", bad.history)
+    if is_ahead:
+        hit.stage(bad.open)
+        drain(engine)
+        hit.begin_preemptive(bad.tail, GREEDY)
+        assert hit.preemptive is not None
+        broken = hit.preemptive.reply
+    else:
+        hit.commit(bad.closed, GREEDY)
+        assert hit.reply is not None
+        broken = hit.reply
+    accept, n_accepted = Reply.accept, 0
+
+    def fails_at_the_third(reply: Reply, tokens: list[int]) -> list[str | ParsedCall]:
+        nonlocal n_accepted
+        n_accepted += reply is broken
+        if reply is broken and n_accepted == 3:
+            raise RecursionError("maximum recursion depth exceeded")
+        return accept(reply, tokens)
+
+    monkeypatch.setattr(Reply, "accept", fails_at_the_third)
+    engine.branch("good", good.history).commit(good.closed, GREEDY)
+    events = drain(engine)
+    ends = only([e for e in events if e.branch_id == "bad"], PreemptiveDone if is_ahead else Done)
+    assert [end.finish_reason for end in ends] == ["error"]
+    assert reply_of([e for e in events if e.branch_id == "good"]) == good.cold(make_engine, GREEDY)
+    hit.commit(bad.closed if is_ahead else [5, 6], GREEDY)  # the branch is sound, and its KV too
+    after = [e for e in drain(engine) if e.branch_id == "bad"]
+    assert only(after, Done)[-1].finish_reason == "length"
+    if is_ahead:
+        assert reply_of(after) == bad.cold(make_engine, GREEDY)
+    engine.check_integrity()
 
 
 def test_usage_and_timings_tell_what_happened(make_engine: MakeEngine) -> None:

@@ -8,6 +8,7 @@ opens another engine branch, which shares the blocks of the first through the pr
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ from voiceloop.workers.messages import (
     ToRole,
 )
 from voiceloop.workers.role import RoleError, StreamError
+
+log = logging.getLogger(__name__)
 
 WARM_UP_BRANCH = "warm_up"
 WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
@@ -335,6 +338,10 @@ class LanguageRole:
                 stream.advance()
             except (RequestError, TemplateError) as error:
                 messages.append(StreamFailed(stream.stream_id, str(error), retryable=False))
+            except Exception as error:
+                log.exception("staging failed the stream %s", stream.stream_id)
+                found = f"expected words to be staged, found {type(error).__name__}"
+                messages.append(StreamFailed(stream.stream_id, found, retryable=False))
         for event in self._model.step(interrupted):
             stream_id = event.branch_id.rpartition("#")[0]
             owner = self._streams.get(stream_id)

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
 
 from audio.errors import AudioError, UnknownStream
-from audio.stream import Speech, SpeechEnd, VoiceOptions
+from audio.stream import Speech, SpeechEnd, StreamFailed, VoiceOptions
 from audio.tts.espeak import EspeakVoice
 from audio.tts.reply_voice import STOCK_VOICES
 
@@ -97,6 +97,26 @@ def test_streams_are_served_in_turn_and_do_not_mix(voice):
     of_a = [e for e in first + rest if e.stream_id == "a"]
     assert [w.text for e in of_a[:-1] for w in e.words] == [w.text for w in words]
     assert of_a[-1] == SpeechEnd("a", sum(len(e.samples) for e in of_a[:-1]))
+
+
+def test_an_error_nobody_foresaw_fails_its_stream_alone(voice, monkeypatch):
+    speak_clause = voice._speak
+
+    def stumbles(fragment, reply):
+        if reply.stream_id == "odd":
+            raise RecursionError("maximum recursion depth exceeded")
+        return speak_clause(fragment, reply)
+
+    monkeypatch.setattr(voice, "_speak", stumbles)
+    for stream_id in ("odd", "plain"):
+        voice.open(stream_id, VoiceOptions())
+        voice.feed(stream_id, REPLY)
+        voice.finish(stream_id)
+    events = run(voice)
+    assert [e for e in events if e.stream_id == "odd"] == [
+        StreamFailed("odd", "maximum recursion depth exceeded", retryable=True)
+    ]
+    assert isinstance([e for e in events if e.stream_id == "plain"][-1], SpeechEnd)
 
 
 def test_close_ends_a_stream_in_any_state(voice):

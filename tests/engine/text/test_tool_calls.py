@@ -77,6 +77,13 @@ def test_one_character_at_a_time(
         '<tool_call>{"arguments": {}}</tool_call>',
         '<tool_call>{"name": "book", "arguments": 4}</tool_call>',
         '<tool_call>{"name": "book", "argu',
+        "<tool_call>" + 1500 * "[" + "</tool_call>",
+        '<tool_call>{"name": "book", "arguments": "' + 1500 * "[" + '"}</tool_call>',
+        '<tool_call>{"name": "book", "arguments": '
+        + 1500 * '{"a":'
+        + "1"
+        + 1501 * "}"
+        + "</tool_call>",
     ],
 )
 def test_a_malformed_call_is_an_error_and_never_spoken(reply: str) -> None:
