@@ -45,7 +45,7 @@ from voiceloop.listening.recipes.synthetic_callers import words_of
 
 KINDS: tuple[Kind, ...] = ("truncate", "barge_in", "resumed")
 OF_FOUR: dict[Kind, int] = {"truncate": 2, "barge_in": 1, "resumed": 1}  # of four cuts
-SPEECH = "slt/5_price.flac", "slt/7_interrupt.flac"  # without a pause; begins with "actually"
+SPEECH = "heart/5_price.flac", "heart/7_interrupt.flac"  # without a pause; begins with "actually"
 AT_ONCE = 4
 EARLIEST_MS = 300.0
 PAUSE_MS = 40.0  # between two words of a list; a stop consonant within one is shorter

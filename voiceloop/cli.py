@@ -38,6 +38,7 @@ EXTRAS = {
     "pocketsphinx": "embedded",
     "espeakng_loader": "embedded",
     "hibari": "embedded",
+    "moonshine_voice": "embedded",
     "matplotlib": "embedded",
     "sounddevice": "talk",
 }

@@ -9,8 +9,10 @@ Source: Jeffries et al. 2024, "Moonshine: Speech Recognition for Live Transcript
 Commands", arXiv:2410.15608.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,12 +23,19 @@ from numpy.typing import NDArray
 
 from ..errors import AudioError, MissingExtra
 from ..frames import RECOGNIZER_HZ, Samples
+from ..stream import RecognizerOptions
 from .moonshine_vocabulary import END, START, MoonshineVocabulary, PhraseHints
 from .speech_level import VoicedLevel
 from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
 from .window_recognizer import WindowRecognizer
 
 PACKAGE, FOLDER_IN_PACKAGE = "moonshine_voice", Path("assets", "tiny-en")
+REQUIREMENT = "moonshine-voice==0.1.0"
+SHA256 = {
+    "encoder_model.ort": "94e90a4654fc45cdfedb77c4c08e1739f48862998e58fada384b25118134f221",
+    "decoder_model_merged.ort": "cf524c4862d36e9e5ab032eddc73637efd822d70e868ac575cf1a46e1e4708a0",
+    "tokenizer.bin": "6884b35fd6377d4c4d32336a0bc152f36b64d1e45b6503683cdc238250a8472d",
+}
 UPDATE_MS = 320.0  # a window of 4 s takes 60 ms of a core with each update, one of 10 s 130
 # Words beside the window's end: full attention to a cut word spoils the word before it too (16
 # errors in a hundred words of accented read clips with one held back, 13 with two).
@@ -60,11 +69,16 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
         update_ms: float = UPDATE_MS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        found = Path(folder) if folder is not None else packaged_folder()
+        found = Path(folder) if folder is not None else checked_folder()
         decoder = MoonshineOnnxDecoder(found, n_threads)
         super().__init__(
             decoder, update_ms=update_ms, n_held_back=HELD_BACK, level=VoicedLevel, clock=clock
         )
+
+    def _check(self, options: RecognizerOptions) -> None:
+        # English of any region.
+        language = options.language.partition("-")[0].lower() or "en"
+        super()._check(replace(options, language=language))
 
 
 def packaged_folder() -> Path:
@@ -73,7 +87,25 @@ def packaged_folder() -> Path:
     for place in (spec.submodule_search_locations or ()) if spec else ():
         if (folder := Path(place) / FOLDER_IN_PACKAGE).is_dir():
             return folder
-    raise MissingExtra("moonshine-voice", "the recognizer moonshine-tiny", "moonshine")
+    raise MissingExtra("moonshine-voice", "the recognizer moonshine-tiny", "embedded")
+
+
+def checked_folder() -> Path:
+    """The same, its files being those that this was written for.
+
+    Raises: MissingExtra; AudioError where a file is another, naming the remedy.
+    """
+    folder = packaged_folder()
+    for name, sha256 in SHA256.items():
+        path = folder / name
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no such file"
+        if found != sha256:
+            raise AudioError(
+                f"expected {name} of {REQUIREMENT} with the sha256 {sha256[:16]}..., found "
+                f"{found[:16]} in {str(folder)!r}; remedy: pip install --force-reinstall "
+                f"{REQUIREMENT}, or --stt-model pocketsphinx"
+            )
+    return folder
 
 
 class MoonshineOnnxDecoder:

@@ -8,6 +8,7 @@ options.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -183,8 +184,9 @@ class PocketsphinxRecognizer(QueuedRecognizer[_Stream]):
         return _Stream(stream_id, options)
 
     def _check(self, options: RecognizerOptions) -> None:
-        if options.language.split("-")[0].lower() not in ("en", ""):
-            raise AudioError(f"expected the language 'en', found {options.language!r}")
+        # English of any region.
+        language = options.language.partition("-")[0].lower() or "en"
+        super()._check(replace(options, language=language))
 
 
 class _Stability:

@@ -56,7 +56,7 @@ def chosen(names: Sequence[str]) -> tuple[Check, ...]:
 
 def recorded_speech(name: str = SPEECH) -> Samples:
     """An utterance of the bundled caller, int16 at 24 kHz."""
-    samples = read_flac(CALL_FOLDER / "slt" / f"{name}.flac").at_rate(RATE_HZ).samples
+    samples = read_flac(CALL_FOLDER / "heart" / f"{name}.flac").at_rate(RATE_HZ).samples
     return np.ascontiguousarray(samples)
 
 

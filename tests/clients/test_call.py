@@ -27,7 +27,7 @@ PATIENT = {"type": "server_vad", "silence_duration_ms": 900}
 
 
 async def test_a_call_on_scripted_models_is_answered_and_measured(tmp_path: Path) -> None:
-    utterances = load_utterances(load_call(), "slt", RATE_HZ)
+    utterances = load_utterances(load_call(), "heart", RATE_HZ)
     async with running_server(command=FAKE_SERVER, log=tmp_path / "log") as server:
         connection = await RealtimeConnection.open(
             server.url, extras={"greeting": "1", "voiceloop.timeline": "1"}

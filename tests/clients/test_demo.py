@@ -72,7 +72,7 @@ async def test_without_matplotlib_the_demo_refuses_before_it_starts(
 async def test_a_call_that_ends_early_leaves_its_files_marked(
     clock: Callable[[], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    utterances = load_utterances(load_call(), "slt", RATE_HZ)[2:4]
+    utterances = load_utterances(load_call(), "heart", RATE_HZ)[2:4]
     console = Terminal(file=io.StringIO())
     monkeypatch.setattr("clients.demo.SimulatedCall", partial(SimulatedCall, clock=clock))
     async with memory_call(clock) as (connection, session):
@@ -110,7 +110,7 @@ async def test_a_folder_that_cannot_be_written_is_refused_before_the_server_star
 
 @pytest.mark.virtual_time
 async def test_a_call_leaves_its_four_files(clock: Callable[[], float], tmp_path: Path) -> None:
-    utterances = load_utterances(load_call(), "slt", RATE_HZ)[2:3]
+    utterances = load_utterances(load_call(), "heart", RATE_HZ)[2:3]
     async with memory_call(clock) as (connection, _):
         call = SimulatedCall(connection, utterances, clock=clock)
         result = await call.run()

@@ -30,7 +30,7 @@ from tests.interop.make_envs import NPM, interpreter, is_made
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "tests" / "interop" / "clients"
 ENVIRONMENTS = Path(os.environ.get("INTEROP_DIR", ROOT / "out" / "interop"))
-SPEECH = ROOT / "clients" / "call" / "slt" / "1_hours.flac"
+SPEECH = ROOT / "clients" / "call" / "heart" / "1_hours.flac"
 
 SCENARIOS = ("text_turn", "spoken_turn", "tool_call", "barge_in", "manual_commit", "cancel")
 # Script -> (its environment, scenarios beside the common ones)

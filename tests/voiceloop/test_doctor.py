@@ -82,8 +82,14 @@ def test_a_model_folder_that_misses_a_file_is_named(tmp_path: Path) -> None:
     assert (finding.level, finding.found[:4]) == ("ok", "3 MB")
 
 
+WHEELS = {"moonshine-voice": "0.1.0", "hibari-tts": "0.2.1"}
+
+
 def machine(memory_mb: int = 64_000, without: str = "") -> Machine:
-    return Machine(2, memory_mb, (), lambda name: None if name == without else "99.0")
+    def version(name: str) -> str | None:
+        return None if name == without else WHEELS.get(name, "99.0")
+
+    return Machine(2, memory_mb, (), version)
 
 
 def test_few_cores_are_noted_and_the_machine_is_told() -> None:
@@ -93,7 +99,7 @@ def test_few_cores_are_noted_and_the_machine_is_told() -> None:
 
 
 def test_what_a_preset_lacks_is_named_with_its_command(tmp_path: Path) -> None:
-    findings = list(check_presets(machine(without="pocketsphinx"), tmp_path))
+    findings = list(check_presets(machine(without="tokenizers"), tmp_path))
     told = [(one.level, one.subject, one.remedy) for one in findings]
     assert ("problem", "preset embedded", "pip install 'voiceloop[embedded]'") in told
     assert ("note", "preset cpu", "voiceloop models pull cpu") in told
@@ -102,17 +108,21 @@ def test_what_a_preset_lacks_is_named_with_its_command(tmp_path: Path) -> None:
     assert all(one.remedy for one in findings)
 
 
-def test_a_voice_that_stands_in_for_another_is_noted(
+def test_models_that_stand_in_for_others_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
-    noted = next(check_presets(machine(), tmp_path))
-    assert noted == Finding(
-        "note",
-        "preset embedded",
-        "without hibari: espeak takes its place, for hibari-tts==0.2.1 is not installed",
-        "pip install 'voiceloop[embedded]'",
-    )
+    findings = check_presets(machine(), tmp_path)
+    for own, other, wheel in (
+        ("moonshine-tiny", "pocketsphinx", "moonshine-voice==0.1.0"),
+        ("hibari", "espeak", "hibari-tts==0.2.1"),
+    ):
+        assert next(findings) == Finding(
+            "note",
+            "preset embedded",
+            f"without {own}: {other} takes its place, for {wheel} is not installed",
+            "pip install 'voiceloop[embedded]'",
+        )
 
 
 def test_little_memory_is_a_problem_of_the_embedded_preset(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ class Model:
     """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
 
     parts: repositories that go with it, by the option of the loader that takes their folder.
-    requires: the distribution and version ("name==1.0") that a preset's model is in; where another
-    or none is installed, fallback takes its place in the preset.
+    requires: the distribution that a model is in, "name" or "name==1.0"; where another or none is
+    installed, fallback takes its place in a preset.
     language_codes, voices: all that a recognizer or a voice takes, where it is known here.
     """
 
@@ -96,7 +96,7 @@ class Preset:
     """Which model has which role, on which device, in which processes.
 
     options: what this preset tells a role's loader. packages: distributions it needs beyond the
-    base, with the least version ("" for any). extra: the one that brings them.
+    base and its models' own, with the least version ("" for any). extra: the one that brings them.
     """
 
     name: str
@@ -125,8 +125,10 @@ POCKETSPHINX = Model(
     loader="pocketsphinx",
     licence="BSD-2-Clause",
     languages="English",
-    why="comes with its package and takes a twentieth of a core; the waits are fitted to its words",
+    why="comes with its package and takes a twentieth of a core; it mishears two words of three of "
+    "people it does not know",
     language_codes=("en",),
+    requires="pocketsphinx",
 )
 MOONSHINE_TINY = Model(
     name="moonshine-tiny",
@@ -134,10 +136,10 @@ MOONSHINE_TINY = Model(
     loader="moonshine-onnx",
     licence="MIT",
     languages="English",
-    why="comes with its package (pip install 'voiceloop[moonshine]') and hears people, accents and "
-    "telephones; the bundled call, which pocketsphinx is fitted to, it hears worse",
+    why="comes with its package and hears people, accents and telephones, a whole window at once",
     language_codes=("en",),
     requires="moonshine-voice==0.1.0",  # later ones bring no weights
+    fallback=POCKETSPHINX,
 )
 EMBEDDED_AGENT = Model(
     name="embedded",
@@ -154,6 +156,7 @@ ESPEAK = Model(
     languages="English",
     why="comes with its package and speaks within a millisecond; it sounds like a machine",
     voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f"),
+    requires="espeakng-loader",
 )
 HIBARI = Model(
     name="hibari",
@@ -293,13 +296,13 @@ EMBEDDED = Preset(
     name="embedded",
     summary="in the package, for the first minute",
     device="cpu",
-    models={"engine": EMBEDDED_AGENT, "recognizer": POCKETSPHINX, "voice": HIBARI},
-    # Pocketsphinx holds the interpreter lock, and a neighbour's 0.5 ms tick beside it was
-    # measured at 7-53 ms: the engine is apart.
+    models={"engine": EMBEDDED_AGENT, "recognizer": MOONSHINE_TINY, "voice": HIBARI},
+    # Pocketsphinx, where it stands in, holds the interpreter lock, and a neighbour's 0.5 ms tick
+    # beside it was measured at 7-53 ms: the engine is apart.
     processes=(Process("engine", ("engine",)), Process("speech", ("recognizer", "voice"))),
     # As good as bf16 on held-out calls (python -m benchmarks.engine_bench --part quality).
     options={"engine": {"quant": "int8"}},
-    packages={**ENGINE_PACKAGES, "pocketsphinx": "", "espeakng-loader": ""},
+    packages={**ENGINE_PACKAGES, "onnxruntime": ""},
     extra="embedded",
     memory_mb=1400,
 )

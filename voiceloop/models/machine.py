@@ -85,6 +85,12 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
+def satisfies(requirement: str, version: str | None) -> bool:
+    """Whether an installed version (None: none) is what "name" or "name==1.0" asks for."""
+    wanted = requirement.partition("==")[2]
+    return version == wanted if wanted else version is not None
+
+
 def free_disk_mb(folder: Path) -> int:
     """Of the file system that ``folder`` will stand in once it is made."""
     while not folder.exists() and folder != folder.parent:

@@ -17,7 +17,7 @@ from voiceloop.config import AUTO, Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS, Preset
-from voiceloop.models.machine import Machine, free_disk_mb
+from voiceloop.models.machine import Machine, free_disk_mb, satisfies
 from voiceloop.models.resolve import ROLE_KEYS, ResolvedModel, resolve_models
 
 Kind = Literal["package", "model", "device", "memory", "disk"]
@@ -68,6 +68,7 @@ def missing_pieces(
         return []
     lacks = _device(preset, machine)
     lacks += _packages(preset, machine)
+    lacks += _model_packages(preset, taken, machine)
     lacks += _disk(taken, hub)
     lacks += missing_models(preset, taken)
     enough = machine.memory_mb is None or machine.memory_mb >= preset.memory_mb
@@ -103,6 +104,24 @@ def _packages(preset: Preset, machine: Machine) -> list[Missing]:
             lacks.append(Missing("package", name, found, f"{remedy} --upgrade"))
         elif name == "torch" and preset.device == "cuda" and "+cpu" in version:
             lacks.append(Missing("package", name, f"version {version}, {CPU_BUILD}", CUDA_TORCH))
+    return lacks
+
+
+def _model_packages(
+    preset: Preset, taken: Mapping[RoleName, ResolvedModel], machine: Machine
+) -> list[Missing]:
+    """The packages that models lie in, where they are not installed in the version needed."""
+    lacks = []
+    for resolved in taken.values():
+        model = resolved.model
+        name = model.requires.partition("==")[0]
+        version = machine.version(name) if name else None
+        if not name or satisfies(model.requires, version):
+            continue
+        is_of_preset = model in preset.models.values() or resolved.in_place_of is not None
+        remedy = f"pip install '{f'voiceloop[{preset.extra}]' if is_of_preset else model.requires}'"
+        found = "not installed" if version is None else f"version {version}, not {model.requires}"
+        lacks.append(Missing("package", name, found, remedy))
     return lacks
 
 

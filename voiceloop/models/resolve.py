@@ -26,7 +26,7 @@ from voiceloop.models.catalog import (
     Preset,
     Repo,
 )
-from voiceloop.models.machine import installed_version
+from voiceloop.models.machine import installed_version, satisfies
 
 ROLE_KEYS: Mapping[RoleName, str] = {"engine": "llm", "recognizer": "stt", "voice": "tts"}
 
@@ -94,8 +94,8 @@ def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, 
 
 def resolve_preset_model(model: Model, hub: Path) -> ResolvedModel:
     """A preset's model, or its fallback where what it requires is not installed."""
-    name, _, version = model.requires.partition("==")
-    if model.fallback is None or installed_version(name) == version:
+    name = model.requires.partition("==")[0]
+    if model.fallback is None or satisfies(model.requires, installed_version(name)):
         return resolve_model(model, hub)
     return replace(resolve_model(model.fallback, hub), in_place_of=model)
 

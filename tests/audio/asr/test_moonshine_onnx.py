@@ -223,3 +223,21 @@ def test_the_real_model_hears_no_word_in_noise_and_silence(recognizer, noisy_spe
     for sound in (noisy_speech(2.0), np.zeros(32_000, np.int16), noisy_speech(2.0) // 30):
         text, partials = hear(recognizer, sound)
         assert text == "" and all(not p.unstable_words for p in partials)
+
+
+def test_a_file_of_the_package_that_is_another_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moonshine_onnx, "packaged_folder", lambda: tmp_path)
+    with pytest.raises(AudioError, match="found no such file.*--force-reinstall moonshine-voice"):
+        MoonshineOnnxRecognizer()
+    (tmp_path / "encoder_model.ort").write_bytes(b"another")
+    with pytest.raises(AudioError, match="expected encoder_model.ort of moonshine-voice==0.1.0"):
+        MoonshineOnnxRecognizer()
+
+
+def test_english_of_any_region_is_heard_and_no_other_language(recognizer):
+    recognizer.open("b", RecognizerOptions(language="en-US"))
+    recognizer.close("b")
+    with pytest.raises(AudioError, match="expected a language among en, found 'de'"):
+        recognizer.open("b", RecognizerOptions(language="de"))

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[3]
-VOICE = ROOT / "clients" / "call" / "slt"
+VOICE = ROOT / "clients" / "call" / "heart"
 OUT = ROOT / "out" / "web"
 RATE_HZ = 24_000
 FAKES = (sys.executable, "-m", "benchmarks.calls.fake_server")

@@ -33,10 +33,13 @@ from voiceloop.workers.role import model_name
 from voiceloop.workers.speech import RECOGNIZERS, VOICES
 
 H200 = Gpu("NVIDIA H200", 150_000)
+WHEELS = {"moonshine-voice": "0.1.0", "hibari-tts": "0.2.1"}
 
 
 def machine(*gpus: Gpu, memory_mb: int = 64_000, **lacks: str | None) -> Machine:
-    return Machine(8, memory_mb, gpus, lambda name: lacks.get(name.replace("-", "_"), "99.0"))
+    return Machine(
+        8, memory_mb, gpus, lambda n: lacks.get(n.replace("-", "_"), WHEELS.get(n, "99.0"))
+    )
 
 
 def put(hub: Path, *repos: Repo, commit: str = "a" * 40, branch: str = "main") -> None:
@@ -166,7 +169,7 @@ def test_a_model_whose_package_is_absent_is_replaced_and_told(
     hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def voice_with(version: str | None, config: Config) -> tuple[str, list[Missing]]:
-        monkeypatch.setattr(resolve, "installed_version", {"hibari-tts": version}.get)
+        monkeypatch.setattr(resolve, "installed_version", {**WHEELS, "hibari-tts": version}.get)
         taken = resolve_models(config, EMBEDDED, hub)
         assert worker_specs(config)[1].roles[1].options["model"] == taken["voice"].model.loader
         return taken["voice"].model.name, replaced_models(EMBEDDED, taken)
@@ -187,10 +190,12 @@ def test_the_start_tells_what_was_replaced(hub: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
     _, notes = _with_preset(Config(preset="embedded"))
     assert notes == [
+        "without moonshine-tiny: pocketsphinx takes its place, for moonshine-voice==0.1.0 is not "
+        "installed; pip install 'voiceloop[embedded]'",
         "without hibari: espeak takes its place, for hibari-tts==0.2.1 is not installed; "
-        "pip install 'voiceloop[embedded]'"
+        "pip install 'voiceloop[embedded]'",
     ]
-    monkeypatch.setattr(resolve, "installed_version", {"hibari-tts": "0.2.1"}.get)
+    monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
     assert _with_preset(Config(preset="embedded")) == (Config(preset="embedded"), [])
 
 
@@ -331,13 +336,42 @@ def test_a_folder_takes_the_place_of_one_model_of_a_preset(
     assert resolve_agent(Config(preset="embedded")).name == "Ava"
 
 
-def test_moonshine_is_taken_where_it_is_named(hub: Path) -> None:
+def test_moonshine_hears_where_its_wheel_is_and_pocketsphinx_elsewhere(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def heard_by(config: Config) -> str:
         return str(worker_specs(config)[1].roles[0].options["model"])
 
     embedded = Config(preset="embedded")
+    monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
+    assert heard_by(embedded) == "moonshine-onnx"
+    assert heard_by(replace(embedded, stt_model="pocketsphinx")) == "pocketsphinx"
+    without_wheels(monkeypatch)
     assert heard_by(embedded) == "pocketsphinx"
-    assert heard_by(replace(embedded, stt_model="moonshine-tiny")) == "moonshine-onnx"
+
+
+def test_the_package_of_the_model_that_is_taken_is_needed_and_no_other(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(config: Config, **lacks: str | None) -> list[tuple[str, str]]:
+        taken = resolve_models(config, EMBEDDED, hub)
+        return [
+            (m.subject, m.remedy) for m in missing_pieces(EMBEDDED, taken, machine(**lacks), hub)
+        ]
+
+    monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
+    assert lacking(Config(), pocketsphinx=None, espeakng_loader=None) == []
+    named = Config(stt_model="pocketsphinx")
+    assert lacking(named, pocketsphinx=None) == [
+        ("pocketsphinx", "pip install 'pocketsphinx'"),
+    ]
+    without_wheels(monkeypatch)
+    assert lacking(Config(), pocketsphinx=None) == [
+        ("pocketsphinx", "pip install 'voiceloop[embedded]'"),
+    ]
+    named = Config(stt_model="moonshine-tiny")
+    [(subject, remedy)] = lacking(named, moonshine_voice="0.1.1")
+    assert (subject, remedy) == ("moonshine-voice", "pip install 'voiceloop[embedded]'")
 
 
 @pytest.mark.parametrize("kind", ["ort", "onnx"])
