@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, Samples, duration_ms, samples_in
 from ..stream import Event, Partial, RecognizerOptions, Transcript, Word, failed
 from .cepstral_mean import CepstralMean
