@@ -41,6 +41,7 @@ class Limits:
     uncommitted_audio_minutes: float = 10.0
     slow_client_s: float = 5.0
     drain_s: float = 10.0
+    connections_per_address: int = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,7 @@ def _check(config: Config) -> None:
         ("limits.uncommitted_audio_minutes", limits.uncommitted_audio_minutes, 0.01, 60),
         ("limits.slow_client_s", limits.slow_client_s, 0.1, 8),
         ("limits.drain_s", limits.drain_s, 0, 600),
+        ("limits.connections_per_address", limits.connections_per_address, 1, 100_000),
         ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
         ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
     ]

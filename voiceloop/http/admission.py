@@ -5,12 +5,18 @@ Owns the count of open sessions and the pace of a connection. Pure: clock passed
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from voiceloop.errors import Overloaded
 
-RETRY_AFTER_S = 5  # a call lasts minutes; a slot may come free at any moment
+RETRY_AFTER_S = (2, 12)  # a call lasts minutes; a slot may come free at any moment
+
+
+def retry_after() -> str:
+    """Whole seconds for a refused client: each another, so that they do not come back as one."""
+    return str(random.randint(*RETRY_AFTER_S))
 
 
 class Admission:

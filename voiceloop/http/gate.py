@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from voiceloop.backends import Backends
 from voiceloop.errors import (
@@ -25,14 +25,16 @@ from voiceloop.errors import (
     Overloaded,
     VoiceLoopError,
 )
-from voiceloop.http.admission import RETRY_AFTER_S, Admission
+from voiceloop.http.admission import Admission, retry_after
 from voiceloop.http.auth import KeyRing, check_origin, client_key
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json
 
 log = logging.getLogger(__name__)
 
+CLIENT_LEFT = 499  # nginx's number for it: a body that ended early
 MAX_JSON_BYTES = 2 * 1024 * 1024
+UNREAD_S = 10.0  # a streamed answer that nobody reads gives its slot to another
 ANSWER_S = 120.0  # for a whole answer; what is streamed may take as long as it is read
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -47,7 +49,7 @@ def error_response(error: VoiceLoopError) -> JSONResponse:
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     elif status == 503:
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        headers["Retry-After"] = retry_after()
     body = {
         "type": error.type,
         "code": error.wire_code,
@@ -104,6 +106,8 @@ class Door:
                     slot.enter_context(self.admission.slot())
                     async with asyncio.timeout(ANSWER_S):
                         response = await handler(request)
+                except ClientDisconnect:
+                    return Response(status_code=CLIENT_LEFT)  # nobody reads it
                 except TimeoutError:
                     late = BackendTimeout(f"expected an answer within {ANSWER_S:.0f} s, found none")
                     return error_response(late)
@@ -125,10 +129,20 @@ class Stream(StreamingResponse):
         self.slot = ExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(UNREAD_S):
+                await send(message)
+
         # A client that leaves cancels the sending, not the source: close it in any case.
         with self.slot:
             async with aclosing(self._pieces):
-                await super().__call__(scope, receive, send)
+                try:
+                    await super().__call__(scope, receive, send_in_time)
+                except TimeoutError:
+                    log.info("an answer over HTTP was not read for %g s and is ended", UNREAD_S)
+                    connection = scope.get("state", {}).get("connection")
+                    if connection is not None:
+                        connection.abort()
 
 
 async def started(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, expected
-from voiceloop.http.admission import RETRY_AFTER_S
+from voiceloop.http.admission import retry_after
 from voiceloop.http.gate import Door
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.session_update import check_capabilities, merge
@@ -49,7 +49,7 @@ def health_routes(door: Door, registry: CollectorRegistry) -> list[Route]:
         reason = door.not_ready()
         if reason is None:
             return JSONResponse({"status": "ready"})
-        headers = {"Retry-After": str(RETRY_AFTER_S)}
+        headers = {"Retry-After": retry_after()}
         return JSONResponse({"status": "not ready", "reason": reason}, 503, headers)
 
     async def metrics(request: Request) -> Response:

@@ -12,7 +12,8 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -22,7 +23,14 @@ from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.http import auth
 from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
-from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.app import MAX_HTTP_REQUESTS, Gateway, build_app
+from voiceloop.server.connections import (
+    LEAST_CONNECTIONS,
+    RESERVED_DESCRIPTORS,
+    BoundedHttp,
+    Connections,
+    raise_descriptor_limit,
+)
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.telemetry import probe_loop_lag
 from voiceloop.workers.supervisor import Progress
@@ -36,7 +44,9 @@ SEND_BUFFER_BYTES = 64 * 1024
 NOT_SENT_BYTES = 16 * 1024
 TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it from 3.12 on only
 BACKLOG = 1024
-PING_S = 20.0
+ACCEPTED_AT_ONCE = 64  # by asyncio between two looks at how many connections there are
+PING_S = 10.0  # and as long for the pong: a line that is half open is found out in 20 s
+UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -56,6 +66,7 @@ def listen(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     try:
         sock.bind(address)
         sock.listen(BACKLOG)
@@ -75,6 +86,13 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(
+                BACKLOG
+            )  # asyncio has shortened the kernel's queue to what it takes at once
+
 
 def make_server(app: Starlette, config: Config) -> uvicorn.Server:
     """uvicorn as we run it: quiet, bounded frames, no compression, keepalive pings.
@@ -82,11 +100,20 @@ def make_server(app: Starlette, config: Config) -> uvicorn.Server:
     Raises:
         ConfigError: the certificate or its key cannot be used.
     """
+    n_most = max(LEAST_CONNECTIONS, raise_descriptor_limit() - RESERVED_DESCRIPTORS)
+    if n_most < config.limits.max_sessions + MAX_HTTP_REQUESTS:
+        log.warning(
+            "the limit of open files (ulimit -n) leaves room for %d connections, fewer than "
+            "limits.max_sessions and HTTP requests may need",
+            n_most,
+        )
+    opened = Connections(n_most, config.limits.connections_per_address)
     server = _Server(
         uvicorn.Config(
             app,
             loop="asyncio",
-            ws=BoundedWebSocket,
+            http=cast(Any, partial(BoundedHttp, opened)),
+            ws=cast(Any, partial(BoundedWebSocket, opened)),
             ws_max_size=config.limits.frame_bytes,
             ws_ping_interval=PING_S,
             ws_ping_timeout=PING_S,
@@ -96,7 +123,7 @@ def make_server(app: Starlette, config: Config) -> uvicorn.Server:
             log_level="warning",  # its info lines hold URLs
             access_log=False,
             server_header=False,
-            backlog=BACKLOG,
+            backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=3,
             ssl_certfile=config.certfile,
             ssl_keyfile=config.keyfile,

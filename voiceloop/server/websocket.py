@@ -15,23 +15,65 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from voiceloop.call.connection import Disconnected, Hello
 from voiceloop.http.admission import Pace
+from voiceloop.server.connections import Connections
 
 WRITE_BUFFER_BYTES = 32 * 1024  # half a second of base64 PCM16 at 24 kHz
 # Ten callers' worth of 20 ms frames; a file sent for manual commit goes at 40 times real time.
 FRAMES_PER_S = 500.0
 BYTES_PER_S = 2.5e6
+# What is no message of ours costs the parser as much as one: pings and pongs of a client, and the
+# frames of one message. A browser sends neither; other clients ping once in 20 s.
+CONTROL_FRAMES_PER_S = 10.0
+CONTROL_FRAMES_AT_ONCE = 40.0
+MAX_FRAGMENTS = 64  # 2 MiB in pieces of 32 KiB
+SLICE_BYTES = 8 * 1024  # parsed between two looks at those: 1,400 empty pings, 8 ms
 CLOSE_GRACE_S = 1.0  # for the close frame to leave before the connection is cut
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """One connection; the application finds it as ``scope["state"]["connection"]``."""
 
+    def __init__(self, open_connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
+        self._open_connections = open_connections
+        self._controls = Pace(CONTROL_FRAMES_PER_S, CONTROL_FRAMES_AT_ONCE, self.loop.time)
+
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open_connections.release(self.transport)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), SLICE_BYTES):
+            if self.transport.is_closing():
+                return
+            super().data_received(data[start : start + SLICE_BYTES])
+
+    def handle_ping(self) -> None:
+        if self._controls.take() > 0.0:
+            most = f"{CONTROL_FRAMES_PER_S:.0f} control frames a second"
+            self.drop(1008, f"expected at most {most}, found more")
+        else:
+            super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        if self._controls.take() > 0.0:
+            self.drop(1008, "expected a pong to each ping, found more")
+        else:
+            super().handle_pong(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) >= MAX_FRAGMENTS:
+            self.drop(1008, f"expected a message of at most {MAX_FRAGMENTS} frames, found more")
+        else:
+            super().handle_cont(event)
 
     async def run_asgi(self) -> None:
         self.scope["state"]["connection"] = self

@@ -1,0 +1,211 @@
+"""What a connection may cost before anybody has shown a key: its number, its time, its frames."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.fakes import instant_backends
+from voiceloop.agent import AgentConfig
+from voiceloop.config import Config
+from voiceloop.server import process
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.connections import BODY_S, HEAD_S, Connections
+from voiceloop.server.process import listen, make_server
+from voiceloop.server.websocket import CONTROL_FRAMES_AT_ONCE, MAX_FRAGMENTS
+
+pytestmark = pytest.mark.virtual_time
+
+KEY = base64.b64encode(os.urandom(16)).decode()
+UPGRADE = (
+    "GET /v1/realtime HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    f"Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+).encode()
+EMPTY_PING = b"\x89\x80\0\0\0\0"
+EMPTY_TEXT_BEGUN, EMPTY_CONTINUATION = b"\x01\x80\0\0\0\0", b"\x00\x80\0\0\0\0"
+
+
+@dataclass(slots=True)
+class Line:
+    """A client that writes bytes and reads until the server ends the connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def read_all(self) -> bytes:
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+Connect = Callable[[], "asyncio.Future[Line]"]
+
+
+@asynccontextmanager
+async def serving(
+    monkeypatch: pytest.MonkeyPatch, n_descriptors: int = 10_000
+) -> AsyncIterator[Connect]:
+    monkeypatch.setattr(process, "raise_descriptor_limit", lambda: n_descriptors)
+    gateway = Gateway(Config(), AgentConfig())
+    gateway.backends = instant_backends()
+    sock = listen("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    server = make_server(build_app(gateway), gateway.config)
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    lines: list[Line] = []
+
+    async def connect() -> Line:
+        lines.append(Line(*await asyncio.open_connection("127.0.0.1", port)))
+        return lines[-1]
+
+    try:
+        yield connect  # type: ignore[misc]
+    finally:
+        for line in lines:
+            line.writer.close()
+        server.should_exit = server.force_exit = True
+        await task
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/realtime HTTP/1.1\r\nHost: a"])
+async def test_a_request_without_an_end_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], sent: bytes
+) -> None:
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        line.writer.write(sent)
+        began = clock()
+        assert (await line.read_all()).startswith(b"HTTP/1.1 408")
+        assert clock() - began == pytest.approx(HEAD_S, abs=0.5)
+
+
+async def test_a_head_that_drips_in_is_given_up_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
+) -> None:
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        began = clock()
+
+        async def drip() -> None:
+            for byte in b"GET / HTTP/1.1\r\nX-Long: " + 1000 * b"a":
+                line.writer.write(bytes([byte]))
+                await asyncio.sleep(1.0)
+
+        dripping = asyncio.create_task(drip())
+        await line.read_all()  # 408, or what its own next byte makes of a closed line
+        dripping.cancel()
+        await asyncio.wait([dripping])
+        assert clock() - began == pytest.approx(HEAD_S, abs=1.5)
+
+
+async def test_a_body_that_never_ends_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
+) -> None:
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
+        )
+        line.writer.write(head)
+        began = clock()
+        assert (await line.read_all()).startswith(b"HTTP/1.1 408")
+        assert clock() - began == pytest.approx(BODY_S, abs=0.5)
+
+
+async def test_a_call_is_not_held_to_the_time_of_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        line.writer.write(UPGRADE)
+        assert (await line.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+        await asyncio.sleep(HEAD_S + 1.0)
+        assert not line.reader.at_eof()
+
+
+async def test_a_line_that_answers_no_ping_is_free_again_in_25_s(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
+) -> None:
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        line.writer.write(UPGRADE)
+        began = clock()
+        await line.read_all()
+        assert clock() - began <= 25.0
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        2000 * EMPTY_PING,
+        2000 * EMPTY_PING.replace(b"\x89", b"\x8a"),
+        EMPTY_TEXT_BEGUN + 2000 * EMPTY_CONTINUATION,
+    ],
+    ids=["pings", "pongs", "fragments"],
+)
+async def test_a_flood_of_frames_that_say_nothing_ends_the_call(
+    monkeypatch: pytest.MonkeyPatch, flood: bytes
+) -> None:
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        line.writer.write(UPGRADE)
+        await line.reader.readuntil(b"\r\n\r\n")
+        line.writer.write(flood)
+        assert (1008).to_bytes(2, "big") in await line.read_all()
+
+
+async def test_a_client_may_ping_and_cut_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        line.writer.write(UPGRADE)
+        await line.reader.readuntil(b"\r\n\r\n")
+        n_pings = int(CONTROL_FRAMES_AT_ONCE)
+        pieces = EMPTY_TEXT_BEGUN + (MAX_FRAGMENTS - 2) * EMPTY_CONTINUATION
+        line.writer.write(n_pings * EMPTY_PING + pieces + b"\x80\x80\0\0\0\0")
+        assert b"invalid_value" in await line.reader.readuntil(
+            b"invalid_value"
+        )  # it was read whole
+
+
+async def test_the_last_connections_answer_probes_and_one_more_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(monkeypatch, n_descriptors=0) as connect:  # 16 connections: 14 and 2
+        for _ in range(14):
+            await connect()
+        await asyncio.sleep(0)
+        for path, status in (("/healthz", b"200"), ("/v1/models", b"503")):
+            line = await connect()
+            line.writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            assert (await line.reader.readuntil(b"\r\n")).split()[1] == status
+        refused = await connect()
+        assert (await refused.read_all()).startswith(b"HTTP/1.1 503")
+
+
+class Socket:
+    """A transport as far as counting it goes."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get_extra_info(self, name: str) -> object:
+        return (self._address, 4711) if name == "peername" else None
+
+
+async def test_one_address_has_its_share_and_this_machine_s_proxy_none() -> None:
+    opened = Connections(n_most=10, n_address=2)
+    theirs = [Socket("192.0.2.7") for _ in range(3)]
+    assert [opened.admit(one) for one in theirs] == [True, True, False]  # type: ignore[arg-type]
+    assert opened.admit(Socket("192.0.2.8"))  # type: ignore[arg-type]
+    opened.release(theirs[0])  # type: ignore[arg-type]
+    opened.release(theirs[0])  # type: ignore[arg-type]
+    assert opened.admit(theirs[2])  # type: ignore[arg-type]
+    assert all(opened.admit(Socket("127.0.0.1")) for _ in range(7))  # type: ignore[arg-type]
+    assert not opened.admit(Socket("127.0.0.1"))  # type: ignore[arg-type]

@@ -1,0 +1,188 @@
+"""The TCP connections of a server: how many, from whom, and how long each may take to ask.
+
+Owns the count of open connections, whoever serves them, and the deadlines of a request's head and
+body: what comes before any check of ours, and so what anybody can do without a key. The last tenth
+of the connections answers probes only, so that an operator still sees a server that is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from asyncio import Transport
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, cast
+
+import h11
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_remote_addr
+
+from voiceloop.errors import Overloaded
+from voiceloop.http.admission import retry_after
+from voiceloop.http.gate import error_response
+
+log = logging.getLogger(__name__)
+
+HEAD_S = 5.0  # from a connection, or its last answer's next byte, to the end of a request's head
+BODY_S = 30.0  # an upload of 25 MiB at 7 Mbit/s
+# Descriptors that are no connections: workers, model files, what asyncio accepts in one go.
+RESERVED_DESCRIPTORS = 160
+MOST_DESCRIPTORS = 65_536
+LEAST_CONNECTIONS = 16
+PROBES_SHARE = 0.1
+PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
+LOCAL_ADDRESSES = frozenset(("127.0.0.1", "::1", ""))  # a proxy on this machine stands for many
+LOG_EVERY_S = 60.0
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %s\r\nConnection: close\r\n\r\n"
+LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files as far as it may go; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return soft
+
+
+class Connections:
+    """The open connections of one server. n_most in all, n_address from one address."""
+
+    def __init__(self, n_most: int, n_address: int, clock: Callable[[], float] = monotonic) -> None:
+        self.n_most = n_most
+        self._n_address = n_address
+        self._clock = clock
+        self._of_address: Counter[str] = Counter()
+        self._addresses: dict[Transport, str] = {}
+        self._logged_at = -LOG_EVERY_S
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    @property
+    def is_for_probes(self) -> bool:
+        """Whether the connection taken in last is one of those that answer probes only."""
+        return len(self) > self.n_most * (1.0 - PROBES_SHARE)
+
+    def admit(self, transport: Transport) -> bool:
+        """Count a new connection in; False where there are too many of them, here or from there."""
+        peer = get_remote_addr(transport)
+        address = peer[0] if peer is not None else ""
+        is_one_too_many = (
+            address not in LOCAL_ADDRESSES and self._of_address[address] >= self._n_address
+        )
+        if is_one_too_many or len(self) >= self.n_most:
+            self._log_refusal()
+            return False
+        self._addresses[transport] = address
+        self._of_address[address] += 1
+        return True
+
+    def release(self, transport: Transport) -> None:
+        """Count a connection out; idempotent."""
+        address = self._addresses.pop(transport, None)
+        if address is None:
+            return
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]
+
+    def _log_refusal(self) -> None:
+        now = self._clock()
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
+            log.warning(
+                "connections are refused: %d of at most %d are open", len(self), self.n_most
+            )
+
+
+class BoundedHttp(H11Protocol):
+    """One connection until it is upgraded or ends; the application finds it as
+    ``scope["state"]["connection"]``."""
+
+    def __init__(self, open_connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
+        self.app_state = {**self.app_state, "connection": self}
+        self._open_connections = open_connections
+        self._deadline: asyncio.TimerHandle | None = None
+        self._phase: str = ""  # what the deadline is for
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._open_connections.admit(transport):
+            transport.write(FULL % retry_after().encode())
+            transport.close()
+            return
+        if self._open_connections.is_for_probes:
+            self.app = cast(ASGI3Application, _ProbesOnly(cast(ASGIApp, self.app)))
+            self.ws_protocol_class = None
+        self._expect("head", HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect("", 0.0)
+        self._open_connections.release(self.transport)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        self._watch_phase()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_phase()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._expect("", 0.0)
+        super().handle_websocket_upgrade(event)
+
+    def abort(self) -> None:
+        """End a connection whose client does not read: it would not take a close either."""
+        self.transport.abort()
+
+    def _watch_phase(self) -> None:
+        """Have a deadline for what is being waited for: a head, a body, or nothing."""
+        has_begun = bool(self.conn.trailing_data[0])
+        if self.conn.their_state is h11.SEND_BODY:
+            self._expect("body", BODY_S)
+        elif self.conn.their_state is h11.IDLE and has_begun:
+            self._expect("head", HEAD_S)
+        else:
+            self._expect("", 0.0)  # uvicorn's own timer ends a connection kept alive for nothing
+
+    def _expect(self, phase: str, seconds: float) -> None:
+        if phase == self._phase:
+            return
+        self._phase = phase
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, self._give_up) if phase else None
+
+    def _give_up(self) -> None:
+        if self.transport.is_closing():
+            return
+        self.transport.write(LATE)
+        self.transport.close()
+
+
+class _ProbesOnly:
+    """The application, of which only the probes answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app: ASGIApp = self._app
+        if scope["path"] not in PROBES:
+            app = error_response(
+                Overloaded("expected a free connection, found the last for probes")
+            )
+        await app(scope, receive, send)
