@@ -1,23 +1,27 @@
-// The page: buttons, keys, the status line, the figures. What a call does stands in call.js.
+// The page: buttons, keys, the status line. What a call does stands in call.js.
 
+import { fetchAgent, modelsLine } from "./agent.js";
 import { Call } from "./call.js";
 import { Captions } from "./captions.js";
+import { explainStages, showTurns } from "./figures.js";
 import { Settings } from "./settings.js";
-import { sharedScaleMs, waterfallSvg } from "./waterfall.js";
-
-const N_SHOWN_TURNS = 4;
-const PHASES = {
-  ready: "Your turn: just speak",
-  held: "Your turn: hold the button or the space bar",
-  listening: "Listening",
-  thinking: "Thinking",
-  speaking: "The agent speaks: interrupt at any time",
-};
+import { download, transcriptText } from "./transcript.js";
 
 const byId = (id) => document.getElementById(id);
 const captions = new Captions(byId("captions"), byId("announcer"));
 const settings = new Settings(byId("settings"));
+let agent = { name: "", client_tools: [] };
 let call = null;
+let startedAt = new Date();
+
+function phaseText(name) {
+  if (name !== "ready") {
+    const who = agent.name || "The agent";
+    return { listening: "Listening", thinking: "Thinking", speaking: `${who} speaks: interrupt at any time` }[name];
+  }
+  if (!call.hasMicrophone) return "Your turn: type, or use the microphone";
+  return settings.isHandsFree ? "Your turn: just speak" : "Your turn: hold the button or the space bar";
+}
 
 const view = {
   captions,
@@ -25,8 +29,7 @@ const view = {
   phase(name) {
     if (!call) return;
     byId("call").dataset.phase = name;
-    const isHeld = name === "ready" && !settings.isHandsFree;
-    status(PHASES[isHeld ? "held" : name]);
+    status(phaseText(name));
   },
   connected(isReconnect) {
     document.body.dataset.line = "open";
@@ -37,12 +40,11 @@ const view = {
     document.body.dataset.line = "lost";
     status(`No line (${reason}). Trying again in ${seconds.toFixed(0) || 1} s.`);
   },
-  failed(reason) {
+  failed(reason, needsKey = false) {
+    const wasOpen = document.body.dataset.line !== "opening";
     hangUp();
-    status(`The call ended: ${reason}`, true);
-  },
-  session(session) {
-    settings.showDefaults(session);
+    status(`${wasOpen ? "The call ended" : "The call cannot start"}: ${reason}`, true);
+    if (needsKey) askForKey(reason);
   },
   conversation: () => captions.asItems(),
   level: (peak) => meter("level", peak),
@@ -50,13 +52,10 @@ const view = {
 
   answered(turn, turns) {
     captions.gap(turn.itemId, turn.gapMs);
-    showFigures(turns);
-    showTurns(turns);
+    showTurns(turns, true);
   },
-  explained(turn, turns) {
-    showTurns(turns);
-  },
-  interrupted: showFigures,
+  explained: (turn, turns) => showTurns(turns, true),
+  interrupted: (turns) => showTurns(turns, true),
   error({ message }) {
     captions.note(`The server says: ${message}`);
   },
@@ -73,70 +72,82 @@ function meter(id, level) {
   byId(id).style.transform = `scaleX(${Math.max(0, Math.min(1, (db + 60) / 54))})`;
 }
 
-function showFigures(turns) {
-  const last = turns.finished.at(-1);
-  const ms = (value) => (value === null ? "–" : `${Math.round(value)} ms`);
-  byId("gap").textContent = last ? Math.round(last.gapMs) : "–";
-  byId("gap-unit").hidden = !last;
-  byId("median").textContent = ms(turns.medianGapMs);
-  byId("n-turns").textContent = turns.finished.length;
-  byId("silence").textContent = ms(turns.medianSilenceMs);
+// --- who answers ---
+
+async function meetAgent() {
+  try {
+    agent = await fetchAgent(settings.get("key"));
+  } catch {
+    return; // nobody answers there: the call will say so
+  }
+  if (agent.needsKey && !call) askForKey(settings.get("key") ? "the server does not know this API key" : "");
+  captions.agentName = agent.name || "Agent";
+  for (const element of document.querySelectorAll(".agent-name")) {
+    element.textContent = agent.name || (element.closest("h1") ? "the agent" : "agent");
+  }
+  byId("models").textContent = modelsLine(agent);
+  byId("models").hidden = !byId("models").textContent;
+  settings.showVoices(agent.voices);
+  byId("try-list").replaceChildren(...agent.try_saying.map(suggestion));
+  showButtons();
 }
 
-function showTurns(turns) {
-  const shown = turns.finished.slice(-N_SHOWN_TURNS);
-  const scaleMs = sharedScaleMs(shown.map((turn) => turn.gapMs));
-  const first = turns.finished.length - shown.length;
-  const cards = shown.map((turn, i) => {
-    const card = document.createElement("li");
-    const heading = document.createElement("h3");
-    heading.textContent = `turn ${first + i + 1}`;
-    const gap = document.createElement("p");
-    gap.className = "turn-gap";
-    gap.textContent = Math.round(turn.gapMs);
-    const unit = document.createElement("small");
-    unit.textContent = "ms";
-    gap.append(unit);
-    card.append(heading, gap);
-    if (turn.stages.length) card.append(waterfallSvg(turn.stages, scaleMs));
-    else card.append(Object.assign(document.createElement("p"), {
-      className: "soft", textContent: "the stages come when the reply is over",
-    }));
-    return card;
-  });
-  byId("turns").replaceChildren(...cards.reverse());
-  byId("no-turns").hidden = cards.length > 0;
+function suggestion(text) {
+  const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
+  button.addEventListener("click", () => say(text));
+  return button;
 }
 
-// --- the buttons ---
+/** Open the settings at the key. `wrong`: what is wrong with the one that stands there. */
+function askForKey(wrong) {
+  const field = byId("settings").elements.key;
+  byId("settings-card").open = true;
+  byId("key-wrong").textContent = wrong;
+  field.setAttribute("aria-invalid", String(Boolean(wrong)));
+  field.focus();
+}
 
-async function startCall() {
+// --- the call ---
+
+async function startCall({ hasMicrophone, isByKeyboard = false }) {
   settings.save();
   captions.clear();
+  startedAt = new Date();
+  byId("key-wrong").textContent = "";
   byId("start").disabled = true;
-  status("Asking for the microphone …");
-  const starting = new Call(settings, view);
+  status(hasMicrophone ? "Asking for the microphone …" : "Connecting …");
+  const starting = new Call(settings, view, agent.client_tools);
+  globalThis.voiceloop = starting; // for a developer's console, and for the browser test
+  document.body.dataset.line = "opening";
+  call = starting;
   try {
-    call = starting;
-    globalThis.voiceloop = starting; // for a developer's console, and for the browser test
-    await starting.start();
+    await starting.start({ hasMicrophone });
   } catch (error) {
-    call = null;
-    const reason = error.name === "NotAllowedError" ? "no permission for the microphone"
-      : error.name === "NotFoundError" ? "no microphone was found" : error.message;
-    status(`The call cannot start: ${reason}`, true);
-    byId("start").disabled = false;
+    hangUp();
+    status(`The call cannot start: ${microphoneTrouble(error)}`, true);
     return;
   }
-  document.body.dataset.line = "opening";
-  showFigures(starting.turns);
-  showTurns(starting.turns);
-  status("Connecting …");
+  showTurns(starting.turns, true);
+  if (document.body.dataset.line === "opening") status("Connecting …");
   showButtons();
-  byId(settings.isHandsFree ? "mute" : "talk").focus();
+  // Who came by keyboard goes on by keyboard; a ring after a click would look like a pressed button.
+  if (isByKeyboard) byId(hasMicrophone && !settings.isHandsFree ? "talk" : "stop").focus();
+}
+
+function microphoneTrouble(error) {
+  if (error.name === "NotAllowedError") return "no permission for the microphone; typing works without";
+  if (error.name === "NotFoundError") return "no microphone was found; typing works without";
+  return error.message;
+}
+
+/** Type to the agent: a call without a microphone begins where there is none yet. */
+async function say(text) {
+  if (!call) await startCall({ hasMicrophone: false });
+  call?.say(text);
 }
 
 function hangUp() {
+  if (call) showTurns(call.turns, false);
   call?.stop();
   call = null;
   document.body.dataset.line = "idle";
@@ -149,13 +160,31 @@ function hangUp() {
 
 function showButtons() {
   const inCall = call !== null;
+  const hears = call?.hasMicrophone ?? false;
   byId("start").hidden = inCall;
   byId("start").disabled = false;
+  byId("invitation").hidden = inCall;
+  byId("meters").hidden = !inCall;
   byId("stop").hidden = !inCall;
-  byId("mute").hidden = !inCall || !settings.isHandsFree;
-  byId("talk").hidden = !inCall || settings.isHandsFree;
+  byId("microphone").hidden = !inCall || hears;
+  byId("mute").hidden = !hears || !settings.isHandsFree;
+  byId("talk").hidden = !hears || settings.isHandsFree;
+  byId("try").hidden = byId("try-list").childElementCount === 0 || captions.lines.size > 2;
+  byId("download").hidden = captions.lines.size === 0;
   byId("mute").setAttribute("aria-pressed", "false");
   byId("mute").textContent = "Mute";
+  if (hears) call.audio.muted = false;
+}
+
+async function useMicrophone() {
+  try {
+    await call.openMicrophone();
+  } catch (error) {
+    captions.note(`No microphone: ${microphoneTrouble(error)}`);
+    return;
+  }
+  showButtons();
+  view.phase("ready");
 }
 
 function toggleMute() {
@@ -175,12 +204,28 @@ function letGo() {
   byId("talk").setAttribute("aria-pressed", "false");
 }
 
-byId("start").addEventListener("click", startCall);
-byId("stop").addEventListener("click", () => {
+// --- the buttons; a click by keyboard or by script has the detail 0 ---
+
+byId("start").addEventListener("click", ({ detail }) => {
+  startCall({ hasMicrophone: true, isByKeyboard: detail === 0 });
+});
+byId("microphone").addEventListener("click", useMicrophone);
+byId("stop").addEventListener("click", ({ detail }) => {
   hangUp();
-  byId("start").focus();
+  if (detail === 0) byId("start").focus();
 });
 byId("mute").addEventListener("click", toggleMute);
+byId("download").addEventListener("click", () => {
+  const day = startedAt.toISOString().slice(0, 16).replace(":", "");
+  download(`call-${day}.txt`, transcriptText(agent.name, startedAt, captions.asTranscript()));
+});
+byId("typed").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const field = event.target.elements.message;
+  const text = field.value.trim();
+  field.value = "";
+  if (text) say(text);
+});
 
 const talk = byId("talk");
 talk.addEventListener("pointerdown", (event) => {
@@ -196,7 +241,7 @@ talk.addEventListener("contextmenu", (event) => event.preventDefault()); // a lo
 
 // The space bar talks from anywhere but where it types or presses something else.
 const TYPING = "input, textarea, select, summary, button:not(#talk)";
-const talks = (event) => event.code === "Space" && call && !settings.isHandsFree
+const talks = (event) => event.code === "Space" && call?.hasMicrophone && !settings.isHandsFree
   && !event.target.closest?.(TYPING);
 addEventListener("keydown", (event) => {
   if (!talks(event)) return;
@@ -207,12 +252,23 @@ addEventListener("keyup", (event) => {
   if (talks(event)) letGo();
 });
 
-byId("settings").addEventListener("change", () => {
+byId("settings").addEventListener("change", (event) => {
   settings.save();
-  call?.configure();
+  if (event.target.name === "key") {
+    byId("key-wrong").textContent = "";
+    meetAgent();
+    return;
+  }
+  if (call?.isReady) call.configure();
   showButtons();
   if (call) view.phase("ready");
 });
 byId("settings").addEventListener("submit", (event) => event.preventDefault());
 addEventListener("pagehide", () => call?.stop());
+new MutationObserver(() => {
+  byId("download").hidden = captions.lines.size === 0;
+  byId("try").hidden = byId("try-list").childElementCount === 0 || captions.lines.size > 2;
+}).observe(byId("captions"), { childList: true });
+explainStages();
 showButtons();
+meetAgent();

@@ -5,15 +5,11 @@
 
 export const RATE_HZ = 24_000;
 
-/** Open the microphone (echo cancellation on) and the loudspeaker. Call it in a user gesture.
- *  Rejects with a DOMException where there is no microphone or no permission. */
-export async function openAudio({ onFrame, onPlayback, onMicrophoneLost }) {
+/** Open the loudspeaker; the microphone is opened after it. Call it in a user gesture. */
+export async function openAudio({ onPlayback }) {
   if (!navigator.mediaDevices || !globalThis.AudioWorkletNode) {
     throw new Error("this page needs https or localhost: browsers give no microphone elsewhere");
   }
-  const stream = await navigator.mediaDevices.getUserMedia({
-    audio: { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 },
-  });
   const context = new AudioContext({ sampleRate: RATE_HZ, latencyHint: "interactive" });
   try {
     for (const name of ["capture", "playback"]) {
@@ -21,24 +17,41 @@ export async function openAudio({ onFrame, onPlayback, onMicrophoneLost }) {
     }
     await context.resume();
   } catch (error) {
-    stream.getTracks().forEach((track) => track.stop());
     await context.close();
     throw error;
   }
-  return new Audio(context, stream, { onFrame, onPlayback, onMicrophoneLost });
+  return new Audio(context, onPlayback);
 }
 
 class Audio {
-  constructor(context, stream, { onFrame, onPlayback, onMicrophoneLost }) {
+  constructor(context, onPlayback) {
     this.context = context;
-    this.track = stream.getAudioTracks()[0];
-    this.track.onended = onMicrophoneLost;
-    const capture = new AudioWorkletNode(context, "capture", { numberOfOutputs: 0 });
-    context.createMediaStreamSource(stream).connect(capture);
-    capture.port.onmessage = ({ data }) => onFrame(data);
+    this.track = null; // of the microphone
     this.playback = new AudioWorkletNode(context, "playback", { numberOfInputs: 0 });
     this.playback.connect(context.destination);
     this.playback.port.onmessage = ({ data }) => onPlayback(data);
+  }
+
+  /** Open the microphone with echo cancellation. Rejects with a DOMException where there is none
+   *  or no permission. */
+  async openMicrophone({ onFrame, onLost }) {
+    const stream = await navigator.mediaDevices.getUserMedia({
+      audio: {
+        echoCancellation: true,
+        noiseSuppression: true,
+        autoGainControl: true,
+        channelCount: 1,
+      },
+    });
+    if (this.context.state === "closed") {
+      stream.getTracks().forEach((track) => track.stop()); // hung up while it was asked for
+      return;
+    }
+    this.track = stream.getAudioTracks()[0];
+    this.track.onended = onLost;
+    const capture = new AudioWorkletNode(this.context, "capture", { numberOfOutputs: 0 });
+    this.context.createMediaStreamSource(stream).connect(capture);
+    capture.port.onmessage = ({ data }) => onFrame(data);
   }
 
   /** Now, on the clock that both worklets stamp with: seconds. */
@@ -54,18 +67,21 @@ class Audio {
     this.playback.port.postMessage({ type: "complete", itemId });
   }
 
-  flush() {
-    this.playback.port.postMessage({ type: "flush" });
+  /** Fall silent; the `cause` comes back with the answer. */
+  flush(cause) {
+    this.playback.port.postMessage({ type: "flush", cause });
   }
 
   /** A muted microphone goes on as silence: the line stays open and turns still end. */
   set muted(muted) {
-    this.track.enabled = !muted;
+    if (this.track) this.track.enabled = !muted;
   }
 
   async close() {
-    this.track.onended = null;
-    this.track.stop();
+    if (this.track) {
+      this.track.onended = null;
+      this.track.stop();
+    }
     await this.context.close();
   }
 }

@@ -10,16 +10,23 @@ import { SentAudio, Turns } from "./gap.js";
 const SHORTEST_TALK_MS = 200; // a shorter press is a slip
 
 export class Call {
-  /** `view` gets what a person should see; `settings` says what the session asks for. */
-  constructor(settings, view) {
+  /** `view` gets what a person should see; `settings` says what the session asks for;
+   *  `clientTools` are those that the server leaves to its client, which has no answer here. */
+  constructor(settings, view, clientTools) {
     this.settings = settings;
     this.view = view;
+    this.clientTools = new Set(clientTools);
     this.turns = new Turns(RATE_HZ);
+    this.isReady = false; // the session is open and has been asked for our settings
+    this.isReconnect = false;
     this.lastLoudAt = 0;
     this.nFrames = 0;
     this.isHeld = false; // push to talk: the button is down
     this.endsTalk = false; // the frame under way is the last one
     this.heldSince = 0;
+    this.releasedAt = 0;
+    this.unsent = []; // typed while the line was not open
+    this.nTyped = 0;
     this.openResponse = null;
     this.flushed = new Set(); // items that must not be heard any more
     this.playing = null; // the item that is audible
@@ -27,19 +34,35 @@ export class Call {
     this.stats = { totalPlayed: 0, totalAudible: 0, underruns: 0 };
   }
 
-  /** Ask for the microphone, then connect. */
-  async start() {
-    this.audio = await openAudio({
-      onFrame: (frame) => this.captured(frame),
-      onPlayback: (message) => this.played(message),
-      onMicrophoneLost: () => this.view.failed("the microphone has gone"),
-    });
+  /** Open the loudspeaker and, unless the caller only types, the microphone; then connect. */
+  async start({ hasMicrophone }) {
+    this.audio = await openAudio({ onPlayback: (message) => this.played(message) });
+    if (hasMicrophone) {
+      try {
+        await this.openMicrophone();
+      } catch (error) {
+        await this.audio.close();
+        throw error;
+      }
+    }
     this.connection = new Connection({
       key: this.settings.get("key"),
+      isGreeted: hasMicrophone, // who begins by typing has begun
       onOpen: (isReconnect) => this.opened(isReconnect),
       onEvent: (event) => this.receive(event),
       onWaiting: (seconds, reason) => this.lost(seconds, reason),
-      onRefused: (reason) => this.view.failed(reason),
+      onRefused: (reason, needsKey) => this.view.failed(reason, needsKey),
+    });
+  }
+
+  get hasMicrophone() {
+    return Boolean(this.audio?.track);
+  }
+
+  openMicrophone() {
+    return this.audio.openMicrophone({
+      onFrame: (frame) => this.captured(frame),
+      onLost: () => this.view.failed("the microphone has gone"),
     });
   }
 
@@ -53,7 +76,15 @@ export class Call {
   }
 
   opened(isReconnect) {
+    this.isReconnect = isReconnect;
     this.turns.audio = new SentAudio(RATE_HZ); // the new session counts from its own start
+  }
+
+  /** The session is there: its own values are known, ours may follow. */
+  configured(session) {
+    const { isReconnect } = this;
+    this.settings.opened(session);
+    this.isReady = true;
     if (isReconnect) {
       // Before the settings: a server with a greeting must see that one is under way.
       for (const item of this.view.conversation()) {
@@ -62,12 +93,32 @@ export class Call {
     }
     this.configure();
     this.view.connected(isReconnect);
+    for (const text of this.unsent.splice(0)) this.say(text);
   }
 
   lost(seconds, reason) {
-    this.audio.flush();
+    this.audio.flush({ onsetAt: null, askedAt: this.audio.now });
+    this.isReady = false;
     this.openResponse = null;
     this.view.waiting(seconds, reason);
+  }
+
+  /** A typed message: it takes the floor, and is answered aloud. */
+  say(text) {
+    if (!this.isReady) {
+      this.unsent.push(text);
+      return;
+    }
+    this.turns.callerStarted(); // a typed message has no last sound to count from
+    this.silence(null);
+    if (this.openResponse) this.connection.send({ type: "response.cancel" });
+    const id = `typed_${++this.nTyped}_${Math.random().toString(36).slice(2, 10)}`;
+    const content = [{ type: "input_text", text }];
+    const item = { id, type: "message", role: "user", content };
+    this.connection.send({ type: "conversation.item.create", item });
+    this.connection.send({ type: "response.create" });
+    this.view.captions.callerSaid(id, text);
+    this.view.phase("thinking");
   }
 
   // --- the microphone ---
@@ -85,12 +136,12 @@ export class Call {
 
   /** Push to talk: the caller has the floor, and what is playing falls silent. */
   hold() {
-    if (this.isHeld || this.settings.isHandsFree || !this.connection?.isOpen) return;
+    if (this.isHeld || this.settings.isHandsFree || !this.isReady) return;
     this.isHeld = true;
     this.endsTalk = false;
     this.heldSince = this.audio.now;
     this.turns.callerStarted();
-    this.interrupt(this.audio.now);
+    this.silence(this.audio.now);
     if (this.openResponse) this.connection.send({ type: "response.cancel" });
     this.connection.send({ type: "input_audio_buffer.clear" });
     this.view.phase("listening");
@@ -98,18 +149,20 @@ export class Call {
 
   /** The button is up: the frame under way is still sent, then the turn is committed. */
   release() {
-    if (this.isHeld) this.endsTalk = true;
+    if (!this.isHeld || this.endsTalk) return;
+    this.endsTalk = true;
+    this.releasedAt = this.audio.now;
   }
 
   commit() {
     this.isHeld = false;
     this.endsTalk = false;
-    if (1000 * (this.audio.now - this.heldSince) < SHORTEST_TALK_MS) {
+    if (1000 * (this.releasedAt - this.heldSince) < SHORTEST_TALK_MS) {
       this.connection.send({ type: "input_audio_buffer.clear" });
       this.view.phase("ready");
       return;
     }
-    this.turns.callerStopped(Math.min(this.lastLoudAt, this.audio.now));
+    this.turns.callerStopped(this.releasedAt); // the server was not told before
     this.connection.send({ type: "input_audio_buffer.commit" });
     this.connection.send({ type: "response.create" });
     this.view.phase("thinking");
@@ -117,12 +170,10 @@ export class Call {
 
   // --- the loudspeaker ---
 
-  /** Fall silent now; `onsetAt` is when the caller began, null where it is not known. */
-  interrupt(onsetAt) {
+  /** Fall silent now; `onsetAt` is when the caller cut in, null where nobody did. */
+  silence(onsetAt) {
     if (this.playing) this.flushed.add(this.playing);
-    this.flushAskedAt = this.audio.now;
-    this.onsetAt = onsetAt ?? this.flushAskedAt;
-    this.audio.flush();
+    this.audio.flush({ onsetAt, askedAt: this.audio.now });
   }
 
   played(message) {
@@ -151,15 +202,14 @@ export class Call {
     if (turn) this.view.answered(turn, this.turns);
   }
 
-  cutShort({ itemId, nPlayed, silentAt }) {
+  cutShort({ itemId, nPlayed, silentAt, cause }) {
     this.playing = null;
     if (itemId === null) return;
     this.flushed.add(itemId);
     const playedMs = Math.floor((1000 * nPlayed) / RATE_HZ);
-    const silentAfterMs = 1000 * Math.max(0, silentAt - this.flushAskedAt);
-    const silentAfterOnsetMs = 1000 * Math.max(0, silentAt - this.onsetAt);
+    const silentAfterMs = 1000 * Math.max(0, (silentAt ?? cause.askedAt) - cause.askedAt);
+    const silentAfterOnsetMs = this.turns.cutIn(cause.onsetAt, silentAt);
     this.flushes.push({ itemId, playedMs, silentAfterMs, silentAfterOnsetMs });
-    if (nPlayed > 0) this.turns.silences.push(silentAfterOnsetMs);
     this.connection.send({
       type: "conversation.item.truncate",
       item_id: itemId,
@@ -174,11 +224,11 @@ export class Call {
   receive(event) {
     switch (event.type) {
       case "session.created":
-        this.view.session(event.session);
+        this.configured(event.session);
         break;
       case "input_audio_buffer.speech_started":
         this.turns.callerStarted();
-        this.interrupt(this.turns.audio.capturedAt(event.audio_start_ms));
+        this.silence(this.turns.audio.capturedAt(event.audio_start_ms) ?? this.audio.now);
         this.view.phase("listening");
         break;
       case "input_audio_buffer.speech_stopped":
@@ -207,6 +257,12 @@ export class Call {
       case "response.output_audio_transcript.done":
       case "response.output_text.done":
         if (!this.flushed.has(event.item_id)) this.view.captions.agentDone(event.item_id);
+        break;
+      case "response.output_item.done":
+        this.toolCalled(event.item);
+        break;
+      case "conversation.item.added":
+        this.toolAnswered(event.item);
         break;
       case "response.done":
         this.responseDone(event.response);
@@ -243,7 +299,31 @@ export class Call {
     if (response.status === "failed") {
       this.view.error(response.status_details?.error ?? { message: "the reply failed" });
     }
+    const calls = (response.output ?? []).filter((item) => item.type === "function_call");
+    if (response.status === "completed") this.answerTools(calls);
     if (!this.playing && !this.openResponse && !this.isHeld) this.view.phase("ready");
+  }
+
+  toolCalled(item) {
+    if (item.type !== "function_call") return;
+    this.view.captions.toolCalled(item.call_id, item.name, item.arguments);
+  }
+
+  toolAnswered(item) {
+    if (item.type !== "function_call_output") return;
+    this.view.captions.toolAnswered(item.call_id, item.output);
+  }
+
+  /** This page runs no tools: a call that the server leaves to its client is answered with an
+   *  error at once, so that the agent can say so. Of calls of both kinds a client answers all. */
+  answerTools(calls) {
+    if (!calls.some((call) => this.clientTools.has(call.name))) return;
+    for (const call of calls) {
+      const output = JSON.stringify({ error: `nobody is here who can do ${call.name}` });
+      const item = { type: "function_call_output", call_id: call.call_id, output };
+      this.connection.send({ type: "conversation.item.create", item });
+    }
+    this.connection.send({ type: "response.create" });
   }
 
   showHeard(item) {

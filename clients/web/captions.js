@@ -1,4 +1,5 @@
-// Live captions of both sides: one line an item, the caller's unstable words dimmed.
+// Live captions of both sides: one line an item, the caller's unstable words dimmed, tool calls
+// between them.
 //
 // Screen readers hear each line once, when it is complete, from a live region of its own: the
 // visible list changes with every word and would never let them finish.
@@ -7,7 +8,8 @@ export class Captions {
   constructor(list, announcer) {
     this.list = list;
     this.announcer = announcer;
-    this.lines = new Map(); // item id -> {element, text, role, isFinal}
+    this.lines = new Map(); // item or call id -> {element, text, role, isFinal, gapMs}
+    this.agentName = "Agent";
   }
 
   /** The caller's hypothesis so far. */
@@ -36,7 +38,7 @@ export class Captions {
 
   agentDone(itemId) {
     const line = this.lines.get(itemId);
-    if (line && !line.isFinal) this.finish(line, line.text, `Agent: ${line.text}`);
+    if (line && !line.isFinal) this.finish(line, line.text, `${this.agentName}: ${line.text}`);
   }
 
   /** The reply was cut short; `heard` is what the caller heard of it. */
@@ -45,7 +47,7 @@ export class Captions {
     if (!line) return;
     const text = heard.trim();
     line.element.classList.add("interrupted");
-    this.finish(line, text, `Agent, interrupted: ${text}`);
+    this.finish(line, text, `${this.agentName}, interrupted: ${text}`);
     const cut = document.createElement("span");
     cut.className = "cut";
     cut.textContent = text ? " — interrupted" : "interrupted before a word was heard";
@@ -54,8 +56,23 @@ export class Captions {
 
   gap(itemId, gapMs) {
     const line = this.line(itemId, "agent");
+    line.gapMs = gapMs;
     line.gap.textContent = `${Math.round(gapMs)} ms`;
     line.gap.hidden = false;
+  }
+
+  /** The agent calls a tool; the result stands beside it when it comes. */
+  toolCalled(callId, name, callArguments) {
+    const line = this.line(callId, "tool");
+    this.finish(line, `${name} ${oneLine(callArguments)}`, `The agent uses ${name}`);
+  }
+
+  toolAnswered(callId, output) {
+    const line = this.lines.get(callId);
+    if (!line) return;
+    line.text += ` = ${oneLine(output)}`;
+    line.words.textContent = line.text;
+    this.follow();
   }
 
   note(text) {
@@ -69,12 +86,23 @@ export class Captions {
   /** The conversation as items: what a new session is given after a broken line. */
   asItems() {
     return [...this.lines.values()]
-      .filter((line) => line.isFinal && line.text)
+      .filter((line) => line.isFinal && line.text && line.role !== "tool")
       .map(({ role, text }) => ({
         type: "message",
         role: role === "caller" ? "user" : "assistant",
         content: [{ type: role === "caller" ? "input_text" : "output_text", text }],
       }));
+  }
+
+  /** What was said, as `transcriptText` takes it. */
+  asTranscript() {
+    return [...this.lines.values()]
+      .filter((line) => line.text)
+      .map((line) => ({ who: this.nameOf(line.role), text: line.text, gapMs: line.gapMs }));
+  }
+
+  nameOf(role) {
+    return { caller: "You", agent: this.agentName, tool: "Tool" }[role];
   }
 
   clear() {
@@ -88,7 +116,7 @@ export class Captions {
     const element = document.createElement("li");
     element.className = `says ${role}`;
     const name = document.createElement("b");
-    name.textContent = role === "caller" ? "You" : "Agent";
+    name.textContent = this.nameOf(role);
     const words = document.createElement("p");
     const gap = document.createElement("span");
     gap.className = "line-gap";
@@ -96,7 +124,7 @@ export class Captions {
     gap.title = "from your last sound to the agent's first";
     element.append(name, words, gap);
     this.list.append(element);
-    line = { element, words, gap, text: "", role, isFinal: false };
+    line = { element, words, gap, text: "", role, isFinal: false, gapMs: null };
     this.lines.set(itemId, line);
     this.follow();
     return line;
@@ -121,4 +149,11 @@ export class Captions {
     const isNearEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 120;
     if (isNearEnd) list.scrollTop = list.scrollHeight;
   }
+}
+
+const MAX_TOOL_CHARS = 400; // of arguments or of a result: what a person reads at a glance
+
+function oneLine(json) {
+  const text = (json ?? "").replace(/\s+/g, " ").trim();
+  return text.length > MAX_TOOL_CHARS ? `${text.slice(0, MAX_TOOL_CHARS)} …` : text;
 }

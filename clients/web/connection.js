@@ -1,24 +1,34 @@
 // One Realtime session over a WebSocket that comes back by itself.
 //
-// A browser cannot set headers, so the key travels as a subprotocol. When the connection breaks it
-// is opened again after 0.5 s, 1 s, 2 s ... up to 15 s with some jitter, until it is closed here or
+// A browser cannot set headers, so the key travels as a subprotocol; a key with signs that no
+// subprotocol may have is exchanged for a client secret first. When the connection breaks it is
+// opened again after 0.5 s, 1 s, 2 s ... up to 15 s with some jitter, until it is closed here or
 // the server says that another try is of no use.
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
 const MAX_WAITING_BYTES = 256 * 1024; // 4 s of audio: more would only be heard too late
-// The settings that the page sends would else count as those of a client that begins by itself.
 const EXTRAS = {
-  greeting: "1",
   "voiceloop.timeline": "1",
   "voiceloop.partials": "1",
   "voiceloop.notices": "1",
 };
 
+const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/; // what a subprotocol may hold (RFC 9110, token)
+const HEADER = /^[\x20-\x7e]+$/; // what a header may
+
+/** The header that carries a key, none without one. Throws an Error where no header can. */
+export function keyHeaders(key) {
+  if (key && !HEADER.test(key)) throw new Error("a key has letters, digits and ASCII signs only");
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
 export class Connection {
-  /** Callbacks: onOpen(isReconnect), onEvent(event), onWaiting(seconds, reason), onRefused(reason). */
-  constructor({ key, onOpen, onEvent, onWaiting, onRefused }) {
+  /** `isGreeted`: the agent may speak first. Callbacks: onOpen(isReconnect), onEvent(event),
+   *  onWaiting(seconds, reason), onRefused(reason, needsKey). */
+  constructor({ key, isGreeted, onOpen, onEvent, onWaiting, onRefused }) {
     this.key = key;
+    this.isGreeted = isGreeted;
     this.callbacks = { onOpen, onEvent, onWaiting, onRefused };
     this.closed = false;
     this.nFailed = 0;
@@ -27,12 +37,22 @@ export class Connection {
     this.open();
   }
 
-  open() {
+  async open() {
+    let key;
+    try {
+      key = await this.subprotocolKey();
+    } catch (error) {
+      if (!this.closed) this.comeBack(false, 0, error.message);
+      return;
+    }
+    if (this.closed) return;
     const url = new URL("/v1/realtime", location.href);
     url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+    // Said either way: the settings that the page sends would else count as "begins by itself".
+    url.searchParams.set("greeting", this.isGreeted && !this.wasOpen ? "1" : "0");
     for (const [name, value] of Object.entries(EXTRAS)) url.searchParams.set(name, value);
     const protocols = ["realtime"];
-    if (this.key) protocols.push(`openai-insecure-api-key.${this.key}`);
+    if (key) protocols.push(`openai-insecure-api-key.${key}`);
     let opened = false;
     this.socket = new WebSocket(url, protocols);
     this.socket.onopen = () => {
@@ -47,12 +67,22 @@ export class Connection {
     };
   }
 
+  /** The key as a subprotocol can carry it. */
+  async subprotocolKey() {
+    if (!this.key || TOKEN.test(this.key)) return this.key;
+    const headers = keyHeaders(this.key);
+    const answer = await fetch("/v1/realtime/client_secrets", { method: "POST", headers });
+    if (!answer.ok) throw new Error("the server gives no client secret for this key");
+    return (await answer.json()).value;
+  }
+
   async comeBack(opened, code, reason) {
     const diagnosis = opened ? null : await this.diagnose();
     if (this.closed) return;
     if (code === 1008 || diagnosis?.final) {
       this.closed = true;
-      this.callbacks.onRefused(diagnosis?.reason || reason || "the server refused the call");
+      const told = diagnosis?.reason || reason || "the server refused the call";
+      this.callbacks.onRefused(told, diagnosis?.needsKey ?? false);
       return;
     }
     const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.nFailed++);
@@ -66,19 +96,20 @@ export class Connection {
     try {
       const ready = await fetch("/readyz");
       if (ready.status === 503) return { reason: (await ready.json()).reason };
-      const headers = this.key ? { Authorization: `Bearer ${this.key}` } : {};
-      const models = await fetch("/v1/models", { headers });
+      const models = await fetch("/v1/models", { headers: keyHeaders(this.key) });
       if (models.status === 401) {
-        return { reason: "the server wants an API key: see Settings", final: true };
+        const reason = this.key ? "the server does not know this API key" : "the server wants an API key";
+        return { reason, final: true, needsKey: true };
       }
       return { reason: "it turned us away: all lines are taken, or this address is not allowed" };
-    } catch {
-      return { reason: "the server does not answer" };
+    } catch (error) {
+      if (error instanceof TypeError) return { reason: "the server does not answer" };
+      return { reason: error.message, final: true, needsKey: true }; // no header can carry the key
     }
   }
 
   get isOpen() {
-    return this.socket.readyState === WebSocket.OPEN;
+    return this.socket?.readyState === WebSocket.OPEN;
   }
 
   /** Send an event; false where the line is down. */
@@ -90,13 +121,13 @@ export class Connection {
 
   /** Send caller audio (base64 PCM16); false where it was dropped because the line is behind. */
   sendAudio(audio) {
-    if (this.socket.bufferedAmount > MAX_WAITING_BYTES) return false;
+    if (!this.isOpen || this.socket.bufferedAmount > MAX_WAITING_BYTES) return false;
     return this.send({ type: "input_audio_buffer.append", audio });
   }
 
   close() {
     this.closed = true;
     clearTimeout(this.timer);
-    this.socket.close(1000);
+    this.socket?.close(1000);
   }
 }

@@ -56,13 +56,22 @@ export class Turns {
     this.replies = new Map(); // item id -> {responseId, arrivedAt}
   }
 
-  /** The caller's turn is over; `lastLoudAt` is what the microphone heard last. */
-  callerStopped(lastLoudAt) {
-    this.callerEnd = lastLoudAt;
+  /** The caller's turn is over: at the last loud sample, or where a button was let go. */
+  callerStopped(at) {
+    this.callerEnd = at;
   }
 
   callerStarted() {
     this.callerEnd = null;
+  }
+
+  /** The caller began at `onsetAt`; the agent's last audible sample was at `silentAt`. Returns
+   *  the ms between them; null where the agent had been silent by then: nobody was cut in on. */
+  cutIn(onsetAt, silentAt) {
+    if (onsetAt === null || silentAt === null || silentAt <= onsetAt) return null;
+    const silentMs = 1000 * (silentAt - onsetAt);
+    this.silences.push(silentMs);
+    return silentMs;
   }
 
   replyArrives(itemId, responseId, at) {

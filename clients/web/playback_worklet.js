@@ -1,8 +1,9 @@
 // The loudspeaker's side of the audio thread: one queue of the agent's audio, tagged by item.
 //
 // It alone knows what was heard. It tells the page when an item's first audible sample plays and
-// when the item is over, and answers a flush with how many of its samples were played and when
-// silence began. All times are the audio clock's (currentTime).
+// when the item is over, and answers a flush with how many of its samples were played and when the
+// last audible one was: where the server held its sound the queue has run dry long before the news
+// of it. All times are the audio clock's (currentTime).
 
 const BUFFER_S = 0.04; // audio in hand before an item starts: it rides out a late frame
 const FADE_S = 0.005; // a flush fades this long; a hard cut clicks
@@ -18,7 +19,8 @@ class Playback extends AudioWorkletProcessor {
     this.complete = new Set(); // items of which nothing more will come
     this.isPlaying = false;
     this.fadeLeft = 0;
-    this.flushing = null;
+    this.flushing = null; // {itemId, cause} while it fades
+    this.lastAudibleAt = null; // of the item under way
     this.totalPlayed = 0;
     this.totalAudible = 0;
     this.underruns = 0;
@@ -37,23 +39,28 @@ class Playback extends AudioWorkletProcessor {
         if (!this.pieces.some((piece) => piece.itemId === message.itemId)) this.end(message.itemId);
         break;
       case "flush":
-        this.flush();
+        this.flush(message.cause);
         break;
     }
   }
 
-  flush() {
+  flush(cause) {
     const next = this.pieces[0];
     if (!next || !this.isPlaying) {
-      // Nothing audible: what waits in the queue was never heard.
+      // Nothing sounds: the queue ran dry, or what waits in it was never heard.
       const itemId = next?.itemId ?? [...this.played.keys()].at(-1) ?? null;
-      const nPlayed = this.played.get(itemId) ?? 0;
       this.pieces = [];
-      this.port.postMessage({ type: "flushed", itemId, nPlayed, silentAt: currentTime });
+      this.postFlushed(itemId, cause);
       return;
     }
-    this.flushing = next.itemId;
+    this.flushing = { itemId: next.itemId, cause };
     this.fadeLeft = Math.round(FADE_S * sampleRate);
+  }
+
+  postFlushed(itemId, cause) {
+    const nPlayed = this.played.get(itemId) ?? 0;
+    const silentAt = nPlayed > 0 ? this.lastAudibleAt : null;
+    this.port.postMessage({ type: "flushed", itemId, nPlayed, silentAt, cause });
   }
 
   process(inputs, [[left, right]]) {
@@ -66,7 +73,7 @@ class Playback extends AudioWorkletProcessor {
         break;
       }
       written += this.play(piece, left, written);
-      if (this.flushing !== null && this.fadeLeft === 0) this.silence(written);
+      if (this.flushing !== null && this.fadeLeft === 0) this.silence();
       else if (piece.position === piece.samples.length) this.pass(piece);
     }
     if (right) right.set(left);
@@ -83,6 +90,7 @@ class Playback extends AudioWorkletProcessor {
   }
 
   play(piece, out, offset) {
+    if (!this.played.has(piece.itemId)) this.lastAudibleAt = null; // another item begins
     let n = Math.min(out.length - offset, piece.samples.length - piece.position);
     if (this.flushing !== null) n = Math.min(n, this.fadeLeft);
     for (let i = 0; i < n; i++) {
@@ -93,6 +101,7 @@ class Playback extends AudioWorkletProcessor {
       if (loud > this.peak) this.peak = loud;
       if (loud > AUDIBLE) {
         this.totalAudible++;
+        this.lastAudibleAt = currentTime + (offset + i + 1) / sampleRate;
         if (!this.heard.has(piece.itemId)) this.sound(piece.itemId, offset + i);
       }
     }
@@ -120,20 +129,18 @@ class Playback extends AudioWorkletProcessor {
     this.forget(itemId);
   }
 
-  silence(index) {
-    const itemId = this.flushing;
-    const nPlayed = this.played.get(itemId) ?? 0;
-    const silentAt = currentTime + index / sampleRate;
-    for (const piece of this.pieces) this.forget(piece.itemId);
-    this.pieces = [];
+  silence() {
+    const { itemId, cause } = this.flushing;
     this.flushing = null;
     this.isPlaying = false;
-    this.port.postMessage({ type: "flushed", itemId, nPlayed, silentAt });
+    this.postFlushed(itemId, cause);
+    for (const piece of this.pieces) this.forget(piece.itemId);
+    this.pieces = [];
   }
 
   runDry() {
     this.isPlaying = false;
-    if (this.flushing !== null) this.silence(0);
+    if (this.flushing !== null) this.silence();
     else if (this.played.size > 0) this.underruns++; // an item is open and nothing is there
   }
 

@@ -1,18 +1,20 @@
 // What a person can set: voice, instructions, eagerness, how they talk, the key.
 //
 // Kept in this browser (the key only until its tab is closed), turned into the session's settings.
+// What the person left alone is never sent: it stays the agent's own.
 
 const STORED = "voiceloop.settings";
 const KEY = "voiceloop.key";
-const PCM = { type: "audio/pcm", rate: 24_000 };
+const NAMES = ["voice", "instructions", "eagerness", "mode"];
 
 export class Settings {
   constructor(form) {
     this.form = form;
-    this.own = {}; // of the agent, by name
-    const stored = JSON.parse(localStorage.getItem(STORED) ?? "{}");
-    for (const [name, value] of Object.entries(stored)) {
-      if (form.elements[name]) form.elements[name].value = value;
+    this.own = {}; // the agent's values, of the session that is open
+    this.replaced = new Set(); // names of those that this session was asked to replace
+    this.stored = JSON.parse(localStorage.getItem(STORED) ?? "{}");
+    for (const name of NAMES) {
+      if (this.stored[name] !== undefined) form.elements[name].value = this.stored[name];
     }
     form.elements.key.value = sessionStorage.getItem(KEY) ?? "";
   }
@@ -22,40 +24,70 @@ export class Settings {
   }
 
   get isHandsFree() {
-    return this.get("mode") === "hands-free";
+    return this.get("mode") !== "push-to-talk";
   }
 
   save() {
-    const names = ["voice", "instructions", "eagerness", "mode"];
-    const kept = Object.fromEntries(names.map((name) => [name, this.get(name)]));
-    localStorage.setItem(STORED, JSON.stringify(kept));
+    this.stored = Object.fromEntries(NAMES.map((name) => [name, this.get(name)]));
+    localStorage.setItem(STORED, JSON.stringify(this.stored));
     sessionStorage.setItem(KEY, this.get("key"));
   }
 
-  /** The values of a new session, the agent's own: shown and asked for where the person has none. */
-  showDefaults(session) {
-    this.own = { instructions: session.instructions, voice: session.audio?.output?.voice };
-    for (const [name, value] of Object.entries(this.own)) {
-      this.form.elements[name].placeholder = value ?? "";
+  /** The voices there are; a text field where the server cannot know them. */
+  showVoices(voices) {
+    const old = this.form.elements.voice;
+    const isList = voices.length > 0;
+    const field = document.createElement(isList ? "select" : "input");
+    field.name = "voice";
+    if (isList) {
+      field.append(new Option("agent’s own", ""), ...voices.map((one) => new Option(one, one)));
+      field.value = voices.includes(this.stored.voice) ? this.stored.voice : "";
+    } else {
+      Object.assign(field, { type: "text", maxLength: 64, spellcheck: false });
+      field.value = this.stored.voice ?? "";
     }
+    old.replaceWith(field);
+  }
+
+  /** A session has opened with these values, all of them the agent's own. */
+  opened(session) {
+    this.replaced.clear();
+    this.own = {
+      instructions: session.instructions,
+      voice: session.audio?.output?.voice,
+      turn_detection: session.audio?.input?.turn_detection,
+    };
+    this.form.elements.instructions.placeholder = this.own.instructions ?? "";
+    const own = this.form.elements.eagerness.options[0];
+    const eagerness = this.own.turn_detection?.eagerness;
+    own.textContent = eagerness ? `agent’s own (${eagerness})` : "agent’s own";
   }
 
   /** The body of `session.update`. A field that was emptied in mid-call is the agent's again. */
   session() {
-    const detection = this.isHandsFree
-      ? { type: "semantic_vad", eagerness: this.get("eagerness") }
-      : null;
-    const input = {
-      format: PCM,
-      transcription: { model: "whisper-1" },
-      turn_detection: detection,
+    const chosen = {
+      voice: this.get("voice") || undefined,
+      instructions: this.get("instructions") || undefined,
+      turn_detection: this.turnDetection(),
     };
-    const output = { format: PCM };
-    const session = { type: "realtime", output_modalities: ["audio"], audio: { input, output } };
-    const voice = this.get("voice") || this.own.voice;
-    const instructions = this.get("instructions") || this.own.instructions;
-    if (voice) output.voice = voice;
-    if (instructions !== undefined) session.instructions = instructions;
+    const asked = {};
+    for (const [name, value] of Object.entries(chosen)) {
+      if (value !== undefined) {
+        asked[name] = value;
+        this.replaced.add(name);
+      } else if (this.replaced.has(name)) asked[name] = this.own[name];
+    }
+    const input = { transcription: { model: "whisper-1" } }; // without it the caller's words stay unsaid
+    if ("turn_detection" in asked) input.turn_detection = asked.turn_detection;
+    const session = { type: "realtime", audio: { input } };
+    if ("voice" in asked) session.audio.output = { voice: asked.voice };
+    if ("instructions" in asked) session.instructions = asked.instructions;
     return session;
+  }
+
+  turnDetection() {
+    if (!this.isHandsFree) return null;
+    const eagerness = this.get("eagerness");
+    return eagerness ? { type: "semantic_vad", eagerness } : undefined;
   }
 }

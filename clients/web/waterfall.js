@@ -2,6 +2,21 @@
 
 import { STAGE_COLORS } from "./gap.js";
 
+export const STAGE_MEANINGS = {
+  "speech tail": "your voice fades: still speech to the server, no longer loud",
+  "vad lag": "the voice detector needs its first quiet window",
+  "silence wait": "the silence that shows you have finished",
+  "final transcript": "the recognizer settles the last words",
+  prompt: "the language model reads what it had not read yet",
+  "first token": "it writes its first word",
+  "first clause": "and as much as can be spoken in one breath",
+  synthesis: "the voice makes the first sound of it",
+  playout: "the sound waits for its turn to be sent",
+  writer: "it goes out to the line",
+  "line, both ways": "what neither side can see: the network and this browser",
+  "jitter buffer": "sound kept in hand here, so that a late packet makes no hole",
+};
+
 const ROW = 18;
 const LABEL = 104;
 const VALUE = 44;
@@ -34,7 +49,9 @@ export function waterfallSvg(stages, scaleMs) {
       const y = ROW * row++;
       const fill = STAGE_COLORS[stage.name] ?? "#888888";
       svg.append(element("text", { class: "stage", x: LABEL - 8, y: y + 13 }, stage.name));
-      svg.append(element("rect", { x, y: y + 3, width, height: ROW - 6, rx: 2, fill }));
+      const bar = element("rect", { x, y: y + 3, width, height: ROW - 6, rx: 2, fill });
+      bar.append(element("title", {}, STAGE_MEANINGS[stage.name] ?? stage.name));
+      svg.append(bar);
       const ms = Math.round(stage.ms);
       svg.append(element("text", { class: "ms", x: x + width + 5, y: y + 13 }, ms));
     }

@@ -19,7 +19,10 @@ from benchmarks.calls.fake_server import fake_backends
 from clients.recording import read_flac, write_wav
 from clients.server_process import running_server
 from tests.clients.web.chromium import Page, chromium, find_chromium
-from voiceloop.agent import AgentConfig
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.backends import Backends, ToolCall
+from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
@@ -115,6 +118,10 @@ async def test_a_call_is_captioned_heard_measured_and_interrupted(tmp_path: Path
         heard = next(line for line in await captions(page, "agent") if "interrupted" in line)
         assert "so that you can interrupt" not in heard
 
+        # What is shown is what the loudspeaker did: silent once its last audible sample had played.
+        shown = await page.evaluate("document.getElementById('silence').textContent")
+        assert shown == f"{round(flush['silentAfterOnsetMs'])} ms"
+
         # The interruption is answered too, and the server says where the time went.
         await page.until("voiceloop.turns.finished.length >= 2")
         await page.until("document.querySelectorAll('svg.waterfall').length >= 2")
@@ -145,6 +152,8 @@ async def test_push_to_talk_by_the_space_bar(tmp_path: Path) -> None:
         assert await page.evaluate(held) == "false"
         await page.until("voiceloop.turns.finished.length === 1")
         assert await captions(page, "caller") == ["well this is what i said"]
+        turn = await page.evaluate("voiceloop.turns.finished[0]")
+        assert turn["callerEnd"] == await page.evaluate("voiceloop.releasedAt")
 
         # Pressing again takes the floor from an agent that speaks.
         await page.key("Space", " ", is_down=True)
@@ -153,33 +162,140 @@ async def test_push_to_talk_by_the_space_bar(tmp_path: Path) -> None:
         await page.key("Space", " ", is_down=False)
 
 
-async def test_a_server_with_keys_is_opened_by_the_key_in_the_settings(tmp_path: Path) -> None:
+def keyed(key: str) -> Gateway:
+    return Gateway(Config(keys=(key,)), AgentConfig(), fake_backends())
+
+
+async def test_a_missing_key_and_a_wrong_one_are_told_apart_where_the_key_is_asked_for(
+    tmp_path: Path,
+) -> None:
     assert CHROMIUM is not None
     wav = microphone(tmp_path / "caller.wav", [30.0])
-    gateway = Gateway(Config(keys=("secret-key-1",)), AgentConfig(), fake_backends())
-    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+    told = "document.getElementById('status').textContent"
+    key = "document.querySelector('[name=key]')"
+    async with serving(keyed("secret-key-1")) as port, chromium(CHROMIUM, wav) as page:
         await page.goto(f"http://127.0.0.1:{port}/")
+        await page.until("document.getElementById('settings-card').open")
+        await page.evaluate("document.getElementById('settings-card').open = false")
         await page.evaluate("document.getElementById('start').click()")
-        await page.until("document.getElementById('status').textContent.includes('API key')")
+        await page.until(f"{told} === 'The call cannot start: the server wants an API key'")
+        assert await page.evaluate("document.getElementById('settings-card').open")
+        assert await page.evaluate("document.activeElement.name") == "key"
         assert await page.evaluate("document.getElementById('start').hidden") is False
-        await page.evaluate("document.querySelector('[name=key]').value = 'secret-key-1'")
+
+        await page.evaluate(f"{key}.value = 'secret-key-2'")
+        await page.evaluate("document.getElementById('start').click()")
+        await page.until(
+            f"{told} === 'The call cannot start: the server does not know this API key'"
+        )
+        assert await page.evaluate(f"{key}.getAttribute('aria-invalid')") == "true"
+        await pictures(page, "key")
+
+        await page.evaluate(f"{key}.value = 'secret-key-1'")
         await page.evaluate("document.getElementById('start').click()")
         await page.until("document.body.dataset.line === 'open'")
         assert "secret" not in await page.evaluate("JSON.stringify(localStorage)")
 
 
-async def test_a_field_emptied_in_mid_call_is_the_agents_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["a key / of = signs", "c2VjcmV0IGtleQ=="])
+async def test_a_key_that_no_subprotocol_can_carry_opens_the_call_too(
+    tmp_path: Path, key: str
+) -> None:
+    assert CHROMIUM is not None
     wav = microphone(tmp_path / "caller.wav", [30.0])
-    form = "voiceloop.settings.form.elements"
-    async with page_with(wav, tmp_path / "server.log") as page:
+    async with serving(keyed(key)) as port, chromium(CHROMIUM, wav) as page:
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await page.evaluate(f"document.querySelector('[name=key]').value = '{key}'")
         await page.evaluate("document.getElementById('start').click()")
-        await page.until("voiceloop?.settings.own.instructions !== undefined")
-        own = await page.evaluate("voiceloop.settings.own.instructions")
+        await page.until("document.body.dataset.line === 'open'")
+
+
+async def test_what_the_person_left_alone_stays_the_agents_own(tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    wav = microphone(tmp_path / "caller.wav", [30.0])
+    agent = AgentConfig(eagerness="low", instructions="Be kind.")
+    asked = "voiceloop.settings.session()"
+    form = "voiceloop.settings.form.elements"
+    gateway = Gateway(Config(), agent, fake_backends())
+    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await page.evaluate("document.getElementById('start').click()")
+        await page.until("document.body.dataset.line === 'open'")
+        untouched = {
+            "type": "realtime",
+            "audio": {"input": {"transcription": {"model": "whisper-1"}}},
+        }
+        assert await page.evaluate(asked) == untouched
+        own = await page.evaluate(f"{form}.eagerness.selectedOptions[0].textContent")
+        assert own == "agent’s own (low)"
+
+        await page.evaluate(f"{form}.eagerness.value = 'high'")
         await page.evaluate(f"{form}.instructions.value = 'Be terse.'")
-        said = await page.evaluate("voiceloop.settings.session().instructions")
+        chosen = await page.evaluate(asked)
+        assert chosen["instructions"] == "Be terse."
+        assert chosen["audio"]["input"]["turn_detection"]["eagerness"] == "high"
+
+        # Emptied in mid-call they are the agent's again.
+        await page.evaluate(f"{form}.eagerness.value = ''")
         await page.evaluate(f"{form}.instructions.value = ''")
-        emptied = await page.evaluate("voiceloop.settings.session().instructions")
-    assert (said, emptied) == ("Be terse.", own)
+        emptied = await page.evaluate(asked)
+        assert emptied["instructions"] == "Be kind."
+        assert emptied["audio"]["input"]["turn_detection"]["eagerness"] == "low"
+
+
+def cafe() -> Gateway:
+    """An agent whose model calls a tool that only a client could answer, then says so."""
+    book = AgentTool("book", parameters={"type": "object", "properties": {"day": {}}})
+    agent = AgentConfig(name="Ava", try_saying=("How much is a latte?", "Bye."), tools=(book,))
+    call = Reply("", (ToolCall("call_1", "book", '{"day": "monday"}'),))
+    model = FakeLanguageModel(
+        lambda messages: "I cannot book that." if messages[-1].role == "tool" else call
+    )
+    known = Capabilities(frozenset({"ava", "ben"}), "hibari", recognizer="moonshine-tiny")
+    backends = Backends(FakeRecognizer(("well this is what i said",)), model, FakeVoice(), known)
+    return Gateway(Config(preset="embedded"), agent, backends)
+
+
+async def test_typed_words_are_answered_aloud_and_an_unanswered_tool_is_told_and_ended(
+    tmp_path: Path,
+) -> None:
+    assert CHROMIUM is not None
+    wav = microphone(tmp_path / "caller.wav", [60.0])
+    async with serving(cafe()) as port, chromium(CHROMIUM, wav) as page:
+        await page.size(1180, 900)
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await page.until("document.querySelectorAll('#try-list button').length === 2")
+        assert await page.evaluate("document.querySelector('h1').textContent") == "Talk to Ava"
+        models = await page.evaluate("document.getElementById('models').textContent")
+        assert models == "preset embedded: hears with moonshine-tiny, speaks with hibari"
+        voices = "[...document.querySelector('[name=voice]').options].map((one) => one.value)"
+        assert await page.evaluate(voices) == ["", "ava", "ben"]
+        await pictures(page, "idle")
+        await page.size(390, 844)
+        await pictures(page, "idle_narrow")
+        await page.size(1180, 900)
+
+        # A suggestion begins a call without a microphone.
+        await page.evaluate("document.querySelector('#try-list button').click()")
+        await page.until("voiceloop.stats.totalAudible > 0")
+        assert not await page.evaluate("voiceloop.hasMicrophone")
+        assert await captions(page, "caller") == ["How much is a latte?"]
+        told = "document.querySelector('.says.tool p')?.textContent ?? ''"
+        await page.until(f"({told}).includes('nobody is here who can do book')")
+        assert (await page.evaluate(told)).startswith('book {"day": "monday"} = ')
+        agent_said = "document.querySelector('.says.agent p')?.textContent"
+        await page.until(f"{agent_said} === 'I cannot book that.'")
+        assert await page.evaluate("voiceloop.turns.finished.length") == 0  # no last sound, no gap
+
+        await page.evaluate("document.getElementById('microphone').click()")
+        await page.until("voiceloop.hasMicrophone && voiceloop.nFrames > 0")
+        await page.until("voiceloop.playing === null && voiceloop.openResponse === null")
+        await pictures(page, "typed")
+        kept = await page.evaluate("voiceloop.view.captions.asTranscript()")
+        assert [line["who"] for line in kept] == ["You", "Tool", "Ava"]
+        await page.evaluate("document.getElementById('stop').click()")
+        assert await page.evaluate("document.getElementById('download').hidden") is False
+        assert page.console == []
 
 
 async def test_everything_that_takes_a_key_press_has_a_name(tmp_path: Path) -> None:
@@ -204,8 +320,13 @@ async def test_a_broken_line_comes_back_with_the_conversation(tmp_path: Path) ->
         await page.until("document.body.dataset.line === 'open' && voiceloop.playing === null")
         said = await page.evaluate("voiceloop.view.conversation().length")
         assert said >= 2
+        # A line that breaks while the agent speaks is no barge-in.
+        await page.evaluate("voiceloop.say('And now?')")
+        await page.until("voiceloop.playing !== null")
         await page.evaluate("voiceloop.connection.socket.close(4000)")
         await page.until("document.body.dataset.line === 'lost'")
+        await page.until("voiceloop.flushes.length > 0")
+        assert await page.evaluate("voiceloop.turns.silences.length") == 0
         await page.until("document.body.dataset.line === 'open'")
         await page.until("document.querySelector('.note') !== null")
         await page.evaluate("document.getElementById('stop').click()")

@@ -60,7 +60,8 @@ def test_what_changes_by_itself_is_told_and_nothing_jumps_the_tab_order(outline:
     live = [attrs for _, attrs, _ in outline.tags if "aria-live" in attrs or "role" in attrs]
     assert {attrs.get("role") or attrs.get("aria-live") for attrs in live} >= {"status", "polite"}
     assert all(int(attrs.get("tabindex", 0)) <= 0 for _, attrs, _ in outline.tags)
-    assert all(attrs["type"] == "button" for tag, attrs, _ in outline.tags if tag == "button")
+    buttons = [(attrs["type"], around) for tag, attrs, around in outline.tags if tag == "button"]
+    assert all(kind == ("submit" if "form" in around else "button") for kind, around in buttons)
 
 
 def test_nothing_is_loaded_from_elsewhere(outline: Outline) -> None:
