@@ -1,18 +1,30 @@
-# The two commands of a newcomer: `make demo` and `make test`. Both set up .venv first.
+# The two commands of a newcomer: `make demo` and `make test`. Each sets up what it needs in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# No bytecode ahead, which halves the time: a first start compiles what it imports.
+PIP := $(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt
+# torch for Linux comes with some 3 GB of CUDA. Without an NVIDIA GPU the build for CPUs is taken from
+# PyTorch's own index, where that answers; else pip takes the usual one. TORCH_INDEX= never asks.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 .PHONY: demo setup test lint types unit calls clean
 
-demo: setup
+demo: .venv/.demo
 	$(BIN)/voiceloop demo
 
 setup: .venv/.installed
 
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else f"VoiceLoop needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Try: make setup PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e ".[embedded,dev]"
+	@if [ -n "$(TORCH_INDEX)" ] && [ "$$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/null; then \
+		$(PIP) --no-deps --retries 0 --timeout 10 --index-url "$(TORCH_INDEX)" torch \
+		|| echo "no build for CPUs to be had there: taking the usual one, which is larger"; fi
+	$(PIP) -e ".[embedded]"
+	@touch $@
+
+.venv/.installed: .venv/.demo
+	$(PIP) -e ".[embedded,dev]"
 	@touch $@
 
 test: setup lint types unit calls

@@ -1,0 +1,109 @@
+"""What an installation brings: what the product imports, nothing of the workshop, true pages."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.test_layering import ROOMS, ROOT, imports, python_files
+
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+# Named by nobody here, and brought by one that is.
+BROUGHT = {
+    "anyio": "starlette",
+    "h11": "uvicorn",
+    "ctranslate2": "faster-whisper",
+    "tokenizers": "faster-whisper",
+}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    """The distributions that requirements name, voiceloop's own extras left out."""
+    names = (re.match(r"[\w.-]+", one) for one in requirements)
+    return {normal(name[0]) for name in names if name is not None} - {"voiceloop"}
+
+
+def third_parties(room: str) -> dict[str, set[str]]:
+    """Of each file of a room the distributions that it imports, wherever the statement stands."""
+    known = importlib.metadata.packages_distributions()
+    found = {}
+    for path in python_files(room):
+        tops = {name.split(".")[0] for name in imports(path)} - set(ROOMS)
+        tops -= sys.stdlib_module_names
+        names = {normal(one) for top in tops for one in known.get(top, [top])}
+        found[str(path.relative_to(ROOT))] = names
+    return found
+
+
+PRODUCT = distributions(PROJECT["dependencies"]).union(
+    *(distributions(names) for extra, names in EXTRAS.items() if extra != "dev")
+)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_product_imports_what_it_declares_and_nothing_of_the_workshop(room: str) -> None:
+    workshop = distributions(EXTRAS["dev"]) - PRODUCT
+    assert {"pytest", "hypothesis", "ruff", "mypy"} <= workshop
+    for path, names in third_parties(room).items():
+        assert not names & workshop, f"{path} imports what only the extra dev brings"
+        assert names <= PRODUCT | BROUGHT.keys(), f"{path}: {names - PRODUCT}"
+
+
+def test_what_comes_with_another_does_come_with_it() -> None:
+    for name, bringer in BROUGHT.items():
+        brought = distributions(importlib.metadata.requires(bringer) or [])
+        assert name in brought and bringer in PRODUCT
+
+
+def test_every_dependency_of_the_two_commands_is_pinned() -> None:
+    pins = distributions(
+        re.findall(r"^[\w-]+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    )
+    wanted = distributions([*PROJECT["dependencies"], *EXTRAS["embedded"], *EXTRAS["dev"]])
+    assert wanted - pins == {"triton"}  # torch with CUDA chooses its own
+
+
+def test_the_demo_installs_nothing_of_the_workshop() -> None:
+    dry = subprocess.run(
+        ["make", "--dry-run", "--always-make", "demo"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert set(re.findall(r"\.\[([\w,]+)\]", dry)) == {"embedded"}
+    assert "bin/voiceloop demo" in dry
+
+
+def test_a_remedy_finds_the_installation_and_asks_no_index() -> None:
+    """`pip install 'voiceloop[cpu]'` where it is installed, from a clone too, adds to it."""
+    asked = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--no-index"]
+    told = subprocess.run([*asked, "voiceloop[cpu]"], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert "Requirement already satisfied: voiceloop[cpu]" in told.stdout
+
+
+def in_wheel(path: Path) -> bool:
+    """Whether a file of the repository is in the wheel."""
+    inner = path.resolve().relative_to(ROOT)
+    is_recipe = "recipes" in inner.parts
+    return inner.parts[0] in ROOMS and not is_recipe
+
+
+@pytest.mark.parametrize(
+    "page",
+    [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.md"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_the_pages_of_the_wheel_link_to_what_is_in_it(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert in_wheel(page.parent / target), f"{target} is not in the wheel"
