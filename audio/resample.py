@@ -29,6 +29,7 @@ KAISER_BETA = 5.65  # 60 dB: 0.1102 * (60 - 8.7)
 _ONE = 1 << 16
 
 MIN_HZ, MAX_HZ = 4_000, 192_000
+BLOCK = 8192  # outputs at once: their windows fill some 3 MB, however much is pushed
 MAX_PHASES = 640  # 22.05 -> 16 kHz needs 320; more would mean rates nobody uses
 
 
@@ -91,7 +92,16 @@ class Resampler:
 
     def _produce(self, n_total: int) -> Samples:
         """Outputs from where we stand up to at most n_total that the pending input covers."""
-        outputs = np.arange(self._n_out, max(self._n_out, n_total), dtype=np.int64)
+        blocks = [np.zeros(0, np.int16)]
+        while self._n_out < n_total:
+            block = self._produce_block(min(n_total, self._n_out + BLOCK))
+            if not len(block):
+                break
+            blocks.append(block)
+        return np.concatenate(blocks)
+
+    def _produce_block(self, n_total: int) -> Samples:
+        outputs = np.arange(self._n_out, n_total, dtype=np.int64)
         bases, phases = np.divmod(outputs * self._down, self._up)
         starts = bases - self._half + 1 - self._first
         starts = starts[starts + 2 * self._half <= len(self._pending)]

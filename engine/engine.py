@@ -60,6 +60,7 @@ class Engine:
         model = decoder.config
         device = open_device(config.device, config.dtype)
         self.context_length = context_length(model, config)
+        text.bound(self.context_length)
         self.vocab_size = model.vocab_size
         n_blocks = config.kv_tokens // BLOCK_TOKENS
         self.pool = decoder.make_pool(n_blocks, config.kv_format, config.poison)

@@ -1,10 +1,14 @@
 """Owns the border between text and tokens: the tokenizer and the checkpoint's chat template."""
 
+from __future__ import annotations
+
 import json
 import re
-from collections.abc import Sequence
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,14 +18,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ..load.loader import read_json
-from ..types import CheckpointError, TemplateError
+from ..types import CheckpointError, PromptTooLong, TemplateError
 
 Message = dict[str, Any]
 
 # Stands where an open turn ends; private-use characters no tokenizer or template touches.
 _CUT = "\ue0f1\ue0f2"
 
-MAX_STRETCHES = 1024  # remembered: two a message, so some ten long calls
+# Of stretches that are remembered: a call of an hour has some 100 kB of them.
+MAX_REMEMBERED_BYTES = 64 * 1024 * 1024
+# No prompt of words has more characters a token; most have four. What has more cannot fit either,
+# and to find that out by encoding it would hold up every call.
+MOST_CHARACTERS_A_TOKEN = 16
 
 NO_TOKEN = -1  # where a checkpoint has no end-of-turn token
 
@@ -53,7 +61,8 @@ class Text:
         self._seams = {t.content for t in apart if not (t.lstrip or t.rstrip or t.single_word)}
         spelled = sorted((re.escape(token.content) for token in apart), key=len, reverse=True)
         self._seam_pattern = re.compile("|".join(spelled) or r"(?!)")
-        self._encode_stretch = lru_cache(MAX_STRETCHES)(self._encode_plainly)
+        self._stretches = Stretches(self._encode_plainly)
+        self._n_most: int | None = None  # characters of a prompt
         self.end_of_turn_id = self._find_end_of_turn(eos_ids)
         # Some templates end a turn with plain text ("[/INST]"); a reply may well contain that.
         self.stop_ids = frozenset({*eos_ids, *({self.end_of_turn_id} & set(self.special))})
@@ -137,19 +146,28 @@ class Text:
             raise TemplateError("expected the chat template to write user content, found none")
         return self.encode(before)
 
+    def bound(self, context_length: int) -> None:
+        """Refuse from now on to encode what cannot fit this context."""
+        self._n_most = MOST_CHARACTERS_A_TOKEN * context_length
+
     def encode(self, text: str) -> list[int]:
         """Token ids of text in which special tokens are spelled out.
 
         A conversation is encoded again with every partial, and only its end is new: stretches
         between special tokens are remembered.
+        Raises: PromptTooLong, by the text's length alone.
         """
+        if self._n_most is not None and len(text) > self._n_most:
+            raise PromptTooLong(
+                f"expected a prompt of at most {self._n_most} characters, found {len(text)}"
+            )
         ids: list[int] = []
         start = 0
         for match in self._seam_pattern.finditer(text):
             if match.group() in self._seams and match.start() > start:
-                ids += self._encode_stretch(text[start : match.start()])
+                ids += self._stretches.encode(text[start : match.start()])
                 start = match.start()
-        ids += self._encode_stretch(text[start:])
+        ids += self._stretches.encode(text[start:])
         return ids
 
     def _encode_plainly(self, text: str) -> tuple[int, ...]:
@@ -176,6 +194,34 @@ class Text:
         rendered = self.render([{"role": "user", "content": _CUT}], (), False)
         ids = self.encode(rendered.rpartition(_CUT)[2])
         return ids[0] if ids else fallback
+
+
+class Stretches:
+    """Token ids of stretches of text, the latest remembered up to a number of bytes."""
+
+    def __init__(
+        self, encode: Callable[[str], Sequence[int]], n_most_bytes: int = MAX_REMEMBERED_BYTES
+    ) -> None:
+        self._encode = encode
+        self._n_most_bytes = n_most_bytes
+        self._ids = OrderedDict[str, "array[int]"]()
+        self.n_bytes = 0
+
+    def encode(self, stretch: str) -> array[int]:
+        ids = self._ids.get(stretch)
+        if ids is not None:
+            self._ids.move_to_end(stretch)
+            return ids
+        ids = array("I", self._encode(stretch))
+        self._ids[stretch] = ids
+        self.n_bytes += _n_bytes(stretch, ids)
+        while self.n_bytes > self._n_most_bytes:
+            self.n_bytes -= _n_bytes(*self._ids.popitem(last=False))
+        return ids
+
+
+def _n_bytes(stretch: str, ids: array[int]) -> int:
+    return sys.getsizeof(stretch) + sys.getsizeof(ids)
 
 
 def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:

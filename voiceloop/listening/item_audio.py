@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 
-import numpy as np
-
 from audio.codec import decode
 from audio.frames import RECOGNIZER_HZ
 from audio.resample import Resampler
@@ -20,6 +18,7 @@ from voiceloop.errors import BackendError, BackendTimeout, Overloaded
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import AudioFormat
 
+SLICE_S = 0.2  # converted at once: under a millisecond of the event loop
 DEADLINE_S = 30.0  # the largest frame by default, 2 MiB of base64, holds 33 s at 24 kHz
 
 
@@ -75,28 +74,39 @@ class ItemAudio:
     ) -> None:
         try:
             async with self._one_at_a_time, asyncio.timeout(DEADLINE_S):
-                samples = decode(audio, audio_format.encoding)
-                resampler = Resampler(audio_format.rate, RECOGNIZER_HZ)
-                heard = np.concatenate((resampler.push(samples), resampler.flush()))
-                text = await self._recognize(heard.astype("<i2").tobytes(), options)
+                text, n_heard = await self._recognize(audio, audio_format, options)
         except TimeoutError:
             late = BackendTimeout(f"expected the words within {DEADLINE_S:.0f} s, found none")
             self._protocol.transcription_failed(item_id, late.message)
         except (BackendError, Overloaded) as error:
             self._protocol.transcription_failed(item_id, error.message)
         else:
-            seconds = len(heard) / RECOGNIZER_HZ
+            seconds = n_heard / RECOGNIZER_HZ
             self._protocol.transcription_completed(item_id, text, seconds)
 
-    async def _recognize(self, samples: bytes, options: RecognizerOptions) -> str:
+    async def _recognize(
+        self, audio: bytes, audio_format: AudioFormat, options: RecognizerOptions
+    ) -> tuple[str, int]:
+        """The words, and how many samples they were heard in."""
+        resampler = Resampler(audio_format.rate, RECOGNIZER_HZ)
+        n_slice = int(audio_format.rate * SLICE_S) * audio_format.n_sample_bytes
+        n_heard = 0
         stream = await self._recognizer.open(self._protocol.new_id("item_audio"), options)
         try:
-            stream.feed(samples)
+            for start in range(0, len(audio), n_slice):
+                samples = decode(audio[start : start + n_slice], audio_format.encoding)
+                heard = resampler.push(samples)
+                n_heard += len(heard)
+                stream.feed(heard.astype("<i2").tobytes())
+                await asyncio.sleep(0)  # others are served between two slices
+            rest = resampler.flush()
+            n_heard += len(rest)
+            stream.feed(rest.astype("<i2").tobytes())
             stream.finalize()
             async with aclosing(stream.events()) as events:  # type: ignore[type-var]
                 async for event in events:
                     if isinstance(event, Transcript):
-                        return event.text
+                        return event.text, n_heard
         finally:
             await stream.close()
         raise BackendError("expected the words of an item's audio, found the recognizer closed")

@@ -15,6 +15,9 @@ import msgspec
 
 from voiceloop.errors import InvalidRequest
 
+# The largest session there is (128 tools, each a schema of some hundred keys) has a third of it.
+MAX_VALUES = 40_000
+MAX_CHARACTERS_READ_TWICE = 64 * 1024
 MAX_DEPTH = 64  # a JSON schema of a tool nests some 20 deep; recursion in C ends near 1000
 
 Json = dict[str, Any]
@@ -79,7 +82,10 @@ CLIENT_EVENTS: dict[str, type[ClientEvent]] = {
 
 
 def parse_frame(frame: str | bytes) -> Json:
-    """Read one frame as a JSON object, strictly: no NaN, no duplicate keys, bounded depth.
+    """Read one frame as a JSON object, strictly: no NaN, no duplicate keys, bounded shape.
+
+    A frame is read once more for its keys where that is quick; one that is longer holds a long text
+    or a clip of audio, and of two values for one key the last is taken.
 
     Raises:
         InvalidRequest: with what was expected and what was found.
@@ -96,8 +102,9 @@ def parse_frame(frame: str | bytes) -> Json:
         found = "a list" if isinstance(raw, list) else "a bare value"
         raise InvalidRequest(f"expected a JSON object, found {found}")
     if raw.get("type") != "input_audio_buffer.append":  # the hot path carries one flat string
-        _check_depth(raw)
-        _check_duplicates(frame)
+        _check_shape(raw)
+        if len(frame) <= MAX_CHARACTERS_READ_TWICE:
+            _check_duplicates(frame)
     return raw
 
 
@@ -141,10 +148,13 @@ def from_validation(error: msgspec.ValidationError, prefix: str, owner: str) -> 
     return InvalidRequest(f"{param or owner}: {words}", param=param or None)
 
 
-def _check_depth(raw: Any) -> None:
-    """Bound the nesting without recursion."""
-    level = [raw]
+def _check_shape(raw: Any) -> None:
+    """Bound the nesting and the number of values, without recursion."""
+    level, n_values = [raw], 0
     for _ in range(MAX_DEPTH):
+        n_values += sum(map(len, level))
+        if n_values > MAX_VALUES:
+            raise InvalidRequest(f"expected JSON of at most {MAX_VALUES} values, found more")
         level = [
             child
             for value in level

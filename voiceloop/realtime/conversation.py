@@ -23,6 +23,8 @@ CHARS_PER_TOKEN = 3
 TOKENS_PER_MESSAGE = 6
 OVERESTIMATE = 1.5  # the most by which that guess is too high
 NO_BOUND = 2**31
+MOST_CHARACTERS_A_TOKEN = 16  # words have four; what has more fits no context
+UNKNOWN_CONTEXT_TOKENS = 128 * 1024  # of a remote model that nobody has described
 
 
 @dataclass(slots=True)
@@ -246,7 +248,7 @@ class Conversation:
 
     def _slide_window(self, instructions: str) -> None:
         """Drop the oldest items from view when the rest is too long; a user's turn comes first."""
-        if self.window is None:
+        if self.window is None or not self._items:
             return
         start = self._find(self._oldest_shown) if self._oldest_shown is not None else 0
         start = start or 0
@@ -297,6 +299,11 @@ def chat_messages(instructions: str, items: Iterable[Item]) -> tuple[ChatMessage
     for item in items:
         _append_message(messages, item, item.text if isinstance(item, Message) else "")
     return tuple(messages)
+
+
+def most_characters(n_context_tokens: int) -> int:
+    """The most that a prompt may have, whoever counts its tokens; 0 tokens: not known."""
+    return MOST_CHARACTERS_A_TOKEN * (n_context_tokens or UNKNOWN_CONTEXT_TOKENS)
 
 
 def _n_tokens(text: str) -> int:

@@ -83,6 +83,17 @@ class FunctionCallOutput(
 Item = Message | FunctionCall | FunctionCallOutput
 
 
+def n_characters_of(item: Item) -> int:
+    """Characters that an item adds to a prompt."""
+    match item:
+        case Message():
+            return len(item.text)
+        case FunctionCall():
+            return len(item.name) + len(item.arguments)
+        case FunctionCallOutput():
+            return len(item.output)
+
+
 def parse_item(raw: Any, new_id: Callable[[str], str]) -> Item:
     """Read an item a client sent; explicit nulls count as absent, ids are made where missing.
 

@@ -19,7 +19,7 @@ from voiceloop.realtime import client_events as asked
 from voiceloop.realtime import commands, events
 from voiceloop.realtime.beta import from_beta
 from voiceloop.realtime.commands import Command
-from voiceloop.realtime.conversation import Conversation, Window
+from voiceloop.realtime.conversation import Conversation, Window, most_characters
 from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
 from voiceloop.realtime.items import Item, Message, Part, audio_of, parse_item
 from voiceloop.realtime.outbox import Outbox
@@ -196,7 +196,12 @@ class Protocol:
     def _create_response(self, raw: Json | None) -> list[Command]:
         if self.settings.type == "transcription":
             raise InvalidRequest("expected a realtime session, found a transcription session")
-        request = parse_request(raw, new_id=self.new_id, find=self.conversation.get)
+        request = parse_request(
+            raw,
+            new_id=self.new_id,
+            find=self.conversation.get,
+            n_most_characters=most_characters(self._limits.n_context_tokens),
+        )
         if request.voice is not None:
             self._limits.capabilities.check_voice(request.voice, "response.audio.output.voice")
         return [commands.CreateResponse(self.open_response(request))]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from voiceloop.backends import Tool
-from voiceloop.errors import expected
-from voiceloop.realtime.items import Item, parse_item
+from voiceloop.errors import InvalidRequest, expected
+from voiceloop.realtime.items import Item, n_characters_of, parse_item
 from voiceloop.realtime.session_update import (
     read_flag,
     read_format,
@@ -26,6 +26,7 @@ from voiceloop.realtime.session_update import (
 )
 from voiceloop.realtime.settings import AudioFormat, Json, Modality
 
+MAX_INPUT_ITEMS = 4096  # as many as a conversation may have
 MAX_METADATA_KEYS = 16
 MAX_METADATA_KEY_CHARS = 64
 MAX_METADATA_VALUE_CHARS = 512
@@ -64,12 +65,17 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
 
 
 def parse_request(
-    raw: Json | None, *, new_id: Callable[[str], str], find: Callable[[str], Item | None]
+    raw: Json | None,
+    *,
+    new_id: Callable[[str], str],
+    find: Callable[[str], Item | None],
+    n_most_characters: int,
 ) -> ResponseRequest:
     """Read the ``response`` of ``response.create``; nulls are absent, unknown keys are dropped.
 
     Args:
         find: looks up an item of the conversation, for item references.
+        n_most_characters: of the input; a reference counts as what it refers to, each time.
 
     Raises:
         InvalidRequest: with the path of the wrong value as ``param``.
@@ -94,7 +100,7 @@ def parse_request(
     if conversation not in ("auto", "none"):
         raise expected("response.conversation", "auto or none", conversation)
     if "input" in present:
-        fields["input"] = _read_input(present["input"], new_id, find)
+        fields["input"] = _read_input(present["input"], new_id, find, n_most_characters)
     return ResponseRequest(conversation=conversation, **fields)
 
 
@@ -113,19 +119,34 @@ def _read_metadata(value: Any) -> dict[str, str]:
 
 
 def _read_input(
-    value: Any, new_id: Callable[[str], str], find: Callable[[str], Item | None]
+    value: Any,
+    new_id: Callable[[str], str],
+    find: Callable[[str], Item | None],
+    n_most_characters: int,
 ) -> tuple[Item, ...]:
-    if not isinstance(value, list):
-        raise expected("response.input", "a list of items", value)
+    if not isinstance(value, list) or len(value) > MAX_INPUT_ITEMS:
+        raise expected("response.input", f"a list of at most {MAX_INPUT_ITEMS} items", value)
     items: list[Item] = []
+    n_characters = 0
     for index, raw in enumerate(value):
-        if not isinstance(raw, dict) or raw.get("type") != "item_reference":
-            items.append(parse_item(raw, new_id))
-            continue
-        item_id = raw.get("id")
-        found = find(item_id) if isinstance(item_id, str) else None
-        if found is None:
-            where = f"response.input[{index}].id"
-            raise expected(where, "the id of an item of the conversation", item_id)
-        items.append(found)
+        if isinstance(raw, dict) and raw.get("type") == "item_reference":
+            item = _referred(raw.get("id"), f"response.input[{index}].id", find)
+        else:
+            item = parse_item(raw, new_id)
+        n_characters += n_characters_of(item)
+        if n_characters > n_most_characters:
+            raise InvalidRequest(
+                f"response.input: expected at most {n_most_characters} characters, references "
+                f"included, found more by item {index}",
+                param="response.input",
+                code="context_length_exceeded",
+            )
+        items.append(item)
     return tuple(items)
+
+
+def _referred(item_id: Any, where: str, find: Callable[[str], Item | None]) -> Item:
+    found = find(item_id) if isinstance(item_id, str) else None
+    if found is None:
+        raise expected(where, "the id of an item of the conversation", item_id)
+    return found

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.text.text import Text
-from engine.types import CheckpointError, TemplateError
+from engine.text.text import Stretches, Text
+from engine.types import CheckpointError, PromptTooLong, TemplateError
 
 HISTORY = [
     {"role": "system", "content": "You are the front desk."},
@@ -31,6 +31,30 @@ def test_open_turn_is_a_prefix_of_the_closed_one(text: Text) -> None:
     assert staged[: len(history)] == history
     assert prompt[: len(staged)] == staged
     assert prompt[len(staged)] == text.end_of_turn_id
+
+
+def test_a_prompt_too_long_by_its_characters_is_not_encoded(tiny_model: Path) -> None:
+    text = Text(tiny_model, (2,))
+    text.bound(context_length=64)
+    assert text.encode("a " * 512)
+    with pytest.raises(PromptTooLong, match="at most 1024 characters, found 1025"):
+        text.encode("a " * 512 + "a")
+
+
+def test_stretches_are_forgotten_by_their_bytes_the_oldest_first() -> None:
+    encoded: list[str] = []
+
+    def encode(stretch: str) -> list[int]:
+        encoded.append(stretch)
+        return [7] * len(stretch)
+
+    stretches = Stretches(encode, n_most_bytes=12_000)
+    for stretch in ("a" * 1000, "b" * 1000, "a" * 1000, "c" * 1000, "a" * 1000, "b" * 1000):
+        assert list(stretches.encode(stretch)) == [7] * 1000
+        assert stretches.n_bytes <= 12_000
+    assert [one[0] for one in encoded] == ["a", "b", "c", "b"]
+    assert len(stretches.encode("d" * 4000)) == 4000  # more than all that is remembered
+    assert stretches.n_bytes <= 12_000
 
 
 def test_end_of_turn_is_the_token_after_user_content(text: Text) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from audio.frames import Samples
+from audio.resample import Resampler
 from tests.callers import RATE_HZ, Caller
 from tests.fakes import (
     FakeLanguageModel,
@@ -48,6 +50,32 @@ async def test_an_items_audio_is_heard_before_the_reply_that_was_asked_for(clock
     assert model.prompts[0][-1] == ChatMessage("user", "listen: two teas please")
     assert [one.event["transcript"] for one in completed] == ["two teas please"]
     assert not recognizer.open_streams
+
+
+async def test_a_long_clip_is_converted_in_slices_between_which_others_are_served(
+    clock: Clock,
+) -> None:
+    recognizer = FakeRecognizer(["two teas please"])
+    slices: list[int] = []
+
+    def push(resampler: Resampler, samples: Samples) -> Samples:
+        slices.append(len(samples))
+        return push_whole(resampler, samples)
+
+    push_whole, Resampler.push = Resampler.push, push  # type: ignore[method-assign]
+    try:
+        async with Caller(clock, instant_backends(recognizer=recognizer)) as caller:
+            caller.send("session.update", session={
+                "audio": {"input": {"format": {"type": "audio/pcmu"}, "transcription": {}}},
+            })  # fmt: skip
+            audio = base64.b64encode(bytes(8000 * 60)).decode()
+            part = {"type": "input_audio", "audio": audio}
+            item = {"id": "clip", "type": "message", "role": "user", "content": [part]}
+            caller.send("conversation.item.create", item=item)
+            await caller.wait_for("conversation.item.input_audio_transcription.completed")
+    finally:
+        Resampler.push = push_whole  # type: ignore[method-assign]
+    assert sum(slices) >= 8000 * 60 and max(slices) <= 8000 * 0.2
 
 
 async def test_an_items_own_transcript_is_believed(clock: Clock) -> None:

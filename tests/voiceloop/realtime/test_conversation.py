@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
@@ -156,6 +158,34 @@ def test_instructions_that_leave_no_room_are_refused_with_their_size() -> None:
     window.check("Be kind. " * 100)
     with pytest.raises(InvalidRequest, match="fit the model's 400 tokens, found about 671"):
         window.check("Be kind" * 429)
+
+
+@given(
+    n_tokens=st.integers(1, 3000),
+    n_characters=st.lists(st.integers(0, 9000), max_size=4),
+    n_instructions=st.integers(0, 20_000),
+    n_tool=st.integers(0, 9000),
+)
+@example(n_tokens=1792, n_characters=[], n_instructions=6000, n_tool=0)
+def test_instructions_tools_and_history_of_any_length_give_a_prompt_or_a_refusal(
+    n_tokens: int, n_characters: list[int], n_instructions: int, n_tool: int
+) -> None:
+    tools = (Tool("look_up", "d" * n_tool, {"type": "object"}),) if n_tool else ()
+    window = Window.of("auto", n_tokens, tools)
+    assert window is not None
+    instructions = "i" * n_instructions
+    try:
+        window.check(instructions)
+    except InvalidRequest as refused:
+        assert "expected instructions and tools that fit" in refused.message
+        return
+    conversation = Conversation(window)
+    for n, length in enumerate(n_characters):
+        part = Part(type="input_text", text="x" * length)
+        conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
+        shown = conversation.messages(instructions)
+        assert not length or shown[-1].content == "x" * length  # the newest turn is always there
+    assert len(conversation.messages(instructions)) <= 1 + len(n_characters)
 
 
 def test_the_window_stands_still_between_its_moves() -> None:

@@ -21,6 +21,7 @@ from voiceloop.realtime.commands import (
     SettingsChanged,
     TruncateItem,
 )
+from voiceloop.realtime.conversation import most_characters
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.protocol import Protocol, ProtocolLimits
 from voiceloop.realtime.response_request import ResponseRequest
@@ -262,6 +263,22 @@ def test_a_responses_own_input_replaces_the_conversation() -> None:
     assert isinstance(command, CreateResponse)
     contents = [message.content for message in command.response.messages()]
     assert contents == ["Classify.", "first", "now"]
+
+
+def test_a_reference_counts_as_what_it_refers_to_each_time() -> None:
+    wire = Wire()
+    wire.say("conversation.item.create", item={**USER_ITEM, "id": "u1", "content": [
+        {"type": "input_text", "text": "w" * 30_000},
+    ]})  # fmt: skip
+    wire.sent()
+    most = most_characters(0) // 30_000
+    reference = {"type": "item_reference", "id": "u1"}
+    asked = {"conversation": "none", "input": most * [reference]}
+    assert len(wire.say("response.create", response=asked)) == 1
+    wire.sent()
+    asked["input"] = (most + 1) * [reference]
+    assert wire.say("response.create", response=asked) == []
+    assert wire.error_code() == "context_length_exceeded"
 
 
 def test_cancel_closes_at_once_and_without_a_response_is_an_error() -> None:
