@@ -13,11 +13,15 @@ from pathlib import Path
 from . import skills_booking, skills_info, skills_order, skills_talk, skills_tools
 from .business import Business, random_business
 from .call import Call
+from .plain_questions import BUSINESSES, read_questions
 from .recognizer_noise import RecognizerNoise
 from .wording import expand, join
 
 _DEMO_CALL = Path(__file__).resolve().parents[2] / "clients" / "call" / "call.toml"
-_HELD_OUT_PLACE = "juniper"
+_HELD_OUT_PLACES = ("juniper", "luna pizza", "bright smile")
+_LEAST_WORDS = (
+    3  # of a plain question that is held out: greetings cannot be kept out of any dialogue
+)
 _LEADS = re.compile(r"^((hi|hey|um|uh|well|okay|oh|so|alright|yeah|and|er|actually) )+")
 
 
@@ -26,8 +30,8 @@ def _plain(text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def held_out_turns() -> frozenset[str]:
-    """The caller turns of `voiceloop demo`, which no training data may hold.
+def demo_turns() -> frozenset[str]:
+    """The caller turns of `voiceloop demo`, with and without a lead.
 
     A bare "yes" cannot be held out of any dialogue.
     """
@@ -40,10 +44,28 @@ def held_out_turns() -> frozenset[str]:
     )
 
 
-def is_held_out_turn(text: str) -> bool:
+@lru_cache(maxsize=1)
+def plain_turns() -> frozenset[str]:
+    """The plain questions, without greetings and the like, which stand in every dialogue."""
+    texts = {
+        _plain(question.text)
+        for business in BUSINESSES
+        for question in read_questions(business).turns
+    }
+    long_texts = {text for text in texts if len(text.split()) >= _LEAST_WORDS}
+    return frozenset(bare for text in long_texts for bare in (text, _LEADS.sub("", text)))
+
+
+def is_demo_turn(text: str) -> bool:
     """Whether a caller turn is one of the demo's, written or recognized, with or without a lead."""
     plain = _plain(text)
-    return plain in held_out_turns() or _LEADS.sub("", plain) in held_out_turns()
+    return plain in demo_turns() or _LEADS.sub("", plain) in demo_turns()
+
+
+def is_held_out_turn(text: str) -> bool:
+    """Whether no training data may hold a turn, written or recognized, with a lead or without."""
+    plain = _plain(text)
+    return is_demo_turn(text) or plain in plain_turns() or _LEADS.sub("", plain) in plain_turns()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +90,21 @@ def generate_call(
     for attempt in range(100):
         rng = random.Random(f"{seed}/{attempt}")
         call = _draw_call(rng, noise, chatter, held_out, kind)
-        if not holds_demo(call):
+        if not holds_held_out(call):
             return call
     raise RuntimeError(f"expected a call without held-out turns, found none for seed {seed}")
 
 
-def holds_demo(call: Call) -> bool:
-    """Whether the place or a caller turn of `voiceloop demo` stands in a call."""
-    return _HELD_OUT_PLACE in str(call.messages[0]["content"]).lower() or any(
-        is_held_out_turn(str(m["content"])) for m in call.messages if m["role"] == "user"
-    )
+def holds_held_out(call: Call) -> bool:
+    """Whether a place or a caller turn that training must not see stands in a call.
+
+    An evaluation call may ask what the plain questions ask, of another place.
+    """
+    prompt = str(call.messages[0]["content"]).lower()
+    said = [str(m["content"]) for m in call.messages if m["role"] == "user"]
+    if any(place in prompt for place in _HELD_OUT_PLACES):
+        return True
+    return any(is_demo_turn(text) if call.held_out else is_held_out_turn(text) for text in said)
 
 
 def _draw_call(
@@ -99,7 +126,7 @@ def _draw_call(
     return call
 
 
-def _greeting(call: Call, place: Business) -> None:
+def greeting(call: Call, place: Business) -> None:
     """The agent speaks first in many calls."""
     if call.rng.random() < 0.5:
         call.agent(
@@ -118,7 +145,7 @@ def _place_call(call: Call, chatter: Chatter) -> None:
     place = call.place = random_business(rng, call.held_out)
     call.messages.append({"role": "system", "content": place.prompt})
     silent = "silent" in place.facts
-    _greeting(call, place)
+    greeting(call, place)
     moves: list[tuple[Move, float]] = [
         (skills_info.hours_of_day, 0 if silent else 12),
         (skills_info.hours_in_general, 0 if silent else 2),
@@ -192,7 +219,7 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
             ),
         }
     )
-    _greeting(call, place)
+    greeting(call, place)
     run_moves(
         call,
         [

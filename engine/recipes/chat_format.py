@@ -192,8 +192,8 @@ class ChatEncoder:
     COPY_WEIGHT = 2.0
     # A reply that says the caller's words again weighs more as a whole: a caller who was heard
     # wrong can only notice it there.
-    CONFIRMED_WORD_WEIGHT = 0.15
-    MAX_REPLY_WEIGHT = 2.0
+    CONFIRMED_WORD_WEIGHT = 0.4
+    MAX_REPLY_WEIGHT = 3.0
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer

@@ -20,7 +20,7 @@ from .chat_format import ChatEncoder, render_chat, train_tokenizer
 from .dialogues import SOURCES, Dialogue, as_messages, read_dialogues
 from .drills import echo, fill, lookup, unlearned
 from .misheard import Misheard
-from .practice import desk_call, facts_call, tally
+from .practice import counter_call, desk_call, facts_call, front_desk_call, tally
 from .recognizer_noise import RecognizerNoise
 
 ROW_TOKENS = 512
@@ -28,21 +28,23 @@ MAX_POSITION = 2048
 # Conversations per thousand of a shard. The task sources are small beside the calls: this decides
 # how often they repeat.
 MIXTURE = {
-    "calls": 430,
-    "facts": 115,
-    "desk": 75,
-    "tally": 30,
-    "sgd": 110,
-    "star": 110,
-    "tm4": 40,
-    "tm3": 10,
-    "mschat": 10,
-    "ohf": 10,
-    "selfdlg": 5,
-    "webq": 35,
-    "echo": 5,
-    "lookup": 10,
-    "fill": 5,
+    "calls": 230,
+    "facts": 90,
+    "counter": 210,
+    "front_desk": 130,
+    "desk": 60,
+    "tally": 15,
+    "sgd": 85,
+    "star": 85,
+    "tm4": 50,
+    "tm3": 8,
+    "mschat": 8,
+    "ohf": 8,
+    "selfdlg": 4,
+    "webq": 12,
+    "echo": 3,
+    "lookup": 6,
+    "fill": 4,
 }
 # The first stage: nothing but copying.
 DRILLS = {"echo": 50, "lookup": 35, "fill": 15}
@@ -111,6 +113,10 @@ class Corpus:
             elif source in ("facts", "desk"):
                 practice = facts_call if source == "facts" else desk_call
                 call = practice(rng, self.noise)
+                yield call.messages, call.tools, call.unlearned
+            elif source in ("counter", "front_desk"):
+                desk = counter_call if source == "counter" else front_desk_call
+                call = desk(rng, self.noise, self.chatter.questions)
                 yield call.messages, call.tools, call.unlearned
             elif source == "tally":
                 messages, tools = tally(rng, self.noise)

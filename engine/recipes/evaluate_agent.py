@@ -29,6 +29,7 @@ def evaluate(evaluation: Evaluation, draft: Path, quick: bool) -> list[Figure]:
     figures += end_of_turn(evaluation, size)
     figures += compression(evaluation, size // 2 if quick else 60, 2000 if quick else 12000)
     figures += evaluation.scripted_call()
+    figures += evaluation.plain_questions()
     figures += evaluation.degenerate()
     if (draft / "config.json").exists():
         figures += draft_acceptance(evaluation, load_agent(draft)[0])

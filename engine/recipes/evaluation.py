@@ -23,6 +23,7 @@ from .chat_format import CALL_OPEN, render_chat
 from .corpus import Corpus
 from .decoding import generate_replies, load_agent
 from .dialogues import as_messages, data_directory
+from .plain_questions import BUSINESSES, ask, read_questions
 from .skills_talk import off_topic_question
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -233,6 +234,26 @@ class Evaluation:
                 if attempt == 0:
                     print(f"  {said}\n    -> {case.reply}  [{'ok' if good[-1] else 'MISSING'}]")
         return [Figure("scripted call: expected words", mean(good), 0.90, cases=len(good))]
+
+    def plain_questions(self) -> list[Figure]:
+        """Typed questions to the shipped cafe; and to two other businesses, in one call each."""
+        good: dict[str, list[bool]] = {}
+        for business in BUSINESSES:
+            answers = ask(read_questions(business), self._reply_to)
+            good[business] = [answer.is_good for answer in answers]
+            for answer in answers:
+                if not answer.is_good:
+                    print(f"  {business}: {answer.question.text}\n    -> {answer.reply}")
+        other = good["pizzeria"] + good["dentist"]
+        return [
+            Figure(
+                "plain questions to the cafe", mean(good["cafe"]), 0.96, cases=len(good["cafe"])
+            ),
+            Figure("another business by its agent file", mean(other), 0.80, cases=len(other)),
+        ]
+
+    def _reply_to(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+        return self.answer([Case(list(messages), tools, "plain")])[0].reply
 
     def degenerate(self) -> list[Figure]:
         """Over every reply generated so far."""

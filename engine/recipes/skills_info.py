@@ -9,6 +9,13 @@ from .open_words import draw
 from .place_facts import PLACE_FACTS
 from .wording import DAYS, article, expand, join, plural
 
+# The reply to a question that the prompt is silent about.
+UNKNOWN = (
+    "(I'm sorry|Sorry), I don't (know that|have that information)(.| here.)( (Can|May) I "
+    "help with (anything|something) else?|)|(I'm sorry|I'm afraid|Sorry), I don't have (any "
+    "|)information (on|about) that.( Anything else?|)"
+)
+
 
 def _place(call: Call) -> Business:
     assert call.place is not None
@@ -249,13 +256,7 @@ def unknown_fact(call: Call) -> None:
         if "founded" in place.facts:
             return fact(call)
     call.user(questions)
-    call.agent(
-        "(I'm sorry|Sorry), I don't (know that|have that information)(.| here.)( (Can|May) I "
-        "help with (anything|something) else?|)|(I'm|) (sorry|afraid), I don't have (any "
-        "|)information (on|about) that.( Anything else?|)".replace(
-            "(I'm|) (sorry|afraid)", "(I'm sorry|I'm afraid|Sorry)"
-        )
-    )
+    call.agent(UNKNOWN)
     return None
 
 

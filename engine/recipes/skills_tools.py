@@ -55,6 +55,10 @@ class ToolDesk:
             fields["ok"] = True
         return fields
 
+    def _say_code(self, thing: str, template: str, code: str) -> None:
+        """The caller names an order or a booking by its code."""
+        self._call.user(template, c=" ".join(code))
+
     def _hours(self, tool: Tool) -> None:
         call, rng = self._call, self._call.rng
         day = rng.choice((*DAYS, "today", "tomorrow"))
@@ -220,7 +224,7 @@ class ToolDesk:
             call.agent(
                 "(you're all set|it's booked|your table is booked|done)(,|) {n}. (your|the) "
                 "(code|confirmation code|booking code) is {c}.",
-                code,
+                " ".join(code),
                 kind="tool_result",
                 n=name,
                 c=" ".join(code),
@@ -240,10 +244,11 @@ class ToolDesk:
     def _status(self, tool: Tool) -> None:
         call, rng = self._call, self._call.rng
         code = "".join(rng.choice("0123456789") for _ in range(rng.randint(3, 6)))
-        call.user(
+        self._say_code(
+            "order",
             "(where is|what's the status of|can you check|what about|how is) (my |)order "
             "(number |){c}|(can you |)(track|check) order {c}",
-            c=" ".join(code),
+            code,
         )
         state = rng.choice(
             (
@@ -289,9 +294,10 @@ class ToolDesk:
     def _cancel(self, tool: Tool) -> None:
         call, rng = self._call, self._call.rng
         code = "".join(rng.choice("0123456789") for _ in range(rng.randint(3, 6)))
-        call.user(
+        self._say_code(
+            "booking",
             "(please |can you |i'd like to |i need to |)cancel (my |)booking (number |){c}",
-            c=" ".join(code),
+            code,
         )
         if rng.random() < 0.75:
             self._use(

@@ -45,6 +45,9 @@ _TOOL_NAMES = {
     "price": ("get_price", "price_of", "lookup_price", "item_price", "find_price"),
     "cancel": ("cancel_booking", "cancel", "remove_booking", "delete_reservation", "cancel_order"),
     "transfer": ("transfer_call", "call_human", "forward_call", "escalate", "get_manager"),
+    "times": ("find_times", "free_slots", "list_slots", "get_free_times", "open_slots", "slots_on"),
+    "appoint": ("book_slot", "make_appointment", "schedule", "add_appointment", "reserve_time"),
+    "quote": ("get_price", "price_of", "lookup_price", "item_price", "find_price"),
 }
 ARGUMENTS = {
     "hours": ("day",),
@@ -56,6 +59,12 @@ ARGUMENTS = {
     "cancel": ("code",),
     "transfer": ("reason",),
 }
+# Kinds that the card's calls never have.
+PRACTICE_ARGUMENTS = {
+    "times": ("day",),
+    "appoint": ("day", "time", "name"),
+    "quote": ("item",),
+}
 _DESCRIPTIONS = {
     "hours": ("Opening hours of a day", "When we are open", "Look up the hours"),
     "total": ("Total price of an order", "Add up an order", "Price of all items"),
@@ -65,13 +74,16 @@ _DESCRIPTIONS = {
     "price": ("Price of one item", "What an item costs", "Look up a price"),
     "cancel": ("Cancel a booking", "Remove a booking", "Cancel by its code"),
     "transfer": ("Connect to a person", "Hand the call to staff", "Get a human"),
+    "times": ("Free times of a day", "When there is room", "List the free slots"),
+    "appoint": ("Book an appointment", "Reserve a time", "Put a caller into the book"),
+    "quote": ("Price of one item", "What an item costs", "Look up a price"),
 }
 
 
 def random_tool(rng: random.Random, kind: str) -> Tool:
     """Draw a schema for one kind of tool."""
     names: dict[str, str] = {}
-    for argument in ARGUMENTS[kind]:
+    for argument in (ARGUMENTS | PRACTICE_ARGUMENTS)[kind]:
         free = [n for n in _ARGUMENT_NAMES[argument] if n not in names.values()]
         names[argument] = rng.choice(free[:1] * 2 + free)
     order = list(names)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .agent_model import SIZES
 from .distillation import Distiller
-from .train_options import TrainOptions, next_time_of_day
+from .train_options import TrainOptions, next_time_of_day, short_run
 from .trainer import Trainer
 
 
@@ -39,6 +39,12 @@ def main() -> None:
         help="insert two layers after each of these tokens",
     )
     parser.add_argument(
+        "--start",
+        type=Path,
+        help="go on from the weights of this exported model: no drills, no growth",
+    )
+    parser.add_argument("--rate", type=float, default=1.0, help="share of the full learning rates")
+    parser.add_argument(
         "--deadline", help="end by this time of day, HH:MM, with the rate decayed to zero"
     )
     parser.add_argument(
@@ -55,24 +61,25 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     trainer_of = Distiller if given.size.endswith("draft") else Trainer
-    trainer = trainer_of(
-        TrainOptions(
-            given.data,
-            given.out,
-            given.size,
-            given.device,
-            int(given.tokens),
-            given.rows_per_step,
-            heard=given.heard,
-            shard_workers=given.shard_workers,
-            drill_until=int(given.drill_until),
-            decay_minutes=given.decay_minutes,
-            deadline=next_time_of_day(given.deadline) if given.deadline else math.inf,
-            grow_at=tuple(int(at) for at in given.grow_at),
-            seed=given.seed,
-            threads=given.threads,
-        )
+    options = TrainOptions(
+        given.data,
+        given.out,
+        given.size,
+        given.device,
+        int(given.tokens),
+        given.rows_per_step,
+        heard=given.heard,
+        shard_workers=given.shard_workers,
+        start=given.start,
+        rate=given.rate,
+        drill_until=int(given.drill_until),
+        decay_minutes=given.decay_minutes,
+        deadline=next_time_of_day(given.deadline) if given.deadline else math.inf,
+        grow_at=tuple(int(at) for at in given.grow_at),
+        seed=given.seed,
+        threads=given.threads,
     )
+    trainer = trainer_of(short_run(options) if given.start else options)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: trainer.stop())
     trainer.run()

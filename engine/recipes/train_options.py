@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -30,6 +30,8 @@ class TrainOptions:
     deadline: float = math.inf  # epoch seconds at which the run ends, whatever it has seen
     decay_minutes: float = 20.0  # before the deadline
     heard: Path | None = None  # pairs of audio.recipes.hear_turns
+    start: Path | None = None  # an exported model that a fresh run goes on from
+    rate: float = 1.0  # share of the three learning rates
     average_steps: int = 200  # what is exported: a running average of the weights
     drill_until: int = 0  # tokens that are drills alone, in the beginning
     grow_at: tuple[int, ...] = ()  # tokens after each of which two layers are inserted
@@ -40,6 +42,21 @@ class TrainOptions:
     shard_conversations: int = SHARD_CONVERSATIONS
     vocab_size: int = 4096
     tokenizer_conversations: int = 8000
+
+
+def short_run(options: TrainOptions) -> TrainOptions:
+    """The options of a run that goes on from a model.
+
+    It has hundreds of steps, not thousands: it warms up, averages and draws its data in less.
+    """
+    return replace(
+        options,
+        warmup_steps=20,
+        average_steps=60,
+        shard_conversations=1500,
+        drill_until=0,
+        grow_at=(),
+    )
 
 
 def learning_rate_scale(

@@ -23,6 +23,7 @@ from .agent_model import SIZES, AgentModel, document_mask
 from .chat_format import ChatEncoder
 from .checkpoint import export_model, load_checkpoint, save_checkpoint
 from .corpus import DRILLS, MIXTURE, Rows, build_rows, tokenizer_from
+from .decoding import load_agent
 from .induction import N_INSERTED, insert_matching_layers, insert_silent_layers
 from .shards import Mixture, ShardsAhead, load_corpus
 from .train_options import TrainOptions, learning_rate_scale
@@ -49,6 +50,7 @@ class Trainer:
         self.shards_ahead = self._start_workers()
         self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
         self._build(SIZES[options.size].n_layers - N_INSERTED * len(options.grow_at))
+        self._start_from(options.start)
         self.step = self.n_seen = self.shard = self.row = self.warm_from = 0
         self.full_depth = SIZES[options.size].n_layers
         self.stopping = False
@@ -79,6 +81,14 @@ class Trainer:
             torch.optim.AdamW(norms, lr=options.norm_lr, betas=(0.9, 0.95), weight_decay=0),
         ]
 
+    def _start_from(self, folder: Path | None) -> None:
+        """Take the weights of an exported model; optimizers and the average begin anew."""
+        if folder is None:
+            return
+        start, _ = load_agent(folder)
+        self.model.load_state_dict(start.float().state_dict())
+        self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
     def is_time_to_grow(self) -> bool:
         """Whether the next two layers are due."""
         n_missing = (self.full_depth - self.config.n_layers) // N_INSERTED
@@ -105,8 +115,10 @@ class Trainer:
 
     def _load_tokenizer(self) -> Tokenizer:
         path = self.options.out / "tokenizer.json"
-        if not path.exists():
-            options = self.options
+        options = self.options
+        if options.start is not None:
+            Tokenizer.from_file(str(options.start / "tokenizer.json")).save(str(path))
+        elif not path.exists():
             tokenizer_from(
                 self.corpus, options.vocab_size, options.seed, options.tokenizer_conversations
             ).save(str(path))
@@ -186,7 +198,7 @@ class Trainer:
         rates = (options.muon_lr, options.embedding_lr, options.norm_lr)
         for optimizer, rate in zip(self.optimizers, rates, strict=True):
             for group in optimizer.param_groups:
-                group["lr"] = rate * scale
+                group["lr"] = rate * options.rate * scale
         stop = min(at.stop, len(rows))
         size = options.rows_per_part if self.device.type == "cpu" else options.rows_per_step
         parts = [slice(first, min(first + size, stop)) for first in range(at.start, stop, size)]

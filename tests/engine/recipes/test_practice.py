@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
 from engine.recipes import measures
-from engine.recipes.calls import holds_demo
-from engine.recipes.practice import desk_call, facts_call, tally
+from engine.recipes.call import Call
+from engine.recipes.calls import holds_held_out
+from engine.recipes.practice import (
+    counter_call,
+    desk_call,
+    facts_call,
+    front_desk_call,
+    tally,
+)
 from engine.recipes.recognizer_noise import RecognizerNoise
+from engine.recipes.wording import number_words
 
 NOISE = RecognizerNoise(["latte", "ladder", "muffin", "moving"])
 
 
-@pytest.mark.parametrize("practice", [facts_call, desk_call])
+QUESTIONS = ("Who was Galileo?",)
+
+
+def counter(rng: random.Random, noise: RecognizerNoise) -> Call:
+    return counter_call(rng, noise, QUESTIONS)
+
+
+def front_desk(rng: random.Random, noise: RecognizerNoise) -> Call:
+    return front_desk_call(rng, noise, QUESTIONS)
+
+
+@pytest.mark.parametrize("practice", [facts_call, desk_call, counter, front_desk])
 def test_practice_calls_are_seeded_and_their_gold_replies_right(practice) -> None:
     for seed in range(40):
         call = practice(random.Random(seed), NOISE)
         assert call.messages == practice(random.Random(seed), NOISE).messages
-        assert not holds_demo(call) and call.checks
+        assert not holds_held_out(call)
         for check in call.checks:
             if check.tool is not None:
                 assert measures.fits_schema(check.tool, call.tools)
-            elif check.kind == "fact":
+            elif check.kind in ("fact", "tool_result"):
                 assert measures.says_all(str(call.messages[check.index]["content"]), check.words)
 
 
@@ -31,6 +51,52 @@ def test_prices_of_a_practice_prompt_stand_in_it() -> None:
     for seed in range(40):
         place = facts_call(random.Random(seed), NOISE).place
         assert place is not None and all(price in place.prompt for price in place.items.values())
+
+
+def test_no_price_is_made_up_for_what_is_not_there() -> None:
+    n_denied = 0
+    for seed in range(60):
+        call = counter(random.Random(seed), NOISE)
+        for message in call.messages[1:]:
+            text = str(message["content"])
+            if message["role"] == "assistant" and re.search(
+                r"we don't (have|sell|offer|do) ", text
+            ):
+                n_denied += 1
+                assert not re.search(r"\$|dollars|\d", text), text
+    assert n_denied > 30
+
+
+def test_a_closed_day_is_never_called_open() -> None:
+    n_closed = 0
+    for seed in range(60):
+        call = counter(random.Random(seed), NOISE)
+        assert call.place is not None
+        closed = {day for day, opening in call.place.hours.items() if opening is None}
+        for message in call.messages[1:]:
+            text = str(message["content"])
+            for day in closed if message["role"] == "assistant" else ():
+                if day in text and "we're" in text:
+                    n_closed += 1
+                    assert "closed" in text, text
+    assert n_closed > 10
+
+
+def test_a_tool_is_called_with_nothing_that_the_caller_did_not_say() -> None:
+    n_asked = n_called = 0
+    for seed in range(150):
+        call = front_desk(random.Random(seed), NOISE)
+        for at, message in enumerate(call.messages):
+            said = " ".join(str(m["content"]) for m in call.messages[:at] if m["role"] == "user")
+            n_asked += "name" in str(message["content"]) and message["role"] == "assistant"
+            if "tool_calls" not in message or call.style != "written":
+                continue
+            for value in message["tool_calls"][0]["function"]["arguments"].values():
+                n_called += 1
+                spoken = number_words(value) if isinstance(value, int) else str(value)
+                wanted = {spoken.lower(), " ".join(spoken).lower(), str(value).lower()}
+                assert any(words in said.lower() for words in wanted), (value, said)
+    assert n_asked > 10 and n_called > 60
 
 
 def test_a_tally_hands_over_each_counted_thing_and_each_figure() -> None:

@@ -28,7 +28,7 @@ from engine.recipes.decoding import generate_replies, load_agent, log_probabilit
 from engine.recipes.dialogues import SOURCES, mask
 from engine.recipes.distillation import Distiller, prune
 from engine.recipes.induction import insert_matching_layers, insert_silent_layers
-from engine.recipes.train_options import TrainOptions, learning_rate_scale
+from engine.recipes.train_options import TrainOptions, learning_rate_scale, short_run
 from engine.recipes.trainer import Trainer
 
 MESSAGES = [
@@ -234,6 +234,26 @@ def test_exported_folder_gives_the_trained_logits(data: Path, tmp_path: Path) ->
     ]
     config = json.loads((tmp_path / "tiny" / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"] and config["tie_word_embeddings"]
+
+
+def test_a_run_goes_on_from_an_exported_model(data: Path, tmp_path: Path) -> None:
+    Trainer(options(data, tmp_path / "first", 3000)).run()
+    folder = tmp_path / "first" / "tiny"
+    given = short_run(replace(options(data, tmp_path / "second", 3000), start=folder))
+    trainer = Trainer(replace(given, shard_conversations=60))
+    shipped, encoder = load_agent(folder)
+    assert (
+        trainer.step == 0 and trainer.options.warmup_steps < options(data, folder, 0).warmup_steps
+    )
+    assert trainer.tokenizer.to_str() == encoder.tokenizer.to_str()
+    for name, parameter in shipped.named_parameters():
+        started = dict(trainer.model.named_parameters())[name]
+        assert torch.equal(started, parameter.float())
+        assert torch.equal(trainer.average[name], parameter.float())
+    trainer.run()  # and learns: nothing is frozen
+    assert not torch.equal(
+        trainer.model.model.embed_tokens.weight, shipped.model.embed_tokens.weight
+    )
 
 
 def test_inserted_layers_that_write_nothing_change_nothing() -> None:

@@ -1,0 +1,95 @@
+"""Plain questions: their rules, the calls they are asked in, and that training never sees them."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from engine.recipes.calls import is_held_out_turn
+from engine.recipes.plain_questions import BUSINESSES, Question, ask, read_questions
+from engine.recipes.practice import counter_call
+from engine.recipes.recognizer_noise import RecognizerNoise
+
+NOISE = RecognizerNoise(["latte", "ladder"])
+
+
+@pytest.mark.parametrize("business", BUSINESSES)
+def test_every_rule_can_be_met_and_missed(business: str) -> None:
+    for question in read_questions(business).turns:
+        called = (question.tool,) if question.tool else ()
+        right = ", ".join(words[0] for words in question.expect)
+        assert question.is_met(f"Well: {right}.", called), question
+        assert not question.is_met("Hm.", called)
+        assert not question.is_met(f'{right} <tool_call>{{"name": "x"', called)
+        assert question.tool is None or not question.is_met(right, ())
+        for word in question.never:
+            assert not question.is_met(f"{right}, {word}", called)
+
+
+def test_a_price_is_no_part_of_another_and_a_plural_is_the_thing() -> None:
+    price = Question("how much", (("$3",),), ("tea",))
+    assert price.is_met("It is $3.", ()) and price.is_met("$3, not steak", ())
+    assert not price.is_met("It is $3.50.", ()) and not price.is_met("It is $13.", ())
+    assert not price.is_met("$3. We have teas.", ())
+
+
+def test_the_cafe_is_asked_each_question_in_a_call_of_its_own() -> None:
+    seen = []
+    ask(read_questions("cafe"), lambda messages, _: seen.append(len(messages)) or "Hm.")
+    assert seen == [3] * 30
+
+
+def test_a_tool_answers_from_the_agent_file_and_the_call_goes_on() -> None:
+    call = {"name": "get_price", "arguments": {"item": "Pepperoni Pizza"}}
+    heard = []
+
+    def reply(messages, tools) -> str:
+        heard.append(messages[-1])
+        names = [tool["function"]["name"] for tool in tools]
+        assert names == ["get_price", "get_opening_hours"]
+        if messages[-1]["role"] == "user" and "pepperoni" in messages[-1]["content"]:
+            return f"<tool_call>{json.dumps(call)}</tool_call>"
+        return "That is 11 dollars."
+
+    answers = ask(read_questions("pizzeria"), reply)
+    assert {"role": "tool", "content": '{"price":"$11.00"}'} in heard
+    good = [answer.question.text for answer in answers if answer.is_good]
+    assert good == ["How much is a pepperoni pizza?"] and len(answers) == 12
+    assert answers[1].called == ("get_price",)
+
+
+def test_a_tool_gets_its_arguments_or_says_that_they_are_missing() -> None:
+    booking = '<tool_call>{"name": "book_appointment", "arguments": {"day": "tuesday"}}</tool_call>'
+    results = []
+
+    def reply(messages, _) -> str:
+        if messages[-1]["role"] == "tool":
+            results.append(messages[-1]["content"])
+            return "Done."
+        return booking
+
+    ask(read_questions("dentist"), reply)
+    assert set(results) == {'{"error": "arguments are missing"}'}
+
+
+def test_a_model_that_calls_for_ever_is_stopped() -> None:
+    endless = '<tool_call>{"name": "find_free_slots", "arguments": {"day": "monday"}}</tool_call>'
+    answers = ask(read_questions("dentist"), lambda *_: endless)
+    assert all(len(answer.called) == 2 and not answer.is_good for answer in answers)
+
+
+def test_training_holds_no_plain_question_and_no_business_of_theirs() -> None:
+    for business in BUSINESSES:
+        for question in read_questions(business).turns:
+            if len(question.text.split()) >= 3:
+                assert is_held_out_turn(question.text)
+                if any(letter.isdigit() for letter in question.text):
+                    continue  # a recognizer writes figures in several ways
+                assert is_held_out_turn(f"um {NOISE.clean(question.text, random.Random(0))}")
+    for seed in range(60):
+        call = counter_call(random.Random(seed), NOISE, ())
+        said = [str(m["content"]) for m in call.messages if m["role"] == "user"]
+        assert not any(map(is_held_out_turn, said))
+        assert "Juniper" not in call.messages[0]["content"]
