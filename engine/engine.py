@@ -327,6 +327,8 @@ class Engine:
             except MalformedToolCall as malformed:
                 error = str(malformed)
             sequence.truncate(n_known + len(reply.tokens) - n_before)
+            if not reply.tokens:  # it begins again, for which the prompt's last logits are needed
+                sequence.retreat(len(sequence.tokens) - 1)
         if error is not None:
             reply.finish_reason = "error"
         if task.service is Service.PREEMPTIVE:

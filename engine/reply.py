@@ -79,9 +79,13 @@ class Reply:
         self.stop_ids = frozenset[int]() if params.ignore_eos else text.stop_ids
         marks = {notation.open, notation.close} if notation else set[str]()
         shown = frozenset(i for i, content in text.special.items() if content in marks)
-        self._detokenizer = Detokenizer(text, shown)
-        self._stops = StopStrings(params.stop)
-        self._parser = ToolCallParser(notation)
+        self._shown, self._notation = shown, notation
+        self._begin_output(holds_bare=offered is not None)
+
+    def _begin_output(self, *, holds_bare: bool = False) -> None:
+        self._detokenizer = Detokenizer(self._text, self._shown)
+        self._stops = StopStrings(self.params.stop)
+        self._parser = ToolCallParser(self._notation, holds_bare=holds_bare)
 
     @property
     def draw(self) -> Draw | None:
@@ -148,9 +152,23 @@ class Reply:
             adopted_tokens=n_tokens,
         )
 
+    def _begin_as_call(self) -> bool:
+        """It began as a call in plain text: begin again, bound to write that call as calls are.
+
+        Nothing of it has been given out. Returns whether a grammar for it could be made.
+        """
+        grammar = self._offered.force() if self._offered is not None else None
+        if grammar is None:
+            return False
+        self.grammar, self._offered = grammar, None
+        self.tokens, self.proposals, self._logprobs = [], [], []
+        self._begin_output()
+        return True
+
     def accept(self, tokens: Tokens[int]) -> list[str | ParsedCall]:
         """Append sampled tokens up to the reply's end; returns the output they complete.
 
+        A reply that is to begin again has no tokens afterwards.
         Raises: MalformedToolCall.
         """
         output: list[str | ParsedCall] = []
@@ -160,6 +178,8 @@ class Reply:
                 self.finish_reason = "stop"
             else:
                 output += self._parser.feed(self._stops.feed(self._detokenizer.feed(token)))
+                if self._parser.is_bare and self._begin_as_call():
+                    break
                 if self._stops.stopped:
                     self.finish_reason = "stop"
                 elif len(self.tokens) >= self.params.max_tokens:

@@ -37,12 +37,14 @@ class OfferedCalls:
     """What binds the calls of a reply that may call or speak.
 
     open_id: the token that opens a call. closes: whether a mark ends it, and the reply is free
-    again. begin: the grammar of what follows `open_id`; None where the tools do not compile.
+    again. begin: the grammar of what follows `open_id`; force: of a whole reply that is a call.
+    Both give None where the tools do not compile.
     """
 
     open_id: int
     closes: bool
     begin: Callable[[], "Grammar | None"]
+    force: Callable[[], "Grammar | None"]
 
 
 class GrammarCompiler:
@@ -113,14 +115,20 @@ class GrammarCompiler:
             matcher = compiled.result()
             return None if matcher is None else self._grammar(matcher.deep_copy())
 
-        return OfferedCalls(open_id, bool(notation.close), begin)
+        def force() -> Grammar | None:
+            matcher = self._compile_offer(tools, notation, is_forced=True)
+            return None if matcher is None else self._grammar(matcher)
 
-    def _compile_offer(self, tools: str, notation: Notation) -> "LLMatcher | None":
+        return OfferedCalls(open_id, bool(notation.close), begin, force)
+
+    def _compile_offer(
+        self, tools: str, notation: Notation, *, is_forced: bool = False
+    ) -> "LLMatcher | None":
         """With arguments by their schemas, else as any JSON object, else None."""
         for by_schema in (True, False):
             try:
-                if self._spells_json or not by_schema:
-                    return self._calls(tools, notation, is_forced=False, by_schema=by_schema)
+                if self._spells_json or is_forced or not by_schema:
+                    return self._calls(tools, notation, is_forced=is_forced, by_schema=by_schema)
             except GrammarError:
                 continue
         return None

@@ -1,10 +1,13 @@
 """Owns the recognition of tool calls in a reply, in the notation of the checkpoint's template.
 
 The parser is fed text in pieces of any size and gives the same results for every way of cutting
-it: plain text, held back only where it may be the start of a call, and whole calls.
+it: plain text, held back only where it may be the start of a call, and whole calls. Models also
+begin a call as plain text, without the opening mark of their template; that is held back to be
+written anew, or read as it is.
 """
 
 import json
+import string
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +41,34 @@ NOTATIONS: dict[str, Notation] = {
 }
 
 
+# With one of these a JSON text that opens a reply is a call, and no answer in JSON.
+CALL_KEYS = frozenset({"name", "function", "tool", "tool_name", "arguments", "parameters"})
+MAX_KEY_CHARACTERS = max(map(len, CALL_KEYS))
+FENCE = "```"
+
+
+def begins_bare_call(text: str) -> bool | None:
+    """Whether a reply that begins like this is a call without its mark; None: not known yet.
+
+    Seen: the JSON alone, in braces doubled as a template's source shows them, in a list, and
+    between the fences of a code block.
+    """
+    rest = text.lstrip()
+    if FENCE.startswith(rest[: len(FENCE)]):
+        if len(rest) <= len(FENCE):
+            return None
+        rest = rest[len(FENCE) :].lstrip(string.ascii_lowercase).lstrip()
+    if not rest:
+        return None
+    key = rest.lstrip("[{ \t\r\n")
+    if key == rest or (key and key[0] != '"'):
+        return False
+    key, quote, _ = key[1:].partition('"')
+    if not quote:
+        return None if len(key) <= MAX_KEY_CHARACTERS else False
+    return key in CALL_KEYS
+
+
 def notation_of(template_source: str) -> Notation | None:
     """The notation a chat template teaches, if it knows tools at all."""
     for mark, notation in NOTATIONS.items():
@@ -53,10 +84,12 @@ class ParsedCall:
 
 
 class ToolCallParser:
-    """Splits a reply into text and calls."""
+    """Splits a reply into text and calls. holds_bare: also one that begins without the mark."""
 
-    def __init__(self, notation: Notation | None) -> None:
+    def __init__(self, notation: Notation | None, *, holds_bare: bool = False) -> None:
         self._notation = notation
+        # Whether the reply begins with a bare call; None while that is not known.
+        self._is_bare: bool | None = None if holds_bare else False
         self._held = ""
         self._inside = False
         self._after_call = False
@@ -66,10 +99,19 @@ class ToolCallParser:
         if self._notation is None:
             return [piece] if piece else []
         self._held += piece
+        if self._is_bare is None:
+            self._is_bare = begins_bare_call(self._held)
+        if self._is_bare is not False:
+            return []
         results: list[str | ParsedCall] = []
         while self._advance(self._notation, results):
             pass
         return results
+
+    @property
+    def is_bare(self) -> bool:
+        """The reply is a call without its mark; nothing of it has been given out."""
+        return self._is_bare is True
 
     def _advance(self, notation: Notation, results: list[str | ParsedCall]) -> bool:
         """One step towards the end of the held text; False when more text is needed."""
@@ -104,12 +146,23 @@ class ToolCallParser:
         Raises: MalformedToolCall.
         """
         held, self._held = self._held, ""
+        if self._is_bare:
+            return [] if is_cut_off else list(parse_bare_call(held))
         if self._inside:
             closes = self._notation is not None and self._notation.close
             if is_cut_off or (closes and not held.strip()):
                 return []
             return list(parse_calls(held))
         return [held] if held else []
+
+
+def parse_bare_call(text: str) -> list[ParsedCall]:
+    """A whole reply that is a call without its mark. Raises: MalformedToolCall."""
+    body = text.strip().removeprefix(FENCE).removesuffix(FENCE).strip(string.ascii_lowercase)
+    body = body.strip()
+    if body.startswith("{{"):
+        body = body[1:-1] if body.count("{{") == 1 else body.replace("{{", "{").replace("}}", "}")
+    return parse_calls(body)
 
 
 def parse_calls(text: str) -> list[ParsedCall]:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
+import engine.engine as engine_module
 from engine.engine import Engine
 from engine.text.grammar import GrammarCompiler, OfferedCalls
 from engine.text.text import Text
@@ -16,6 +18,7 @@ from engine.types import (
     GrammarError,
     InvalidRequest,
     PreemptiveCall,
+    PreemptiveDelta,
     SamplingParams,
     TextDelta,
     ToolCall,
@@ -296,6 +299,52 @@ def test_a_tokenizer_that_spells_json_with_more_spaces_may_write_it_so() -> None
     compiler = GrammarCompiler(text, text.vocab_size)
     assert _takes(compiler, text, TOOLS, call)
     assert not _takes(compiler, text, TOOLS, call.replace("book_table", "table"))
+
+
+def begun_with(monkeypatch: pytest.MonkeyPatch, engine: Engine, begun: str) -> list[int]:
+    """Have the next reply begin with this text; what is left of it to be said."""
+    script, drawn = engine.text.encode(begun), engine_module.choose
+
+    def choose(row: Tensor, params: SamplingParams, seed: int, n_said: int) -> int:
+        return script.pop(0) if script else drawn(row, params, seed, n_said)
+
+    monkeypatch.setattr(engine_module, "choose", choose)
+    return script
+
+
+@pytest.mark.parametrize("begun", ['{"name"', '{{"name"', '\n[{"function"', '```json\n{"name"'])
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["asked for", "made ahead"])
+def test_a_reply_that_begins_as_a_call_in_text_is_written_anew_as_a_bound_call(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, begun: str, is_ahead: bool
+) -> None:
+    engine = make_engine()
+    script = begun_with(monkeypatch, engine, begun)
+    # The penalty has the engine choose each token itself, where the script stands.
+    params = may_call(3, presence_penalty=0.1)
+    branch = engine.branch("b", [5])
+    attempt = None
+    if is_ahead:
+        branch.stage([6])
+        attempt = branch.begin_preemptive([7], params)
+        while engine.has_work():
+            assert not any(isinstance(event, PreemptiveDelta) for event in engine.step())
+        assert not script
+    branch.commit([6, 7], params, attempt)
+    text, calls, done = told(engine)
+    [(name, arguments)] = calls
+    assert (text, done.error, script) == ("", None, [])
+    assert name == "hang_up" or (arguments["day"] in ("Friday", "Sunday") and name == "book_table")
+    engine.check_integrity()
+
+
+def test_text_in_braces_is_no_call_and_is_told_whole(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    begun_with(monkeypatch, engine, '{"answer": 4}')
+    branch = engine.branch("b", [5])
+    branch.commit([6, 7], may_call(3, presence_penalty=0.1, max_tokens=40))
+    assert told(engine)[0].startswith('{"answer": 4}')
 
 
 def test_a_call_cut_off_by_the_replys_limit_is_no_call_and_no_error(

@@ -92,3 +92,48 @@ def test_a_malformed_call_is_an_error_and_never_spoken(reply: str) -> None:
         assert not [piece for piece in parser.feed(reply) if piece]
         parser.finish()
     assert "book" not in str(error.value)  # it goes into logs, and the caller's words do not
+
+
+BARE = [
+    '{"name": "book", "arguments": {"people": 4}}',
+    '{{"name": "book", "arguments": {"people": 4}}}',
+    '{{"name": "book", "arguments": {{"people": 4}}}}',
+    '\n[{"name": "book", "parameters": {"people": 4}}]',
+    '```json\n{"name": "book", "arguments": {"people": 4}}\n```',
+]
+NO_CALLS = [
+    '{"answer": 4}',
+    "{ as it says",
+    "[sic] so it is",
+    "`code`",
+    '{"a long key that no call',
+    "",
+]
+
+
+@pytest.mark.parametrize("reply", BARE)
+def test_a_call_begun_as_text_is_held_back_from_its_first_character(reply: str) -> None:
+    parser = ToolCallParser(HERMES, holds_bare=True)
+    assert not [piece for character in reply for piece in parser.feed(character)]
+    assert parser.is_bare
+    assert parser.finish() == [BOOK]
+    cut = ToolCallParser(HERMES, holds_bare=True)
+    assert not cut.feed(reply[:-3]) and not cut.finish(is_cut_off=True)
+
+
+@pytest.mark.parametrize("reply", [*NO_CALLS, "One moment, please."])
+def test_other_text_passes_whole_however_it_is_cut(reply: str) -> None:
+    for size in (1, 2, 3, 100):
+        parser = ToolCallParser(HERMES, holds_bare=True)
+        pieces = [reply[at : at + size] for at in range(0, len(reply), size)]
+        output = [piece for part in pieces for piece in parser.feed(part)] + parser.finish()
+        assert "".join(map(str, output)) == reply
+        assert not parser.is_bare
+
+
+@pytest.mark.parametrize("reply", ['{"name": "book"', '{{"name": nonsense}}', '{"arguments": {}}'])
+def test_a_bare_call_that_is_none_is_an_error_and_never_spoken(reply: str) -> None:
+    parser = ToolCallParser(HERMES, holds_bare=True)
+    assert not parser.feed(reply)
+    with pytest.raises(MalformedToolCall, match="expected a tool call"):
+        parser.finish()
