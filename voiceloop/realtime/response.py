@@ -124,6 +124,11 @@ class ResponseHandle:
             return chat_messages(self.instructions, self.request.input)
         return self._wire.conversation.messages(self.instructions)
 
+    @property
+    def has_words(self) -> bool:
+        """Whether a message of it has been begun."""
+        return self._message is not None
+
     # --- the reply in words ---
 
     def text_delta(self, text: str) -> None:

@@ -1,14 +1,18 @@
 """What one reply asks of the language model, round after round, and what the model says.
 
-Owns the branch that the reply is made on, the plan, the deadline, and the count of what was said
-and used. A preemptive generation yields the text that the model makes ahead, one version after the
-other, until `commit_preemptive` asks for the reply itself.
+Owns the branch that the reply is made on, the plan, the deadline, what of the model's text may be
+said, and the count of what was said and used. A call that cannot be made as the model wrote it is
+asked for again, once a round. A preemptive generation yields the text that the model makes ahead,
+one version after the other, until `commit_preemptive` asks for the reply itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+
+from msgspec.structs import replace
 
 from voiceloop.backends import (
     ChatMessage,
@@ -24,8 +28,11 @@ from voiceloop.errors import BackendError, VoiceLoopError
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.reply.steps import ReplyRound, Rounds
-from voiceloop.reply.tool_answers import ToolAnswers, as_results
+from voiceloop.reply.sayable import SayableText
+from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
+from voiceloop.reply.tool_answers import ToolAnswers, as_refusals, as_results
+
+log = logging.getLogger(__name__)
 
 # Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
 # (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
@@ -51,6 +58,9 @@ class Generation:
         self._tools = ToolAnswers(context.agent, plan.tools)
         self.live = live
         self._is_preemptive = live is not None
+        self._attempt: int | None = None  # whose text is read; None: the reply's own
+        self._text = self._new_text()
+        self._may_ask_again = True  # in this round
         # What `ask` commits; None where `commit_preemptive` does it instead.
         self._tail: tuple[ChatMessage, ...] | None = None
         self._deadline: asyncio.Timeout | None = None
@@ -100,7 +110,9 @@ class Generation:
     def begin_round(self, results: list[tuple[ToolCall, str]], *, is_out_of_band: bool) -> None:
         """Another round, in which the model is given these results of its calls."""
         protocol = self._context.protocol
+        self._text, self._may_ask_again = self._new_text(), True
         self._tail = as_results(results, None if is_out_of_band else protocol)
+        self._tail += as_refusals(self.round.refused)
         self.rounds.begin()
 
     def close(self) -> None:
@@ -115,30 +127,106 @@ class Generation:
 
         Raises: BackendError, Overloaded.
         """
+        while True:
+            async for event in self._answer():
+                yield event
+            if self._text.breakage is not None or not await self._ask_again():
+                return
+
+    async def _answer(self) -> AsyncIterator[str | ToolCall | PreemptiveDone]:
         assert self.live is not None
         said = self.round
         async for event in self.live.events():
             match event:
                 case TextDelta(text=text):
                     said.n_deltas += 1
-                    yield text
+                    if sayable := self._text_of(None).feed(text):
+                        yield sayable
+                    if self._breaks_off():
+                        return
                 case ToolCall():
-                    if self._tools.admits(event, self._params.tool_choice):
+                    if self._may_be_made(event):
                         yield event  # else nothing: without a word beside it, the fallback is said
                 case Generated(finish_reason=reason):
-                    said.finish_reason, said.reported = reason, event.usage
+                    said.finish_reason = reason
+                    said.report(event.usage)
                     if reason == "cancelled":
                         raise BackendError("expected a reply, found it cancelled by the model")
+                    if sayable := self._text_of(None).finish():
+                        yield sayable
+                    self._breaks_off()
                     return
-                case PreemptiveDelta(text=text):
+                case PreemptiveDelta(attempt=attempt, text=text):
                     said.n_preemptive_deltas += 1
-                    if self.plan.speaks:
-                        yield text
+                    if (sayable := self._text_of(attempt).feed(text)) and self.plan.speaks:
+                        yield sayable
                 case PreemptiveCall():
                     self._tools.call_ahead(event)
-                case PreemptiveDone(finish_reason=reason):
-                    if reason not in ("cancelled", "lost"):
+                case PreemptiveDone(attempt=attempt, finish_reason=reason):
+                    if reason in ("cancelled", "lost"):
+                        continue
+                    if (sayable := self._text_of(attempt).finish()) and self.plan.speaks:
+                        yield sayable
+                    if self._text.is_whole:
                         yield event
+
+    def _new_text(self) -> SayableText:
+        return SayableText(may_call=self._may_call)
+
+    def _text_of(self, attempt: int | None) -> SayableText:
+        """The text that is read: each attempt's, and the reply's own, from its beginning."""
+        if attempt != self._attempt:
+            self._attempt, self._text = attempt, self._new_text()
+        return self._text
+
+    def _breaks_off(self) -> bool:
+        """Whether no more of the text is to be said; the model need not write on."""
+        assert self.live is not None
+        breakage = self._text.breakage
+        if breakage is None:
+            return False
+        log.warning("a reply broke off: the model wrote %s", breakage.value)
+        self.round.needs_fallback = self._text.needs_fallback
+        self.live.close()
+        return True
+
+    def _may_be_made(self, call: ToolCall) -> bool:
+        if not self._tools.admits(call, self._params.tool_choice):
+            return False
+        missing = self._tools.missing(call)
+        if missing:
+            log.info("a call of %s was not made, for it lacks %s", call.name, ", ".join(missing))
+            self.round.refused.append(IncompleteCall(call, missing))
+        return not missing
+
+    async def _ask_again(self) -> bool:
+        """Where the model called nothing that can be called, though it tried: once more.
+
+        A call begun as text is asked for as a call. Of one that lacked arguments the model is told
+        so: it asks the caller for them, or calls again.
+        """
+        said, is_bare = self.round, bool(self._text.bare_call)
+        if said.calls or not (is_bare or said.refused):
+            return False
+        is_first = self.rounds.is_first
+        if not self._may_ask_again or (is_bare and not (is_first and self._may_call)):
+            said.needs_fallback = True
+            return False
+        self._may_ask_again, self._attempt, self._text = False, None, self._new_text()
+        assert self.live is not None
+        params = self._params
+        if is_bare:
+            self.live.close()
+            self.live, tail = self._context.anticipation.begin(self.plan.prompt, self.plan.tools)
+            params = replace(params, tool_choice="required")
+        else:
+            tail, said.refused = as_refusals(said.refused), []
+        await self.live.commit(tail, params)
+        return True
+
+    @property
+    def _may_call(self) -> bool:
+        return bool(self.plan.tools) and self._params.tool_choice != "none"
 
     def results(self) -> list[tuple[ToolCall, str]] | None:
         """The agent file's answer to every call of the round; None where there is none to give."""

@@ -328,8 +328,11 @@ class Reply:
                 raise
             said.failure = error_of(error)
         is_mute = self._fixed_text is None and not said.calls and not self.speech.text.has_words
-        if self.plan.speaks and (is_mute or said.failure is not None):
-            self.speech.say_last(self._context.agent.fallback)
+        fallback = self._context.agent.fallback
+        if self.plan.speaks and (is_mute or said.failure is not None or said.needs_fallback):
+            self.speech.say_last(fallback)
+        elif said.needs_fallback:
+            await self._write(f" {fallback}" if self.response.has_words else fallback)
         self.speech.finish()
         self.speech.release()
 

@@ -18,12 +18,21 @@ from voiceloop.errors import VoiceLoopError
 MAX_ROUNDS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class IncompleteCall:
+    """A call without the arguments that its tool requires; `missing` are their names."""
+
+    call: ToolCall
+    missing: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class ReplyRound:
     """One response: what the model said and called in it.
 
     n_deltas, n_preemptive_deltas: pieces of text of the reply, and of preemptive replies before it.
-    failure: what kept the model from ending it.
+    failure: what kept the model from ending it. refused: calls that were not made, for what they
+    lack. needs_fallback: its text broke off, and something must be said behind it.
     """
 
     calls: list[ToolCall] = field(default_factory=list)
@@ -32,7 +41,22 @@ class ReplyRound:
     n_deltas: int = 0
     n_preemptive_deltas: int = 0
     failure: VoiceLoopError | None = None
+    refused: list[IncompleteCall] = field(default_factory=list)
+    needs_fallback: bool = False
     _taken: Usage | None = None
+
+    def report(self, usage: Usage) -> None:
+        """The model has ended; where it was asked again, once more."""
+        before = self.reported
+        if before is not None:
+            usage = replace(
+                before,
+                n_prompt_tokens=before.n_prompt_tokens + usage.n_prompt_tokens,
+                n_cached_tokens=before.n_cached_tokens + usage.n_cached_tokens,
+                n_reply_tokens=before.n_reply_tokens + usage.n_reply_tokens,
+                n_discarded_tokens=before.n_discarded_tokens + usage.n_discarded_tokens,
+            )
+        self.reported = usage
 
     def take_usage(self) -> Usage:
         """The tokens used since this was last called: a round may take several responses to say."""
@@ -64,6 +88,10 @@ class Rounds:
     @property
     def latest(self) -> ReplyRound:
         return self._rounds[-1]
+
+    @property
+    def is_first(self) -> bool:
+        return len(self._rounds) == 1
 
     def begin(self) -> None:
         self._rounds.append(ReplyRound())

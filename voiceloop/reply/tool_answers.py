@@ -1,17 +1,20 @@
 """The tool calls of a reply: which may be made, and the results that the agent file itself gives.
 
 Owns when such a tool is called: once, in the committed reply; for a preemptive reply only where the
-agent file says that the tool has no side effects. Other tools are the client's.
+agent file says that the tool has no side effects. Other tools are the client's. A call that lacks
+what its tool requires is nobody's: the model is told what is missing.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, PreemptiveCall, Tool, ToolCall
 from voiceloop.realtime.items import FunctionCallOutput
 from voiceloop.realtime.protocol import Protocol
+from voiceloop.reply.steps import IncompleteCall
 
 
 class ToolAnswers:
@@ -21,18 +24,30 @@ class ToolAnswers:
         own = agent.session_settings().tools
         # A client's tool may have the name of one of the agent file's: then it is the client's.
         self._tools = {tool.name: agent.tool(tool.name) for tool in offered if tool in own}
-        self._names = {tool.name for tool in offered}
+        self._offered = {tool.name: tool for tool in offered}
         self.ahead: dict[tuple[str, str], str] = {}  # results by name and arguments
 
     def admits(self, call: ToolCall, tool_choice: str) -> bool:
         """Whether the call may be made: of a tool that exists, in a round that need not speak."""
-        return call.name in self._names and tool_choice != "none"
+        return call.name in self._offered and tool_choice != "none"
+
+    def missing(self, call: ToolCall | PreemptiveCall) -> tuple[str, ...]:
+        """The required arguments of its tool that it lacks: not there, null, or an empty text."""
+        required = self._offered[call.name].parameters.get("required")
+        if not isinstance(required, list):
+            return ()
+        try:
+            given = json.loads(call.arguments)
+        except ValueError:
+            given = None
+        values = given if isinstance(given, dict) else {}
+        return tuple(name for name in map(str, required) if values.get(name) in (None, ""))
 
     def call_ahead(self, call: PreemptiveCall) -> None:
         """Answer ahead a call that a preemptive reply would make, if that is allowed."""
         tool = self._tools.get(call.name)
         key = (call.name, call.arguments)
-        if tool is None or not tool.side_effect_free or key in self.ahead:
+        if tool is None or not tool.side_effect_free or key in self.ahead or self.missing(call):
             return
         answer = tool.answer(call.arguments)
         if answer is not None:
@@ -50,6 +65,19 @@ class ToolAnswers:
                 return None
             found.append((call, answer))
         return found or None
+
+
+def as_refusals(refused: Sequence[IncompleteCall]) -> tuple[ChatMessage, ...]:
+    """Why these calls were not made, as the model is given it; the conversation has none of it."""
+    return tuple(
+        ChatMessage("tool", json.dumps({"error": _what_lacks(each)}), (), each.call.call_id)
+        for each in refused
+    )
+
+
+def _what_lacks(refused: IncompleteCall) -> str:
+    names = ", ".join(refused.missing)
+    return f"not called: {names} is missing. Ask the caller for it."
 
 
 def as_results(

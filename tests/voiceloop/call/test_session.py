@@ -86,7 +86,7 @@ async def test_a_word_stops_the_agent_and_history_keeps_what_was_heard(clock: Cl
 
 
 async def test_a_backchannel_ducks_and_the_agent_goes_on(clock: Clock) -> None:
-    reply = " ".join(["word"] * 20)
+    reply = " ".join(f"wo{number}" for number in range(10, 30))
     backends = instant_backends(
         recognizer=FakeRecognizer(["tell me a story", "yeah"], ms_per_word=150),
         language_model=FakeLanguageModel([reply]),

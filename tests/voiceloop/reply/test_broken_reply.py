@@ -1,0 +1,154 @@
+"""A reply that breaks is never heard as it is: calls begun as text, stray marks, a stuck model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.backends import ChatMessage, ToolCall
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"day": {"type": "string"}, "people": {"type": "integer"}},
+    "required": ["day", "people"],
+}
+BOOK = AgentTool("book", parameters=PARAMETERS)
+BARE = '{{"name": "book", "arguments": {"day": "Friday", "people": 2}}}'
+FRIDAY = '{"day": "Friday", "people": 2}'
+
+
+def ask(caller: Caller, **response: object) -> None:
+    caller.send("response.create", response=response)
+
+
+def texts(caller: Caller) -> str:
+    return "".join(r.event["delta"] for r in caller.of("response.output_text.delta"))
+
+
+def called(caller: Caller) -> list[str]:
+    return [r.event["arguments"] for r in caller.of("response.function_call_arguments.done")]
+
+
+SENTENCE = "We close at five every day. "
+CASH = "You can pay with " + "cash " * 30 + 'total", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("written", "heard"),
+    [
+        (CASH, "You can pay with cash cash cash Pardon me?"),
+        ("We close at five. </tool_call> Bye.", "We close at five. Pardon me?"),
+        (SENTENCE * 7, SENTENCE * 2),
+        (BARE, "Pardon me?"),
+    ],
+)
+@pytest.mark.parametrize("modality", ["audio", "text"])
+async def test_a_reply_that_breaks_ends_in_the_fallback_or_behind_a_sentence(
+    clock: Clock, written: str, heard: str, modality: str
+) -> None:
+    backends = instant_backends(language_model=FakeLanguageModel([written]))
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+        ask(caller, output_modalities=[modality])
+        await caller.wait_for("response.done")
+    told = caller.transcript() if modality == "audio" else texts(caller)
+    assert told.split() == heard.split()
+    assert caller.statuses() == ["completed"] and not called(caller)
+
+
+async def test_a_stuck_model_writes_no_further(clock: Clock) -> None:
+    model = FakeLanguageModel([CASH], ms_per_token=1000)
+    async with Caller(clock, instant_backends(language_model=model)) as caller:
+        ask(caller)
+        begun_s = clock()
+        done = await caller.wait_for("response.done")
+        assert done.at_s - begun_s < 15 and not model.open_branches
+
+
+async def test_a_call_begun_as_text_is_asked_for_as_a_call(clock: Clock) -> None:
+    model = FakeLanguageModel([BARE])
+    agent = AgentConfig(tools=(AgentTool("book"),))
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        caller.send("conversation.item.create", item=message("a table on friday"))
+        ask(caller)
+        await caller.wait_for("response.done")
+    # The fake answers a demand with a call; the text of its first answer is nowhere.
+    assert [prompt[-1].content for prompt in model.prompts] == ["a table on friday"] * 2
+    assert len(called(caller)) == 1 and not caller.of("response.output_audio.delta")
+    assert caller.statuses() == ["completed"]
+
+
+def message(text: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "role": "user", "content": content}
+
+
+@pytest.mark.parametrize("lacking", ['{"day": "Friday"}', '{"day": "", "people": 2}', "[]", "{"])
+async def test_a_call_without_its_required_arguments_does_not_leave(
+    clock: Clock, lacking: str
+) -> None:
+    seen: list[ChatMessage] = []
+
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        seen.append(messages[-1])
+        is_told = messages[-1].role == "tool"
+        return Reply("How many people?") if is_told else Reply("", (call(lacking),))
+
+    agent = AgentConfig(tools=(BOOK,))
+    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    async with Caller(clock, backends, agent) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+        kinds = [type(item).__name__ for item in caller.session.protocol.conversation.items()]
+    assert caller.transcript() == "How many people?"
+    assert (caller.statuses(), called(caller), kinds) == (["completed"], [], ["Message"])
+    error = json.loads(seen[-1].content)["error"]
+    assert ("people" in error) is ('"people"' not in lacking)
+
+
+async def test_the_model_may_make_up_for_a_call_that_lacked_something(clock: Clock) -> None:
+    model = FakeLanguageModel([Reply("", (call("{}"),)), Reply("", (call(FRIDAY),))])
+    backends = instant_backends(language_model=model)
+    async with Caller(clock, backends, AgentConfig(tools=(BOOK,))) as caller:
+        ask(caller)
+        done = await caller.wait_for("response.done")
+    assert called(caller) == [FRIDAY]
+    assert len(model.prompts) == 2
+    assert done.event["response"]["usage"]["output_tokens"] == 2  # the calls, both
+
+
+async def test_a_model_that_never_gives_what_is_required_is_asked_twice_and_spoken_for(
+    clock: Clock,
+) -> None:
+    model = FakeLanguageModel([Reply("One moment.", (call("{}"),))])
+    agent = AgentConfig(tools=(BOOK,), fallback="Pardon me?")
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+    assert len(model.prompts) == 2 and not called(caller)
+    assert caller.transcript().endswith("Pardon me?")
+
+
+async def test_a_reply_made_ahead_that_breaks_is_heard_as_one_asked_for(clock: Clock) -> None:
+    heard = []
+    for p_end in (0.99, 0.0):
+        backends = instant_backends(
+            recognizer=FakeRecognizer(["how can i pay here"], ms_per_word=150),
+            language_model=FakeLanguageModel([CASH], p_end_of_turn=lambda text, p=p_end: p),
+        )
+        async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+            await caller.say(900)
+            await caller.listen_until("response.done")
+        heard.append(caller.transcript().split())
+    assert heard[0] == heard[1] == "You can pay with cash cash cash Pardon me?".split()
+
+
+def call(arguments: str) -> ToolCall:
+    return ToolCall("call_1", "book", arguments)
