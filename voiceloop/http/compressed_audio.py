@@ -3,7 +3,8 @@
 Owns the choice of formats, and the bounds of decoding: the duration is counted while it decodes,
 so that a small file which unpacks to hours is stopped at the limit. The container is chosen from
 the first bytes, never guessed by the library: its playlist formats would open other files and URLs.
-Everything here is CPU work of milliseconds to seconds: call it from a thread.
+Everything here is CPU work of milliseconds to seconds: decoding runs in a process of its own
+(``decoder.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from audio.frames import RECOGNIZER_HZ, Samples
+from audio.resample import MAX_HZ, MIN_HZ
 from voiceloop.errors import InvalidRequest, MissingExtra
 
 # response_format -> (container, codec, the codec's sample rate, media type)
@@ -23,6 +25,7 @@ ENCODINGS: dict[str, tuple[str, str, int, str]] = {
     "aac": ("adts", "aac", 24_000, "audio/aac"),
     "flac": ("flac", "flac", 24_000, "audio/flac"),
 }
+MAX_CHANNELS = 8
 BIT_RATE = 48_000  # one voice needs no more at any of them
 
 
@@ -31,10 +34,12 @@ def load_av() -> Any:
     try:
         import av
     except ImportError:
-        raise MissingExtra(
-            "expected PyAV for compressed audio, found none: pip install av"
-        ) from None
+        raise missing_av() from None
     return av
+
+
+def missing_av() -> MissingExtra:
+    return MissingExtra("expected PyAV for compressed audio, found none: pip install av")
 
 
 class _Sink(io.RawIOBase):
@@ -134,9 +139,10 @@ def decode_audio(data: bytes, max_s: float) -> Samples:
     try:
         with av.open(io.BytesIO(data), "r", format=container) as source:
             if not source.streams.audio:
-                raise _unusable("it has no audio track")
+                raise unusable("it has no audio track")
             resampler = av.AudioResampler("s16", "mono", RECOGNIZER_HZ)
             for frame in source.decode(source.streams.audio[0]):
+                _check_shape(frame)
                 for resampled in resampler.resample(frame):
                     pieces.append(resampled.to_ndarray().reshape(-1))
                     n_samples += len(pieces[-1])
@@ -148,15 +154,28 @@ def decode_audio(data: bytes, max_s: float) -> Samples:
                     )
             pieces += [rest.to_ndarray().reshape(-1) for rest in resampler.resample(None)]
     except av.FFmpegError as error:
-        raise _unusable(str(error.strerror or "it is damaged")) from None
+        raise unusable(str(error.strerror or "it is damaged")) from None
     except (ValueError, EOFError) as error:
-        raise _unusable(str(error)) from None
+        raise unusable(str(error)) from None
     if not n_samples:
-        raise _unusable("it is empty")
+        raise unusable("it is empty")
     return np.concatenate(pieces)
 
 
-def _unusable(why: str) -> InvalidRequest:
+def _check_shape(frame: Any) -> None:
+    """Refuse a frame that would unpack to more than it can have been made of.
+
+    Raises: InvalidRequest.
+    """
+    n_channels = len(frame.layout.channels)
+    if not MIN_HZ <= frame.sample_rate <= MAX_HZ or not 1 <= n_channels <= MAX_CHANNELS:
+        raise unusable(
+            f"it claims {frame.sample_rate} Hz in {n_channels} channels (expected {MIN_HZ} to "
+            f"{MAX_HZ} Hz in at most {MAX_CHANNELS})"
+        )
+
+
+def unusable(why: str) -> InvalidRequest:
     return InvalidRequest(
         f"file: expected audio that can be decoded, found that {why[:120]}",
         param="file",

@@ -31,7 +31,7 @@ from voiceloop.backends import (
     Word,
 )
 from voiceloop.errors import BackendError, FrameTooLarge, InvalidRequest, expected
-from voiceloop.http.compressed_audio import decode_audio
+from voiceloop.http.decoder import decode_upload
 from voiceloop.http.gate import Door
 from voiceloop.realtime.settings import Json
 
@@ -75,7 +75,7 @@ def transcription_routes(door: Door, *, max_s: float, language: str = "en") -> l
         asked = await _read_form(request, language)
         models = door.models()
         models.capabilities.check_language(asked.options.language, "language")
-        samples = await asyncio.to_thread(decode_audio, asked.data, max_s)
+        samples = await decode_upload(asked.data, max_s)
         spans = await asyncio.to_thread(speech_spans, samples)
         segments = await _recognize(models, asked.options, samples, spans)
         return _answer(asked, segments, len(samples) / RECOGNIZER_HZ)

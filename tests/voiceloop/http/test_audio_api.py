@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
 import wave
 from typing import Any
@@ -26,8 +28,10 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config, Limits
 from voiceloop.errors import InvalidRequest
+from voiceloop.http import decoder
 from voiceloop.http import transcription as transcription_api
 from voiceloop.http.compressed_audio import ENCODINGS, Encoder, container_of, decode_audio
+from voiceloop.http.decoder import decode_upload
 from voiceloop.http.speech import parse_speech
 
 SPEECH = "/v1/audio/speech"
@@ -283,6 +287,70 @@ def test_speech_is_cut_at_pauses_and_before_it_grows_long(monkeypatch: pytest.Mo
     assert len(spans) == 3 and lengths_s[0] > 6.5  # a short pause does not cut
     assert max(lengths_s) < 21
     assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+
+
+def forged_flac(rate_hz: int, n_frames: int = 4, block: int = 4096) -> bytes:
+    """Silence whose header claims a rate: a few bytes a frame, and each says it lasts for hours."""
+
+    def crc(data: bytes, polynomial: int, n_bits: int) -> int:
+        value, top = 0, 1 << (n_bits - 1)
+        for byte in data:
+            value ^= byte << (n_bits - 8)
+            for _ in range(8):
+                value = (value << 1) ^ polynomial if value & top else value << 1
+                value &= (1 << n_bits) - 1
+        return value
+
+    bits = (rate_hz << 44) | (0 << 41) | (15 << 36) | (n_frames * block)
+    stream_info = block.to_bytes(2, "big") * 2 + bytes(6) + bits.to_bytes(8, "big") + bytes(16)
+    data = b"fLaC" + b"\x80" + len(stream_info).to_bytes(3, "big") + stream_info
+    for n in range(n_frames):
+        head = b"\xff\xf8\xc0\x08" + bytes([n])  # 4096 samples, rate of the header, mono, 16 bits
+        frame = head + bytes([crc(head, 0x07, 8)]) + b"\x00\x00\x00"  # a constant subframe of zeros
+        data += frame + crc(frame, 0x8005, 16).to_bytes(2, "big")
+    return data
+
+
+async def test_a_rate_no_sound_has_is_refused_before_it_is_resampled() -> None:
+    assert len(await decode_upload(forged_flac(16_000), 60.0)) == 4 * 4096
+    with pytest.raises(InvalidRequest, match="it claims 1 Hz in 1 channels"):
+        await decode_upload(forged_flac(1), 60.0)
+
+
+DECODED_BADLY = """
+import sys
+from voiceloop.http import decoder
+decode_well = decoder.decode_audio
+def decode(data, max_s):
+    if data == decoder.TRIAL:
+        return decode_well(data, max_s)
+    {body}
+decoder.decode_audio = decode
+sys.exit(decoder.main(1.0, sys.stdin.buffer, sys.stdout.buffer))
+"""
+
+
+@pytest.mark.parametrize("body", [
+    "return bytearray(2_000_000_000)",
+    "import socket; socket.socket(); return bytearray()",
+    "return open('/etc/hostname', 'rb').read()",
+    "import os; os.abort()",
+])  # fmt: skip
+def test_a_decoder_that_is_taken_over_can_do_nothing(body: str) -> None:
+    script = DECODED_BADLY.format(body=body)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], input=b"", env=environ, capture_output=True
+    )
+    assert ended.returncode not in (0, decoder.EXIT_REFUSED) and not ended.stdout
+
+
+async def test_an_upload_that_breaks_the_decoder_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoder, "ENTRY", "import os; os.abort()")
+    with pytest.raises(InvalidRequest, match="breaks the decoder"):
+        await decode_upload(wav(caller()), 60.0)
 
 
 async def test_without_pyav_the_message_names_what_brings_it(
