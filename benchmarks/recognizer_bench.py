@@ -1,11 +1,12 @@
 """Word error rate of the embedded recognizer, generic against domain language model.
 
     python -m benchmarks.recognizer_bench [--data DIR] [--sources NAME ...] [--most N] [--out DIR]
-                                          [--scores FILE]
+                                          [--scores FILE] [--noise-reduction]
 
 Every clip is a call of its own: a fresh stream, nothing known of the speaker, audio streamed in
-20 ms frames. At 10 dB a recorded noise is mixed in, a different one for each clip. Slot recall:
-share of a spoken order's slots whose words were all heard.
+20 ms frames. At 10 dB a recorded noise is mixed in, a different one for each clip; with
+`--noise-reduction` it is also heard as a session with near_field and far_field hears it. Slot
+recall: share of a spoken order's slots whose words were all heard.
 
 Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: a clean
 voice saying what the model is made for. The model's settings were chosen on these sentences.
@@ -34,6 +35,7 @@ import soundfile
 from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.errors import AudioError
 from audio.frames import RECOGNIZER_HZ, Samples, rms_dbfs
+from audio.noise_reduction import LEVELS, Field, NoiseReduction
 from audio.recipes.hear_turns import CHUNK, recognize
 from audio.stream import RecognizerOptions
 from benchmarks.harness.command_line import (
@@ -118,7 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="keep the scores of single clips here, and measure none again that it holds "
         "(default: none are kept)",
     )  # fmt: skip
+    parser.add_argument(
+        "--noise-reduction", action="store_true",
+        help="hear the noisy clips with noise reduction too (extra noise)",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
+    fields = tuple(LEVELS) if options.noise_reduction else ()
     data = data_with(
         "speech/manifest.jsonl", "speech/commands.jsonl", "speech/noise", folder=options.data
     )
@@ -128,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = read_scores(options.scores)
     partial = None
     try:
-        measure(data / "speech", options.sources, options.most, options.scores, known)
+        measure(data / "speech", options.sources, options.most, options.scores, known, fields)
     except KeyboardInterrupt:
         partial = INTERRUPTED
         if not known:
@@ -150,6 +157,7 @@ def measure(
     most: int,
     path: Path | None,
     known: dict[Key, Score],
+    fields: Sequence[Field],
 ) -> None:
     """Score every clip of these sources that ``known`` lacks, which is filled one by one.
 
@@ -169,7 +177,7 @@ def measure(
         recognizer = PocketsphinxRecognizer(variant)
         for index, clip in enumerate(clips):
             noise = noises[index % len(noises)]
-            for condition, samples in conditions(read_clip(clip), noise, index):
+            for condition, samples in conditions(read_clip(clip), noise, index, fields):
                 key = (f"{clip.source}, {condition}", variant, clip.name)
                 if key not in known:
                     known[key] = score_clip(recognizer, clip, samples)
@@ -222,8 +230,10 @@ def read_audio(path: Path) -> Samples:
     return np.asarray(samples, np.int16)
 
 
-def conditions(speech: Samples, noise: Samples, index: int) -> Iterator[tuple[str, Samples]]:
-    """The clip with a silent edge, and with noise at SNR_DB below its level."""
+def conditions(
+    speech: Samples, noise: Samples, index: int, fields: Sequence[Field] = ()
+) -> Iterator[tuple[str, Samples]]:
+    """The clip with a silent edge, with noise at SNR_DB below its level, and with that reduced."""
     edge = round(LEAD_S * RECOGNIZER_HZ)
     padded = np.pad(speech, edge).astype(np.float64)
     generator = np.random.default_rng(SEED + index)
@@ -232,7 +242,12 @@ def conditions(speech: Samples, noise: Samples, index: int) -> Iterator[tuple[st
     start = int(generator.integers(0, len(noise)))
     repeated = np.resize(np.roll(noise, -start), len(padded))
     gain = 10 ** ((rms_dbfs(speech) - SNR_DB - rms_dbfs(repeated)) / 20)
-    yield f"{SNR_DB:.0f} dB", np.clip(padded + gain * repeated, -32768, 32767).astype(np.int16)
+    noisy = np.clip(padded + gain * repeated, -32768, 32767).astype(np.int16)
+    yield f"{SNR_DB:.0f} dB", noisy
+    for field in fields:
+        reduction = NoiseReduction(field)
+        cleaned = np.concatenate((reduction.push(noisy), reduction.flush()))
+        yield f"{SNR_DB:.0f} dB, {field}", cleaned
 
 
 def score_clip(recognizer: PocketsphinxRecognizer, clip: Clip, samples: Samples) -> Score:

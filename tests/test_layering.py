@@ -60,7 +60,9 @@ PURE_MODULES = (
     "listening/endpointing", "listening/evidence", "listening/segment", "listening/audio_clock",
     "call/turn_taking", "call/status", "call/barge_in", "http/admission",
 )  # fmt: skip
-GATEWAY_AUDIO = {"audio.frames", "audio.codec", "audio.resample", "audio.vad"}
+GATEWAY_AUDIO = {
+    "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",
+}  # fmt: skip
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
 MAX_LINES = 400
 MAX_FLAT = 14  # modules at the top of voiceloop/

@@ -130,6 +130,7 @@ class AgentConfig:
     tools: tuple[AgentTool, ...] = ()
     hotwords: tuple[str, ...] = ()
     try_saying: tuple[str, ...] = ()
+    noise_reduction: Literal["none", "near_field", "far_field"] = "none"
     eagerness: Literal["auto", "low", "medium", "high"] = "auto"
     barge_in: BargeIn = field(default_factory=BargeIn)
     limits: ReplyLimits = field(default_factory=ReplyLimits)
@@ -157,5 +158,6 @@ class AgentConfig:
             speed=self.speed,
             tools=tools,
             turn_detection=SemanticVad(eagerness=self.eagerness),
+            noise_reduction=None if self.noise_reduction == "none" else self.noise_reduction,
             temperature=self.limits.temperature,
         )

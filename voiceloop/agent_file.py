@@ -242,6 +242,9 @@ def check_models(agent: AgentConfig, known: Capabilities, source: str) -> None:
     wanted = known.voice_expected(agent.voice)
     if wanted is not None:
         raise _wrong(source, "voice", wanted, repr(agent.voice))
+    if agent.noise_reduction != "none" and not known.reduces_noise:
+        wanted = "the package webrtc-noise-gain (pip install 'voiceloop[noise]')"
+        raise _wrong(source, "noise_reduction", wanted, "it not installed")
     wanted = known.language_expected(agent.language)
     if wanted is not None:
         raise _wrong(source, "language", wanted, repr(agent.language))

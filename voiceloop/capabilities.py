@@ -26,6 +26,7 @@ class Capabilities:
     recognizer: str = ""
     language_model: str = ""
     hears_regions: bool = False  # en-US where it lists en
+    reduces_noise: bool = False
 
     def voice_expected(self, voice: str) -> str | None:
         """What was expected in this voice's place; None where nothing speaks against it."""

@@ -10,9 +10,9 @@ import pytest
 
 from audio.tts import hibari_model
 from audio.tts.espeak import EspeakVoice
-from voiceloop.agent import AgentTool
-from voiceloop.agent_file import embedded_agent, load_agent, shipped_agents
-from voiceloop.capabilities import OPENAI_VOICES
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
+from voiceloop.capabilities import OPENAI_VOICES, Capabilities
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.catalog import ESPEAK, HIBARI, PHONON
@@ -241,6 +241,16 @@ def test_a_voice_that_the_preset_lacks_is_refused(tmp_path: Path) -> None:
     )
     # A service's voices are not known here.
     assert resolve_agent(replace(config, tts_url="http://127.0.0.1:9/v1")).voice == "nobody"
+
+
+def test_an_agent_without_noise_needs_the_package_that_takes_it_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.toml", "noise_reduction = 'far_field'")
+    agent = load_agent(path)
+    check_models(agent, Capabilities(reduces_noise=True), str(path))
+    assert agent.session_settings().noise_reduction == "far_field"
+    with pytest.raises(ConfigError, match=r"noise_reduction: expected .*voiceloop\[noise\]"):
+        check_models(agent, Capabilities(), str(path))
+    assert AgentConfig().session_settings().noise_reduction is None
 
 
 @pytest.mark.parametrize("voice", ["default", "en-gb", "alloy"])

@@ -42,7 +42,7 @@ from voiceloop.realtime.commands import (
 )
 from voiceloop.realtime.events import SessionExpiring
 from voiceloop.realtime.protocol import Outgoing, Protocol, ProtocolLimits
-from voiceloop.realtime.session_update import merge
+from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
@@ -119,7 +119,8 @@ class Session:
             partials=hello.partials,
             notices=hello.notices,
         )
-        return merge(settings, hello.session)  # checked when the client secret was issued
+        merged = merge(settings, hello.session)  # checked when the client secret was issued
+        return within_capabilities(self._backends.capabilities, merged)
 
     def drain(self) -> None:
         """Finish what is being said, then close; for a server that shuts down."""

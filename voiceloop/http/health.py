@@ -19,7 +19,7 @@ from voiceloop.errors import InvalidRequest, expected
 from voiceloop.http.admission import retry_after
 from voiceloop.http.gate import Door
 from voiceloop.realtime.client_events import parse_frame
-from voiceloop.realtime.session_update import check_capabilities, merge
+from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 
 DEFAULT_SECRET_S = 600
@@ -70,9 +70,9 @@ def realtime_routes(door: Door, settings: SessionSettings) -> list[Route]:
 
     async def client_secrets(request: Request) -> Response:
         seconds, session = _read_secret_request(await _body(request))
-        merged = merge(settings, session)
         backends = door.backends()
-        check_capabilities(backends.capabilities if backends else Capabilities(), merged)
+        known = backends.capabilities if backends else Capabilities()
+        merged = within_capabilities(known, merge(settings, session))
         secret = door.keys.issue(seconds, session)
         wire = merged.to_wire(f"sess_{uuid4().hex[:24]}", secret.expires_at)
         return JSONResponse(

@@ -14,12 +14,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from audio.codec import decode
 from audio.frames import FRAME_MS, RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
-from audio.resample import Resampler
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
 from voiceloop.listening.audio_clock import AudioClock
+from voiceloop.listening.caller_audio import CallerAudio
 from voiceloop.listening.endpointing import End, Endpointing
 from voiceloop.listening.events import (
     EndOfTurn,
@@ -38,7 +37,7 @@ from voiceloop.listening.onset import LEAST_PRE_ROLL_MS, ONSET_MS, PRE_ROLL_MS, 
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
 from voiceloop.listening.segment import SpeechSegment
-from voiceloop.realtime.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
+from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry import TurnTimeline
 
 SPEECH_THRESHOLD = 0.5  # Silero's own default
@@ -82,6 +81,7 @@ class Listener:
         self._recognition = Recognition(recognizer, stream_id, options, self)
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
         self._prosody = Prosody()
+        self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
         self._decision_due: asyncio.TimerHandle | None = None
         self._onset = Onset()
@@ -95,7 +95,7 @@ class Listener:
 
     def configure(self, settings: SessionSettings) -> None:
         """Take up the session's settings; audio fed from now on is in its input format."""
-        self._set_format(settings.input_format)
+        self._caller_audio.configure(settings.input_format, settings.noise_reduction)
         detection = settings.turn_detection
         listened, self._listens = self._listens, detection is not None
         self._threshold, self._onset.pre_roll_ms = SPEECH_THRESHOLD, PRE_ROLL_MS
@@ -106,12 +106,6 @@ class Listener:
         if isinstance(detection, ServerVad):
             self._threshold = detection.threshold
             self._onset.pre_roll_ms = max(float(detection.prefix_padding_ms), LEAST_PRE_ROLL_MS)
-
-    def _set_format(self, audio_format: AudioFormat) -> None:
-        current = getattr(self, "_resampler", None)
-        self._encoding = audio_format.encoding
-        if current is None or current.in_hz != audio_format.rate:
-            self._resampler = Resampler(audio_format.rate, RECOGNIZER_HZ)
 
     def set_options(self, options: RecognizerOptions) -> None:
         self._recognition.set_options(options)
@@ -129,7 +123,7 @@ class Listener:
         Pass less than a window of the voice detector (32 ms) at a time, and act on the events
         before the next: an action may close the segment that the next window would extend.
         """
-        samples = self._resampler.push(decode(data, self._encoding))
+        samples = self._caller_audio.push(data)
         self._audio.advance(len(samples))
         if not self._listens:
             self._recognition.feed(samples.tobytes())

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from audio import noise_reduction
 from voiceloop.backends import RoleName
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
@@ -198,6 +199,7 @@ def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
         language_model=engine.model.name if engine is not None else "",
         # The recognizer in a package takes en-US too; one with weights its own names alone.
         hears_regions=recognizer is not None and not recognizer.model.repo,
+        reduces_noise=noise_reduction.is_available(),
     )
 
 

@@ -26,7 +26,7 @@ from voiceloop.realtime.outbox import Outbox
 from voiceloop.realtime.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.response_request import ResponseRequest, parse_request
-from voiceloop.realtime.session_update import check_capabilities, merge
+from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 
 MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
@@ -148,8 +148,7 @@ class Protocol:
 
     def _update(self, patch: Json) -> list[Command]:
         previous = self.settings
-        current = merge(previous, patch)
-        check_capabilities(self._limits.capabilities, current)
+        current = within_capabilities(self._limits.capabilities, merge(previous, patch))
         session = self._session_object(current)
         _check_echo(session, "session")
         window = Window.of(current.truncation, self._limits.n_context_tokens, current.tools)

@@ -76,7 +76,7 @@ def _merge_input(settings: SessionSettings, patch: Json) -> Json:
         if noise is not None:
             if not isinstance(noise, dict) or noise.get("type") not in ("near_field", "far_field"):
                 raise expected(f"{where}.noise_reduction", "near_field or far_field", noise)
-            noise = {"type": noise["type"]}
+            noise = noise["type"]
         changes["noise_reduction"] = noise
     return changes
 
@@ -323,13 +323,17 @@ def read_number(value: Any, where: str, low: float, high: float) -> float:
     return float(value)
 
 
-def check_capabilities(known: Capabilities, settings: SessionSettings) -> None:
-    """Whether this server's models speak the session's voice and hear its language.
+def within_capabilities(known: Capabilities, settings: SessionSettings) -> SessionSettings:
+    """The settings as this server serves them: without noise reduction where it has none.
 
     Raises:
-        InvalidRequest: they do not; ``param`` is the path in the session.
+        InvalidRequest: its models do not speak the session's voice or hear its language; ``param``
+            is the path in the session.
     """
     known.check_voice(settings.voice, "session.audio.output.voice")
     asked = settings.transcription
     if asked is not None and asked.language:
         known.check_language(asked.language, "session.audio.input.transcription.language")
+    if settings.noise_reduction is not None and not known.reduces_noise:
+        return msgspec.structs.replace(settings, noise_reduction=None)
+    return settings

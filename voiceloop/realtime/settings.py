@@ -13,6 +13,7 @@ from voiceloop.backends import Tool
 from voiceloop.capabilities import OPENAI_VOICES
 
 Modality = Literal["audio", "text"]
+NoiseField = Literal["near_field", "far_field"]  # where the microphone stands
 Json = dict[str, Any]
 
 
@@ -88,7 +89,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     output_format: AudioFormat = AudioFormat()
     turn_detection: TurnDetection | None = SemanticVad()
     transcription: Transcription | None = None
-    noise_reduction: Json | None = None
+    noise_reduction: NoiseField | None = None
     voice: str = "default"
     own_voice: str = "default"  # what the names of OpenAI's voices stand for
     speed: float = 1.0
@@ -121,7 +122,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
         audio_in: Json = {
             "format": self.input_format.to_wire(),
             "transcription": msgspec.to_builtins(self.transcription),
-            "noise_reduction": self.noise_reduction,
+            "noise_reduction": {"type": self.noise_reduction} if self.noise_reduction else None,
             "turn_detection": msgspec.to_builtins(self.turn_detection),
         }
         wire: Json = {

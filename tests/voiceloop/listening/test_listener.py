@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from audio.codec import encode
+from audio.frames import rms_dbfs
+from audio.noise_reduction import is_available
+from audio.resample import Resampler
 from tests.fakes import (
     EnergyVad,
     FakeRecognizer,
@@ -36,7 +39,13 @@ from voiceloop.listening.events import (
     WordsHeard,
 )
 from voiceloop.listening.listener import Listener
-from voiceloop.realtime.settings import AudioFormat, SemanticVad, ServerVad, SessionSettings
+from voiceloop.realtime.settings import (
+    AudioFormat,
+    NoiseField,
+    SemanticVad,
+    ServerVad,
+    SessionSettings,
+)
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -402,3 +411,20 @@ async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clo
         assert not bench.told.turns and not bench.told.ending
         bench.advance(listener.observe_p_end(words, 0.9))
         assert bench.told.turns or bench.told.ending
+
+
+@pytest.mark.skipif(not is_available(), reason="webrtc-noise-gain is not installed")
+@pytest.mark.parametrize(("field", "least_cut_db"), [(None, -1.0), ("far_field", 10.0)])
+async def test_the_models_hear_the_caller_without_the_noise_that_a_session_has_taken_out(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, field: NoiseField | None, least_cut_db: float
+) -> None:
+    heard: list[bytes] = []
+    monkeypatch.setattr(FakeRecognizerStream, "feed", lambda self, samples: heard.append(samples))
+    noise = np.random.default_rng(0).normal(0.0, 200.0, 5 * 24_000).astype(np.int16)
+    settings = SessionSettings(turn_detection=None, noise_reduction=field)  # all that comes is fed
+    async with listening(clock, settings=settings) as line:
+        await line.play(noise)
+    samples = np.frombuffer(b"".join(heard), np.int16)
+    at_16_khz = Resampler(24_000, 16_000).push(noise)
+    later = slice(2 * 16_000, 4 * 16_000)  # its estimate has settled
+    assert rms_dbfs(at_16_khz[later]) - rms_dbfs(samples[later]) >= least_cut_db

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest
-from voiceloop.realtime.session_update import merge
+from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import (
     AudioFormat,
     SemanticVad,
@@ -62,6 +63,19 @@ def test_transcription_is_switched_and_merged() -> None:
     more = merge(on, {"audio": {"input": {"transcription": {"language": "en", "keywords": []}}}})
     assert more.transcription == Transcription(model="whisper-1", language="en")
     assert merge(more, {"audio": {"input": {"transcription": None}}}).transcription is None
+
+
+def test_noise_reduction_is_echoed_as_it_is_served() -> None:
+    asked = merge(BASE, {"audio": {"input": {"noise_reduction": {"type": "far_field"}}}})
+    served = within_capabilities(Capabilities(reduces_noise=True), asked)
+    assert served.noise_reduction == "far_field"
+    echo = served.to_wire("s", 1)["audio"]["input"]
+    assert echo["noise_reduction"] == {"type": "far_field"}
+    # A server without the package does not say that it does what it cannot.
+    lacking = within_capabilities(Capabilities(), asked)
+    assert lacking.to_wire("s", 1)["audio"]["input"]["noise_reduction"] is None
+    off = merge(served, {"audio": {"input": {"noise_reduction": None}}})
+    assert off.noise_reduction is None
 
 
 def test_unknown_keys_are_dropped_and_never_echoed() -> None:
