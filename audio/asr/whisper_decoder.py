@@ -29,6 +29,9 @@ MARGIN_FRAMES = 200
 # unlikely.
 NO_SPEECH_PROBABILITY, UNLIKELY_LOG_PROBABILITY = 0.6, -1.0
 MULTILINGUAL_END_OF_TEXT = 50257  # English-only checkpoints have it one lower
+# Text whose last tokens say one thing so often, in so many tokens, goes round in a loop: people
+# repeat a digit or a "no" less often, and longer things less than three times.
+LOOP_SAID, LOOP_TOKENS = 3, 12
 N_TIMESTAMPS = 1501  # 0.00 to 30.00 s; a converted tokenizer may lack their names
 # Written without spaces: here the library cuts words at every character instead.
 UNSPACED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
@@ -167,7 +170,7 @@ class Ct2Decoder:
         tails = []
         for request, result in zip(group, generated, strict=True):
             n_prefix = _n_tokens(request.prefix)
-            tokens = result.sequences_ids[0][n_prefix : max_new_tokens(request)]
+            tokens = without_loop(result.sequences_ids[0][: max_new_tokens(request)])[n_prefix:]
             is_silence = (
                 not request.prefix
                 and result.no_speech_prob > NO_SPEECH_PROBABILITY
@@ -222,6 +225,20 @@ def start_tokens(text: WhisperText, request: DecodeRequest) -> list[int]:
     prompt = [text.start_of_previous(), *request.prompt] if request.prompt else []
     prefix = [token for word in request.prefix for token in word.tokens]
     return [*prompt, *text.start(request.language), *prefix]
+
+
+def without_loop(tokens: Sequence[int]) -> Sequence[int]:
+    """tokens up to where they begin to say again, and again, what they have just said.
+
+    A decoder that has lost its place in the sound writes the same words until its limit.
+    """
+    for length in range(1, len(tokens) // LOOP_SAID + 1):
+        start = len(tokens) - length
+        while start > 0 and tokens[start - 1] == tokens[start - 1 + length]:
+            start -= 1
+        if len(tokens) - start >= max(LOOP_SAID * length, LOOP_TOKENS):
+            return tokens[: start + length]
+    return tokens
 
 
 def _n_tokens(words: Sequence[HypothesisWord]) -> int:

@@ -17,6 +17,7 @@ from .whisper_decoder import (
     WhisperText,
     mel_features,
     start_tokens,
+    without_loop,
 )
 from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
 
@@ -105,7 +106,8 @@ class TransformersDecoder:
         return said
 
     def _window(self, request: DecodeRequest, tokens: list[int]) -> DecodedWindow:
-        tail = self._text.words(tokens, request.language)
+        prefix = [token for word in request.prefix for token in word.tokens]
+        tail = self._text.words(without_loop([*prefix, *tokens])[len(prefix) :], request.language)
         if not request.with_times:
             return DecodedWindow(tail)
         return DecodedWindow(tail, proportional_spans((*request.prefix, *tail), request.samples))

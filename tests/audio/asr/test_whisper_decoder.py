@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from audio.asr import whisper_folder
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.whisper import WhisperRecognizer
-from audio.asr.whisper_decoder import Ct2Decoder, WhisperText, padded_frames
+from audio.asr.whisper_decoder import Ct2Decoder, WhisperText, padded_frames, without_loop
 from audio.asr.window_decoder import MAX_TOKENS, DecodeRequest, max_new_tokens
 from audio.asr.window_recognizer import MAX_PROMPT_TOKENS
 from audio.errors import AudioError
@@ -244,6 +245,44 @@ def test_marks_stand_with_their_word(tiny_ct2_dir):
 )
 def test_padding_depends_on_the_window_alone(seconds, frames):
     assert padded_frames(round(16_000 * seconds)) == frames
+
+
+SENTENCE = list(range(300, 312))  # "Concord returned to its place amidst the tents.", 12 tokens
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (SENTENCE * 9 + SENTENCE[:5], SENTENCE),
+        ([290, 291, *SENTENCE * 3], [290, 291, *SENTENCE]),
+        ([299, *[7] * 12], [299, 7]),
+        (SENTENCE * 2, SENTENCE * 2),  # a sentence said again
+        ([299, *[7] * 10], [299, *[7] * 10]),  # a number of equal digits
+        ([1, 2] * 5, [1, 2] * 5),
+        ([*SENTENCE * 3, 299], [*SENTENCE * 3, 299]),  # it found its place again
+        ([], []),
+    ],
+)
+def test_text_that_goes_round_in_a_loop_is_said_once(said, kept):
+    assert without_loop(said) == kept
+
+
+@pytest.mark.parametrize("library", ["ct2", "fallback"])
+def test_a_loop_that_began_in_the_certain_words_adds_none(
+    library, noisy_speech, fixture, monkeypatch
+):
+    decoder, prefix = fixture(library), [word(i) for i in SENTENCE[:8]]
+    looped = (SENTENCE * 6)[: max_new_tokens(request(noisy_speech(2.0)))]
+    if library == "ct2":
+        answer = SimpleNamespace(sequences_ids=[looped], scores=[0.0], no_speech_prob=0.0)
+        model = SimpleNamespace(generate=lambda *_, **__: [answer])
+        monkeypatch.setattr(
+            decoder, "_model", SimpleNamespace(encode=lambda mels: mels, model=model)
+        )
+    else:
+        monkeypatch.setattr(decoder, "_decode_batch", lambda *_: [looped[8:]])
+    [window] = decoder.decode([request(noisy_speech(2.0), prefix=prefix)])
+    assert [t for one in window.tail for t in one.tokens] == SENTENCE[8:]
 
 
 def test_missing_folder_names_the_remedy(tmp_path):
