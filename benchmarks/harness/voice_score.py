@@ -38,19 +38,15 @@ MAX_STEPS = 100_000
 
 
 class Dnsmos:
-    """Raises: AudioError if the package is absent."""
+    """The network in path, by itself that of the installed package.
 
-    def __init__(self) -> None:
+    Raises: AudioError if the package is absent.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
         import onnxruntime
 
-        spec = find_spec("speechmos")  # found, not imported: it would want librosa
-        if spec is None or spec.origin is None:
-            raise AudioError(
-                "expected the package 'speechmos' to score voices, found none; "
-                "remedy: pip install --no-deps speechmos==0.0.1.1"
-            )
-        path = Path(spec.origin).parent / "dnsmos_models" / "model_v8.onnx"
-        self._session = onnxruntime.InferenceSession(str(path))
+        self._session = onnxruntime.InferenceSession(str(path or _packaged_network()))
         self._filters = _mel_filters()
 
     def __call__(self, samples: Samples) -> float:
@@ -68,6 +64,16 @@ class Dnsmos:
         level_db = 10 * np.log10(np.maximum(power @ self._filters.T, 1e-10))
         level_db = np.maximum(level_db - level_db.max(), -80.0)
         return ((level_db + 40) / 40).astype(np.float32)
+
+
+def _packaged_network() -> Path:
+    spec = find_spec("speechmos")  # found, not imported: it would want librosa
+    if spec is None or spec.origin is None:
+        raise AudioError(
+            "expected the package 'speechmos' to score voices, found none; "
+            "remedy: pip install --no-deps speechmos==0.0.1.1"
+        )
+    return Path(spec.origin).parent / "dnsmos_models" / "model_v8.onnx"
 
 
 def _mel_filters() -> NDArray[np.float64]:
