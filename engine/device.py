@@ -7,15 +7,22 @@ themselves, slowly, in Triton's interpreter.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .kv_cache import KvPool
-from .linear import MakeLinear, make_linear
+from .linear import INT4_GROUP, Linear, MakeLinear, make_linear
+from .load.packed import Weight
+from .load.quant import quantize
 from .model import Decoder, Interrupted
+from .native.build import NotBuilt
+from .native.build import library as native_library
+from .native.layout import NativeLinear
+from .native.layout import is_native as is_native_weight
+from .native.runner import NativeRunner, can_run
 from .runner import Extension, Outcome, Runner
 from .types import ConfigError, EngineConfig
 
@@ -40,6 +47,7 @@ class Device:
     torch_name: str
     make_linear: MakeLinear
     make_runner: MakeRunner
+    layers: str  # what runs them, in words
     drafts_ngrams: bool = False  # inside its steps, so that nobody else need
 
 
@@ -49,11 +57,12 @@ def _cpu_runner(
     return Runner(decoder, pool, end_ids)
 
 
-def open_device(name: str, dtype: str) -> Device:
-    """The device of that name, for activations of that type. Raises: ConfigError."""
+def open_device(config: EngineConfig) -> Device:
+    """The device that a config names, for its activations. Raises: ConfigError."""
+    name, dtype = config.device, config.dtype
     match name.partition(":")[0]:
         case "cpu":
-            return Device("cpu", make_linear, _cpu_runner)
+            return _cpu(is_native=config.native and dtype == "bf16")
         case "cuda" if not torch.cuda.is_available():
             raise ConfigError(f"device: expected a GPU for {name}, found none")
         case "cuda" if dtype != "bf16":
@@ -63,6 +72,34 @@ def open_device(name: str, dtype: str) -> Device:
         case "cuda" | "reference" | "interpreter":
             return _kernel_device(name)
     raise ConfigError(f"device: expected cpu, cuda, reference or interpreter, found {name!r}")
+
+
+def _cpu(is_native: bool) -> Device:
+    """The library's layers where it can be had, torch's otherwise."""
+    torch_device = Device("cpu", make_linear, _cpu_runner, "torch")
+    if not is_native:
+        return torch_device
+    try:
+        library = native_library()
+    except NotBuilt as reason:
+        return replace(torch_device, layers=f"torch, for want of a native library: {reason}")
+
+    def make_native_linear(
+        weight: Weight, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
+    ) -> Linear:
+        weight = quantize(weight, quant, INT4_GROUP)
+        if is_native_weight(weight):
+            return NativeLinear(library, weight, bias, dtype)
+        return make_linear(weight, bias, dtype=dtype, quant=None, device=device)
+
+    def make_runner(
+        decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]
+    ) -> StepRunner:
+        if can_run(decoder):
+            return NativeRunner(library, decoder, pool, end_ids)
+        return Runner(decoder, pool, end_ids)
+
+    return Device("cpu", make_native_linear, make_runner, f"native ({library.level})")
 
 
 def _kernel_device(name: str) -> Device:
@@ -81,4 +118,4 @@ def _kernel_device(name: str) -> Device:
         return GraphRunner(decoder, pool, config, end_ids, kernels)
 
     torch_name = name if name.startswith("cuda") else "cpu"
-    return Device(torch_name, kernels.make_linear, make_runner, drafts_ngrams=True)
+    return Device(torch_name, kernels.make_linear, make_runner, "Triton", drafts_ngrams=True)

@@ -58,7 +58,7 @@ class Engine:
     ) -> None:
         self.text, self.config, self.clock = text, config, clock
         model = decoder.config
-        device = open_device(config.device, config.dtype)
+        device = open_device(config)
         self.context_length = context_length(model, config)
         text.bound(self.context_length)
         self.vocab_size = model.vocab_size

@@ -25,6 +25,7 @@ INT4_KERNEL_MAX_ROWS = 2
 INT4_KERNEL_GROUPS = (32, 64, 128, 256)
 INT4_GROUP = 32  # inputs that share one int4 scale; 32 keeps small models within the quality gate
 HUGE_PAGE = 2 << 20  # bytes
+CACHE_LINE = 64  # bytes; a load of a vector that straddles two takes two
 
 
 class Linear(Protocol):
@@ -84,7 +85,14 @@ class DenseLinear:
         return linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
 
 
-class ScaledLinear:
+class Streamed:
+    """A product whose weights are one tensor of bytes, read as a whole for every row."""
+
+    weight: Tensor
+    has_kernel: bool  # whether rows are really multiplied with those bytes
+
+
+class ScaledLinear(Streamed):
     """int8 or fp8 weights with one scale per output channel.
 
     Few rows of int8 go through aten's kernel, which reads one byte a weight, others through the
@@ -157,22 +165,23 @@ def make_linear(
 
 
 def lay_together(products: Iterable[Linear]) -> None:
-    """Move int8 codes, in their order of use, into one mapping of huge pages.
+    """Move codes, in their order of use, into one mapping of huge pages.
 
     One row reads every weight once, and the page walks are a tenth of a 28M model's step.
     """
-    scaled = [p for p in products if isinstance(p, ScaledLinear) and p.has_kernel]
-    if not scaled or not hasattr(mmap, "MADV_HUGEPAGE"):
+    streamed = [p for p in products if isinstance(p, Streamed) and p.has_kernel]
+    if not streamed or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
-    size = sum(product.weight.numel() for product in scaled)
+    size = sum(product.weight.numel() + CACHE_LINE for product in streamed)
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel built without them: small pages then
         memory.madvise(mmap.MADV_HUGEPAGE)
-    codes = torch.frombuffer(memory, dtype=torch.int8)
+    codes = torch.frombuffer(memory, dtype=torch.uint8)
     place = -codes.data_ptr() % HUGE_PAGE
-    for product in scaled:
-        weight = codes[place : place + product.weight.numel()].view(product.weight.shape)
-        product.weight = weight.copy_(product.weight)
-        place += weight.numel()
+    for product in streamed:
+        old = product.weight
+        product.weight = codes[place : place + old.numel()].view(old.dtype).view(old.shape)
+        product.weight.copy_(old)
+        place += -(-old.numel() // CACHE_LINE) * CACHE_LINE
         with suppress(AttributeError):  # glibc keeps the old codes: all of them, held twice
             ctypes.CDLL(None).malloc_trim(0)

@@ -160,7 +160,7 @@ class Decoder:
         head_quant = None if quant is None else "int8"
         self.head = make_linear(head, None, dtype=self.dtype, quant=head_quant, device=device)
         rounds = head_quant is not None or self.dtype == torch.bfloat16
-        self._is_refined = rounds and config.tied_head
+        self.is_refined = rounds and config.tied_head
         norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
         self.norm = Norm(norm.to(device), config.norm_eps, _residual_dtype(self.dtype))
         self.layers = [
@@ -217,7 +217,7 @@ class Decoder:
         logits = self.head(states.to(self.dtype))
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
-        if self._is_refined:
+        if self.is_refined:
             likely = logits.topk(min(N_REFINED, logits.shape[1])).indices
             rows = self.embedding[likely].to(logits.dtype)
             logits.scatter_(1, likely, torch.linalg.vecdot(rows, states[:, None]))

@@ -91,7 +91,7 @@ class Runner:
             elif len(rows):
                 read.append((extension, outcome, rows))
         if read:
-            logits = self.decoder.logits(torch.cat([rows for _, _, rows in read]))
+            logits = self.logits(torch.cat([rows for _, _, rows in read]))
             for extension, outcome, rows in read:
                 outcome.logits, logits = logits[: len(rows)], logits[len(rows) :]
                 if extension.is_staged and self._end_ids:
@@ -104,7 +104,11 @@ class Runner:
     def run(self, extensions: Items[Extension]) -> Tensor | None:
         """As `states`, but the logits [sum of n_logits, vocab] read from them."""
         states = self.states(extensions)
-        return None if states is None else self.decoder.logits(states)
+        return None if states is None else self.logits(states)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[rows, vocab] of `states`."""
+        return self.decoder.logits(states)
 
     @torch.inference_mode()
     def states(

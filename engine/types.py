@@ -99,6 +99,8 @@ class EngineConfig:
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
     max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
+    native: on a CPU run int8 and int4 layers by the compiled library, where there is a compiler
+        or a library already; else, and for any other weights, by torch.
     poison: fill freed KV with NaN, so that any use of it shows (tests).
     """
 
@@ -121,6 +123,7 @@ class EngineConfig:
     draft_dir: Path | None = None
     ngram_draft: bool = False
     max_draft_tokens: int = 4
+    native: bool = True
     poison: bool = False
 
     def __post_init__(self) -> None:

@@ -93,7 +93,7 @@ def build(shape: str, **changes: Any) -> Engine:
     """An engine with random weights of that shape, its graphs captured."""
     release()
     config = EngineConfig(device=DEVICE, share_steps=True, **changes)
-    device = open_device(DEVICE, "bf16")
+    device = open_device(config)
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), SHAPES[shape])
         model = read_config(model_dir)

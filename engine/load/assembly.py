@@ -32,7 +32,7 @@ def read_model(
             f"found {text.vocab_size}"
         )
     length = context_length(model, config)
-    device = open_device(config.device, config.dtype)
+    device = open_device(config)
     if config.calibration_text is not None:
         dense = Decoder(
             checkpoint, model, dtype="fp32", quant=None, device="cpu", context_length=length
@@ -65,7 +65,7 @@ def context_length(model: ModelConfig, config: EngineConfig) -> int:
 
 def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterator[Drafter]:
     """The drafters a config asks for, the cheapest first."""
-    device = open_device(config.device, config.dtype)
+    device = open_device(config)
     if config.ngram_draft and not device.drafts_ngrams:
         yield NgramDrafter()
     length = context_length(decoder.config, config)

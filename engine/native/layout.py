@@ -1,0 +1,167 @@
+"""Owns the border to the C library: its structs, its functions, and products laid out for it.
+
+Whatever is handed over is checked here, once: types, shapes, sizes. Each struct keeps the tensors
+alive that it points into.
+"""
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_float, c_int32, c_size_t, c_void_p
+
+import torch
+from torch import Tensor
+
+from ..linear import Streamed
+from ..load.packed import Int4Weight, ScaledWeight
+from ..types import IntegrityError
+
+PANEL = 64  # outputs whose codes lie together, and what every row is padded to
+MOST_INPUTS = 65536  # of a product: its sums fit 32 bits
+MOST_HEAD = 256  # entries of a head
+
+
+class ProductLayout(Structure):
+    _fields_ = [
+        ("codes", c_void_p), ("scale", c_void_p), ("group_scale", c_void_p),
+        ("group_zero", c_void_p), ("bias", c_void_p),
+        ("n_in", c_int32), ("n_out", c_int32), ("group", c_int32),
+    ]  # fmt: skip
+
+
+class LayerLayout(Structure):
+    _fields_ = [
+        ("qkv", ProductLayout), ("output", ProductLayout), ("gate_up", ProductLayout),
+        ("down", ProductLayout), ("input_norm", c_void_p), ("post_norm", c_void_p),
+        ("q_norm", c_void_p), ("k_norm", c_void_p), ("kv_codes", c_void_p),
+        ("kv_scales", c_void_p), ("window", c_int32),
+    ]  # fmt: skip
+
+
+class ModelLayout(Structure):
+    _fields_ = [
+        ("layers", POINTER(LayerLayout)), ("head", ProductLayout), ("embedding", c_void_p),
+        ("norm", c_void_p), ("cos", c_void_p), ("sin", c_void_p), ("workspace", c_void_p),
+        *((name, c_int32) for name in (
+            "n_layers", "hidden", "inner", "n_heads", "n_kv_heads", "head_dim", "vocab",
+            "n_positions", "n_blocks", "kv_format", "is_refined",
+        )),
+        ("eps", c_float),
+    ]  # fmt: skip
+
+
+class StepLayout(Structure):
+    _fields_ = [
+        ("tokens", c_void_p), ("positions", c_void_p), ("sequences", c_void_p),
+        ("tables", c_void_p), ("table_starts", c_void_p), ("x", c_void_p),
+        ("n_rows", c_int32), ("n_sequences", c_int32),
+    ]  # fmt: skip
+
+
+LAYOUTS = (ProductLayout, LayerLayout, ModelLayout, StepLayout)
+
+
+def declare(library: ctypes.CDLL, level: str) -> None:
+    """Say what the library's functions take. Raises: IntegrityError, if its structs are others."""
+    model, step, product = POINTER(ModelLayout), POINTER(StepLayout), POINTER(ProductLayout)
+    functions = {
+        "runs_here": (c_int32, ()),
+        "sizes": (None, (c_void_p,)),
+        "workspace_bytes": (c_size_t, (model,)),
+        "packed_bytes": (c_size_t, (c_int32, c_int32, c_int32)),
+        "rows_bytes": (c_size_t, (c_int32,)),
+        "pack": (None, (c_void_p, c_int32, c_int32, c_int32, c_void_p)),
+        "multiply": (None, (product, c_void_p, c_int32, c_void_p, c_void_p)),
+        "forward": (c_int32, (model, step, c_int32, c_int32)),
+        "states": (c_int32, (model, step, c_void_p, c_int32, c_void_p)),
+        "logits": (None, (model, c_void_p, c_int32, c_void_p)),
+    }
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, f"native_{name}")
+        function.restype, function.argtypes = result, arguments
+    found = (c_int32 * len(LAYOUTS))()
+    library.native_sizes(found)
+    expected = [ctypes.sizeof(layout) for layout in LAYOUTS]
+    if list(found) != expected:
+        raise IntegrityError(f"expected structs of {expected} bytes, found {list(found)}")
+    library.level = level  # type: ignore[attr-defined]
+
+
+def padded(n: int) -> int:
+    """Entries that a row of so many takes in the library."""
+    return -(-n // PANEL) * PANEL
+
+
+def as_float(tensor: Tensor, size: int) -> Tensor:
+    """fp32 on the CPU, with zeros up to the padded size."""
+    found = torch.zeros(padded(size))
+    found[:size] = tensor.detach().float().reshape(size)
+    return found
+
+
+class NativeLinear(Streamed):
+    """y = W x + bias by the library: int8 with a scale an output, or int4 with groups of inputs."""
+
+    has_kernel = True
+
+    def __init__(
+        self, library: ctypes.CDLL, weight: ScaledWeight | Int4Weight, bias: Tensor | None,
+        dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        """weight: one that `is_native` holds for. dtype: of what a call returns."""
+        self.library, self.dtype = library, dtype
+        self.out_features, self.n_in = weight.codes.shape
+        self.group, self._kept = 0, list[Tensor]()
+        self.layout = ProductLayout(n_in=self.n_in, n_out=self.out_features)
+        if isinstance(weight, Int4Weight):
+            self.group = self.layout.group = self.n_in // weight.scale.shape[1]
+            self.layout.group_scale = self._by_group(weight.scale)
+            self.layout.group_zero = self._by_group(weight.zero)
+        else:
+            self.layout.scale = self._keep(as_float(weight.scale, self.out_features))
+        if bias is not None:
+            self.layout.bias = self._keep(as_float(bias, self.out_features))
+        self.weight = self._pack(weight.codes)
+
+    def _keep(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    def _by_group(self, values: Tensor) -> int:
+        """[out, groups] -> bf16 [groups, padded out]."""
+        found = torch.zeros(values.shape[1], padded(self.out_features), dtype=torch.bfloat16)
+        found[:, : self.out_features] = values.T
+        return self._keep(found)
+
+    def _pack(self, codes: Tensor) -> Tensor:
+        size = (self.out_features, self.n_in, self.group)
+        packed = torch.zeros(self.library.native_packed_bytes(*size), dtype=torch.uint8)
+        codes = codes.to("cpu", torch.int8).contiguous()
+        self.library.native_pack(codes.data_ptr(), *size, packed.data_ptr())
+        return packed
+
+    def product(self) -> ProductLayout:
+        """As the library takes it; valid while this object lives and its codes are not moved."""
+        self.layout.codes = self.weight.data_ptr()
+        return self.layout
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [rows, n_in] -> [rows, out_features] in `dtype`."""
+        if x.dim() != 2 or x.shape[1] != self.n_in:
+            raise IntegrityError(f"expected [rows, {self.n_in}], found {list(x.shape)}")
+        x = x.float().contiguous()
+        y = torch.empty(len(x), padded(self.out_features))
+        space = torch.empty(self.library.native_rows_bytes(self.n_in), dtype=torch.uint8)
+        self.library.native_multiply(
+            byref(self.product()), x.data_ptr(), len(x), y.data_ptr(), space.data_ptr()
+        )
+        return y[:, : self.out_features].to(self.dtype)
+
+
+def is_native(weight: object) -> bool:
+    """Whether the library multiplies by a weight of this format."""
+    match weight:
+        case ScaledWeight(codes, _):
+            return codes.dtype == torch.int8 and codes.shape[1] <= MOST_INPUTS
+        case Int4Weight(codes, scale, _):
+            n_in, n_groups = codes.shape[1], scale.shape[1]
+            return n_in % n_groups == 0 and n_in // n_groups % 16 == 0 and n_in <= MOST_INPUTS
+    return False

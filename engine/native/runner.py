@@ -1,0 +1,180 @@
+"""Owns a step on the C library: weights and KV pool as `runner.Runner` has, layers in one call.
+
+Rows do not know each other: one token decoded, eight verified and a prompt of hundreds go through
+the same operations, so that their KV and logits are the same bits.
+"""
+
+import ctypes
+from collections.abc import Sequence as Items
+
+import torch
+from torch import Tensor
+
+from ..kv_cache import KvPool
+from ..kv_format import KV_FORMATS
+from ..linear import Linear
+from ..model import Abandoned, Decoder, Interrupted, Layer, Norm, Rope
+from ..runner import Extension, Runner
+from ..types import IntegrityError
+from .layout import (
+    MOST_HEAD,
+    LayerLayout,
+    ModelLayout,
+    NativeLinear,
+    ProductLayout,
+    StepLayout,
+    as_float,
+    padded,
+)
+
+FAULTS = ("", "number of rows", "token", "position", "sequence or block table", "block", "layer")
+KV_NAMES = ("plain", "int8", "int4", "fp8")  # in the order of the library's KvFormat
+KV_NUMBERS = {KV_FORMATS[name]: number for number, name in enumerate(KV_NAMES)}
+
+
+def can_run(decoder: Decoder) -> bool:
+    """Whether every product of the decoder is one of the library's."""
+    products = [product for layer in decoder.layers for product in layer.products()]
+    is_small = decoder.config.head_dim <= MOST_HEAD
+    return is_small and all(isinstance(p, NativeLinear) for p in (*products, decoder.head))
+
+
+class NativeRunner(Runner):
+    """`Runner` with the decoder's own pass replaced by the library's."""
+
+    def __init__(
+        self, library: ctypes.CDLL, decoder: Decoder, pool: KvPool, end_ids: tuple[int, ...] = ()
+    ) -> None:
+        """decoder: one that `can_run` holds for, with the pool made for it."""
+        super().__init__(decoder, pool, end_ids)
+        self._library = library
+        self._kept: list[Tensor] = []  # what the structs point into, beside decoder and pool
+        self._model = self._lay_out()
+        n_bytes = library.native_workspace_bytes(ctypes.byref(self._model))
+        self._model.workspace = self._keep(torch.zeros(n_bytes, dtype=torch.uint8))
+
+    def _keep(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    def _lay_out(self) -> ModelLayout:
+        decoder, config = self.decoder, self.decoder.config
+        embedding = decoder.embedding
+        if embedding.dtype != torch.bfloat16 or not embedding.is_contiguous():
+            raise IntegrityError(f"expected a bf16 embedding, found {embedding.dtype}")
+        n_positions, half = decoder.rope.cos.shape[0], config.head_dim // 2
+        exact = Rope(config.rope, config.head_dim, n_positions, torch.float32, "cpu")
+        self._layers = (LayerLayout * config.n_layers)(
+            *(self._lay_out_layer(i, layer) for i, layer in enumerate(decoder.layers))
+        )
+        return ModelLayout(
+            layers=self._layers, head=_product(decoder.head), embedding=embedding.data_ptr(),
+            norm=self._weight(decoder.norm),
+            cos=self._keep(exact.cos[:, 0, :half].contiguous()),
+            sin=self._keep(exact.sin[:, 0, half:].contiguous()),
+            n_layers=config.n_layers, hidden=config.hidden_size, inner=config.intermediate_size,
+            n_heads=config.n_heads, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim,
+            vocab=config.vocab_size, n_positions=n_positions, n_blocks=self.pool.n_blocks,
+            kv_format=KV_NUMBERS[type(self.pool.format)], is_refined=decoder.is_refined,
+            eps=config.norm_eps,
+        )  # fmt: skip
+
+    def _lay_out_layer(self, index: int, layer: Layer) -> LayerLayout:
+        codes, scales = self.pool.blocks[index], self.pool.scale_blocks[index]
+        is_scaled = self.pool.format.is_scaled
+        if not codes.is_contiguous() or (is_scaled and scales.dtype != torch.bfloat16):
+            raise IntegrityError(f"expected a pool in bf16, found {scales.dtype}")
+        return LayerLayout(
+            qkv=_product(layer.qkv), output=_product(layer.output),
+            gate_up=_product(layer.gate_up), down=_product(layer.down),
+            input_norm=self._weight(layer.input_norm), post_norm=self._weight(layer.post_norm),
+            q_norm=self._weight(layer.q_norm), k_norm=self._weight(layer.k_norm),
+            kv_codes=codes.data_ptr(), kv_scales=scales.data_ptr() if is_scaled else None,
+            window=layer.window,
+        )  # fmt: skip
+
+    def _weight(self, norm: Norm | None) -> int | None:
+        return None if norm is None else self._keep(as_float(norm.weight, len(norm.weight)))
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Of states fp32 [rows, hidden]: fp32 [rows, vocab]; the likeliest as `Decoder.logits`."""
+        states = states.contiguous()
+        logits = torch.empty(len(states), padded(self._model.vocab))
+        self._library.native_logits(
+            ctypes.byref(self._model), states.data_ptr(), len(states), logits.data_ptr()
+        )
+        return logits[:, : self._model.vocab]
+
+    @torch.inference_mode()
+    def states(
+        self, extensions: Items[Extension], interrupted: Interrupted | None = None
+    ) -> Tensor | None:
+        rows = _Rows(extensions)
+        x = torch.empty(len(rows.tokens), padded(self._model.hidden))
+        step = rows.lay_out(x)
+        arguments = ctypes.byref(self._model), ctypes.byref(step)
+        n_layers = self._model.n_layers
+        # In one call where nobody may interrupt, else with a question before every layer.
+        ends = range(1, n_layers + 1) if interrupted is not None else (n_layers,)
+        first = 0
+        for end in ends:
+            if interrupted is not None and interrupted():
+                raise Abandoned
+            self._require(self._library.native_forward(*arguments, first, end))
+            first = end
+        if not rows.wanted:
+            return None
+        if interrupted is not None and interrupted():
+            raise Abandoned
+        states = torch.empty(len(rows.wanted), self._model.hidden)
+        wanted = _integers(rows.wanted)
+        self._require(
+            self._library.native_states(*arguments, wanted, len(wanted), states.data_ptr())
+        )
+        return states
+
+    def _require(self, fault: int) -> None:
+        if fault:
+            raise IntegrityError(
+                f"expected a step within the model and its pool, found another {FAULTS[fault]}"
+            )
+
+
+class _Rows:
+    """The rows of a step, as lists; keeps the arrays that its layout points into."""
+
+    def __init__(self, extensions: Items[Extension]) -> None:
+        self.tokens: list[int] = []
+        self.positions: list[int] = []
+        self.sequences: list[int] = []
+        self.tables: list[int] = []
+        self.table_starts = [0]
+        self.wanted: list[int] = []
+        for index, extension in enumerate(extensions):
+            sequence, first = extension.sequence, extension.sequence.n_resident
+            n_rows = extension.n_rows
+            self.tokens += sequence.tokens[first : first + extension.n_known]
+            self.tokens += extension.proposals
+            self.positions += range(first, first + n_rows)
+            self.sequences += [index] * n_rows
+            self.tables += sequence.table
+            self.table_starts.append(len(self.tables))
+            self.wanted += range(len(self.tokens) - extension.n_logits, len(self.tokens))
+
+    def lay_out(self, x: Tensor) -> StepLayout:
+        names = ("tokens", "positions", "sequences", "tables", "table_starts")
+        self._arrays = {name: _integers(getattr(self, name)) for name in names}
+        return StepLayout(
+            x=x.data_ptr(), n_rows=len(self.tokens), n_sequences=len(self.table_starts) - 1,
+            **{name: ctypes.addressof(array) for name, array in self._arrays.items()},
+        )  # fmt: skip
+
+
+def _integers(values: list[int]) -> "ctypes.Array[ctypes.c_int32]":
+    return (ctypes.c_int32 * len(values))(*values)
+
+
+def _product(product: Linear) -> ProductLayout:
+    if not isinstance(product, NativeLinear):
+        raise IntegrityError(f"expected a product of the library, found {type(product).__name__}")
+    return product.product()

@@ -1,0 +1,101 @@
+"""Where the library comes from: compiled once, kept, refused where others may write it."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+import engine.native.build as build
+from engine.device import open_device
+from engine.native.build import NotBuilt, compile_level, open_level
+from engine.types import EngineConfig
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+
+@needs_compiler
+def test_a_library_is_compiled_once_and_found_again(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert open_level("plain").native_runs_here()
+    monkeypatch.setenv("CC", "false")  # it is not asked again
+    assert open_level("plain").native_runs_here()
+    suffixes = {path.suffix for path in (built / "voiceloop" / "native").iterdir()}
+    assert suffixes == {".so", ".sha256"}  # and nothing half-made
+
+
+@needs_compiler
+def test_two_who_compile_at_once_both_get_a_whole_library(built: Path) -> None:
+    made: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: made.append(compile_level("plain", build.cache_folder())))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 2 and made[0] == made[1]
+    assert open_level("plain").native_runs_here()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "found"),
+    [("no-such-compiler", "found no no-such-compiler"), ("false", "nothing was said")],
+)
+def test_without_a_compiler_torch_serves_and_says_why(
+    built: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, found: str
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setattr(build, "LEVELS", dict.fromkeys(build.LEVELS, build.X86))
+    with pytest.raises(NotBuilt, match=found):
+        build.library.__wrapped__()
+    monkeypatch.setattr("engine.device.native_library", build.library.__wrapped__)
+    device = open_device(EngineConfig(quant="int8"))
+    assert found in device.layers and device.layers.startswith("torch")
+
+
+@pytest.mark.parametrize("config", [EngineConfig(native=False), EngineConfig(dtype="fp32")])
+def test_where_it_is_not_wanted_it_is_not_looked_for(
+    monkeypatch: pytest.MonkeyPatch, config: EngineConfig
+) -> None:
+    def fail() -> None:
+        raise AssertionError("expected nobody to ask for the library")
+
+    monkeypatch.setattr("engine.device.native_library", fail)
+    assert open_device(config).layers == "torch"
+
+
+@needs_compiler
+def test_a_library_that_others_may_write_is_not_loaded(built: Path) -> None:
+    path = compile_level("plain", build.cache_folder())
+    path.chmod(0o777)
+    with pytest.raises(NotBuilt, match="by its owner alone"):
+        open_level("plain")
+    path.chmod(0o755)
+    path.parent.chmod(0o777)
+    with pytest.raises(NotBuilt, match="by its owner alone"):
+        open_level("plain")
+
+
+@needs_compiler
+@pytest.mark.parametrize("n_bytes", [0, 1000])
+def test_a_torn_file_is_compiled_anew(built: Path, n_bytes: int) -> None:
+    path = compile_level("plain", build.cache_folder())
+    path.write_bytes(path.read_bytes()[:n_bytes])
+    assert open_level("plain").native_runs_here()
+
+
+@needs_compiler
+def test_the_command_compiles_ahead_and_says_what_a_start_will_find(
+    built: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "LEVELS", {machine: {"plain": ()} for machine in build.LEVELS})
+    monkeypatch.setattr(build, "library", build.library.__wrapped__)
+    assert build.main([]) == 0
+    assert "run natively (plain)" in capsys.readouterr().out
+    assert build.main(["--into", str(built / "wheel")]) == 0
+    assert len(list((built / "wheel").glob("*.so"))) == 1
+    monkeypatch.setenv("CC", "false")
+    assert build.main(["--into", str(built / "other")]) == 1

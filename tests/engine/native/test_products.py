@@ -1,0 +1,110 @@
+"""Products of the library against float64, for every instruction set that this CPU has."""
+
+import ctypes
+import random
+
+import pytest
+import torch
+
+from engine.load.packed import Int4Weight, ScaledWeight, dense
+from engine.load.quant import quantize_int4, quantize_int8
+from engine.native.layout import NativeLinear, is_native
+
+Libraries = dict[str, ctypes.CDLL]
+
+# Sizes as models have them, and sizes that fill no vector, tile or panel.
+SHAPES = [(64, 64), (1, 1), (7, 3), (65, 17), (130, 50), (640, 384), (96, 1408), (33, 4100)]
+
+
+def rows(n: int, n_in: int) -> torch.Tensor:
+    return torch.randn(n, n_in, generator=torch.Generator().manual_seed(n * n_in))
+
+
+def weight(n_out: int, n_in: int) -> torch.Tensor:
+    return torch.randn(n_out, n_in, generator=torch.Generator().manual_seed(n_out + n_in))
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected).abs().max() / expected.abs().max())
+
+
+def check(libraries: Libraries, quantized: ScaledWeight | Int4Weight, n_rows: int) -> None:
+    n_out, n_in = quantized.codes.shape
+    x, bias = rows(n_rows, n_in), torch.randn(n_out)
+    expected = x.double() @ dense(quantized).double().T + bias.double()
+    # A row's rounding is at most half of its largest entry / 32512, in every input.
+    size = dense(quantized).double().abs().sum(1).max() * x.abs().max() / 32512 / 2
+    for level, library in libraries.items():
+        product = NativeLinear(library, quantized, bias, torch.float32)
+        found = product(x)
+        assert found.shape == (n_rows, n_out)
+        error = (found.double() - expected).abs().max()
+        assert error <= size + 2e-6 * expected.abs().max(), f"{level}: {error:.2e}"
+        for i in range(n_rows):  # a row alone has the same bits
+            assert torch.equal(product(x[i : i + 1])[0], found[i]), f"{level}: row {i}"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_int8_products_are_exact_to_the_rounding_of_rows(
+    libraries: Libraries, shape: tuple[int, int]
+) -> None:
+    for n_rows in (1, 7, 8):
+        check(libraries, quantize_int8(weight(*shape)), n_rows)
+
+
+def test_int4_products_are_exact_to_the_rounding_of_rows(libraries: Libraries) -> None:
+    for n_out, n_in, group in ((64, 64, 32), (5, 32, 32), (130, 256, 128), (70, 96, 48)):
+        for n_rows in (1, 3, 4, 9):
+            check(libraries, quantize_int4(weight(n_out, n_in), group), n_rows)
+
+
+def test_rows_beyond_those_taken_together_are_the_same(libraries: Libraries) -> None:
+    check(libraries, quantize_int8(weight(70, 40)), 131)
+
+
+def test_the_largest_codes_do_not_overflow(libraries: Libraries) -> None:
+    n_in = 65536
+    codes = torch.full((3, n_in), 127, dtype=torch.int8)
+    codes[1] = -128
+    codes[2, ::2] = -127
+    x = torch.ones(2, n_in)
+    x[1] = -1
+    expected = x.double() @ codes.double().T
+    for library in libraries.values():
+        product = NativeLinear(library, ScaledWeight(codes, torch.ones(3)), None, torch.float32)
+        assert torch.allclose(product(x).double(), expected, rtol=1e-6, atol=1.0)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_stays_so_in_its_own_row(libraries: Libraries, value: float) -> None:
+    x = rows(3, 64)
+    x[1, 5] = value
+    for library in libraries.values():
+        quantized = quantize_int8(weight(64, 64))
+        found = NativeLinear(library, quantized, None, torch.float32)(x)
+        assert not found[1].isfinite().any()
+        assert found[0].isfinite().all() and found[2].isfinite().all()
+
+
+def test_zero_and_tiny_rows_are_zero(libraries: Libraries) -> None:
+    x = torch.zeros(2, 64)
+    x[1] = 1e-40
+    for library in libraries.values():
+        product = NativeLinear(library, quantize_int8(weight(64, 64)), None, torch.float32)
+        assert product(x).abs().max() < 1e-30
+
+
+def test_random_shapes_agree_between_instruction_sets(libraries: Libraries) -> None:
+    chance = random.Random(5)
+    for _ in range(20):
+        n_out, n_in, n_rows = chance.randint(1, 200), chance.randint(1, 600), chance.randint(1, 9)
+        check(libraries, quantize_int8(weight(n_out, n_in)), n_rows)
+
+
+def test_weights_of_other_formats_are_not_taken() -> None:
+    codes = torch.zeros(4, 96, dtype=torch.int8)
+    assert is_native(ScaledWeight(codes, torch.ones(4)))
+    assert not is_native(ScaledWeight(codes.to(torch.float8_e4m3fn), torch.ones(4)))
+    assert not is_native(ScaledWeight(torch.zeros(1, 65537, dtype=torch.int8), torch.ones(1)))
+    assert not is_native(quantize_int4(weight(4, 96), 8))
+    assert not is_native(weight(4, 96))
