@@ -115,8 +115,8 @@ class AgentConfig:
     ``greeting_wait_ms``: how long a client that sends nothing at all is waited for before the agent
     greets: one that begins by itself does so within this, and the slow ones are SDKs on a busy
     machine. ``fallback`` is said where the model answers a caller with nothing at all, or fails;
-    silence is no answer. ``try_saying``: what a page offers a caller who does not know what
-    to ask.
+    silence is no answer. ``tool_timeout_ms``: for the output of a client's tool, instead of the
+    server's own. ``try_saying``: what a page offers a caller who does not know what to ask.
     """
 
     name: str = "Agent"
@@ -128,6 +128,7 @@ class AgentConfig:
     speed: float = 1.0
     language: str = "en"
     tools: tuple[AgentTool, ...] = ()
+    tool_timeout_ms: int | None = None
     hotwords: tuple[str, ...] = ()
     try_saying: tuple[str, ...] = ()
     noise_reduction: Literal["none", "near_field", "far_field"] = "none"
@@ -138,6 +139,10 @@ class AgentConfig:
 
     def tool(self, name: str) -> AgentTool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
+
+    def tool_wait_ms(self, default_ms: int) -> int:
+        """How long the output of a client's tool is waited for; 0: for ever."""
+        return default_ms if self.tool_timeout_ms is None else self.tool_timeout_ms
 
     def session_settings(self, model: str = "voiceloop") -> SessionSettings:
         """The settings a session of this agent starts with."""

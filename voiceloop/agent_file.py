@@ -93,6 +93,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
         ("barge_in.stop_ms", barge_in.stop_ms, 0, MINUTE_MS),
         ("barge_in.words_ms", barge_in.words_ms, 0, MINUTE_MS),
         ("barge_in.least_words", barge_in.least_words, 1, 100),
+        ("tool_timeout_ms", agent.tool_timeout_ms or 0, 0, 10 * MINUTE_MS),
         ("limits.max_reply_tokens", limits.max_reply_tokens, 1, 4096),
         ("limits.temperature", limits.temperature, 0, 2),
         ("limits.seed", limits.seed, -(2**63), 2**63 - 1),

@@ -9,6 +9,7 @@ from enum import Enum
 
 import msgspec
 
+from voiceloop.backends import ToolCall
 from voiceloop.call.barge_in import Verdict
 from voiceloop.errors import BackendError
 from voiceloop.listening.events import PauseWeighed, UserTurn
@@ -128,6 +129,12 @@ class SpeakFirst(Order, frozen=True):
 
     text: str | None = None
     idle_since_ms: float | None = None
+
+
+class FailToolCalls(Order, frozen=True):
+    """Give these calls an output that says that nobody answered them."""
+
+    calls: tuple[ToolCall, ...]
 
 
 class FailReply(Order, frozen=True):

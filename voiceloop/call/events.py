@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from voiceloop.backends import ToolCall
 from voiceloop.listening.events import ListenEvent
 from voiceloop.realtime.commands import Command
 
@@ -33,10 +34,23 @@ class CallerIdle(msgspec.Struct, frozen=True):
     since_ms: float
 
 
+class ToolCallsOverdue(msgspec.Struct, frozen=True):
+    """Nobody has answered these calls, which were the client's to answer."""
+
+    calls: tuple[ToolCall, ...]
+
+
 class CallEnding(msgspec.Struct, frozen=True):
     """The session is over: nothing is answered any more."""
 
 
 CallEvent = (
-    ListenEvent | Command | SegmentCommitted | ReplyEnded | GreetingDue | CallerIdle | CallEnding
+    ListenEvent
+    | Command
+    | SegmentCommitted
+    | ReplyEnded
+    | GreetingDue
+    | CallerIdle
+    | ToolCallsOverdue
+    | CallEnding
 )

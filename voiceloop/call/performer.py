@@ -121,6 +121,8 @@ class Performer:
                 if since_ms is not None:
                     protocol.idle_timeout(since_ms, self._listener.now_ms)
                 replies.begin(protocol.open_response(), text)
+            case do.FailToolCalls(calls=calls):
+                replies.fail_tool_calls(calls)
             case do.FailReply(turn=turn, error=error, is_told=is_told):
                 replies.fail(turn, error, is_told=is_told)
             case do.CancelReply(response_id=response_id):

@@ -7,14 +7,18 @@ that was interrupted by a sound of which nobody knows yet whether it was said to
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from voiceloop.backends import ToolCall
 from voiceloop.call.actions import Step
+from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.status import ReplyStatus
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn
+from voiceloop.realtime.items import FunctionCallOutput
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import plan_of_response
@@ -23,6 +27,8 @@ from voiceloop.reply.reply import Reply
 from voiceloop.telemetry import Metrics, TurnTimeline, anticipation_facts
 
 log = logging.getLogger(__name__)
+
+UNANSWERED = json.dumps({"error": "no answer in time: tell the caller that it did not work"})
 
 
 class Replies:
@@ -35,11 +41,13 @@ class Replies:
         tasks: asyncio.TaskGroup,
         ahead: Ahead,
         on_ended: Callable[[], None],
+        open_calls: OpenToolCalls,
     ) -> None:
         self._context = context
         self._metrics = metrics
         self._tasks = tasks
         self._on_ended = on_ended
+        self._open_calls = open_calls
         self.preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
         self._current: Reply | None = None
         self._interrupted: Reply | None = None
@@ -227,6 +235,17 @@ class Replies:
         reply.resume_in(response)
         return True
 
+    # --- tool calls that nobody answered ---
+
+    def fail_tool_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Into the conversation, where the next prompt finds it and the client sees it."""
+        protocol = self._context.protocol
+        for call in calls:
+            log.warning("nobody answered a call of the client's tool %s", call.name)
+            item_id = protocol.new_id("item")
+            output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=UNANSWERED)
+            protocol.add_item(output)
+
     # --- done ---
 
     def _done(self, reply: Reply) -> None:
@@ -236,6 +255,8 @@ class Replies:
         is_told = reply.failure is None or reply.response.status == "failed"
         if self._interrupted is reply and is_told:
             self._interrupted = None
+        if reply.plan.speaks and not reply.response.is_out_of_band:
+            self._open_calls.expect(reply.open_calls)
         self._report(reply)
         self._on_ended()
 

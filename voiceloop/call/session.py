@@ -21,10 +21,11 @@ from msgspec.structs import replace
 from audio.vad import Vad
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, RecognizerOptions
+from voiceloop.call import events as told
 from voiceloop.call.connection import Disconnected, Transport
-from voiceloop.call.events import CallEnding, CallerIdle, CallEvent, GreetingDue, ReplyEnded
 from voiceloop.call.greeting import GreetingWait
 from voiceloop.call.idleness import Idleness
+from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
 from voiceloop.call.turn_taking import TurnTaking
@@ -142,7 +143,8 @@ class Session:
                     self.protocol.connect()
                     await self._read()
                 finally:
-                    self._advance(CallEnding())
+                    self._open_calls.close()
+                    self._advance(told.CallEnding())
         except* SessionOver as group:
             over = _first(group)
             self._closing = (over.code, over.reason)
@@ -190,9 +192,18 @@ class Session:
             stream_id=session_id,
             deliver=self._advance_all,
         )
-        self._idleness = Idleness(lambda since_ms: self._advance(CallerIdle(since_ms)))
+        self._idleness = Idleness(lambda since_ms: self._advance(told.CallerIdle(since_ms)))
+        self._open_calls = OpenToolCalls(
+            self._agent.tool_wait_ms(self._config.tool_timeout_ms),
+            lambda calls: self._advance(told.ToolCallsOverdue(calls)),
+        )
         self._replies = Replies(
-            context, self._metrics, tasks, ahead, lambda: self._advance(ReplyEnded())
+            context,
+            self._metrics,
+            tasks,
+            ahead,
+            lambda: self._advance(told.ReplyEnded()),
+            self._open_calls,
         )
         self._performer = Performer(
             self.protocol,
@@ -253,8 +264,8 @@ class Session:
                 self._item_audio.hear(item.id, audio, settings.input_format, options)
             case ItemDeleted(item_id=item_id):
                 self._item_audio.forget(item_id)
-            case ItemCreated():
-                pass  # the conversation has it; the next turn reads it
+            case ItemCreated(item=item):
+                self._open_calls.observe(item)  # the next turn reads it
             case _:
                 self._advance(command)
 
@@ -270,10 +281,10 @@ class Session:
 
     # --- the one loop of the call ---
 
-    def _advance(self, event: CallEvent) -> None:
+    def _advance(self, event: told.CallEvent) -> None:
         self._advance_all((event,))
 
-    def _advance_all(self, events: Iterable[CallEvent]) -> None:
+    def _advance_all(self, events: Iterable[told.CallEvent]) -> None:
         """Act on these events, and on all that follows from them, before anything else happens."""
         pending = deque(events)
         while True:
@@ -325,7 +336,7 @@ class Session:
             return
         has_begun = bool(self.protocol.conversation.items())
         if self.protocol.settings.type == "realtime" and not has_begun:
-            self._advance(GreetingDue(self._agent.greeting))
+            self._advance(told.GreetingDue(self._agent.greeting))
 
     async def _watch_the_clock(self) -> None:
         limits = self._config.limits
@@ -376,7 +387,7 @@ class Session:
             await self._idleness.wait()
 
     def _end(self, code: int, reason: str) -> None:
-        self._advance(CallEnding())
+        self._advance(told.CallEnding())
         raise SessionOver(code, reason)
 
 

@@ -105,6 +105,10 @@ class TurnTaking:
             case told.CallerIdle(since_ms=since_ms):
                 if self.caller is Caller.SILENT and not status.is_answering:
                     yield from self._begin(do.SpeakFirst(idle_since_ms=since_ms))
+            case told.ToolCallsOverdue(calls=calls) if status.creates_responses:
+                yield do.FailToolCalls(calls)
+                if self.caller is Caller.SILENT and not status.is_answering:
+                    yield from self._begin(do.SpeakFirst())
             case told.CallEnding():
                 self.is_over = True
                 yield do.WatchIdleness(is_idle=False)

@@ -230,4 +230,7 @@ class Generation:
 
     def results(self) -> list[tuple[ToolCall, str]] | None:
         """The agent file's answer to every call of the round; None where there is none to give."""
-        return self._tools.of(self.round.calls)
+        results = self._tools.of(self.round.calls)
+        if results is None:
+            self.round.open_calls = tuple(self.round.calls)
+        return results

@@ -239,6 +239,11 @@ class Reply:
         return self._generation.rounds.usage(self.speech.unheard)
 
     @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Calls of the last round that the client has to answer."""
+        return self._generation.round.open_calls
+
+    @property
     def _playout(self) -> Playout:
         return self.speech.playout
 

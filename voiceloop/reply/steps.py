@@ -32,7 +32,8 @@ class ReplyRound:
 
     n_deltas, n_preemptive_deltas: pieces of text of the reply, and of preemptive replies before it.
     failure: what kept the model from ending it. refused: calls that were not made, for what they
-    lack. needs_fallback: its text broke off, and something must be said behind it.
+    lack. needs_fallback: its text broke off, and something must be said behind it. open_calls:
+    made, and left to the client.
     """
 
     calls: list[ToolCall] = field(default_factory=list)
@@ -43,6 +44,7 @@ class ReplyRound:
     failure: VoiceLoopError | None = None
     refused: list[IncompleteCall] = field(default_factory=list)
     needs_fallback: bool = False
+    open_calls: tuple[ToolCall, ...] = ()
     _taken: Usage | None = None
 
     def report(self, usage: Usage) -> None:

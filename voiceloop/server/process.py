@@ -167,6 +167,7 @@ async def serve(
     )
     config = replace(config, context_tokens=context_tokens(config))
     gateway = Gateway(config, agent or resolve_agent(config))
+    _tell_of_clients_tools(gateway.agent, config)
     server = make_server(build_app(gateway), config)
     sock = listen(config.host, config.port)
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
@@ -188,6 +189,15 @@ async def serve(
         server.should_exit = True
         server.force_exit = True
         await asyncio.wait([serving])
+
+
+def _tell_of_clients_tools(agent: AgentConfig, config: Config) -> None:
+    """A tool that nobody answers is silence in a call: who has one is to know it."""
+    names = ", ".join(tool.name for tool in agent.tools if tool.is_clients)
+    if names:
+        wait_ms = agent.tool_wait_ms(config.tool_timeout_ms)
+        told = f"within {wait_ms / 1000:g} s" if wait_ms else "in whatever time it takes"
+        log.warning("the client has to answer calls of these tools, %s: %s", told, names)
 
 
 async def _unless_stopped(work: Coroutine[None, None, T], stop: Stop) -> T | None:

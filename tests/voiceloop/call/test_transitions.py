@@ -33,7 +33,14 @@ from voiceloop.listening import events as heard
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
-OWN_EVENTS = {"SegmentCommitted", "ReplyEnded", "GreetingDue", "CallerIdle", "CallEnding"}
+OWN_EVENTS = {
+    "SegmentCommitted",
+    "ReplyEnded",
+    "GreetingDue",
+    "CallerIdle",
+    "ToolCallsOverdue",
+    "CallEnding",
+}
 NOT_FOR_TURN_TAKING = {"AppendAudio", "ItemCreated", "ItemDeleted"}  # the session does these itself
 SILENCE = heard.SpeechWindow(activity(96.0, 300.0))
 SPEECH = heard.SpeechWindow(activity(1200.0))

@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 
 from voiceloop.agent import BargeIn
+from voiceloop.backends import ToolCall
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import Step
@@ -93,6 +94,9 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
         "ReplyEnded": [("", told.ReplyEnded())],
         "GreetingDue": [("", told.GreetingDue("Hello."))],
         "CallerIdle": [("", told.CallerIdle(0.0))],
+        "ToolCallsOverdue": [
+            ("", told.ToolCallsOverdue((ToolCall("call", "book", "{}"),))),
+        ],
         "CommitAudio": [("", asked.CommitAudio("item"))],
         "ClearAudio": [("", asked.ClearAudio())],
         "CreateResponse": [("", asked.CreateResponse(response))],
