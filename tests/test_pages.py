@@ -16,7 +16,8 @@ from voiceloop.config import FOREIGN, PREFIX, Ahead, Config, Limits, load_config
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "README.md", "NOTICE.md", "CHANGELOG.md", "voiceloop/PROTOCOL.md", "voiceloop/MODELS.md",
-    "voiceloop/CONFIG.md", "engine/embedded/README.md", "audio/embedded/recognizer/CARD.md",
+    "voiceloop/CONFIG.md", "voiceloop/YOUR_AGENT.md", "voiceloop/DEPLOY.md",
+    "engine/embedded/README.md", "audio/embedded/recognizer/CARD.md",
     "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")

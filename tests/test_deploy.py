@@ -1,0 +1,132 @@
+"""The files of voiceloop/deploy and the page about them name what exists, and parse."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from voiceloop.cli import build_parser
+from voiceloop.config import Config, Limits
+from voiceloop.http.transcription import MAX_UPLOAD_BYTES
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "voiceloop" / "deploy"
+PAGE = (ROOT / "voiceloop" / "DEPLOY.md").read_text(encoding="utf-8")
+INSTRUCTIONS = {
+    "FROM", "ENV", "RUN", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT",
+    "CMD", "COPY", "USER",
+}  # fmt: skip
+
+
+def text_of(name: str) -> str:
+    return (DEPLOY / name).read_text(encoding="utf-8")
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Containerfile, its comments gone and its continued lines joined."""
+    lines = re.sub(r"^#.*\n", "", text_of("Containerfile"), flags=re.MULTILINE)
+    joined = re.sub(r"\\\n\s*", "", lines)
+    return [
+        (word, rest) for word, _, rest in (li.partition(" ") for li in joined.split("\n") if li)
+    ]
+
+
+def test_every_file_is_on_the_page_and_in_the_folder() -> None:
+    linked = set(re.findall(r"\(deploy/([\w.]+)\)", PAGE))
+    files = {path.name for path in DEPLOY.iterdir()}
+    assert linked == files - {"Containerfile.dockerignore"}
+
+
+def test_the_containerfile_has_two_images_of_one_base() -> None:
+    found = instructions()
+    assert {word for word, _ in found} <= INSTRUCTIONS
+    stages = [rest.split() for word, rest in found if word == "FROM"]
+    assert [stage[2] for stage in stages] == ["base", "nvidia", "cpu"]
+    assert [stage[0] for stage in stages[1:]] == ["base", "base"]
+    version = re.fullmatch(r"python:(3\.\d+)-slim-bookworm", stages[0][0])
+    assert version is not None and version[1] in ("3.11", "3.12")
+
+
+def test_the_images_install_extras_that_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    installed = re.findall(r'"/src\[([\w,]+)\]"', text_of("Containerfile"))
+    assert [one.split(",") for one in installed] == [["embedded", "gpu"], ["embedded", "cpu"]]
+    assert {name for one in installed for name in one.split(",")} <= extras.keys()
+
+
+def test_the_image_starts_a_server_whose_flags_exist_and_is_asked_whether_it_is_ready() -> None:
+    by_word = dict(instructions())
+    [command] = re.findall(r"\[(.*)\]", by_word["CMD"])
+    arguments = re.findall(r'"([^"]*)"', command)
+    given = build_parser().parse_args(arguments)
+    assert (given.host, given.port) == ("0.0.0.0", None)
+    assert by_word["EXPOSE"] == str(Config().port)
+    assert f'-v "$PWD/keys:{given.keys_file}:ro"' in PAGE
+    assert f"127.0.0.1:{Config().port}/readyz" in by_word["HEALTHCHECK"]
+
+
+def test_what_the_image_leaves_out_is_in_no_installation() -> None:
+    ignored = {one.strip("*/") for one in text_of("Containerfile.dockerignore").split("\n")[1:]}
+    packages = {"voiceloop", "engine", "audio", "clients", "pyproject.toml", "constraints.txt"}
+    assert not ignored & packages and {"tests", "benchmarks", ".venv"} <= ignored
+
+
+def test_the_unit_starts_a_server_whose_flags_exist() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text_of("voiceloop.service"))
+    service = unit["Service"]
+    _, *arguments = shlex.split(service["ExecStart"])
+    given = build_parser().parse_args(arguments)
+    assert str(given.config) in PAGE and given.keys_file == "%d/keys"
+    assert service["LoadCredential"].partition(":")[2] in PAGE
+    # The server is let end its calls and its workers before it is killed.
+    assert int(service["TimeoutStopSec"]) > Limits().drain_s + 5
+    assert "AF_UNIX" in service["RestrictAddressFamilies"]  # the workers' sockets
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("no systemd-analyze here")
+    path = tmp_path / "voiceloop.service"
+    path.write_text(
+        text_of("voiceloop.service").replace("/opt/voiceloop/bin/voiceloop", "/bin/true")
+    )
+    told = subprocess.run([tool, "verify", path], capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+def directives(text: str) -> dict[str, str]:
+    """nginx's directives by name, the last of a name."""
+    bare = re.sub(r"#.*", "", text)
+    return dict(re.findall(r"^\s*(\w+)\s+([^;{}]*);", bare, re.MULTILINE))
+
+
+def test_the_proxies_pass_calls_and_the_largest_upload_on() -> None:
+    nginx, caddy = directives(text_of("nginx.conf")), text_of("Caddyfile")
+    own = f"127.0.0.1:{Config().port}"
+    assert nginx["proxy_pass"] == f"http://{own}" and f"reverse_proxy {own} {{" in caddy
+    assert nginx["proxy_http_version"] == "1.1" and nginx["proxy_buffering"] == "off"
+    assert 'proxy_set_header Connection "upgrade";' in text_of("nginx.conf")
+    assert "proxy_set_header Upgrade $http_upgrade;" in text_of("nginx.conf")
+    assert int(nginx["proxy_read_timeout"].rstrip("s")) > 60 * Limits().session_minutes
+    mebibytes = MAX_UPLOAD_BYTES / 2**20
+    assert int(nginx["client_max_body_size"].rstrip("m")) > mebibytes
+    [megabytes] = re.findall(r"max_size (\d+)MB", caddy)
+    assert int(megabytes) * 10**6 > MAX_UPLOAD_BYTES
+    assert caddy.count("{") == caddy.count("}") == 3
+
+
+@pytest.mark.parametrize("name", re.findall(r"`limits\.(\w+)`", PAGE))
+def test_the_bounds_on_the_page_exist(name: str) -> None:
+    assert hasattr(Limits(), name)
