@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear
 
-from .load.loader import Checkpoint
+from .load.loader import FolderCheckpoint
 from .text.text import NO_TOKEN, Text
 from .types import CheckpointError, WrongShape
 
@@ -36,11 +36,14 @@ class EndHead:
         return linear(inner, self.outer_weight, self.outer_bias)[:, 0].sigmoid()
 
 
-def read_head(model_dir: Path, hidden_size: int, device: str) -> EndHead | None:
-    """The head in a model folder, None where there is none. Raises: CheckpointError."""
-    if not (model_dir / HEAD_FILE).is_file():
+def read_head(model_dir: Path | None, hidden_size: int, device: str) -> EndHead | None:
+    """The head in a model's or an adapter's folder, None where there is none.
+
+    Raises: CheckpointError.
+    """
+    if model_dir is None or not (model_dir / HEAD_FILE).is_file():
         return None
-    stored = Checkpoint(model_dir, HEAD_FILE)
+    stored = FolderCheckpoint(model_dir, HEAD_FILE)
     inner = stored.tensor("inner.weight")
     if inner.dim() != 2 or len(inner) == 0 or inner.shape[1] != hidden_size:
         raise WrongShape(

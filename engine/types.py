@@ -96,6 +96,8 @@ class EngineConfig:
         (nearly free on a GPU, costly on a CPU).
     preemptive_tokens: most tokens of one preemptive reply; how many there are is the gateway's.
     prefix_cache: share committed prefixes between branches of the same salt.
+    adapter_dir: a PEFT folder of low-rank changes (LoRA), merged into the weights on load; its
+        chat template and end-of-turn head, where it has them, take the model's place.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     ngram_draft: draft from the conversation itself.
     max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
@@ -120,6 +122,7 @@ class EngineConfig:
     share_steps: bool = False
     preemptive_tokens: int = 256
     prefix_cache: bool = True
+    adapter_dir: Path | None = None
     draft_dir: Path | None = None
     ngram_draft: bool = False
     max_draft_tokens: int = 4

@@ -106,7 +106,7 @@ def build(shape: str, **changes: Any) -> Engine:
             context_length=config.context_length or model.context_length,
             make_linear=device.make_linear,
         )
-        return Engine(Text(model_dir, model.eos_ids), decoder, config)
+        return Engine(Text.read(model_dir, model.eos_ids), decoder, config)
 
 
 def release() -> None:

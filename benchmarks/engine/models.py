@@ -15,8 +15,6 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from engine.load.loader import Checkpoint
-
 EMBEDDED = Path(__file__).parents[2] / "engine" / "embedded"
 
 TEMPLATE = (
@@ -81,11 +79,11 @@ def write_folder(folder: Path, shape: Shape) -> Path:
     return folder
 
 
-class RandomCheckpoint(Checkpoint):
+class RandomCheckpoint:
     """Weights made on the device as they are asked for: 8B parameters need not cross a disk."""
 
     def __init__(self, model_dir: Path, device: str) -> None:
-        self.model_dir, self._device = model_dir, device
+        self.source, self._device = model_dir, device
 
     def __contains__(self, name: str) -> bool:
         return True

@@ -13,19 +13,22 @@ from ..speculative import Drafter, ModelDrafter, NgramDrafter
 from ..text.text import Text
 from ..types import CheckpointError, ConfigError, EngineConfig
 from .calibrate import ScaledCheckpoint, calibrate
-from .loader import Checkpoint, ModelConfig, read_config
+from .loader import ModelConfig
+from .source import adapted, open_source
 
 
 def read_model(
     model_dir: Path, config: EngineConfig, *, is_draft: bool = False
 ) -> tuple[Text, Decoder]:
-    """Tokenizer and decoder of one folder, fitting each other; no words are staged for a draft.
+    """Tokenizer and decoder of one model, fitting each other; no words are staged for a draft.
 
     Raises: CheckpointError, TemplateError, ConfigError.
     """
-    checkpoint = Checkpoint(model_dir)
-    model = read_config(model_dir)
-    text = Text(model_dir, model.eos_ids)
+    source = open_source(model_dir)
+    if config.adapter_dir is not None and not is_draft:
+        source = adapted(source, config.adapter_dir)
+    checkpoint, model = source.checkpoint, source.config
+    text = Text(source.text, model.eos_ids)
     if text.vocab_size > model.vocab_size:
         raise CheckpointError(
             f"{model_dir}: expected a tokenizer of at most {model.vocab_size} tokens, "
@@ -40,10 +43,12 @@ def read_model(
         tokens = _calibration_tokens(text, config.calibration_text, length)
         checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens))
         del dense  # 4 bytes a weight, before the next decoder is built
+    folder = None if is_draft else source.folder
+    head = read_head(folder, model.hidden_size, device.torch_name)
     decoder = Decoder(
         checkpoint, model, dtype=config.dtype, quant=config.quant, device=device.torch_name,
         context_length=length, make_linear=device.make_linear,
-        end_head=None if is_draft else read_head(model_dir, model.hidden_size, device.torch_name),
+        end_head=head,
     )  # fmt: skip
     return text, decoder
 

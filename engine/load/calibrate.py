@@ -70,11 +70,11 @@ def search_scale(weight: Tensor, inputs: Tensor) -> Tensor:
     return best
 
 
-class ScaledCheckpoint(Checkpoint):
+class ScaledCheckpoint:
     """A checkpoint with the scales folded in: the same function, other weights."""
 
     def __init__(self, checkpoint: Checkpoint, scales: Tokens[LayerScales]) -> None:
-        super().__init__(checkpoint.model_dir)
+        self.source, self._checkpoint = checkpoint.source, checkpoint
         self._columns: dict[str, Tensor] = {}
         self._rows: dict[str, Tensor] = {}
         for index, layer in enumerate(scales):
@@ -89,8 +89,11 @@ class ScaledCheckpoint(Checkpoint):
             self._rows[f"{prefix}mlp.up_proj.weight"] = 1 / layer.down
             self._rows[f"{prefix}mlp.up_proj.bias"] = 1 / layer.down
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._checkpoint
+
     def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        tensor = super().tensor(name, shape)
+        tensor = self._checkpoint.tensor(name, shape)
         if name in self._columns:
             tensor = tensor.float() * self._columns[name]
         if name in self._rows:

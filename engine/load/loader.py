@@ -1,14 +1,14 @@
 """Owns the reading of a Hugging Face model folder: config, tensors, and the checks on both.
 
-A `Checkpoint` hands out tensors by name and shape; whatever is missing or malformed is refused
-with an error that names it. Nothing here computes.
+A `FolderCheckpoint` hands out tensors by name and shape; whatever is missing or malformed is
+refused with an error that names it. Nothing here computes.
 """
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +23,10 @@ ARCHITECTURES: dict[str, dict[str, bool]] = {
     "Qwen2ForCausalLM": {"qkv_bias": True},
     "Qwen3ForCausalLM": {"qk_norm": True},
 }
+
+# Far beyond any published model; tables of these sizes are made before a tensor is looked at.
+MAX_LAYERS = 1024
+MAX_POSITIONS = 1 << 24
 
 ROPE_TYPES = ("default", "linear", "llama3")
 
@@ -109,6 +113,14 @@ def read_config(model_dir: Path) -> ModelConfig:
     """
     path = model_dir / "config.json"
     values = read_json(path)
+    return config_from(values, path, _read_eos(model_dir, values))
+
+
+def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) -> ModelConfig:
+    """What config.json says, or another file in its words. path: for complaints.
+
+    Raises: CheckpointError, UnsupportedArchitecture.
+    """
     names = values.get("architectures") or ["none"]
     if names[0] not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -124,6 +136,11 @@ def read_config(model_dir: Path) -> ModelConfig:
     n_layers = fields.integer("num_hidden_layers")
     n_kv_heads = fields.integer("num_key_value_heads", n_heads)
     head_dim = fields.integer("head_dim", hidden // n_heads)
+    if n_layers > MAX_LAYERS or fields.integer("max_position_embeddings", 2048) > MAX_POSITIONS:
+        raise CheckpointError(
+            f"{path}: expected at most {MAX_LAYERS} layers and {MAX_POSITIONS} positions, found "
+            f"{n_layers} and {fields.integer('max_position_embeddings', 2048)}"
+        )
     if n_heads % n_kv_heads or head_dim % 2:
         raise CheckpointError(
             f"{path}: expected num_attention_heads a multiple of num_key_value_heads and an even "
@@ -145,7 +162,7 @@ def read_config(model_dir: Path) -> ModelConfig:
         windows=_read_windows(values, n_layers),
         tied_head=bool(values.get("tie_word_embeddings", False)),
         mlp_bias=bool(values.get("mlp_bias", False)),
-        eos_ids=_read_eos(model_dir, values),
+        eos_ids=eos_ids,
         quantization=values.get("quantization_config") or {},
         **family,
     )
@@ -193,34 +210,46 @@ def _read_eos(model_dir: Path, values: dict[str, Any]) -> tuple[int, ...]:
     return tuple(found) if isinstance(found, list) else (int(found),)
 
 
-class Checkpoint:
+class Checkpoint(Protocol):
+    """Tensors by Hugging Face's names, on the CPU. source: what complaints name."""
+
+    source: Path
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """One tensor as stored. Raises: MissingTensor, WrongShape."""
+        ...
+
+
+class FolderCheckpoint:
     """The tensors of one model folder, opened lazily, one file or sharded."""
 
-    def __init__(self, model_dir: Path, name: str = "model.safetensors") -> None:
+    def __init__(self, folder: Path, name: str = "model.safetensors") -> None:
         """name: of the file where there is no index of shards. Raises: CheckpointError."""
-        if not model_dir.is_dir():
-            raise CheckpointError(f"expected a model folder at {model_dir}, found none")
-        self.model_dir, self._name = model_dir, name
+        if not folder.is_dir():
+            raise CheckpointError(f"expected a model folder at {folder}, found none")
+        self.source, self._name = folder, name
         self._files: dict[str, Any] = {}
         self._where = dict(self._index())
 
     def _index(self) -> Iterator[tuple[str, str]]:
-        name, index = self._name, self.model_dir / f"{self._name}.index.json"
+        name, index = self._name, self.source / f"{self._name}.index.json"
         if index.is_file():
             yield from read_json(index).get("weight_map", {}).items()
             return
-        if not (self.model_dir / name).is_file():
+        if not (self.source / name).is_file():
             raise CheckpointError(
-                f"expected {name} or {index.name} in {self.model_dir}, found neither"
+                f"expected {name} or {index.name} in {self.source}, found neither"
             )
         for key in self._open(name).keys():  # noqa: SIM118 - not a dict
             yield key, name
 
     def _open(self, name: str) -> Any:
         if name not in self._files:
-            path = self.model_dir / name
+            path = self.source / name
             if not path.is_file():
-                raise CheckpointError(f"expected shard {name} in {self.model_dir}, found none")
+                raise CheckpointError(f"expected shard {name} in {self.source}, found none")
             try:
                 self._files[name] = safe_open(path, framework="pt")
             except (OSError, SafetensorError) as error:
@@ -230,21 +259,23 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._where
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
     def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """One tensor as stored, on the CPU.
 
         Raises: MissingTensor, WrongShape.
         """
         if name not in self._where:
-            raise MissingTensor(f"{self.model_dir}: expected a tensor {name}, found none")
+            raise MissingTensor(f"{self.source}: expected a tensor {name}, found none")
         try:
             tensor: Tensor = self._open(self._where[name]).get_tensor(name)
         except SafetensorError as error:
-            raise MissingTensor(f"{self.model_dir}: expected {name}, found {error}") from None
+            raise MissingTensor(f"{self.source}: expected {name}, found {error}") from None
         if shape is not None and tuple(tensor.shape) != shape:
             raise WrongShape(
-                f"{self.model_dir}: expected {name} of shape {list(shape)}, "
-                f"found {list(tensor.shape)}"
+                f"{self.source}: expected {name} of shape {list(shape)}, found {list(tensor.shape)}"
             )
         return tensor
 

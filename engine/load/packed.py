@@ -88,7 +88,7 @@ def read_weight(
         case "compressed-tensors":
             return _read_compressed(checkpoint, name, shape, quantization)
     raise UnsupportedQuantization(
-        f"{checkpoint.model_dir}: expected quantization awq, gptq or compressed-tensors, "
+        f"{checkpoint.source}: expected quantization awq, gptq or compressed-tensors, "
         f"found {method or weight.dtype}"
     )
 
@@ -113,7 +113,7 @@ def _grouped(codes: Tensor, scale: Tensor, zero_code: Tensor | int) -> Int4Weigh
 def _expect(checkpoint: Checkpoint, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape:
         raise WrongShape(
-            f"{checkpoint.model_dir}: expected {name} unpacked to {list(shape)}, "
+            f"{checkpoint.source}: expected {name} unpacked to {list(shape)}, "
             f"found {list(tensor.shape)}"
         )
 
@@ -128,7 +128,7 @@ def _read_awq(
     version, bits = quantization.get("version", "gemm"), quantization.get("bits")
     if version != "gemm" or bits != 4:
         raise UnsupportedQuantization(
-            f"{checkpoint.model_dir}: expected AWQ gemm of 4 bits, found {version} of {bits}"
+            f"{checkpoint.source}: expected AWQ gemm of 4 bits, found {version} of {bits}"
         )
 
     def unpack(tensor: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def _read_gptq(
     bits = quantization.get("bits")
     if bits not in (4, 8):
         raise UnsupportedQuantization(
-            f"{checkpoint.model_dir}: expected GPTQ of 4 or 8 bits, found {bits}"
+            f"{checkpoint.source}: expected GPTQ of 4 or 8 bits, found {bits}"
         )
     codes = _unpack(checkpoint.tensor(f"{name}.qweight"), bits, 0).T
     _expect(checkpoint, f"{name}.qweight", codes, shape)
@@ -179,7 +179,7 @@ def _read_compressed(
         packed = checkpoint.tensor(f"{name}.weight_packed")
         if packed.shape[1] * 8 != shape[1]:
             raise UnsupportedQuantization(
-                f"{checkpoint.model_dir}: expected {name}.weight_packed of 4 bits and shape "
+                f"{checkpoint.source}: expected {name}.weight_packed of 4 bits and shape "
                 f"{[shape[0], shape[1] // 8]}, found {list(packed.shape)}"
             )
         codes, zero_code = _unpack(packed, 4, 1), torch.tensor(8)
@@ -190,6 +190,6 @@ def _read_compressed(
     if weight.dtype in (torch.int8, torch.float8_e4m3fn) and scale.numel() in (1, shape[0]):
         return ScaledWeight(weight, scale.flatten().expand(shape[0]).contiguous())
     raise UnsupportedQuantization(
-        f"{checkpoint.model_dir}: expected {name} as int4, int8 or fp8 with a scale per channel, "
+        f"{checkpoint.source}: expected {name} as int4, int8 or fp8 with a scale per channel, "
         f"found {weight.dtype} with {list(scale.shape)} scales ({quantization.get('format')})"
     )

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..end_of_turn import end_ids, probability, read_head
+from ..load.source import adapted, open_source
 from ..text.text import Text
 from . import measures
 from .call import Call
 from .calls import generate_call
-from .chat_format import CALL_OPEN, render_chat
+from .chat_format import CALL_OPEN
 from .corpus import Corpus
 from .decoding import generate_replies, load_agent
 from .dialogues import as_messages, data_directory
@@ -63,10 +64,21 @@ class Case:
 class Evaluation:
     """Runs the measures on one exported model."""
 
-    def __init__(self, folder: Path, data: Path | None, n_calls: int, seed: int) -> None:
-        self.model, self.encoder = load_agent(folder)
-        head = read_head(folder, self.model.config.hidden_size, "cpu")
-        self.p_end = partial(probability, ids=end_ids(Text(folder)), head=head)
+    def __init__(
+        self,
+        folder: Path,
+        data: Path | None,
+        n_calls: int,
+        seed: int,
+        adapter: Path | None = None,
+    ) -> None:
+        self.model, self.encoder = load_agent(folder, adapter)
+        source = open_source(folder)
+        if adapter is not None:
+            source = adapted(source, adapter)
+        head = read_head(source.folder, self.model.config.hidden_size, "cpu")
+        text = Text(source.text, source.config.eos_ids)
+        self.p_end = partial(probability, ids=end_ids(text), head=head)
         self.directory = data_directory(data)
         self.corpus = Corpus(self.directory)
         self.test = Corpus(self.directory, "test")
@@ -78,7 +90,7 @@ class Evaluation:
         """Fill in the replies and keep them for the measure of degenerate ones."""
         prompts = [
             self.encoder.tokenizer.encode(
-                render_chat(case.messages, case.tools, add_generation_prompt=True),
+                self.encoder.format.render(case.messages, case.tools, True),
                 add_special_tokens=False,
             ).ids
             for case in cases

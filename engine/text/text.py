@@ -8,9 +8,10 @@ import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import jinja2
 from jinja2.ext import loopcontrols
@@ -31,27 +32,70 @@ MAX_REMEMBERED_BYTES = 64 * 1024 * 1024
 # and to find that out by encoding it would hold up every call.
 MOST_CHARACTERS_A_TOKEN = 16
 
+TEMPLATE_FILE = "chat_template.jinja"
+
 NO_TOKEN = -1  # where a checkpoint has no end-of-turn token
+
+
+@dataclass(frozen=True, slots=True)
+class TextSource:
+    """What a checkpoint says of its text, in whatever files it lies.
+
+    template: Jinja; "" where there is none. bos_token, eos_token: what templates may spell out.
+    """
+
+    tokenizer: Tokenizer
+    template: str
+    bos_token: str = ""
+    eos_token: str = ""
+
+
+def read_text_source(model_dir: Path) -> TextSource:
+    """From a model folder's tokenizer and chat template. Raises: CheckpointError."""
+    path = model_dir / "tokenizer.json"
+    if not path.is_file():
+        raise CheckpointError(f"expected a file tokenizer.json in {model_dir}, found none")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception for any malformed file
+        raise CheckpointError(f"{path}: expected a tokenizer, found {error}") from None
+    config_path = model_dir / "tokenizer_config.json"
+    config = read_json(config_path) if config_path.is_file() else {}
+
+    def spelled(key: str) -> str:
+        value = config.get(key) or ""
+        return str(value["content"] if isinstance(value, dict) else value)
+
+    template = read_template(model_dir)
+    if template is None:
+        found = config.get("chat_template") or ""
+        if isinstance(found, list):  # several by name
+            found = next((t["template"] for t in found if t["name"] == "default"), "")
+        template = str(found)
+    return TextSource(tokenizer, template, spelled("bos_token"), spelled("eos_token"))
+
+
+def read_template(folder: Path) -> str | None:
+    """The chat template that lies in a file of its own, if there is one."""
+    path = folder / TEMPLATE_FILE
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 class Text:
     """Tokenizer and chat template of one checkpoint."""
 
-    def __init__(self, model_dir: Path, eos_ids: Sequence[int] = ()) -> None:
-        """Raises: CheckpointError, TemplateError."""
-        path = model_dir / "tokenizer.json"
-        if not path.is_file():
-            raise CheckpointError(f"expected a file tokenizer.json in {model_dir}, found none")
-        try:
-            self.tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises bare Exception for any malformed file
-            raise CheckpointError(f"{path}: expected a tokenizer, found {error}") from None
+    @classmethod
+    def read(cls, model_dir: Path, eos_ids: Sequence[int] = ()) -> Self:
+        """Of a model folder. Raises: CheckpointError, TemplateError."""
+        return cls(read_text_source(model_dir), eos_ids)
+
+    def __init__(self, source: TextSource, eos_ids: Sequence[int] = ()) -> None:
+        """Raises: TemplateError."""
+        self.tokenizer, self.template_source = source.tokenizer, source.template
+        self._spelled = {"bos_token": source.bos_token, "eos_token": source.eos_token}
         self.vocab_size = self.tokenizer.get_vocab_size(with_added_tokens=True)
         added = self.tokenizer.get_added_tokens_decoder()
         self.special = {i: token.content for i, token in added.items() if token.special}
-        config_path = model_dir / "tokenizer_config.json"
-        self._config = read_json(config_path) if config_path.is_file() else {}
-        self.template_source = self._read_template(model_dir)
         self._template = self._compile(self.template_source)
         spelled = sorted(map(re.escape, self.special.values()), key=len, reverse=True)
         self._special_pattern = re.compile("|".join(spelled) or r"(?!)")
@@ -67,15 +111,6 @@ class Text:
         # Some templates end a turn with plain text ("[/INST]"); a reply may well contain that.
         self.stop_ids = frozenset({*eos_ids, *({self.end_of_turn_id} & set(self.special))})
 
-    def _read_template(self, model_dir: Path) -> str:
-        path = model_dir / "chat_template.jinja"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-        found = self._config.get("chat_template") or ""
-        if isinstance(found, list):  # several by name
-            found = next((t["template"] for t in found if t["name"] == "default"), "")
-        return str(found)
-
     def _compile(self, source: str) -> jinja2.Template:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
@@ -87,10 +122,6 @@ class Text:
             return environment.from_string(source)
         except jinja2.TemplateError as error:
             raise TemplateError(f"expected a chat template in Jinja, found: {error}") from None
-
-    def _special_text(self, key: str) -> str:
-        value = self._config.get(key) or ""
-        return value["content"] if isinstance(value, dict) else value
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Message], add_generation_prompt: bool
@@ -104,8 +135,7 @@ class Text:
                 tools=list(tools) or None,
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=False,  # a caller cannot wait for hidden reasoning
-                bos_token=self._special_text("bos_token"),
-                eos_token=self._special_text("eos_token"),
+                **self._spelled,
             )
         except (
             jinja2.TemplateError,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.kv_cache import KvPool
-from engine.load.loader import Checkpoint, read_config
+from engine.load.loader import FolderCheckpoint, read_config
 from engine.model import N_REFINED, Decoder
 from engine.prefix_tree import PrefixTree
 from engine.runner import Extension, Runner
@@ -73,7 +73,12 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         config = read_config(folder)
         decoder = Decoder(
-            Checkpoint(folder), config, dtype="fp32", quant=None, device="cpu", context_length=128
+            FolderCheckpoint(folder),
+            config,
+            dtype="fp32",
+            quant=None,
+            device="cpu",
+            context_length=128,
         )
         self.pool = KvPool(
             n_layers=config.n_layers,
@@ -127,7 +132,7 @@ def test_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None
 def test_the_likeliest_tokens_are_not_tied_by_bf16(write_checkpoint: Callable[..., Path]) -> None:
     folder = write_checkpoint(tie_word_embeddings=True)
     decoder = Decoder(
-        Checkpoint(folder), read_config(folder), dtype="bf16", quant="int8", device="cpu",
+        FolderCheckpoint(folder), read_config(folder), dtype="bf16", quant="int8", device="cpu",
         context_length=32,
     )  # fmt: skip
     states = 20 * torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
@@ -144,7 +149,7 @@ def test_of_tokens_that_bf16_ties_each_row_chooses_its_likeliest(
 ) -> None:
     folder = write_checkpoint(tie_word_embeddings=True)
     decoder = Decoder(
-        Checkpoint(folder), read_config(folder), dtype="bf16", quant=quant, device="cpu",
+        FolderCheckpoint(folder), read_config(folder), dtype="bf16", quant=quant, device="cpu",
         context_length=32,
     )  # fmt: skip
     first, second = 40, 70
@@ -163,7 +168,7 @@ def test_exact_dtypes_read_likely_tokens_from_the_head_that_serves(
 ) -> None:
     folder = write_checkpoint(tie_word_embeddings=True)
     decoder = Decoder(
-        Checkpoint(folder), read_config(folder), dtype=dtype, quant="int8", device="cpu",
+        FolderCheckpoint(folder), read_config(folder), dtype=dtype, quant="int8", device="cpu",
         context_length=32,
     )  # fmt: skip
     states = 20 * torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
@@ -180,7 +185,7 @@ def test_a_vocabulary_smaller_than_what_is_computed_again_has_logits(
 ) -> None:
     folder = write_checkpoint(tie_word_embeddings=True, vocab_size=5)
     decoder = Decoder(
-        Checkpoint(folder), read_config(folder), dtype="bf16", quant=None, device="cpu",
+        FolderCheckpoint(folder), read_config(folder), dtype="bf16", quant=None, device="cpu",
         context_length=32,
     )  # fmt: skip
     states = torch.randn(3, 32, generator=torch.Generator().manual_seed(3))

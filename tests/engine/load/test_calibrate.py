@@ -7,7 +7,7 @@ import torch
 
 from engine.engine import Engine
 from engine.load.calibrate import ScaledCheckpoint, calibrate, search_scale
-from engine.load.loader import Checkpoint, read_config
+from engine.load.loader import Checkpoint, FolderCheckpoint, read_config
 from engine.load.quant import quantize_int4
 from engine.model import Decoder
 from engine.types import ConfigError, EngineConfig
@@ -31,7 +31,7 @@ def test_scales_follow_the_inputs_that_matter() -> None:
 
 
 def test_folded_scales_change_nothing_but_rounding(tiny_model: Path) -> None:
-    config, checkpoint = read_config(tiny_model), Checkpoint(tiny_model)
+    config, checkpoint = read_config(tiny_model), FolderCheckpoint(tiny_model)
 
     def decoder(source: Checkpoint) -> Decoder:
         return Decoder(source, config, dtype="fp32", quant=None, device="cpu", context_length=64)
@@ -49,7 +49,7 @@ def test_folded_scales_change_nothing_but_rounding(tiny_model: Path) -> None:
 def text_and(folder: Path, decoder: Decoder):  # type: ignore[no-untyped-def]
     from engine.text.text import Text
 
-    return Text(folder, (2,)), decoder, EngineConfig(dtype="fp32", kv_tokens=128)
+    return Text.read(folder, (2,)), decoder, EngineConfig(dtype="fp32", kv_tokens=128)
 
 
 def test_loading_with_a_calibration_text(tiny_model: Path, tmp_path: Path) -> None:

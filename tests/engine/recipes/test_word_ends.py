@@ -37,7 +37,7 @@ def corpus(dialogues: Path) -> Corpus:
 
 @pytest.fixture(scope="module")
 def text() -> Text:
-    return Text(AGENT)
+    return Text.read(AGENT)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_a_long_conversation_has_no_places_beyond_its_tokens(text: Text) -> None
 
 
 def test_any_template_will_do(write_checkpoint: Callable[..., Path]) -> None:
-    text = Text(write_checkpoint())
+    text = Text.read(write_checkpoint())
     messages = [
         {"role": "user", "content": "Good day. Four."},
         {"role": "assistant", "content": "Four."},

@@ -20,7 +20,7 @@ SAYINGS = (
 
 @pytest.fixture(scope="module")
 def text(tiny_model: Path) -> Text:
-    return Text(tiny_model, (2,))
+    return Text.read(tiny_model, (2,))
 
 
 @pytest.mark.parametrize("saying", SAYINGS)
@@ -45,7 +45,7 @@ def sentencepiece_text(tiny_model: Path, tmp_path_factory: pytest.TempPathFactor
     )
     folder = tmp_path_factory.mktemp("sentencepiece")
     tokenizer.save(str(folder / "tokenizer.json"))
-    return Text(folder)
+    return Text.read(folder)
 
 
 @pytest.mark.parametrize("saying", SAYINGS)

@@ -292,7 +292,7 @@ def test_no_other_call_may_be_written(make_engine: MakeEngine, call: str) -> Non
 
 
 def test_a_tokenizer_that_spells_json_with_more_spaces_may_write_it_so() -> None:
-    text = Text(Path(__file__).parents[3] / "engine" / "embedded" / "agent")
+    text = Text.read(Path(__file__).parents[3] / "engine" / "embedded" / "agent")
     call = '{"name": "book_table", "arguments": {"day": "Friday", "people": 4}}'
     spelled = "".join(text.tokenizer.decode([token]) for token in text.encode(call))
     assert spelled.replace('" arguments', '"arguments') != spelled  # it is such a tokenizer

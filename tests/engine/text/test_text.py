@@ -19,7 +19,7 @@ HISTORY = [
 
 @pytest.fixture(scope="module")
 def text(tiny_model: Path) -> Text:
-    return Text(tiny_model, (2,))
+    return Text.read(tiny_model, (2,))
 
 
 def test_open_turn_is_a_prefix_of_the_closed_one(text: Text) -> None:
@@ -85,12 +85,12 @@ def copy_with_template(tiny_model: Path, folder: Path, template: str) -> Path:
 
 def test_a_template_that_does_not_compile_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(TemplateError, match="expected a chat template in Jinja"):
-        Text(copy_with_template(tiny_model, tmp_path, "{% if %}"))
+        Text.read(copy_with_template(tiny_model, tmp_path, "{% if %}"))
 
 
 def test_a_template_may_refuse_the_messages(tiny_model: Path, tmp_path: Path) -> None:
     template = "{{ messages[0].content }}{% if messages|length > 1 %}{{ raise_exception('one') }}"
-    text = Text(copy_with_template(tiny_model, tmp_path, template + "{% endif %}"))
+    text = Text.read(copy_with_template(tiny_model, tmp_path, template + "{% endif %}"))
     with pytest.raises(TemplateError, match="one"):
         text.encode_chat(HISTORY)
 
@@ -98,13 +98,13 @@ def test_a_template_may_refuse_the_messages(tiny_model: Path, tmp_path: Path) ->
 def test_a_template_cannot_reach_into_python(tiny_model: Path, tmp_path: Path) -> None:
     source = "{{ messages[0].content }}{{ ''.__class__.__mro__ }}"
     with pytest.raises(TemplateError):
-        Text(copy_with_template(tiny_model, tmp_path, source))
+        Text.read(copy_with_template(tiny_model, tmp_path, source))
 
 
 def test_without_a_template_chat_is_refused_and_plain_text_works(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    text = Text(copy_with_template(tiny_model, tmp_path, ""))
+    text = Text.read(copy_with_template(tiny_model, tmp_path, ""))
     with pytest.raises(TemplateError, match="found none"):
         text.encode_chat(HISTORY)
     assert text.decode(text.encode("Hello.")) == "Hello."
@@ -114,14 +114,14 @@ def test_a_broken_tokenizer_is_refused_by_path(tiny_model: Path, tmp_path: Path)
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
-        Text(tmp_path)
+        Text.read(tmp_path)
 
 
 def test_an_end_of_turn_in_plain_text_does_not_stop_a_reply(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     template = "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
-    text = Text(copy_with_template(tiny_model, tmp_path, template), (2,))
+    text = Text.read(copy_with_template(tiny_model, tmp_path, template), (2,))
     assert text.decode([text.end_of_turn_id]).strip() in "[/INST]"
     assert text.stop_ids == {2}
 
@@ -135,7 +135,7 @@ def test_remembered_stretches_encode_as_the_whole_text_does(
     tokenizer = json.loads(path.read_text())
     next(t for t in tokenizer["added_tokens"] if t["content"] == "<|im_end|>").update(changes)
     path.write_text(json.dumps(tokenizer))
-    text = Text(tmp_path)
+    text = Text.read(tmp_path)
     pieces = ["<|im_start|>", "<|im_end|>", "<|im_", "<tool_call>", "call", "\n", " ", "ü", "hello"]
     chance = random.Random(3)
     for _ in range(300):
@@ -147,6 +147,6 @@ def test_a_template_whose_arithmetic_fails_is_a_template_error(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     source = "{{ messages[0].content }}{{ 1 // (messages | length - 2) }}"
-    text = Text(copy_with_template(tiny_model, tmp_path, source))
+    text = Text.read(copy_with_template(tiny_model, tmp_path, source))
     with pytest.raises(TemplateError, match="messages the chat template takes"):
         text.encode_chat(HISTORY[:2])

@@ -1,0 +1,80 @@
+"""Owns low-rank adapters (LoRA) in PEFT's format: read, checked, and merged into the weights.
+
+Merged weights cost a step nothing, and are quantized like any others. What PEFT knows beyond plain
+LoRA is refused by name.
+Source: Hu et al., LoRA, arXiv:2106.09685; PEFT's LoraConfig.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..types import CheckpointError, WrongShape
+from .loader import Checkpoint, FolderCheckpoint, read_json
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+MAX_RANK = 1024  # beyond it an adapter is larger than what it adapts
+# Settings under which the merged weight would be another than W + scale B A.
+UNKNOWN = (
+    "use_dora", "fan_in_fan_out", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern",
+    "layer_replication",
+)  # fmt: skip
+_NAME = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<part>[AB])\.weight")
+
+
+class AdaptedCheckpoint:
+    """A checkpoint with an adapter merged: W + scale B A, in fp32, where it has B and A."""
+
+    def __init__(self, base: Checkpoint, folder: Path) -> None:
+        """Raises: CheckpointError."""
+        self.source, self._base = base.source, base
+        self._rank, self._scale = _read_settings(folder)
+        self._stored = FolderCheckpoint(folder, WEIGHTS_FILE)
+        self._names: dict[str, dict[str, str]] = {}  # weight -> part -> stored name
+        for name in self._stored:
+            match = _NAME.fullmatch(name)
+            if match is None:
+                raise CheckpointError(f"{folder}: expected lora_A and lora_B alone, found {name}")
+            self._names.setdefault(f"{match['layer']}.weight", {})[match["part"]] = name
+        for weight, parts in self._names.items():
+            if weight not in base or len(parts) != 2:
+                raise CheckpointError(
+                    f"{folder}: expected lora_A and lora_B of dense weights of {base.source}, "
+                    f"found {' and '.join(parts.values())}"
+                )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._base
+
+    def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """One tensor, merged. Raises: MissingTensor, WrongShape."""
+        tensor = self._base.tensor(name, shape)
+        parts = self._names.get(name)
+        if parts is None:
+            return tensor
+        if tensor.dim() != 2:
+            raise WrongShape(f"{self._stored.source}: expected {name} to be a matrix, found none")
+        n_out, n_in = tensor.shape
+        down = self._stored.tensor(parts["A"], (self._rank, n_in)).float()
+        up = self._stored.tensor(parts["B"], (n_out, self._rank)).float()
+        return torch.addmm(tensor.float(), up, down, alpha=self._scale)
+
+
+def _read_settings(folder: Path) -> tuple[int, float]:
+    """Rank and scale. Raises: CheckpointError."""
+    path = folder / CONFIG_FILE
+    values = read_json(path)
+    rank, alpha = values.get("r"), values.get("lora_alpha")
+    if type(rank) is not int or not 0 < rank <= MAX_RANK:
+        raise CheckpointError(f"{path}: expected r of 1 to {MAX_RANK}, found {rank!r}")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < 1e6:
+        raise CheckpointError(f"{path}: expected a positive lora_alpha, found {alpha!r}")
+    unknown = [key for key in UNKNOWN if values.get(key)]
+    if values.get("peft_type") != "LORA" or values.get("bias", "none") != "none" or unknown:
+        found = ", ".join(unknown) or f"{values.get('peft_type')}, bias {values.get('bias')}"
+        raise CheckpointError(f"{path}: expected a plain LoRA without biases, found {found}")
+    return rank, float(alpha / rank**0.5 if values.get("use_rslora") else alpha / rank)

@@ -1,0 +1,103 @@
+"""Writes GGUF files as llama.cpp's converter does, from a model folder of these tests."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+}  # fmt: skip
+
+
+def stored_name(name: str) -> str:
+    for ours, theirs in NAMES.items():
+        name = name.replace(f"{ours}.", f"{theirs}.")
+    return name.replace("model.layers.", "blk.")
+
+
+def permute(weight: np.ndarray, n_heads: int) -> np.ndarray:
+    """llama.cpp's `LlamaModel.permute`: halves of a head become neighbouring pairs."""
+    n_rows = weight.shape[0]
+    halves = weight.reshape(n_heads, 2, n_rows // n_heads // 2, *weight.shape[1:])
+    return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_gguf(
+    folder: Path,
+    path: Path,
+    arch: str = "llama",
+    form: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    **changes: Any,
+) -> Path:
+    """The model of `folder` in one file: matrices in `form`, metadata changed (None: left out)."""
+    config = json.loads((folder / "config.json").read_text())
+    writer = gguf.GGUFWriter(path, arch)
+    for key, value in {**metadata(folder, config, arch), **changes}.items():
+        match value:
+            case None:
+                continue
+            case str():
+                writer.add_string(key, value)
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case list():
+                writer.add_array(key, value)
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        array = tensor.float().numpy()
+        for part, n_heads in heads.items():
+            if f".{part}." in name and arch == "llama":
+                array = permute(array, n_heads)
+        if array.ndim == 2:
+            writer.add_tensor(stored_name(name), gguf.quants.quantize(array, form), raw_dtype=form)
+        else:
+            writer.add_tensor(stored_name(name), array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def metadata(folder: Path, config: dict[str, Any], arch: str) -> dict[str, Any]:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    added = {token["id"]: token["special"] for token in tokenizer["added_tokens"]}
+    vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    kinds = [{None: 1, True: 3, False: 4}[added.get(number)] for number in range(len(tokens))]
+    merges = [
+        merge if isinstance(merge, str) else " ".join(merge)
+        for merge in tokenizer["model"]["merges"]
+    ]
+    words = json.loads((folder / "tokenizer_config.json").read_text())
+    return {
+        f"{arch}.block_count": config["num_hidden_layers"],
+        f"{arch}.context_length": config["max_position_embeddings"],
+        f"{arch}.embedding_length": config["hidden_size"],
+        f"{arch}.feed_forward_length": config["intermediate_size"],
+        f"{arch}.attention.head_count": config["num_attention_heads"],
+        f"{arch}.attention.head_count_kv": config["num_key_value_heads"],
+        f"{arch}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        f"{arch}.rope.freq_base": float(config.get("rope_theta", 10000.0)),
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.eos_token_id": vocabulary[words["eos_token"]],
+        "tokenizer.chat_template": words["chat_template"],
+    }

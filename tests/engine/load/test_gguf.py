@@ -1,0 +1,258 @@
+"""A GGUF file is the model that its folder was; a hostile one is refused with a sentence."""
+
+import json
+import random
+import shutil
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.engine import Engine
+from engine.load.gguf_file import MAX_ITEMS, GgufFile
+from engine.load.source import open_source
+from engine.recipes.quality import log_probabilities
+from engine.text.text import Text
+from engine.types import (
+    CheckpointError,
+    EngineConfig,
+    EngineError,
+    MissingTensor,
+    UnsupportedArchitecture,
+    UnsupportedQuantization,
+)
+from tests.engine.conftest import WriteCheckpoint
+from tests.engine.load.gguf_files import write_gguf
+
+CONFIG = EngineConfig(dtype="fp32", kv_tokens=512)
+SAYS = "I would like a table for 14 at 7:30, Zoë’s – please <|im_end|> now"
+
+
+def logits(path: Path) -> torch.Tensor:
+    return log_probabilities(Engine.load(path, CONFIG), [5, 40, 77, 300, 12, 9])
+
+
+def with_tensors(folder: Path, to: Path, **shapes: tuple[int, ...]) -> Path:
+    """A copy of a model folder with random vectors at each layer's names."""
+    shutil.copytree(folder, to)
+    tensors = load_file(to / "model.safetensors")
+    generator = torch.Generator().manual_seed(1)
+    for name, shape in shapes.items():
+        for layer in range(2):
+            full = f"model.layers.{layer}.self_attn.{name.replace('__', '.')}"
+            tensors[full] = 1 + 0.3 * torch.randn(shape, generator=generator)
+    save_file(tensors, to / "model.safetensors")
+    return to
+
+
+def test_a_file_is_the_model_of_its_folder(tiny_model: Path, tmp_path: Path) -> None:
+    path = write_gguf(tiny_model, tmp_path / "model.gguf")
+    ours, theirs = open_source(path), open_source(tiny_model)
+    assert ours.config == replace(theirs.config, norm_eps=ours.config.norm_eps)
+    assert ours.config.norm_eps == pytest.approx(theirs.config.norm_eps)
+    for name in load_file(tiny_model / "model.safetensors"):
+        assert name in ours.checkpoint
+        assert torch.equal(ours.checkpoint.tensor(name), theirs.checkpoint.tensor(name))
+    assert torch.allclose(logits(path), logits(tiny_model), atol=1e-4)
+
+
+def test_a_file_without_a_head_has_the_embedding_for_one(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    folder = write_checkpoint(tie_word_embeddings=True)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    path = write_gguf(folder, tmp_path / "model.gguf")
+    assert open_source(path).config.tied_head
+    assert torch.allclose(logits(path), logits(folder), atol=1e-4)
+
+
+def test_qwen_files_have_biases_or_norms_and_rows_in_order(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    qwen2 = with_tensors(
+        write_checkpoint(architectures=["Qwen2ForCausalLM"]), tmp_path / "qwen2",
+        q_proj__bias=(32,), k_proj__bias=(16,), v_proj__bias=(16,),
+    )  # fmt: skip
+    qwen3 = with_tensors(
+        write_checkpoint(architectures=["Qwen3ForCausalLM"]), tmp_path / "qwen3",
+        q_norm__weight=(8,), k_norm__weight=(8,),
+    )  # fmt: skip
+    for arch, folder in (("qwen2", qwen2), ("qwen3", qwen3)):
+        path = write_gguf(folder, tmp_path / f"{arch}.gguf", arch)
+        assert torch.allclose(logits(path), logits(folder), atol=1e-4)
+
+
+def test_text_is_encoded_as_the_folder_encodes_it(tiny_model: Path, tmp_path: Path) -> None:
+    ours = open_source(write_gguf(tiny_model, tmp_path / "model.gguf"))
+    theirs = Text.read(tiny_model, ours.config.eos_ids)
+    text = Text(ours.text, ours.config.eos_ids)
+    assert text.encode(SAYS) == theirs.encode(SAYS)
+    turn = [{"role": "user", "content": "Hello"}]
+    assert text.encode_chat(turn) == theirs.encode_chat(turn)
+    assert (text.stop_ids, text.special) == (theirs.stop_ids, theirs.special)
+
+
+@pytest.mark.parametrize("split", ["smollm", "qwen2", "llama-bpe"])
+def test_every_split_that_is_known_gives_the_text_back(
+    tiny_model: Path, tmp_path: Path, split: str
+) -> None:
+    path = write_gguf(tiny_model, tmp_path / "model.gguf", **{"tokenizer.ggml.pre": split})
+    text = Text(open_source(path).text)
+    assert text.tokenizer.decode(text.encode(SAYS), skip_special_tokens=False) == SAYS
+    figures = text.tokenizer.pre_tokenizer.pre_tokenize_str("1234")
+    assert len(figures) == (2 if split == "llama-bpe" else 4)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])
+def test_weights_of_every_simple_format_come_close(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path, name: str
+) -> None:
+    folder = write_checkpoint()
+    form = gguf.GGMLQuantizationType[name]
+    ours = open_source(write_gguf(folder, tmp_path / "model.gguf", form=form)).checkpoint
+    theirs = open_source(folder).checkpoint
+    for layer in ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"):
+        exact = theirs.tensor(f"model.layers.1.{layer}.weight").float()
+        found = ours.tensor(f"model.layers.1.{layer}.weight")
+        assert (found - exact).std() < {"Q4_0": 0.1, "Q4_1": 0.1}.get(name, 0.01) * exact.std()
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K"])
+def test_blocks_of_256_are_read_row_by_row(tmp_path: Path, name: str) -> None:
+    form = gguf.GGMLQuantizationType[name]
+    n_bytes = gguf.GGML_QUANT_SIZES[form][1]
+    blocks = np.random.default_rng(1).integers(0, 60, (3, 2 * n_bytes), np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "k.gguf", "llama")
+    writer.add_tensor("w", blocks, raw_dtype=form)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    found = GgufFile(tmp_path / "k.gguf").read("w")
+    rows = [gguf.quants.dequantize(row, form) for row in blocks.reshape(3, 2, n_bytes)]
+    assert found.shape == (3, 512)
+    assert np.array_equal(found, np.stack([row.ravel() for row in rows]), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"llama.block_count": 3}, MissingTensor, r"blk\.2\.attn_norm"),
+        ({"llama.block_count": 1 << 31}, CheckpointError, "at most 1024 layers"),
+        ({"llama.context_length": 1 << 31}, CheckpointError, "positions"),
+        ({"llama.embedding_length": None}, CheckpointError, "hidden_size"),
+        ({"llama.attention.head_count": "four"}, CheckpointError, "num_attention_heads"),
+        ({"llama.attention.head_count": [4, 4]}, CheckpointError, "num_attention_heads"),
+        ({"llama.rope.scaling.type": "yarn"}, UnsupportedArchitecture, "yarn"),
+        ({"llama.rope.dimension_count": 4}, UnsupportedArchitecture, "dimensions of a head"),
+        ({"llama.expert_count": 8}, UnsupportedArchitecture, "experts"),
+        ({"general.architecture": "mamba"}, UnsupportedArchitecture, "mamba"),
+        ({"split.count": 4}, CheckpointError, "one part of several"),
+        ({"general.alignment": 0}, CheckpointError, "alignment"),
+        ({"tokenizer.ggml.model": "llama"}, CheckpointError, "kind gpt2"),
+        ({"tokenizer.ggml.pre": "tekken"}, CheckpointError, "tekken"),
+        ({"tokenizer.ggml.tokens": ["a", "a"]}, CheckpointError, "a type for each"),
+        ({"tokenizer.ggml.merges": ["no such"]}, CheckpointError, "no such"),
+        ({"tokenizer.ggml.merges": 7}, CheckpointError, "list of merges"),
+        ({"tokenizer.ggml.eos_token_id": 1 << 30}, CheckpointError, "eos_token_id"),
+    ],
+)
+def test_metadata_that_is_wrong_is_named(
+    tiny_model: Path, tmp_path: Path, changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    path = write_gguf(tiny_model, tmp_path / "model.gguf", **changes)
+    with pytest.raises(error, match=says):
+        Engine.load(path, CONFIG)
+
+
+def header(*parts: bytes, version: int = 3, n_tensors: int = 0, n_keys: int = 1) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_keys) + b"".join(parts)
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+HUGE = (1 << 64) - 1
+TENSOR = text("w") + struct.pack("<I", 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "GGUF file"),
+        (b"GGUX" + bytes(32), "GGUF file"),
+        (header(version=1), "version 1"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
+        (header(n_keys=HUGE), "keys of metadata"),
+        (header(n_tensors=HUGE), "tensors"),
+        (header(struct.pack("<Q", HUGE)), "bytes of text"),
+        (header(struct.pack("<Q", 60_000)), "60000 bytes"),
+        (header(struct.pack("<Q", 1) + b"\xff"), "UTF-8"),
+        (header(text("a") + struct.pack("<I", 13)), "type of metadata"),
+        (header(text("a") + struct.pack("<IIQ", 9, 0, HUGE)), "items of arrays"),
+        (header(text("a") + struct.pack("<IIQ", 9, 0, MAX_ITEMS)), f"{MAX_ITEMS} bytes"),
+        (header(text("a") + struct.pack("<IIQ", 9, 8, MAX_ITEMS)), "8 bytes"),
+        (header(text("a") + struct.pack("<IIQ", 9, 9, 1)), "numbers or texts"),
+        (header(text("w") + struct.pack("<I", HUGE >> 32), n_tensors=1, n_keys=0), "dimensions"),
+        (header(TENSOR + struct.pack("<QIQ", 8, 999, 0), n_tensors=1, n_keys=0), "number 999"),
+        (header(TENSOR + struct.pack("<QIQ", 33, 2, 0), n_tensors=1, n_keys=0), "blocks of 32"),
+        (header(TENSOR + struct.pack("<QIQ", 0, 0, 0), n_tensors=1, n_keys=0), "shape"),
+        (header(TENSOR + struct.pack("<QIQ", 8, 0, HUGE), n_tensors=1, n_keys=0), "w of 32 bytes"),
+        (header(TENSOR + struct.pack("<QIQ", HUGE, 0, 0), n_tensors=1, n_keys=0), "w of"),
+    ],
+)
+def test_a_forged_number_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=says):
+        GgufFile(path)
+
+
+def test_a_format_that_is_not_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(
+        header(TENSOR + struct.pack("<QIQ", 256, 10, 0), bytes(84), n_tensors=1, n_keys=0)
+    )
+    with pytest.raises(UnsupportedQuantization, match="Q2_K"):
+        GgufFile(path)
+
+
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    whole = write_gguf(tiny_model, tmp_path / "model.gguf").read_bytes()
+    rng, path = random.Random(5), tmp_path / "damaged.gguf"
+    n_refused = 0
+    for attempt in range(150):
+        content = bytearray(whole[: rng.randrange(len(whole))] if attempt % 3 == 0 else whole)
+        for _ in range(rng.choice((0, 1, 3)) if attempt % 3 == 0 else 2):
+            place = rng.randrange(min(len(content), 1500))
+            content[place] = rng.randrange(256)
+        path.write_bytes(content)
+        try:
+            source = open_source(path)
+            source.checkpoint.tensor("model.layers.0.self_attn.q_proj.weight")
+        except EngineError:
+            n_refused += 1
+    assert n_refused > 50
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"GGUF file at .*none\.gguf"):
+        Engine.load(tmp_path / "none.gguf", CONFIG)
+
+
+def test_metadata_is_json_alike(tiny_model: Path, tmp_path: Path) -> None:
+    file = GgufFile(write_gguf(tiny_model, tmp_path / "model.gguf"))
+    words = json.loads((tiny_model / "tokenizer_config.json").read_text())
+    assert file.metadata["tokenizer.chat_template"] == words["chat_template"]
+    assert file.metadata["llama.block_count"] == 2
