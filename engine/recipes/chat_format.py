@@ -12,9 +12,10 @@ which costs a third of the tokens of their JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -90,12 +91,44 @@ f.arguments | tojson }}}</tool_call>
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
 
 
-@lru_cache(maxsize=1)
-def _template() -> Template:
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """How a chat template writes messages.
+
+    headers: what stands before the content, by role; end: the token that ends a message.
+    """
+
+    template: str
+    headers: Mapping[str, str]
+    end: str
+    pad: str
+
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] = (),
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Messages as text with the special tokens written out."""
+        return _compiled(self.template).render(
+            messages=list(messages),
+            tools=list(tools) or None,
+            add_generation_prompt=add_generation_prompt,
+        )
+
+
+# The format of the model that is trained from nothing.
+OWN_FORMAT = ChatFormat(
+    CHAT_TEMPLATE, {"system": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}, END, PAD
+)
+
+
+@lru_cache(maxsize=4)
+def _compiled(source: str) -> Template:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     # As transformers does it: no HTML escapes, keys in their own order.
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment.from_string(CHAT_TEMPLATE)
+    return environment.from_string(source)
 
 
 def render_chat(
@@ -103,12 +136,8 @@ def render_chat(
     tools: Sequence[dict[str, Any]] = (),
     add_generation_prompt: bool = False,
 ) -> str:
-    """Render messages as text with the special tokens written out."""
-    return _template().render(
-        messages=list(messages),
-        tools=list(tools) or None,
-        add_generation_prompt=add_generation_prompt,
-    )
+    """Render messages in the format of the model that is trained from nothing."""
+    return OWN_FORMAT.render(messages, tools, add_generation_prompt)
 
 
 def space_quoted_words(tokenizer: Tokenizer) -> None:
@@ -178,6 +207,14 @@ def _content_of_tokens(tokenizer: Tokenizer) -> list[str]:
     return ["" if not text.isalnum() or text in STOP_WORDS else text for text in texts]
 
 
+class Span(NamedTuple):
+    """One message: tokens[first:stop] are its content and what ends it."""
+
+    role: str
+    first: int
+    stop: int
+
+
 class ChatEncoder:
     """Encodes conversations with a loss weight for each token.
 
@@ -195,40 +232,68 @@ class ChatEncoder:
     CONFIRMED_WORD_WEIGHT = 0.4
     MAX_REPLY_WEIGHT = 3.0
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.ids = {token: token_id(tokenizer, token) for token in (*CONTROL_TOKENS, *TEXT_TOKENS)}
-        self.end = self.ids[END]
-        self.pad = self.ids[PAD]
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        chat_format: ChatFormat = OWN_FORMAT,
+        user_weight: float = USER_WEIGHT,
+    ) -> None:
+        self.tokenizer, self.format = tokenizer, chat_format
+        self.end = token_id(tokenizer, chat_format.end)
+        self.pad = token_id(tokenizer, chat_format.pad)
+        self._headers = {
+            role: tokenizer.encode(header, add_special_tokens=False).ids
+            for role, header in chat_format.headers.items()
+        }
         self._content = _content_of_tokens(tokenizer)
         self._role_weight = {
-            self.ids[SYSTEM]: self.PROMPT_WEIGHT,
-            self.ids[USER]: self.USER_WEIGHT,
-            self.ids[ASSISTANT]: 1.0,
-            self.ids[TOOL]: 0.0,
-        }
+            "system": self.PROMPT_WEIGHT, "user": user_weight, "assistant": 1.0, "tool": 0.0,
+        }  # fmt: skip
+
+    def spans(self, tokens: Sequence[int]) -> list[Span]:
+        """The messages of an encoded conversation, in order."""
+        found = []
+        firsts = {header[0] for header in self._headers.values()}
+        for at in (at for at, token in enumerate(tokens) if token in firsts):
+            for role, header in self._headers.items():
+                first = at + len(header)
+                if list(tokens[at:first]) == header:
+                    found.append((role, at, first))
+        starts = [at for _, at, _ in found[1:]] + [len(tokens)]
+        return [
+            Span(role, first, self._stop(tokens, first, limit))
+            for (role, _, first), limit in zip(found, starts, strict=False)
+        ]
+
+    def _stop(self, tokens: Sequence[int], first: int, limit: int) -> int:
+        """Behind the message's end, which a conversation that was cut may lack."""
+        for at in range(first, limit):
+            if tokens[at] == self.end:
+                return at + 1
+        return limit
 
     def weights(self, tokens: Sequence[int], unlearned: set[int]) -> list[float]:
-        """Loss weights of an encoded conversation; `unlearned` are indices of messages."""
-        starts = [i for i, token in enumerate(tokens) if token in self._role_weight]
+        """Loss weights of an encoded conversation; `unlearned` are indices of messages.
+
+        What stands between messages weighs nothing: who speaks next is the runtime's to say.
+        """
         seen: set[str] = set()  # in earlier messages
         heard: set[str] = set()  # in earlier messages of the caller
-        weights = [0.0] * (starts[0] if starts else len(tokens))
-        ends = [*starts[1:], len(tokens)]
-        for message, (start, end) in enumerate(zip(starts, ends, strict=False)):
-            speaker, contents = tokens[start], [self._content[t] for t in tokens[start + 1 : end]]
-            weight = 0.0 if message in unlearned else self._role_weight[speaker]
-            copied = seen - {""} if speaker == self.ids[ASSISTANT] else set[str]()
+        weights = [0.0] * len(tokens)
+        for message, (role, first, stop) in enumerate(self.spans(tokens)):
+            contents = [self._content[token] for token in tokens[first:stop]]
+            weight = 0.0 if message in unlearned else self._role_weight[role]
+            copied = seen - {""} if role == "assistant" else set[str]()
             spoken = set(contents)
-            if speaker == self.ids[ASSISTANT]:
+            if role == "assistant":
                 n_confirmed = len((spoken & heard) - {""})
                 weight *= min(self.MAX_REPLY_WEIGHT, 1 + self.CONFIRMED_WORD_WEIGHT * n_confirmed)
-            elif speaker == self.ids[USER]:
+            elif role == "user":
                 heard |= spoken
             seen |= spoken
-            # Who speaks next is the runtime's to say, not the model's.
-            weights.append(0.0)
-            weights += [weight * (self.COPY_WEIGHT if c in copied else 1.0) for c in contents]
+            weights[first:stop] = [
+                weight * (self.COPY_WEIGHT if c in copied else 1.0) for c in contents
+            ]
         return weights
 
     def encode_batch(
@@ -236,7 +301,7 @@ class ChatEncoder:
         calls: Sequence[tuple[list[dict[str, Any]], list[dict[str, Any]], set[int]]],
     ) -> list[tuple[list[int], list[float]]]:
         """Encode (messages, tools, unlearned message indices) -> (tokens, weights)."""
-        texts = [render_chat(messages, tools) for messages, tools, _ in calls]
+        texts = [self.format.render(messages, tools) for messages, tools, _ in calls]
         encoded = self.tokenizer.encode_batch(texts, add_special_tokens=False)
         out = []
         for (messages, tools, unlearned), encoding in zip(calls, encoded, strict=True):

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from .calls import Chatter, generate_call
 from .chat_format import ChatEncoder, render_chat, train_tokenizer
-from .dialogues import SOURCES, Dialogue, as_messages, read_dialogues
+from .dialogues import SOURCES, Dialogue, as_messages, open_talk, read_dialogues
 from .drills import echo, fill, lookup, unlearned
 from .misheard import Misheard
 from .practice import counter_call, desk_call, facts_call, front_desk_call, tally
@@ -129,6 +129,8 @@ class Corpus:
                 messages, tools = fill(rng, self.vocabulary)
                 # The schema is message zero of a conversation without a prompt.
                 yield messages, tools, unlearned(messages)
+            elif source == "open":
+                yield open_talk(rng, self.dialogues), [], set()
             elif source == "webq":
                 # A lone question with a place's prompt: refused, whatever it is.
                 yield refusal_call(rng, self), [], set()

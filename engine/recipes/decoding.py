@@ -14,16 +14,23 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from ..load.gguf import is_gguf
 from .agent_model import AgentConfig, AgentModel, KeyValueCache
+from .base_model import load_base
 from .chat_format import ChatEncoder
+from .chatml import CHATML_FORMAT
 
 
-def load_agent(folder: Path) -> tuple[AgentModel, ChatEncoder]:
-    """Load an exported folder in bf16.
+def load_agent(folder: Path, adapter: Path | None = None) -> tuple[AgentModel, ChatEncoder]:
+    """Load an exported folder in bf16, or a GGUF file with the adapter that taught it our calls.
 
     Raises:
         FileNotFoundError: the folder holds no exported model.
+        CheckpointError: the file is no such model.
     """
+    if is_gguf(folder):
+        model, tokenizer = load_base(folder, adapter)
+        return model.eval(), ChatEncoder(tokenizer, CHATML_FORMAT)
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"expected an exported model in {folder}, found no config.json")
     data = json.loads((folder / "config.json").read_text())

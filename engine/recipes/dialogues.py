@@ -168,3 +168,23 @@ def as_messages(
     while messages and messages[-1]["role"] != "assistant":
         messages.pop()
     return messages
+
+
+def open_talk(rng: random.Random, dialogues: dict[str, list[Dialogue]]) -> list[dict[str, Any]]:
+    """Small talk and general questions under a prompt that allows them: short spoken answers."""
+    name = pick(rng, FIRST_NAMES, False)
+    prompt = expand(
+        rng,
+        "you are {a}(, a friendly voice assistant|). (answer in a few words|keep it short|be "
+        "brief).|you are {a}. you (talk about|answer questions about) anything.",
+        a=name,
+    )
+    messages: list[dict[str, Any]] = [{"role": "system", "content": prompt}]
+    for _ in range(rng.choice((2, 3, 4, 5))):
+        dialogue = rng.choice(dialogues[rng.choice(("webq", "webq", "mschat"))])
+        (_, asked), (_, answered) = dialogue.turns[:2]
+        if rng.random() < 0.5:
+            asked = asked.lower().rstrip(".?!")
+        messages.append({"role": "user", "content": asked})
+        messages.append({"role": "assistant", "content": answered})
+    return messages

@@ -11,6 +11,8 @@ import json
 import sys
 from pathlib import Path
 
+from ..types import EngineError
+from .chat_format import OWN_FORMAT
 from .decoding import load_agent
 from .evaluation import Evaluation, Figure
 from .likelihoods import compression, draft_acceptance, end_of_turn
@@ -31,7 +33,8 @@ def evaluate(evaluation: Evaluation, draft: Path, quick: bool) -> list[Figure]:
     figures += evaluation.scripted_call()
     figures += evaluation.plain_questions()
     figures += evaluation.degenerate()
-    if (draft / "config.json").exists():
+    is_of_draft = evaluation.encoder.format == OWN_FORMAT  # a draft has its target's tokenizer
+    if is_of_draft and (draft / "config.json").exists():
         figures += draft_acceptance(evaluation, load_agent(draft)[0])
     return figures
 
@@ -39,6 +42,7 @@ def evaluate(evaluation: Evaluation, draft: Path, quick: bool) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the embedded agent.")
     parser.add_argument("--model", type=Path, default=EMBEDDED_AGENT)
+    parser.add_argument("--adapter", type=Path, help="merged into a --model that is a GGUF file")
     parser.add_argument("--draft", type=Path, default=EMBEDDED_DRAFT)
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
@@ -47,8 +51,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
     try:
-        evaluation = Evaluation(given.model, given.data, 40 if given.quick else 200, given.seed)
-    except FileNotFoundError as error:
+        evaluation = Evaluation(
+            given.model, given.data, 40 if given.quick else 200, given.seed, given.adapter
+        )
+    except (FileNotFoundError, EngineError) as error:
         sys.exit(f"evaluate_agent: {error}")
     figures = evaluate(evaluation, given.draft, given.quick)
     for figure in figures:

@@ -9,7 +9,6 @@ from typing import Any
 
 from . import measures
 from .agent_model import AgentModel
-from .chat_format import ASSISTANT, USER, render_chat
 from .corpus import Corpus
 from .decoding import log_probabilities, states_and_logits
 from .dialogues import SOURCES, Dialogue, as_messages
@@ -59,23 +58,18 @@ def _end_probabilities(
     clause: list[float],
 ) -> None:
     """One forward pass gives the probability after every prefix of every caller turn."""
-    rendered = render_chat(messages, tools)
+    rendered = evaluation.encoder.format.render(messages, tools)
     encoding = evaluation.encoder.tokenizer.encode(rendered, add_special_tokens=False)
     tokens = encoding.ids[: evaluation.model.config.max_positions]
     end = evaluation.p_end(*states_and_logits(evaluation.model, tokens)).tolist()
-    user, marks = evaluation.encoder.ids[USER], set(evaluation.encoder.ids.values())
-    for start in (at for at, token in enumerate(tokens) if token == user):
-        stop = next(
-            at
-            for at in range(start + 1, len(tokens) + 1)
-            if at == len(tokens) or tokens[at] in marks
-        )
-        words = [at for at in range(start + 1, stop) if rendered[encoding.offsets[at][0]] == " "][
-            1:
-        ]
+    for role, start, behind in evaluation.encoder.spans(tokens):
+        if role != "user":
+            continue
+        stop = behind - 1 if tokens[behind - 1] == evaluation.encoder.end else behind
+        words = [at for at in range(start + 1, stop) if rendered[encoding.offsets[at][0]] == " "]
         if stop >= len(tokens) or not words:
             continue
-        text = rendered[encoding.offsets[start + 1][0] : encoding.offsets[stop - 1][1]]
+        text = rendered[encoding.offsets[start][0] : encoding.offsets[stop - 1][1]]
         if re.search(r"[.?!,A-Z]", text):
             continue  # written style
         whole.append(end[stop - 1])
@@ -154,15 +148,13 @@ def _bits(
 ) -> tuple[float, float, float]:
     """Nats of ours and of the trigram over the words of both sides, and their bytes."""
     messages = as_messages(dialogue, rng, evaluation.corpus.noise)
-    tokens = evaluation.encoder.tokenizer.encode(render_chat(messages)).ids[:1024]
-    marks = set(evaluation.encoder.ids.values())
-    spoken, inside = [], False
-    for token in tokens:
-        if token in marks:
-            inside = token in (evaluation.encoder.ids[USER], evaluation.encoder.ids[ASSISTANT])
-            spoken.append(False)
-        else:
-            spoken.append(inside)
+    encoder = evaluation.encoder
+    text = encoder.format.render(messages)
+    tokens = encoder.tokenizer.encode(text, add_special_tokens=False).ids[:1024]
+    spoken = [False] * len(tokens)
+    for role, first, stop in encoder.spans(tokens):
+        for at in range(first, stop):
+            spoken[at] = role in ("user", "assistant") and tokens[at] != encoder.end
     scores = log_probabilities(evaluation.model, tokens)
     ours = -sum(float(scores[at - 1, token]) for at, token in enumerate(tokens) if spoken[at])
     n_bytes = sum(len(str(m["content"]).encode()) for m in messages if m["role"] != "system")

@@ -13,7 +13,7 @@ from typing import Any
 from .agent_model import AgentModel
 from .call import Call
 from .calls import generate_call
-from .chat_format import CALL_OPEN, ChatEncoder, render_chat
+from .chat_format import CALL_OPEN, ChatEncoder
 from .corpus import Corpus
 from .decoding import generate_replies, load_agent
 from .dialogues import data_directory
@@ -36,7 +36,7 @@ def replay(call: Call, model: AgentModel, encoder: ChatEncoder) -> list[tuple[st
         lines.append(("caller", str(message["content"])))
         planned = [m for m in call.messages[at + 1 : at + 3] if m["role"] == "tool"]
         for _ in range(_MAX_AGENT_STEPS):
-            text = render_chat(history, call.tools, add_generation_prompt=True)
+            text = encoder.format.render(history, call.tools, True)
             prompt = encoder.tokenizer.encode(text, add_special_tokens=False).ids
             (tokens,) = generate_replies(model, [prompt], encoder.end)
             reply = encoder.tokenizer.decode(tokens, skip_special_tokens=True)

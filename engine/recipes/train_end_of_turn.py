@@ -169,6 +169,7 @@ def show(line: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a checkpoint's end-of-turn head.")
     parser.add_argument("--model", type=Path, required=True, help="the checkpoint's folder")
+    parser.add_argument("--adapter", type=Path, help="merged into the model; gets the head")
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
     parser.add_argument(
         "--heard", type=Path, help="real misrecognitions (audio.recipes.hear_turns)"
@@ -181,7 +182,10 @@ def main() -> None:
     given = parser.parse_args()
     quant = None if given.quant == "none" else given.quant
     config = EngineConfig(
-        quant=quant, threads=given.threads, kv_tokens=BATCH_TOKENS + 2 * MAX_TOKENS
+        quant=quant,
+        threads=given.threads,
+        kv_tokens=BATCH_TOKENS + 2 * MAX_TOKENS,
+        adapter_dir=given.adapter,
     )
     try:
         folder = data_directory(given.data)
@@ -197,8 +201,9 @@ def main() -> None:
         read.append(reader.places(drawn, int(share * given.places)))
     learned, held_out = read
     head = train(learned, held_out, given.inner, given.seed)
-    save_file(head.tensors(), given.model / HEAD_FILE)
-    (given.model / HEAD_FILE).chmod(0o644)  # safetensors writes files only their owner can read
+    path = (given.adapter or given.model) / HEAD_FILE
+    save_file(head.tensors(), path)
+    path.chmod(0o644)  # safetensors writes files only their owner can read
     show("")
     with torch.no_grad():
         scores = head(held_out.states)
