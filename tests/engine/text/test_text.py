@@ -34,7 +34,7 @@ def test_open_turn_is_a_prefix_of_the_closed_one(text: Text) -> None:
 
 
 def test_a_prompt_too_long_by_its_characters_is_not_encoded(tiny_model: Path) -> None:
-    text = Text(tiny_model, (2,))
+    text = Text.read(tiny_model, (2,))
     text.bound(context_length=64)
     assert text.encode("a " * 512)
     with pytest.raises(PromptTooLong, match="at most 1024 characters, found 1025"):
