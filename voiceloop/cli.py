@@ -264,6 +264,9 @@ def _add_doctor(commands: Commands) -> None:
         help="check this machine: versions, devices, models, a self-test of each stage",
         description="Check this machine and name the remedy for each problem found.",
     )
+    doctor.add_argument(
+        "--preset", metavar="NAME", default="auto", help="look at this one (default: serve's own)"
+    )
     doctor.set_defaults(run=_doctor)
 
 
@@ -360,5 +363,5 @@ def _models(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from voiceloop.doctor.report import run_doctor
 
-    code: int = run_doctor()
+    code: int = run_doctor(preset=arguments.preset)
     return code

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from voiceloop.config import Config
 from voiceloop.doctor import report as doctor
 from voiceloop.doctor.report import (
     Finding,
@@ -17,19 +18,20 @@ from voiceloop.doctor.report import (
     check_models,
     check_origins,
     check_packages,
-    check_presets,
+    check_preset,
     check_python,
     run_doctor,
     self_test,
 )
 from voiceloop.models import resolve
 from voiceloop.models.machine import Machine
+from voiceloop.models.preset_check import choose
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 FAULTS = Path(__file__).parents[1] / "faults"
 
 
-def problems(findings: Iterator[Finding]) -> list[Finding]:
+def problems(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level == "problem"]
 
 
@@ -39,25 +41,25 @@ def test_a_complete_installation_has_no_problem() -> None:
 
 def test_a_missing_package_names_the_extra_that_brings_it() -> None:
     def version(name: str) -> str | None:
-        return None if name in ("msgspec", "kokoro", "sounddevice") else "1.0"
+        return None if name in ("msgspec", "sounddevice") else "1.0"
 
     (needed,) = problems(check_packages(version))
     assert (needed.subject, needed.remedy) == ("msgspec", "pip install 'voiceloop'")
     notes = [finding for finding in check_packages(version) if finding.level == "note"]
     assert [(note.subject, note.remedy) for note in notes] == [
-        ("kokoro", "pip install 'voiceloop[kokoro]'"),
         ("sounddevice", "pip install 'voiceloop[talk]'"),
     ]
 
 
-def test_a_folder_that_shadows_a_room_is_found(tmp_path: Path) -> None:
+def test_a_room_that_comes_from_elsewhere_is_found(tmp_path: Path) -> None:
     def find(name: str) -> ModuleSpec:
         folder = tmp_path / "elsewhere" if name == "engine" else tmp_path / "home"
         return ModuleSpec(name, None, origin=str(folder / name / "__init__.py"))
 
     (shadowed,) = problems(check_origins(find))
     assert shadowed.subject == "module engine"
-    assert "do not stand in" in shadowed.remedy
+    assert shadowed.found.endswith(f"found in {tmp_path / 'elsewhere'}")
+    assert "not complete" in shadowed.remedy
 
 
 def test_a_room_that_is_missing_is_found() -> None:
@@ -98,35 +100,50 @@ def test_few_cores_are_noted_and_the_machine_is_told() -> None:
     assert [finding.level for finding in check_machine(one_core)] == ["note", "ok"]
 
 
+def looked_at(name: str, machine: Machine, hub: Path) -> list[Finding]:
+    return list(check_preset(choose(Config(preset=name), machine, hub), machine, hub))
+
+
 def test_what_a_preset_lacks_is_named_with_its_command(tmp_path: Path) -> None:
-    findings = list(check_presets(machine(without="tokenizers"), tmp_path))
-    told = [(one.level, one.subject, one.remedy) for one in findings]
-    assert ("problem", "preset embedded", "pip install 'voiceloop[embedded]'") in told
-    assert ("note", "preset cpu", "voiceloop models pull cpu") in told
-    assert ("note", "preset gpu", "voiceloop models pull gpu") in told
+    findings = looked_at("gpu", machine(without="tokenizers"), tmp_path)
+    told = [(one.level, one.found.partition(":")[0], one.remedy) for one in findings]
+    assert ("problem", "lacks tokenizers", "pip install 'voiceloop[gpu]'") in told
+    assert ("problem", "lacks Qwen/Qwen3-4B-Instruct-2507", "voiceloop models pull gpu") in told
     assert any(one.found.startswith("lacks GPU") for one in findings)
-    assert all(one.remedy for one in findings)
+    assert all(one.remedy for one in findings if one.level == "problem")
+
+
+def test_presets_that_nobody_asked_for_take_one_line(tmp_path: Path) -> None:
+    findings = looked_at("auto", machine(), tmp_path)
+    assert {one.level for one in findings} == {"ok"}
+    assert (findings[0].subject, findings[0].remedy.partition(" ")[0]) == ("preset embedded", "cpu")
+    assert [one.subject for one in findings[1:]] == [
+        "engine", "recognizer", "voice", "other presets",
+    ]  # fmt: skip
+    assert findings[-1].found.startswith("cpu, gpu: voiceloop doctor --preset NAME")
 
 
 def test_models_that_stand_in_for_others_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
-    findings = check_presets(machine(), tmp_path)
-    for own, other, wheel in (
-        ("moonshine-tiny", "pocketsphinx", "moonshine-voice==0.1.0"),
-        ("hibari", "espeak", "hibari-tts==0.2.1"),
-    ):
-        assert next(findings) == Finding(
+    noted = [one for one in looked_at("embedded", machine(), tmp_path) if one.level == "note"]
+    assert noted == [
+        Finding(
             "note",
-            "preset embedded",
-            f"without {own}: {other} takes its place, for {wheel} is not installed",
+            f"without {own}",
+            f"{other} takes its place, for {wheel} is not installed",
             "pip install 'voiceloop[embedded]'",
         )
+        for own, other, wheel in (
+            ("moonshine-tiny", "pocketsphinx", "moonshine-voice==0.1.0"),
+            ("hibari", "espeak", "hibari-tts==0.2.1"),
+        )
+    ]
 
 
 def test_little_memory_is_a_problem_of_the_embedded_preset(tmp_path: Path) -> None:
-    [finding] = problems(check_presets(machine(memory_mb=100), tmp_path))
+    [finding] = problems(looked_at("embedded", machine(memory_mb=100), tmp_path))
     assert finding.found == "lacks memory: 100 MB available, expected 1400"
 
 
@@ -152,7 +169,7 @@ async def test_each_stage_is_tested_in_the_worker_a_server_would_use(
 def test_only_a_problem_fails_the_command(
     level: doctor.Level, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("packages", "origins", "libraries", "machine", "microphone", "models", "presets"):
+    for name in ("packages", "origins", "libraries", "machine", "microphone", "models", "preset"):
         monkeypatch.setattr(doctor, f"check_{name}", lambda *_: iter(()))
     found = iter([Finding(level, "thing", "as [found]", "do this")])
     monkeypatch.setattr(doctor, "check_python", lambda: found)

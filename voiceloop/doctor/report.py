@@ -20,12 +20,12 @@ from typing import Any, Literal
 from rich.console import Console
 
 from voiceloop import __version__
-from voiceloop.config import Config
-from voiceloop.errors import VoiceLoopError
+from voiceloop.config import AUTO, Config
+from voiceloop.errors import ConfigError, VoiceLoopError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS
 from voiceloop.models.machine import Machine, installed_version, this_machine
-from voiceloop.models.preset_check import choose, missing_pieces, replaced_models
+from voiceloop.models.preset_check import Choice, choose, missing_pieces, replaced_models
 from voiceloop.models.presets import embedded_model_dir, worker_specs
 from voiceloop.models.resolve import resolve_preset_model
 from voiceloop.workers.messages import WorkerSpec
@@ -50,7 +50,6 @@ REQUIRED = {
 }
 OPTIONAL = {
     "matplotlib": ("the demo's pictures", "embedded"),
-    "kokoro": ("the voice hexgrad/Kokoro-82M", "kokoro"),
     "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
 }
 MIN_CORES = 2
@@ -73,15 +72,22 @@ class Finding:
     remedy: str = ""
 
 
-def run_doctor(console: Console | None = None) -> int:
-    """Print every finding as it is made. Returns 0, or 1 when there is a problem."""
+def run_doctor(console: Console | None = None, preset: str = AUTO) -> int:
+    """Print every finding as it is made. Returns 0, or 1 when there is a problem.
+
+    preset: the one to look at; "auto" is the one that ``serve`` would take here.
+
+    Raises:
+        ConfigError: no such preset.
+    """
     console = console or Console()
     console.print(f"[bold]voiceloop {__version__}[/] on {platform.platform()}")
-    n_problems = 0
+    n_problems, has_pip = 0, False
 
     def show(finding: Finding) -> None:
-        nonlocal n_problems
+        nonlocal n_problems, has_pip
         n_problems += finding.level == "problem"
+        has_pip |= "pip " in finding.remedy
         console.print(MARKS[finding.level], end=" ")
         lines = [f"{finding.subject}: {finding.found}"]
         if finding.remedy:
@@ -90,6 +96,7 @@ def run_doctor(console: Console | None = None) -> int:
 
     machine = this_machine()
     hub = hub_folder()
+    choice = choose(Config(preset=preset), machine, hub)
     for findings in (
         check_python(),
         check_packages(),
@@ -98,14 +105,18 @@ def run_doctor(console: Console | None = None) -> int:
         check_machine(machine),
         check_microphone(),
         check_models(),
-        check_presets(machine, hub),
+        check_preset(choice, machine, hub),
     ):
         for finding in findings:
             show(finding)
-    choice = choose(Config(), machine, hub)
-    show(Finding("ok", "voiceloop serve", f"takes the preset {choice.preset.name}", choice.better))
+    try:
+        specs = worker_specs(Config(preset=choice.preset.name))
+    except ConfigError:
+        specs = ()  # models are missing, and told above
     with console.status("testing each stage"):
-        asyncio.run(_self_test(worker_specs(Config(preset=choice.preset.name)), show))
+        asyncio.run(_self_test(specs, show))
+    if has_pip:
+        console.print(f"pip is this environment's: {sys.executable} -m pip", soft_wrap=True)
     if n_problems:
         console.print(f"[red]{n_problems} problem{'s' if n_problems > 1 else ''} found[/]")
     else:
@@ -144,19 +155,23 @@ def check_packages(
     yield from missing
 
 
-def check_presets(machine: Machine, hub: Path) -> Iterator[Finding]:
-    """What each preset lacks here. Only the embedded one must be whole."""
-    for preset in PRESETS:
-        taken = {role: resolve_preset_model(model, hub) for role, model in preset.models.items()}
-        lacks = missing_pieces(preset, taken, machine, hub)
-        subject = f"preset {preset.name}"
-        for one in replaced_models(preset, taken):
-            yield Finding("note", subject, f"without {one.subject}: {one.found}", one.remedy)
-        if not lacks:
-            yield Finding("ok", subject, f"ready ({preset.summary})")
-        level: Level = "problem" if preset == PRESETS[0] else "note"
-        for one in lacks:
-            yield Finding(level, subject, f"lacks {one.subject}: {one.found}", one.remedy)
+def check_preset(choice: Choice, machine: Machine, hub: Path) -> Iterator[Finding]:
+    """The chosen preset: which model has which role, what stands in for another, what it lacks."""
+    preset = choice.preset
+    taken = {role: resolve_preset_model(model, hub) for role, model in preset.models.items()}
+    found = f"{preset.summary}; {choice.reason}"
+    yield Finding("ok", f"preset {preset.name}", found, choice.better)
+    for role, resolved in taken.items():
+        if resolved.in_place_of is None:
+            yield Finding("ok", role, resolved.model.name)
+    for one in replaced_models(preset, taken):
+        yield Finding("note", f"without {one.subject}", one.found, one.remedy)
+    for one in missing_pieces(preset, taken, machine, hub):
+        yield Finding(
+            "problem", f"preset {preset.name}", f"lacks {one.subject}: {one.found}", one.remedy
+        )
+    others = ", ".join(one.name for one in PRESETS if one != preset)
+    yield Finding("ok", "other presets", f"{others}: voiceloop doctor --preset NAME looks at one")
 
 
 def check_libraries() -> Iterator[Finding]:
@@ -175,27 +190,15 @@ def check_libraries() -> Iterator[Finding]:
 def check_origins(
     find: Callable[[str], ModuleSpec | None] = find_spec,
 ) -> Iterator[Finding]:
-    """All rooms must come from one place: a folder engine/ where the user stands can shadow ours.
-
-    ``python -m`` puts the current folder first on the path.
-    """
+    """All rooms must come from one place. `rooms` sees to it, unless one of them is not there."""
     places = {name: _origin(find(name)) for name in ROOMS}
     home = places["voiceloop"]
-    shown = True
-    for name, place in places.items():
-        if place is None:
-            shown = False
-            remedy = "pip install voiceloop again; the package is not complete"
-            yield Finding("problem", f"module {name}", "not found", remedy)
-        elif place != home:
-            shown = False
-            remedy = (
-                f"a folder of the same name stands before ours on the path: start the command "
-                f"voiceloop (not python -m), or do not stand in {place}"
-            )
-            found = f"found in {place}, expected in {home}"
-            yield Finding("problem", f"module {name}", found, remedy)
-    if shown:
+    strays = {name: place for name, place in places.items() if place is None or place != home}
+    for name, place in strays.items():
+        remedy = "install voiceloop again; the package is not complete"
+        found = f"expected in {home}, found {'nowhere' if place is None else f'in {place}'}"
+        yield Finding("problem", f"module {name}", found, remedy)
+    if not strays:
         yield Finding("ok", "modules", f"{', '.join(ROOMS)} from {home}")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import MODELS, PRESETS, Model, Preset, Repo
-from voiceloop.models.machine import this_machine
+from voiceloop.models.machine import Machine, this_machine
 from voiceloop.models.preset_check import missing_pieces
 from voiceloop.models.resolve import any_repo, resolve_model, resolve_preset_model
 
@@ -63,8 +63,24 @@ def run_pull(name: str) -> int:
     if not repos:
         print(f"{name}: nothing to fetch, it comes with its packages")
         return 0
-    pull(repos, hub_folder(), print)
+    hub = hub_folder()
+    for preset in PRESETS:
+        if preset.name == name:
+            for line in before_pull(preset, this_machine(), hub):
+                print(line)
+    pull(repos, hub, print)
     return 0
+
+
+def before_pull(preset: Preset, machine: Machine, hub: Path) -> Iterator[str]:
+    """How much a preset's models are, and what else it needs that no download brings."""
+    taken = {role: resolve_preset_model(model, hub) for role, model in preset.models.items()}
+    absent = [repo for resolved in taken.values() for repo in resolved.missing]
+    size_mb = sum(repo.size_mb for repo in absent)
+    yield f"{preset.name}: {size_mb / 1000:.1f} GB to fetch in {len(absent)} parts, into {hub}"
+    for one in missing_pieces(preset, taken, machine, hub):
+        if one.kind not in ("model", "disk"):
+            yield f"note: {preset.name} also lacks {one.subject}: {one.found}; {one.remedy}"
 
 
 def run_path(name: str | None) -> int:

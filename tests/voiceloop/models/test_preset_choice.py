@@ -16,6 +16,7 @@ from voiceloop.errors import ConfigError
 from voiceloop.models import presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset, Repo
+from voiceloop.models.listing import before_pull
 from voiceloop.models.machine import Gpu, Machine
 from voiceloop.models.preset_check import (
     Missing,
@@ -440,3 +441,9 @@ def test_every_preset_seats_each_role_in_one_process(preset: Preset) -> None:
     seated = [role for process in preset.processes for role in process.roles]
     assert sorted(seated) == sorted(preset.models) == ["engine", "recognizer", "voice"]
     assert set(preset.options) <= set(preset.models)
+
+
+def test_a_pull_says_how_much_it_is_and_what_it_does_not_bring(hub: Path) -> None:
+    first, *notes = before_pull(GPU, machine(), hub)
+    assert first == f"gpu: 10.8 GB to fetch in 4 parts, into {hub}"
+    assert any("gpu also lacks GPU: no NVIDIA GPU" in note for note in notes)
