@@ -306,6 +306,7 @@ def _with_preset(config: Config) -> tuple[Config, list[str]]:
     from voiceloop.models.cache import hub_folder
     from voiceloop.models.machine import this_machine
     from voiceloop.models.preset_check import choose, replaced_models
+    from voiceloop.models.presets import note_on_agent
     from voiceloop.models.resolve import resolve_models
 
     hub, notes = hub_folder(), []
@@ -316,7 +317,10 @@ def _with_preset(config: Config) -> tuple[Config, list[str]]:
         notes.append(f"without {one.subject}: {one.found}; {one.remedy}")
     if choice.better:
         notes.append(f"a better one: {choice.better}")
-    return replace(config, preset=choice.preset.name), notes
+    config = replace(config, preset=choice.preset.name)
+    if (note := note_on_agent(config)) is not None:
+        notes.append(note)
+    return config, notes
 
 
 def _talk(arguments: argparse.Namespace) -> int:

@@ -136,6 +136,13 @@ class BackendRefused(BackendError):
     retryable = False
 
 
+class RequestUnserved(BackendRefused):
+    """This model cannot serve this request: too long, or tools for a template that has none."""
+
+    type = "invalid_request_error"
+    code = "not_served_by_model"
+
+
 class WorkerLost(BackendError):
     """The worker process that held the model died or hung; the supervisor is restarting it."""
 

@@ -123,6 +123,11 @@ class Text:
         except jinja2.TemplateError as error:
             raise TemplateError(f"expected a chat template in Jinja, found: {error}") from None
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template writes the tools it is given."""
+        return "tools" in self.template_source
+
     def render(
         self, messages: Sequence[Message], tools: Sequence[Message], add_generation_prompt: bool
     ) -> str:

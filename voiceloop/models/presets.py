@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voiceloop.agent import AgentConfig
-from voiceloop.agent_file import check_models, embedded_agent, load_agent
+from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
 from voiceloop.backends import Backends, LanguageModel, Recognizer, RoleName, Voice
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
@@ -44,6 +44,12 @@ log = logging.getLogger(__name__)
 Connect = Callable[[str, str], Awaitable["RemoteService"]]
 
 REPLY_TOKENS = 256
+
+EMBEDDED_LIMITS = (
+    "{agent} is answered by the embedded model (13M): it takes orders and bookings and repeats "
+    "short facts of its instructions; it gets others wrong, makes things up, and calls tools it "
+    "should not. For more: --llm-url URL, or voiceloop models pull cpu"
+)
 
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
@@ -76,6 +82,14 @@ def resolve_agent(config: Config) -> AgentConfig:
         return agent
     is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
     return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
+
+
+def note_on_agent(config: Config) -> str | None:
+    """What whoever wrote an agent file should know of the embedded model; None where it is none."""
+    _, _, taken = _plan(config)
+    is_embedded = "engine" in taken and taken["engine"].model == EMBEDDED_AGENT
+    is_own = config.agent is not None and str(config.agent) not in shipped_agents()
+    return EMBEDDED_LIMITS.format(agent=config.agent) if is_embedded and is_own else None
 
 
 def context_tokens(config: Config) -> int:

@@ -131,7 +131,8 @@ def _arguments(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # the latter: brackets nested by the thousand
-        raise StreamError(f"expected a tool call's arguments as JSON, found {error}") from error
+        told = f"expected a tool call's arguments as JSON, found {error}"
+        raise StreamError(told, is_request=True) from error
 
 
 def tool_dict(tool: Tool) -> dict[str, Any]:
@@ -158,7 +159,8 @@ def forced_tools(choice: str, tools: Sequence[dict[str, Any]]) -> str | None:
         name = value.get("name") or (value.get("function") or {}).get("name")
         functions = [function for function in functions if function["name"] == name]
     if not functions:
-        raise StreamError(f"expected tool_choice to name a tool of the session, found {choice}")
+        told = f"expected tool_choice to name a tool of the session, found {choice}"
+        raise StreamError(told, is_request=True)
     return json.dumps(functions)
 
 

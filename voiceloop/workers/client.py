@@ -28,7 +28,7 @@ from voiceloop.backends import (
     VoiceEvent,
     VoiceOptions,
 )
-from voiceloop.errors import BackendError, BackendRefused, Overloaded, WorkerLost
+from voiceloop.errors import BackendError, BackendRefused, Overloaded, RequestUnserved, WorkerLost
 from voiceloop.event_stream import EventStream
 from voiceloop.workers import messages
 from voiceloop.workers.heartbeat import Pulse
@@ -158,13 +158,19 @@ class WorkerConnection(asyncio.Protocol):
             case messages.StreamFailed():
                 stream = self._streams.pop(message.stream_id, None)
                 if stream is not None:
-                    error = BackendError if message.retryable else BackendRefused
-                    stream.fail(error(message.message))
+                    stream.fail(_failure(message))
             case messages.Heartbeat():
                 self.pulse.observe(message)
             case messages.Loading() | messages.Ready() | messages.LoadFailed():
                 self.startup = message
                 self.changed.set()
+
+
+def _failure(failed: messages.StreamFailed) -> BackendError:
+    if failed.is_request:
+        return RequestUnserved(failed.message)
+    kind = BackendError if failed.retryable else BackendRefused
+    return kind(failed.message)
 
 
 class WorkerStream(EventStream[EventT]):

@@ -210,6 +210,8 @@ class ChatBranch:
         turn = [chat_dict(message) for message in tail]
         # A model that does not see the tools calls none; what was staged with them is dropped.
         tools = [] if params.tool_choice == "none" else self._history.tools
+        if tools and not self._model.text.takes_tools:
+            raise TemplateError("expected no tools, for the model's chat template knows none")
         if params.is_raw:
             whole = self._model.text.encode("".join(message.content for message in tail))
         else:
@@ -319,7 +321,7 @@ class LanguageRole:
                 case _:
                     raise StreamError(f"expected a language message, found {message}")
         except (RequestError, TemplateError) as error:
-            raise StreamError(str(error)) from error
+            raise StreamError(str(error), is_request=True) from error
 
     def close(self, stream_id: str) -> None:
         stream = self._streams.pop(stream_id, None)
@@ -337,7 +339,8 @@ class LanguageRole:
             try:
                 stream.advance()
             except (RequestError, TemplateError) as error:
-                messages.append(StreamFailed(stream.stream_id, str(error), retryable=False))
+                failed = StreamFailed(stream.stream_id, str(error), False, is_request=True)
+                messages.append(failed)
             except Exception as error:
                 log.exception("staging failed the stream %s", stream.stream_id)
                 found = f"expected words to be staged, found {type(error).__name__}"

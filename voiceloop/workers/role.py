@@ -23,11 +23,15 @@ FACTORIES: dict[RoleName, str] = {
 
 
 class StreamError(Exception):
-    """One stream is at fault; ``retryable``: a new stream may well succeed."""
+    """One stream is at fault.
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
+    retryable: a new stream may well succeed. is_request: what was asked for is at fault.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False, is_request: bool = False) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.is_request = is_request
 
 
 class RoleError(Exception):

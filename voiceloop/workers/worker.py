@@ -205,17 +205,19 @@ class Worker:
         try:
             role.receive(message)
         except StreamError as error:
-            self._fail(message.stream_id, str(error), retryable=error.retryable)
+            told = StreamFailed(message.stream_id, str(error), error.retryable, error.is_request)
+            self._fail(told)
         except Exception as error:
             kind = type(message).__name__
             log.exception("%s failed the stream %s", kind, message.stream_id)
             found = f"{type(error).__name__}: {error}"[:MAX_TOLD_CHARACTERS]
-            self._fail(message.stream_id, f"expected {kind} to be taken, found {found}")
+            text = f"expected {kind} to be taken, found {found}"
+            self._fail(StreamFailed(message.stream_id, text, retryable=False))
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
 
-    def _fail(self, stream_id: str, why: str, *, retryable: bool = False) -> None:
-        self._send([StreamFailed(stream_id, why, retryable)])
-        self._forget(stream_id)
+    def _fail(self, failed: StreamFailed) -> None:
+        self._send([failed])
+        self._forget(failed.stream_id)
 
     def _forget(self, stream_id: str) -> None:
         role = self._streams.pop(stream_id, None)

@@ -18,7 +18,7 @@ from voiceloop.backends import (
     Staged,
     VoiceOptions,
 )
-from voiceloop.errors import BackendRefused, Overloaded, WorkerLost
+from voiceloop.errors import BackendRefused, Overloaded, RequestUnserved, WorkerLost
 from voiceloop.workers import client as worker_client
 from voiceloop.workers.client import (
     WorkerClient,
@@ -135,6 +135,16 @@ async def test_what_came_before_a_failure_is_still_delivered(client: WorkerClien
     with pytest.raises(BackendRefused, match="shorter prompt"):
         await anext(events)
     branch.commit((), GenerateParams())
+    await branch.close()
+
+
+async def test_what_the_model_cannot_serve_is_the_requests_fault(client: WorkerClient) -> None:
+    worker = Worker(client)
+    branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
+    worker.say(StreamFailed(branch.stream_id, "expected no tools", False, is_request=True))
+    with pytest.raises(RequestUnserved) as caught:
+        await anext(branch.events())
+    assert (caught.value.type, caught.value.http_status) == ("invalid_request_error", 400)
     await branch.close()
 
 

@@ -44,6 +44,7 @@ class LetterText:
 
     tidy = False
     is_strict = False
+    takes_tools = True
 
     def encode_chat(
         self,
@@ -317,8 +318,20 @@ def test_an_error_of_one_request_is_an_error_of_its_stream(role: LanguageRole) -
         role.receive(Commit("s", user("hi"), GenerateParams(max_tokens=99)))
     with pytest.raises(StreamError, match="refused"):
         role.receive(Commit("s", user("refused"), PARAMS))
-    with pytest.raises(StreamError, match="temperature"):
+    with pytest.raises(StreamError, match="temperature") as caught:
         role.receive(Commit("s", user("hi"), GenerateParams(temperature=-1.0)))
+    assert caught.value.is_request
+
+
+def test_tools_that_the_chat_template_would_leave_out_are_refused(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    model.text.takes_tools = False
+    role.receive(OpenBranch("s", (), (Tool("add", "", {"type": "object"}),)))
+    with pytest.raises(StreamError, match="expected no tools") as caught:
+        role.receive(Commit("s", user("hi"), PARAMS))
+    assert caught.value.is_request
+    role.receive(Commit("s", user("hi"), GenerateParams(max_tokens=7, tool_choice="none")))
 
 
 @pytest.mark.parametrize("arguments", ["{", "[" * 100_000])
