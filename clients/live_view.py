@@ -34,10 +34,17 @@ class LiveView:
     """Observer of one call; use as a context manager around it.
 
     ``n_turns``: length of a scripted call, for its progress bar and the figures of its turns; None
-    for a call without a script, whose turns nobody knows beforehand.
+    for a call without a script, whose turns nobody knows beforehand. ``meter``: a line that stands
+    under the call while it lasts.
     """
 
-    def __init__(self, console: Console, agent: str, n_turns: int | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        agent: str,
+        n_turns: int | None = None,
+        meter: RenderableType | None = None,
+    ) -> None:
         self._console = console
         self._agent = agent
         self._width = max(6, len(agent), len("caller")) + 2
@@ -53,10 +60,12 @@ class LiveView:
         )
         self._scripted = n_turns is not None
         self._task = self._progress.add_task("call", total=n_turns)
+        self._meter = meter
         self._live = Live(console=console, refresh_per_second=12, transient=True)
 
     def __enter__(self) -> LiveView:
         self._live.start()
+        self._refresh()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,7 +143,7 @@ class LiveView:
         return grid
 
     def _refresh(self) -> None:
-        lines: list[Table | Progress] = []
+        lines: list[RenderableType] = []
         if self._caller_settled or self._caller_open:
             words = Text(self._caller_settled)
             words.append(" " + self._caller_open, style="dim italic")
@@ -145,6 +154,8 @@ class LiveView:
         # loop would delay the stamps of arriving audio.
         if self._scripted:
             lines.append(self._progress)
+        if self._meter is not None:
+            lines.append(self._meter)
         self._live.update(Group(*lines))
 
 

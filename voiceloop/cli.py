@@ -177,9 +177,10 @@ def _add_talk(commands: Commands) -> None:
     talk = commands.add_parser(
         "talk",
         help="talk to a running server with your microphone, or with a WAV",
-        description="Talk to a running server. Wear headphones: there is no echo cancellation. "
-        "The first key of VOICELOOP_KEYS, if set, is sent. With --wav it exits with 1 where the "
-        "recording got no answer.",
+        description="Talk to a running server. With loudspeakers echo cancellation keeps the agent "
+        "from hearing itself, where the extra talk is installed; else wear headphones. The first "
+        "key of VOICELOOP_KEYS, if set, is sent. With --wav it exits with 1 where the recording "
+        "got no answer.",
     )
     _add_url(talk)
     talk.add_argument(
@@ -193,6 +194,16 @@ def _add_talk(commands: Commands) -> None:
         type=Path,
         metavar="OUT.wav",
         help="with --wav: record the call, caller left, agent right; after ctrl-C up to there",
+    )
+    talk.add_argument(
+        "--push-to-talk",
+        action="store_true",
+        help="the space bar begins what you say, and ends it (default: speak when you like)",
+    )
+    talk.add_argument(
+        "--no-echo-cancellation",
+        action="store_true",
+        help="leave the microphone as it is, for headphones (default: on where it is installed)",
     )
     talk.set_defaults(run=_talk)
 
@@ -329,7 +340,16 @@ def _talk(arguments: argparse.Namespace) -> int:
 
     if arguments.out is not None and arguments.wav is None:
         raise InvalidRequest("expected --wav with --out, found --out alone")
-    options = TalkOptions(arguments.url, arguments.wav, arguments.out, own_key())
+    if arguments.wav is not None and arguments.push_to_talk:
+        raise InvalidRequest("expected --push-to-talk without --wav, found both")
+    options = TalkOptions(
+        arguments.url,
+        arguments.wav,
+        arguments.out,
+        own_key(),
+        push_to_talk=arguments.push_to_talk,
+        cancels_echo=not arguments.no_echo_cancellation,
+    )
     return asyncio.run(run_talk(options))
 
 

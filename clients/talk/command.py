@@ -2,35 +2,37 @@
 
 With ``--wav`` the recording is streamed as it is, in real time, and the call ends when the agent
 has answered its end; ``--out`` keeps it, also where ctrl-C or the server ends it before. With the
-microphone the call lasts until ctrl-C. There is no echo cancellation here: with loudspeakers the
-agent would hear itself, so headphones are asked for.
+microphone the call lasts until ctrl-C; with loudspeakers the agent is kept from hearing itself by
+echo cancellation, where its library is installed, else headphones are asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
+from rich.markup import escape
 
 from clients.arguments import DEFAULT_URL
 from clients.call.script import ScriptedTurn, utterance_of
 from clients.call.simulated_call import SimulatedCall, session_settings
 from clients.connection import RATE_HZ, RealtimeConnection
-from clients.errors import ConnectionFailed, DeviceMissing, OutputError
+from clients.errors import ConnectionFailed, OutputError
 from clients.live_view import LiveView
 from clients.outputs import check_file
 from clients.recording import Samples, read_recording, write_wav
+from clients.talk import echo
+from clients.talk.desk_call import DeskCall
+from clients.talk.keyboard import key_presses
+from clients.talk.level_meter import LevelMeter
+from clients.talk.sound_card import sound_card
 from clients.talk.speaker import Speaker
 from clients.terminal import Terminal
 
-BLOCK_MS = 20
-N_BLOCK = RATE_HZ * BLOCK_MS // 1000
 MAX_BEHIND_BLOCKS = 250  # 5 s of microphone: beyond that the connection is not keeping up
 EXTRAS = {"greeting": "1", "voiceloop.partials": "1"}
 
@@ -41,6 +43,8 @@ class TalkOptions:
     wav: Path | None = None
     out: Path | None = None
     key: str | None = None
+    push_to_talk: bool = False
+    cancels_echo: bool = True  # where the library is installed
 
 
 async def run_talk(options: TalkOptions) -> int:
@@ -91,80 +95,33 @@ def _keep(call: SimulatedCall, out: Path, console: Console) -> None:
 
 
 async def _talk_by_microphone(options: TalkOptions, console: Console) -> None:
-    speaker = Speaker()
+    speaker, meter = Speaker(), LevelMeter()
     microphone: asyncio.Queue[Samples] = asyncio.Queue(MAX_BEHIND_BLOCKS)
-    with sound_card(microphone, speaker):
+    cancels_echo = options.cancels_echo and echo.is_available()
+    with ExitStack() as desk:
+        keys = desk.enter_context(key_presses()) if options.push_to_talk else None
+        desk.enter_context(sound_card(microphone, speaker, cancels_echo=cancels_echo))
         connection = await RealtimeConnection.open(options.url, key=options.key, extras=EXTRAS)
-        await connection.send({"type": "session.update", "session": session_settings()})
-        console.print("[dim]speak; headphones keep the agent from hearing itself; ctrl-C ends[/]\n")
-        with LiveView(console, "agent") as view:
-            async with asyncio.TaskGroup() as group:
-                line = group.create_task(_send_microphone(connection, microphone))
-                await _play_answers(connection, speaker, view)
-                line.cancel()
+        await connection.send({"type": "session.update", "session": _desk_session(options)})
+        console.print(f"[dim]{_advice(options, cancels_echo=cancels_echo)}; ctrl-C ends[/]\n")
+        with LiveView(console, "agent", meter=meter) as view:
+            await DeskCall(connection, microphone, speaker, view, meter, keys).run()
     console.print("[dim]the server ended the call[/dim]")
 
 
-async def _send_microphone(
-    connection: RealtimeConnection, microphone: asyncio.Queue[Samples]
-) -> None:
-    try:
-        while True:
-            await connection.append_audio(await microphone.get())
-    except ConnectionFailed:
-        return  # the other task sees the end of the events and ends the call
+def _desk_session(options: TalkOptions) -> dict[str, Any]:
+    session = session_settings()
+    if options.push_to_talk:
+        session["audio"]["input"]["turn_detection"] = None
+    return session
 
 
-async def _play_answers(connection: RealtimeConnection, speaker: Speaker, view: LiveView) -> None:
-    async for received in connection.events():
-        view.received(received)
-        if received.type == "response.output_audio.delta":
-            speaker.push(received.event["item_id"], received.samples)
-        elif received.type == "input_audio_buffer.speech_started":
-            interrupted = speaker.flush()
-            if interrupted is not None:
-                await connection.truncate(interrupted)
-
-
-@contextmanager
-def sound_card(microphone: asyncio.Queue[Samples], speaker: Speaker) -> Iterator[None]:
-    """Open the default microphone and loudspeaker at 24 kHz; blocks arrive on the event loop.
-
-    Raises:
-        DeviceMissing: no sounddevice, no PortAudio, no microphone, or it cannot do 24 kHz.
-    """
-    try:
-        import sounddevice
-    except ImportError as error:
-        raise DeviceMissing(
-            "expected sounddevice for the microphone, found none: pip install 'voiceloop[talk]', "
-            "or use --wav"
-        ) from error
-    except OSError as error:  # the package is there, the library under it is not
-        raise DeviceMissing(
-            "expected the PortAudio library, found none: apt-get install libportaudio2, "
-            "or use --wav"
-        ) from error
-    loop = asyncio.get_running_loop()
-
-    def offer(samples: Samples) -> None:
-        if not microphone.full():
-            microphone.put_nowait(samples)
-
-    def recorded(data: Any, *_: object) -> None:
-        loop.call_soon_threadsafe(offer, np.frombuffer(data, dtype=np.int16).copy())
-
-    def wanted(data: Any, n_frames: int, *_: object) -> None:
-        data[:] = speaker.take(n_frames).tobytes()
-
-    shape = {"samplerate": RATE_HZ, "channels": 1, "dtype": "int16", "blocksize": N_BLOCK}
-    with ExitStack() as streams:
-        try:
-            streams.enter_context(sounddevice.RawInputStream(callback=recorded, **shape))
-            streams.enter_context(sounddevice.RawOutputStream(callback=wanted, **shape))
-        except (sounddevice.PortAudioError, ValueError) as error:
-            raise DeviceMissing(
-                f"expected a microphone and a loudspeaker, found none that opens: {error}; "
-                "use --wav"
-            ) from error
-        yield
+def _advice(options: TalkOptions, *, cancels_echo: bool) -> str:
+    """How to speak, and what keeps the agent from hearing itself."""
+    how = "space, speak, space" if options.push_to_talk else "speak"
+    if cancels_echo:
+        return f"{how}; echo cancellation is on, loudspeakers are fine"
+    if not options.cancels_echo:
+        return f"{how}; no echo cancellation: with loudspeakers the agent hears itself"
+    remedy = escape("pip install 'voiceloop[talk]' brings echo cancellation")
+    return f"{how}; headphones keep the agent from hearing itself ({remedy})"

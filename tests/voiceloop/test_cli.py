@@ -184,6 +184,14 @@ def test_out_without_wav_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "expected --wav" in refusal(capsys, "talk", "--out", str(tmp_path / "out.wav"))
 
 
+def test_push_to_talk_with_a_recording_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = wav(tmp_path / "in.wav", 1, 2, 800)
+    line = refusal(capsys, "talk", "--wav", str(path), "--push-to-talk")
+    assert "expected --push-to-talk without --wav" in line
+
+
 def test_a_missing_extra_names_the_command_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,8 @@ REQUIRED = {
 OPTIONAL = {
     "matplotlib": ("the demo's pictures", "embedded"),
     "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
+    "livekit": ("echo cancellation of voiceloop talk", "talk"),
+    "webrtc-noise-gain": ("noise reduction for a session that asks for it", "noise"),
 }
 MIN_CORES = 2
 
