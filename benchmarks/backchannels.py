@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.frames import RECOGNIZER_HZ
 from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
+from benchmarks.calls.make_call import CALLERS
 from benchmarks.harness.command_line import benchmark_parser, exit_code, run
 from benchmarks.harness.data_folder import data_folder
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from clients.call.script import DEFAULT_CAST, load_call
 from clients.outputs import prepare_folder
 from clients.recording import Samples, read_flac, to_int16
 from clients.report.percentiles import percentile
@@ -37,7 +39,8 @@ from voiceloop.agent_file import embedded_agent
 from voiceloop.call.barge_in import BargeInJudge
 from voiceloop.listening.onset import Onset
 from voiceloop.listening.recipes.endpointing_set import MS
-from voiceloop.listening.recipes.heard_turn import RECOGNIZER_LAG_MS, WINDOW, Listening
+from voiceloop.listening.recipes.heard_turn import WINDOW, Listening
+from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
 from voiceloop.listening.recipes.synthetic_callers import PITCH_HZ, ScriptedTurn, speak
 
 Kind = Literal["backchannel", "noise", "interruption"]
@@ -107,17 +110,29 @@ def recorded_noise(data: Path) -> list[Path]:
     return sorted((data / "speech" / "noise").glob("*.flac"))
 
 
-def sounds(recordings: Sequence[Path]) -> Iterator[Sound]:
-    """All sounds, always the same for the same recordings of noise."""
+def said_by(cast: str, texts: Sequence[str]) -> Iterator[tuple[str, Samples]]:
+    """Each text in each voice of a cast of callers: its name, and int16 at 16 kHz."""
+    if cast == "flite":
+        for voice, pitch_hz in PITCH_HZ.items():
+            for text in texts:
+                turn = ScriptedTurn(text, voice, voice, pitch_hz, 1.0, text, (), "short")
+                yield f"{voice}: {text}", speak(turn)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for voice in load_call().casts[cast]:
+            for text in texts:
+                recording, _ = CALLERS[voice].speak(text, Path(folder))
+                yield f"{voice}: {text}", recording.at_rate(RECOGNIZER_HZ).samples
+
+
+def sounds(recordings: Sequence[Path], cast: str = DEFAULT_CAST) -> Iterator[Sound]:
+    """All sounds, always the same for the same recordings of noise and voices."""
     said: dict[Kind, tuple[str, ...]] = {
         "backchannel": BACKCHANNELS, "interruption": INTERRUPTIONS,
     }  # fmt: skip
     for kind, texts in said.items():
-        for voice, pitch_hz in PITCH_HZ.items():
-            for text in texts:
-                turn = ScriptedTurn(text, voice, voice, pitch_hz, 1.0, text, (), "short")
-                spoken = speak(turn)
-                yield from in_room(f"{voice}: {text}", kind, spoken)
+        for name, spoken in said_by(cast, texts):
+            yield from in_room(name, kind, spoken)
     rng = np.random.default_rng(1)
     for path in recordings:
         noise = read_flac(path).samples
@@ -172,9 +187,10 @@ def in_room(name: str, kind: Kind, samples: Samples) -> Iterator[Sound]:
 class Overlap:
     """One sound at a time over the agent, against the judge, as turn-taking asks it in a call."""
 
-    def __init__(self, options: BargeIn) -> None:
+    def __init__(self, options: BargeIn, recognizer: str = DEFAULT) -> None:
         self._options = options
-        self._recognizer = PocketsphinxRecognizer("domain")
+        self._recognizer = OFFLINE[recognizer].build()
+        self._lag_ms = OFFLINE[recognizer].lag_ms
         self._n_streams = 0
 
     def judge(self, sound: Sound) -> Verdict:
@@ -205,7 +221,7 @@ class Overlap:
                     self._recognizer.flush(self._stream)
             if listening.onset_ms is None:
                 continue
-            words += [(now_ms + RECOGNIZER_LAG_MS, heard) for heard in self._words()]
+            words += [(now_ms + self._lag_ms, heard) for heard in self._words()]
             due = [heard for at_ms, heard in words if at_ms <= now_ms]
             judge.observe_words(due[-1] if due else ())
             probabilities += [] if listening.paused else [probability]
@@ -250,10 +266,18 @@ class Overlap:
 def main() -> int:
     parser = benchmark_parser(
         "backchannels",
-        "Which of a caller's sounds stop the agent: backchannels, noise, true interruptions. It "
-        "needs flite; its recorded noise is the shared data's (VOICELOOP_DATA). A run that is "
+        "Which of a caller's sounds stop the agent: backchannels, noise, true interruptions. Its "
+        "recorded noise is the shared data's (VOICELOOP_DATA). A run that is "
         "interrupted writes nothing.",
     )
+    parser.add_argument(
+        "--cast", choices=load_call().casts, default=DEFAULT_CAST,
+        help="the voices that say them; flite needs Debian's flite (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--recognizer", choices=OFFLINE, default=DEFAULT,
+        help="whose words are judged (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     arguments = parser.parse_args()
     prepare_folder(RESULTS)
@@ -265,8 +289,8 @@ def main() -> int:
             "VOICELOOP_DATA to the folder of dialogues/ and speech/); only made noise is heard",
             file=sys.stderr,
         )
-    overlap = Overlap(embedded_agent().barge_in)
-    verdicts = [overlap.judge(sound) for sound in sounds(recordings)]
+    overlap = Overlap(embedded_agent().barge_in, arguments.recognizer)
+    verdicts = [overlap.judge(sound) for sound in sounds(recordings, arguments.cast)]
     shares: dict[str, float] = {}
     for kind in ("backchannel", "noise", "interruption"):
         of_it = [verdict for verdict in verdicts if verdict.sound.kind == kind]
@@ -302,7 +326,12 @@ def main() -> int:
         )
     }
     print(times)
-    settings = {"recorded_noises": len(recordings), "sounds": len(verdicts)}
+    settings = {
+        "recorded_noises": len(recordings),
+        "sounds": len(verdicts),
+        "cast": arguments.cast,
+        "recognizer": arguments.recognizer,
+    }
     path = write_results(results("backchannels", 0, settings, bars, shares=shares, times=times))
     print(f"results: {path}" + ("" if recordings else " (a smaller set: no recorded noise)"))
     return exit_code(bars, None, is_checked=arguments.check)

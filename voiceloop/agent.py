@@ -80,7 +80,7 @@ class BargeIn:
     least_words: int = 1
     stop_words: tuple[str, ...] = ("stop", "wait", "hold on", "hang on", "actually", "excuse me")
     backchannels: tuple[str, ...] = (
-        "uh huh", "mm hmm", "mhm", "hm", "yeah", "yep", "yes", "okay", "ok", "right", "sure",
+        "uh huh", "aha", "mm hmm", "mhm", "hm", "yeah", "yep", "yes", "okay", "ok", "right", "sure",
         "i see", "got it", "oh",
     )  # fmt: skip
     echo_guard: bool = True

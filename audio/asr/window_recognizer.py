@@ -6,7 +6,8 @@ silence follows, `finalize()` answers with that at once. The model itself is a `
 
 The words depend on where decodes fall, so streaming equals offline only as far as LocalAgreement
 promises: committed words are never retracted. Decodes fall on whole update intervals, so speech
-fed in any chunks up to one interval, with a step after each, gives the same events.
+fed in any chunks up to one interval, with a step after each, gives the same events. A segment's
+first second may be decoded oftener, for who waits for its first words; those decodes commit none.
 """
 
 import time
@@ -34,6 +35,7 @@ BATCH_WAIT_S = 0.005  # requests of several streams this close share a batch
 MAX_BATCH = 16
 MAX_PROMPT_TOKENS = 100
 SHORTEST_WINDOW = RECOGNIZER_HZ // 10  # 100 ms: less holds no word, and the model invents one
+EARLY = RECOGNIZER_HZ  # a segment's first second, in which windows are short and cheap to decode
 KEPT_SILENCE = RECOGNIZER_HZ  # of the silence before a segment's first word, 1 s is kept
 LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
 # Scripts that are spelled out by bytes fill the decoder's context before the window is long: from
@@ -133,8 +135,9 @@ class _Stream(QueuedStream):
 class WindowRecognizer(QueuedRecognizer[_Stream]):
     """Recognizes by decoding windows.
 
-    update_ms: how much new audio makes a partial due. n_held_back: the last words of a hypothesis
-    that no agreement makes stable. level: tells what of a stream is silence.
+    update_ms: how much new audio makes a partial due. n_early: so many partials an interval in a
+    segment's first second. n_held_back: the last words of a hypothesis that no agreement makes
+    stable. level: tells what of a stream is silence.
 
     Raises: AudioError if update_ms is outside 20..10000.
     """
@@ -144,6 +147,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         decoder: WindowDecoder,
         *,
         update_ms: float,
+        n_early: int = 1,
         n_held_back: int = 1,
         level: Callable[[], SpeechLevel] = SpeechLevel,
         clock: Callable[[], float] = time.monotonic,
@@ -153,6 +157,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         super().__init__(decoder.languages)
         self._decoder = decoder
         self._n_update = samples_in(update_ms, RECOGNIZER_HZ)
+        self._n_early_update = samples_in(update_ms / n_early, RECOGNIZER_HZ)
         self._update_s = update_ms / 1000.0
         self._n_held_back = n_held_back
         self._level = level
@@ -199,7 +204,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         if stream.request is not None or segment.is_full:
             return True
         return (
-            segment.end - segment.decoded_to >= self._n_update
+            segment.end - segment.decoded_to >= self._n_interval(segment)
             and self._clock() >= self._rest_until_s
             and not stream.level.is_quiet_since(segment.decoded_to)
             and not stream.is_silent
@@ -271,7 +276,11 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         segment = stream.segment
         if stream.request is not None or segment.is_full:
             return min(segment.end, segment.window_start + segment.n_longest)
-        return segment.end - (segment.end - segment.start) % self._n_update
+        return segment.end - (segment.end - segment.start) % self._n_interval(segment)
+
+    def _n_interval(self, segment: _Segment) -> int:
+        is_early = segment.end - segment.start <= EARLY
+        return self._n_early_update if is_early else self._n_update
 
     def _request(self, stream: _Stream, end: int) -> DecodeRequest:
         segment = stream.segment
@@ -303,7 +312,8 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         is_cut_short = _n_tokens(spoken) >= MAX_TOKENS  # there may be more words than it says
         segment.decoded_to = end
         n_known = len(agreement.committed) + len(agreement.tail)
-        if result.is_sure:
+        is_between = stream.request is None and (end - segment.start) % self._n_update != 0
+        if result.is_sure and not (is_between and not segment.is_full):
             agreement.observe(result.tail)
         else:
             agreement.accept(result.tail, 0)

@@ -57,6 +57,7 @@ from voiceloop.listening.recipes.operating_points import (
     scored_turns,
 )
 from voiceloop.listening.recipes.pause_evidence import HeardTurn, heard_turn
+from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
 from voiceloop.listening.recipes.reference_replay import replay
 from voiceloop.listening.recipes.synthetic_callers import Part, said_in_training
 from voiceloop.listening.recipes.turn_frontier import (
@@ -102,6 +103,7 @@ class Hearing:
 
     data: Path
     ask_end: EndProbability | None
+    recognizer: str = DEFAULT
 
     def turns(self, part: Part, source: Source) -> list[HeardTurn]:
         """Turns as one transcript source hears them."""
@@ -114,7 +116,7 @@ class Hearing:
                 for turn in turns
                 if turn.words is not None
             ]
-        recognizer = EmbeddedRecognizer()
+        recognizer = EmbeddedRecognizer(self.recognizer)
         return [self._heard(turn, recognizer.hear(turn)) for turn in _thinned(turns, part)]
 
     def _heard(self, turn: CallerTurn, words: Any) -> HeardTurn:
@@ -297,7 +299,7 @@ def shipped(
 def fit_weights(hearing: Hearing) -> str:
     """The weights file, fitted on both transcript sources of the fit part."""
     sources: tuple[Source, ...] = ("reference", "embedded")
-    without = Hearing(hearing.data, None)
+    without = replace(hearing, ask_end=None)
     blind = [turn for source in sources for turn in in_calls(without.turns("fit", source))]
     told: list[HeardTurn] = []
     if hearing.ask_end is not None:
@@ -342,6 +344,10 @@ def parser() -> argparse.ArgumentParser:
         "--source", choices=("reference", "embedded", "both"), default="both",
         help="whose words: true ones, the embedded recognizer's (default: %(default)s)",
     )  # fmt: skip
+    arguments.add_argument(
+        "--recognizer", choices=OFFLINE, default=DEFAULT,
+        help="whose words the embedded recognizer's are (default: %(default)s)",
+    )  # fmt: skip
     arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     return arguments
 
@@ -363,7 +369,7 @@ def main() -> int:
                 "(--no-p-end does without)"
             )
         ask_end = EndProbability(chosen.model)
-    hearing = Hearing(data_with(*OF_TURNS), ask_end)
+    hearing = Hearing(data_with(*OF_TURNS), ask_end, chosen.recognizer)
     if chosen.fit:
         WEIGHTS.write_text(fit_weights(hearing), encoding="utf-8")
         print(WEIGHTS.read_text(encoding="utf-8"))
@@ -376,7 +382,11 @@ def main() -> int:
         if source == "reference":
             bars = bars_of(measured[source])
     print(bar_table(bars))
-    settings = {"checkpoint": ask_end.checkpoint if ask_end else None, "sources": list(sources)}
+    settings = {
+        "checkpoint": ask_end.checkpoint if ask_end else None,
+        "sources": list(sources),
+        "recognizer": chosen.recognizer,
+    }
     path = write_results(results("endpointing", 0, settings, bars, **measured))
     print(f"results: {path}")
     return exit_code(bars, None, is_checked=chosen.check)

@@ -410,3 +410,18 @@ def test_more_than_ten_waiting_minutes_are_refused(recognizer):
     recognizer.feed("a", silence(600.0))
     with pytest.raises(AudioError, match="waiting to be heard"):
         recognizer.feed("a", silence(0.1))
+
+
+def test_a_segment_s_first_words_come_at_more_partials_and_those_commit_none(decoder, clock):
+    def heard(n_early):
+        recognizer = WindowRecognizer(decoder, clock=clock, update_ms=500.0, n_early=n_early)
+        recognizer.open("a", RecognizerOptions())
+        return run(recognizer, "a", said(6), chunk=2_000)
+
+    seldom, often = heard(1), heard(2)
+    assert [p.unstable_words for p in often[:2]] == [("I"[:1] + "?",), ("I",)]
+    assert len([p for p in often if not p.stable_words]) > len(
+        [p for p in seldom if not p.stable_words]
+    )
+    # After the first second, and in what is certain, nothing is different.
+    assert [p for p in seldom if p.stable_words] == [p for p in often if p.stable_words]

@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from audio.asr.pocketsphinx import PocketsphinxRecognizer
-from audio.asr.pocketsphinx_decoder import find_model
 from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
 from voiceloop.listening.listener import HYSTERESIS, SPEECH_THRESHOLD
@@ -23,14 +21,14 @@ from voiceloop.listening.onset import ONSET_MS, ONSET_WINDOWS, PRE_ROLL_MS, Hear
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recipes.disk_cache import cached, digest
 from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
+from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
 from voiceloop.listening.segment import LONGEST_VAD_LAG_MS
 
 WINDOW = 512
 WINDOW_MS = WINDOW / MS
-RECOGNIZER_LAG_MS = 40.0  # chunk of the client, decoding, two hops: measured 25-45 ms in live calls
 AFTER_END_MS = 900.0  # of room that the recognizer still hears: hypotheses rarely change later
 PAUSES_VERSION = "4"  # of the records
-WORDS_VERSION = "3"
+WORDS_VERSION = "4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +130,19 @@ def _paused(listening: Listening, prosody: Prosody, now_ms: float) -> Pause:
 
 
 class EmbeddedRecognizer:
-    """Turns to the words that the embedded recognizer reports, and when."""
+    """Turns to the words that a recognizer of the embedded preset reports, and when."""
 
-    def __init__(self, context: str = "") -> None:
+    def __init__(self, name: str = DEFAULT, context: str = "") -> None:
+        offline = OFFLINE[name]
         self._options = RecognizerOptions(context=context)
-        self._model = PocketsphinxRecognizer("domain")
-        files = find_model("domain")
-        self._files = digest(files.dictionary.read_bytes(), files.language.read_bytes())
+        self._model = offline.build()
+        self._lag_ms = offline.lag_ms
+        self._fingerprint = offline.fingerprint()
 
     def hear(self, turn: CallerTurn) -> tuple[HeardWords, ...]:
-        key = digest(WORDS_VERSION, self._files, self._options.context, turn.samples.tobytes())
+        key = digest(
+            WORDS_VERSION, self._fingerprint, self._options.context, turn.samples.tobytes()
+        )
         found = cached("heard", key, lambda: [asdict(w) for w in self._decode(turn)])
         return tuple(HeardWords(w["at_ms"], tuple(w["words"]), w["flushed"]) for w in found)
 
@@ -164,7 +165,7 @@ class EmbeddedRecognizer:
             while model.has_work():
                 heard += [
                     HeardWords(
-                        end_ms + RECOGNIZER_LAG_MS,
+                        end_ms + self._lag_ms,
                         event.stable_words + event.unstable_words,
                         event.flushed,
                     )

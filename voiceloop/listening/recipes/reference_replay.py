@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voiceloop.listening.recipes.endpointing_set import CallerTurn
-from voiceloop.listening.recipes.heard_turn import RECOGNIZER_LAG_MS, HeardWords, Pause
+from voiceloop.listening.recipes.heard_turn import HeardWords, Pause
 
 REVEAL_LAG_MS = 120.0
+FLUSH_LAG_MS = 40.0  # chunk of the client, decoding, two hops
 # A word whose aligned end lies so little after the last sound belongs before the pause.
 ALIGNMENT_SLACK_MS = 100.0
 
@@ -26,7 +27,7 @@ def replay(turn: CallerTurn, pauses: Sequence[Pause]) -> tuple[HeardWords, ...]:
     for pause in pauses:
         before = [w for w in turn.words if w.end_ms <= pause.since_ms + ALIGNMENT_SLACK_MS]
         last_ms = before[-1].end_ms + REVEAL_LAG_MS if before else 0.0
-        at_ms = max(pause.detected_ms + RECOGNIZER_LAG_MS, last_ms)
+        at_ms = max(pause.detected_ms + FLUSH_LAG_MS, last_ms)
         revealed = tuple(w.text for w in turn.words if w.end_ms + REVEAL_LAG_MS <= at_ms)
         heard.append(HeardWords(at_ms, revealed, True))
     return tuple(sorted(heard, key=lambda words: (words.at_ms, words.flushed)))

@@ -1,0 +1,54 @@
+"""The recognizers of the embedded preset as a recipe hears through them: offline, at a fixed lag.
+
+Owns what of a recognizer the audio clock cannot see: how long after a sound its words are there,
+and a name for its files, by which what it heard is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from audio.asr import moonshine_onnx, moonshine_vocabulary, window_recognizer
+from audio.asr.moonshine_onnx import SHA256, MoonshineOnnxRecognizer
+from audio.asr.pocketsphinx import PocketsphinxRecognizer
+from audio.asr.pocketsphinx_decoder import find_model
+from audio.stream import RecognizerModel
+from voiceloop.listening.recipes.disk_cache import digest
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineRecognizer:
+    """build: the model, on a clock that stands. lag_ms: from a sound to its words in a live call.
+
+    fingerprint: of all its words depend on.
+    """
+
+    build: Callable[[], RecognizerModel]
+    lag_ms: float
+    fingerprint: Callable[[], str]
+
+
+def _pocketsphinx_files() -> str:
+    files = find_model("domain")
+    return digest(files.dictionary.read_bytes(), files.language.read_bytes())
+
+
+def _moonshine_files() -> str:
+    # Its words depend on where decodes fall and on the rules of its decoder as well.
+    modules = (moonshine_onnx, moonshine_vocabulary, window_recognizer)
+    return digest(*SHA256.values(), *(Path(str(m.__file__)).read_bytes() for m in modules))
+
+
+DEFAULT = "moonshine-tiny"
+OFFLINE: dict[str, OfflineRecognizer] = {
+    # Chunk of the client, two hops, and a decode: a flush takes a core 77 ms in the median.
+    "moonshine-tiny": OfflineRecognizer(
+        lambda: MoonshineOnnxRecognizer(clock=lambda: 0.0), 100.0, _moonshine_files
+    ),
+    # The same; it has decoded all but the last step when it is asked. 25-45 ms in live calls.
+    "pocketsphinx": OfflineRecognizer(
+        lambda: PocketsphinxRecognizer("domain"), 40.0, _pocketsphinx_files
+    ),
+}
