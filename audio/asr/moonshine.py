@@ -51,11 +51,11 @@ class MoonshineRecognizer(WindowRecognizer):
         update_ms: float = UPDATE_MS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        decoder = MoonshineDecoder(Path(folder), device, language)
+        decoder = MoonshineStreamingDecoder(Path(folder), device, language)
         super().__init__(decoder, update_ms=update_ms, clock=clock)
 
 
-class MoonshineDecoder:
+class MoonshineStreamingDecoder:
     """The model over one window; hotwords and earlier text are not known to it."""
 
     def __init__(self, folder: Path, device: str, language: str) -> None:

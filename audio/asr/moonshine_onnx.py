@@ -13,20 +13,17 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AudioError, MissingExtra
-from ..frames import RECOGNIZER_HZ, Samples
 from ..stream import RecognizerOptions
-from .moonshine_vocabulary import END, START, MoonshineVocabulary, PhraseHints
+from .moonshine_decoder import HELD_BACK, N_EARLY, UPDATE_MS, MoonshineDecoder
 from .speech_level import VoicedLevel
-from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
 from .window_recognizer import WindowRecognizer
 
 PACKAGE, FOLDER_IN_PACKAGE = "moonshine_voice", Path("assets", "tiny-en")
@@ -36,23 +33,9 @@ SHA256 = {
     "decoder_model_merged.ort": "cf524c4862d36e9e5ab032eddc73637efd822d70e868ac575cf1a46e1e4708a0",
     "tokenizer.bin": "6884b35fd6377d4c4d32336a0bc152f36b64d1e45b6503683cdc238250a8472d",
 }
-UPDATE_MS = 320.0  # a window of 4 s takes 60 ms of a core with each update, one of 10 s 130
-# Partials an interval in the first second, 30 ms of a core each: a caller who speaks over the agent
-# is judged by them.
-N_EARLY = 2
-# Words beside the window's end: full attention to a cut word spoils the word before it too (16
-# errors in a hundred words of accented read clips with one held back, 13 with two).
-HELD_BACK = 2
-# Silence on both sides: beside a window's hard edge words are misheard (13 against 11 errors in a
-# hundred words of read clips).
-EDGE = RECOGNIZER_HZ // 5
 KINDS = ("ort", "onnx")
-TOKENS_PER_S = 10.0  # twice what its authors allow: figures are spelled here
-# A decode whose last tokens repeat so often (of one or two tokens; of more) goes round in circles.
-MOST_REPEATS, MOST_LONG_REPEATS, LONGEST_CIRCLE = 5, 3, 8
-# A mean log-probability below which nothing was said (what is heard rightly has -0.8 at the worst,
-# mostly over -0.3), and one below which another decode may well say something else.
-UNLIKELY_LOG_PROBABILITY, SURE_LOG_PROBABILITY = -1.1, -0.25
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
 class MoonshineOnnxRecognizer(WindowRecognizer):
@@ -73,7 +56,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         found = Path(folder) if folder is not None else checked_folder()
-        decoder = MoonshineOnnxDecoder(found, n_threads)
+        decoder = MoonshineDecoder(OnnxNetwork(found, n_threads), vocabulary_folder(found))
         super().__init__(
             decoder,
             update_ms=update_ms,
@@ -116,16 +99,21 @@ def checked_folder() -> Path:
     return folder
 
 
-class MoonshineOnnxDecoder:
-    """The model over one window; it sees neither what was said before the window nor a prompt."""
+def vocabulary_folder(folder: Path) -> Path:
+    """Where a folder's tokenizer lies: in itself, else the package's, which is that of all sizes.
 
-    languages = ("en",)
+    Raises: MissingExtra if neither is there.
+    """
+    has_own = any((folder / f"tokenizer.{kind}").is_file() for kind in ("bin", "json"))
+    return folder if has_own else packaged_folder()
+
+
+class OnnxNetwork:
+    """`MoonshineNetwork` of a folder of encoder_model and decoder_model_merged."""
 
     def __init__(self, folder: Path, n_threads: int = 1) -> None:
         self._encoder = _session(folder, "encoder_model", n_threads)
         self._decoder = _session(folder, "decoder_model_merged", n_threads)
-        has_own = any((folder / f"tokenizer.{kind}").is_file() for kind in ("bin", "json"))
-        self._vocabulary = MoonshineVocabulary(folder if has_own else packaged_folder())
         self._encoder_inputs = {one.name for one in self._encoder.get_inputs()}
         self._decoder_inputs = {one.name for one in self._decoder.get_inputs()}
         states = [i for i in self._decoder.get_inputs() if i.name.startswith("past_key_values.")]
@@ -133,85 +121,29 @@ class MoonshineOnnxDecoder:
             raise AudioError(f"expected Moonshine's encoder and merged decoder in {folder}")
         self._states = {i.name.replace("past_key_values", "present"): i.name for i in states}
         self._no_state = np.zeros((1, states[0].shape[1], 0, states[0].shape[3]), np.float32)
-        self._hints = lru_cache(maxsize=64)(self._read_hints)
 
-    def encode_text(self, text: str) -> tuple[int, ...]:
-        return ()
-
-    def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodedWindow]:
-        return [self._decode(request) for request in requests]
-
-    def _decode(self, request: DecodeRequest) -> DecodedWindow:
-        forced = [token for word in request.prefix for token in word.tokens]
-        n_most = max_new_tokens(request, TOKENS_PER_S) - len(forced)
-        hints = self._hints(request.hints)
-        tokens, log_probability = self._greedy(request.samples, forced, n_most, hints)
-        if log_probability < UNLIKELY_LOG_PROBABILITY and not forced:
-            tokens = []
-        tail = self._vocabulary.words(tokens)
-        spans_ms: tuple[tuple[float, float], ...] = ()
-        if request.with_times:
-            spans_ms = proportional_spans((*request.prefix, *tail), request.samples)
-        return DecodedWindow(tail, spans_ms, log_probability >= SURE_LOG_PROBABILITY)
-
-    def _greedy(
-        self, samples: Samples, forced: Sequence[int], n_most: int, hints: PhraseHints
-    ) -> tuple[list[int], float]:
-        """The tokens after the forced ones, and the mean of their log-probabilities."""
-        context = self._encode(samples)
-        states: dict[str, Any] = dict.fromkeys(self._states.values(), self._no_state)
-        fed, tokens = [START, *forced], list[int]()
-        log_probabilities: list[float] = []
-        while len(tokens) < n_most:
-            is_first = not tokens
-            # What the decoder made of the sound stays as it was after the first step.
-            names = [name for name in self._states if is_first or ".decoder." in name]
-            inputs = {**context, **states, "input_ids": np.array([fed])}
-            inputs["use_cache_branch"] = np.array([not is_first])
-            logits, *grown = self._decoder.run(["logits", *names], inputs)
-            states |= zip((self._states[name] for name in names), grown, strict=True)
-            token, log_probability = self._choose(logits[0, -1], forced, tokens, hints)
-            if token == END:
-                break
-            tokens.append(token)
-            log_probabilities.append(log_probability)
-            fed = [token]
-            if n_circling := _n_circling(tokens):
-                del tokens[-n_circling:]
-                break
-        return tokens, float(np.mean(log_probabilities or 0.0))
-
-    def _choose(
-        self,
-        logits: NDArray[np.float32],
-        forced: Sequence[int],
-        tokens: Sequence[int],
-        hints: PhraseHints,
-    ) -> tuple[int, float]:
-        """The next token and the logarithm of the model's own probability of it."""
-        is_beginning = not forced and not tokens
-        vocabulary = self._vocabulary
-        penalties = vocabulary.penalties_of_beginning if is_beginning else vocabulary.penalties
-        scores = logits - penalties
-        hints.push(scores, [*forced, *tokens])
-        token = int(scores.argmax())
-        largest = logits.max()
-        return token, float(logits[token] - largest - np.log(np.exp(logits - largest).sum()))
-
-    def _encode(self, samples: Samples) -> dict[str, NDArray[Any]]:
-        """What the decoder is given of the sound."""
-        wave = np.pad(samples.astype(np.float32) / 32768.0, EDGE)[None]
-        mask = np.ones(wave.shape, np.int64)
-        inputs = {"input_values": wave, "attention_mask": mask}
+    def encode(self, wave: NDArray[np.float32]) -> Arrays:
+        mask = np.ones((1, len(wave)), np.int64)
+        inputs = {"input_values": wave[None], "attention_mask": mask}
         (rows,) = self._encoder.run(
             None, {name: inputs[name] for name in self._encoder_inputs & inputs.keys()}
         )
         context = {"encoder_hidden_states": rows, "encoder_attention_mask": mask}
         return {name: context[name] for name in self._decoder_inputs & context.keys()}
 
-    def _read_hints(self, phrases: tuple[str, ...]) -> PhraseHints:
-        written = (text for phrase in phrases for text in (phrase, phrase.capitalize()))
-        return PhraseHints(filter(None, map(self._vocabulary.encode, written)))
+    def step(
+        self, context: Arrays, states: Arrays | None, tokens: Sequence[int]
+    ) -> tuple[NDArray[np.float32], Arrays]:
+        is_first = states is None
+        states = states or dict.fromkeys(self._states.values(), self._no_state)
+        # What the decoder made of the sound stays as it was after the first step.
+        names = [name for name in self._states if is_first or ".decoder." in name]
+        inputs = {**context, **states, "input_ids": np.array([tokens])}
+        inputs["use_cache_branch"] = np.array([not is_first])
+        logits, *grown = self._decoder.run(["logits", *names], inputs)
+        return logits[0, -1], states | {
+            self._states[name]: state for name, state in zip(names, grown, strict=True)
+        }
 
 
 def _session(folder: Path, name: str, n_threads: int) -> Any:
@@ -232,16 +164,3 @@ def _session(folder: Path, name: str, n_threads: int) -> Any:
         )
     except Exception as error:  # the library's own exceptions have no common base
         raise AudioError(f"expected a model for onnxruntime in {path}, found: {error}") from error
-
-
-def _n_circling(tokens: Sequence[int]) -> int:
-    """How many of the last tokens only say again what stands before them."""
-    for length in range(1, LONGEST_CIRCLE + 1):
-        most = MOST_REPEATS if length <= 2 else MOST_LONG_REPEATS
-        circle = tokens[-length:]
-        n_more = length * most
-        if len(tokens) >= n_more + length and list(circle) * (most + 1) == list(
-            tokens[-n_more - length :]
-        ):
-            return n_more
-    return 0

@@ -36,6 +36,7 @@ LOADERS: Mapping[RoleName, Mapping[str, str]] = {
     "engine": {"llama": "", "mistral": "", "qwen2": "", "qwen3": ""},
     "recognizer": {
         "whisper": "whisper",
+        "moonshine": "moonshine-torch",
         "moonshine_streaming": "moonshine",
         "nemotron_asr_streaming": "transducer",
         "nemotron3_5_asr": "transducer",

@@ -48,6 +48,7 @@ RECOGNIZERS = {
     "pocketsphinx": "audio.asr.pocketsphinx:PocketsphinxRecognizer",
     "whisper": "audio.asr.whisper:WhisperRecognizer",
     "moonshine-onnx": "audio.asr.moonshine_onnx:MoonshineOnnxRecognizer",
+    "moonshine-torch": "audio.asr.moonshine_torch:MoonshineTorchRecognizer",
     "moonshine": "audio.asr.moonshine:MoonshineRecognizer",
     "transducer": "audio.asr.transducer:TransducerRecognizer",
 }

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio.asr.local_agreement import HypothesisWord
-from audio.asr.moonshine import MoonshineDecoder, MoonshineRecognizer
+from audio.asr.moonshine import MoonshineRecognizer, MoonshineStreamingDecoder
 from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError
 from audio.stream import RecognizerOptions, Transcript
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def decoder(tiny_moonshine_dir):
-    return MoonshineDecoder(tiny_moonshine_dir, "cpu", "en")
+    return MoonshineStreamingDecoder(tiny_moonshine_dir, "cpu", "en")
 
 
 def request(samples, prefix=(), with_times=False):
@@ -48,7 +48,7 @@ def test_batched_windows_give_what_each_gives_alone(decoder, noisy_speech):
 
 
 def test_rows_encoded_in_pieces_equal_those_of_the_whole(tiny_moonshine_dir, noisy_speech):
-    decoder = MoonshineDecoder(tiny_moonshine_dir, "cpu", "en")
+    decoder = MoonshineStreamingDecoder(tiny_moonshine_dir, "cpu", "en")
     samples = noisy_speech(4.0, 5)
     encoded_rows = []
     encode = decoder._encode_waves

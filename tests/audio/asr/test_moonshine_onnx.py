@@ -7,7 +7,13 @@ import pytest
 
 from audio.asr import moonshine_onnx
 from audio.asr.local_agreement import HypothesisWord
-from audio.asr.moonshine_onnx import MoonshineOnnxDecoder, MoonshineOnnxRecognizer, packaged_folder
+from audio.asr.moonshine_decoder import MoonshineDecoder
+from audio.asr.moonshine_onnx import (
+    MoonshineOnnxRecognizer,
+    OnnxNetwork,
+    packaged_folder,
+    vocabulary_folder,
+)
 from audio.asr.moonshine_vocabulary import END, N_LOGITS, MoonshineVocabulary, PhraseHints
 from audio.asr.speech_level import VoicedLevel
 from audio.asr.window_decoder import DecodeRequest
@@ -78,7 +84,8 @@ def decode(folder, monkeypatch):
         monkeypatch.setattr(moonshine_onnx, "_session", lambda folder, name, n: parts[name])
         samples = np.resize(SPEECH, round(16_000 * seconds))
         request = DecodeRequest(samples, "en", (), tuple(prefix), True, hints=tuple(hints))
-        return MoonshineOnnxDecoder(folder).decode([request])[0], model
+        decoder = MoonshineDecoder(OnnxNetwork(folder), vocabulary_folder(folder))
+        return decoder.decode([request])[0], model
 
     return run
 
@@ -169,7 +176,7 @@ def test_words_are_lower_case_without_marks_and_a_hyphen_parts_them(folder):
 
 def test_a_folder_without_a_model_or_tokenizer_is_refused(folder, tmp_path):
     with pytest.raises(AudioError, match="expected encoder_model.ort or encoder_model.onnx in"):
-        MoonshineOnnxDecoder(tmp_path)
+        OnnxNetwork(tmp_path)
     (folder / "tokenizer.bin").write_bytes(b"\x05ab")
     with pytest.raises(AudioError, match="expected Moonshine's tokenizer in"):
         MoonshineVocabulary(folder)
