@@ -1,1 +1,1 @@
-"""Recognizers, one a file; each implements `audio.stream.RecognizerModel`."""
+"""Recognizers, one a file or folder; each implements `audio.stream.RecognizerModel`."""

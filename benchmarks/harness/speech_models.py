@@ -9,8 +9,8 @@ from typing import Any
 # name -> (class, whether it needs a folder)
 RECOGNIZERS: dict[str, tuple[str, bool]] = {
     "pocketsphinx": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
-    "moonshine-tiny": ("audio.asr.moonshine_onnx:MoonshineOnnxRecognizer", False),
-    "moonshine": ("audio.asr.moonshine:MoonshineRecognizer", True),
+    "moonshine-tiny": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", False),
+    "moonshine": ("audio.asr.moonshine.streaming:MoonshineRecognizer", True),
     "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
     "whisper-base": ("audio.asr.whisper:WhisperRecognizer", True),
     "whisper-small": ("audio.asr.whisper:WhisperRecognizer", True),

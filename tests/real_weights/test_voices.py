@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audio.asr.moonshine_onnx import MoonshineOnnxRecognizer
+from audio.asr.moonshine.onnx_network import MoonshineOnnxRecognizer
 from audio.asr.whisper import WhisperRecognizer
 from audio.frames import Samples
 from audio.stream import RecognizerModel

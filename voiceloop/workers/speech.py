@@ -47,9 +47,9 @@ WARM_UP_STEPS = 1000
 RECOGNIZERS = {
     "pocketsphinx": "audio.asr.pocketsphinx:PocketsphinxRecognizer",
     "whisper": "audio.asr.whisper:WhisperRecognizer",
-    "moonshine-onnx": "audio.asr.moonshine_onnx:MoonshineOnnxRecognizer",
-    "moonshine-torch": "audio.asr.moonshine_torch:MoonshineTorchRecognizer",
-    "moonshine": "audio.asr.moonshine:MoonshineRecognizer",
+    "moonshine-onnx": "audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer",
+    "moonshine-torch": "audio.asr.moonshine.torch_network:MoonshineTorchRecognizer",
+    "moonshine": "audio.asr.moonshine.streaming:MoonshineRecognizer",
     "transducer": "audio.asr.transducer:TransducerRecognizer",
 }
 VOICES = {

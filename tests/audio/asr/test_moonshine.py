@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio.asr.local_agreement import HypothesisWord
-from audio.asr.moonshine import MoonshineRecognizer, MoonshineStreamingDecoder
+from audio.asr.moonshine.streaming import MoonshineRecognizer, MoonshineStreamingDecoder
 from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError
 from audio.stream import RecognizerOptions, Transcript

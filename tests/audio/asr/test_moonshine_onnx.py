@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audio.asr import moonshine_onnx
 from audio.asr.local_agreement import HypothesisWord
-from audio.asr.moonshine_decoder import MoonshineDecoder
-from audio.asr.moonshine_onnx import (
+from audio.asr.moonshine import onnx_network
+from audio.asr.moonshine.decoder import MoonshineDecoder
+from audio.asr.moonshine.onnx_network import (
     MoonshineOnnxRecognizer,
     OnnxNetwork,
     packaged_folder,
     vocabulary_folder,
 )
-from audio.asr.moonshine_vocabulary import END, N_LOGITS, MoonshineVocabulary, PhraseHints
+from audio.asr.moonshine.vocabulary import END, N_LOGITS, MoonshineVocabulary, PhraseHints
 from audio.asr.speech_level import VoicedLevel
 from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError, MissingExtra
@@ -81,7 +81,7 @@ def decode(folder, monkeypatch):
     def run(script, prefix=(), hints=(), seconds=1.0):
         model = ScriptedDecoder(*script)
         parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": model}
-        monkeypatch.setattr(moonshine_onnx, "_session", lambda folder, name, n: parts[name])
+        monkeypatch.setattr(onnx_network, "_session", lambda folder, name, n: parts[name])
         samples = np.resize(SPEECH, round(16_000 * seconds))
         request = DecodeRequest(samples, "en", (), tuple(prefix), True, hints=tuple(hints))
         decoder = MoonshineDecoder(OnnxNetwork(folder), vocabulary_folder(folder))
@@ -235,7 +235,7 @@ def test_the_real_model_hears_no_word_in_noise_and_silence(recognizer, noisy_spe
 def test_a_file_of_the_package_that_is_another_is_refused_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moonshine_onnx, "packaged_folder", lambda: tmp_path)
+    monkeypatch.setattr(onnx_network, "packaged_folder", lambda: tmp_path)
     with pytest.raises(AudioError, match="found no such file.*--force-reinstall moonshine-voice"):
         MoonshineOnnxRecognizer()
     (tmp_path / "encoder_model.ort").write_bytes(b"another")

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from audio.asr.moonshine_decoder import EDGE, MoonshineDecoder
-from audio.asr.moonshine_torch import MoonshineTorchRecognizer, TorchNetwork
-from audio.asr.moonshine_vocabulary import START
+from audio.asr.moonshine.decoder import EDGE, MoonshineDecoder
+from audio.asr.moonshine.torch_network import MoonshineTorchRecognizer, TorchNetwork
+from audio.asr.moonshine.vocabulary import START
 from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError
 from audio.stream import RecognizerOptions, Transcript
@@ -34,7 +34,7 @@ def tokens_of(words):
 @pytest.fixture
 def said(decoder, monkeypatch):
     """decode(samples, prefix) -> the tokens, however unlikely random weights find all of them."""
-    monkeypatch.setattr("audio.asr.moonshine_decoder.UNLIKELY_LOG_PROBABILITY", -1e9)
+    monkeypatch.setattr("audio.asr.moonshine.decoder.UNLIKELY_LOG_PROBABILITY", -1e9)
     return lambda samples, prefix=(): decoder.decode([request(samples, prefix)])[0].tail
 
 

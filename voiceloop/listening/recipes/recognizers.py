@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from audio.asr import moonshine_decoder, moonshine_vocabulary, window_recognizer
-from audio.asr.moonshine_onnx import SHA256, MoonshineOnnxRecognizer
+from audio.asr import window_recognizer
+from audio.asr.moonshine import decoder, vocabulary
+from audio.asr.moonshine.onnx_network import SHA256, MoonshineOnnxRecognizer
 from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.asr.pocketsphinx_decoder import find_model
 from audio.stream import RecognizerModel
@@ -37,7 +38,7 @@ def _pocketsphinx_files() -> str:
 
 def _moonshine_files() -> str:
     # Its words depend on where decodes fall and on the rules of its decoder as well.
-    modules = (moonshine_decoder, moonshine_vocabulary, window_recognizer)
+    modules = (decoder, vocabulary, window_recognizer)
     return digest(*SHA256.values(), *(Path(str(m.__file__)).read_bytes() for m in modules))
 
 

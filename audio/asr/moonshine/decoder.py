@@ -1,8 +1,8 @@
 """Moonshine's decoder over one window, whatever computes its network: greedy, under rules.
 
 Owns which token is taken: only what a caller may say, with a push for a session's phrases, and an
-end where the text goes round in circles or nobody spoke. A network (`moonshine_onnx`,
-`moonshine_torch`) encodes the sound and gives the next token's scores.
+end where the text goes round in circles or nobody spoke. A network (`onnx_network`,
+`torch_network`) encodes the sound and gives the next token's scores.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..frames import RECOGNIZER_HZ, Samples
-from .moonshine_vocabulary import END, START, MoonshineVocabulary, PhraseHints
-from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
+from ...frames import RECOGNIZER_HZ, Samples
+from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
+from .vocabulary import END, START, MoonshineVocabulary, PhraseHints
 
 # Words beside the window's end: full attention to a cut word spoils the word before it too (16
 # errors in a hundred words of accented read clips with one held back, 13 with two).

@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import AudioError, MissingExtra
-from ..stream import RecognizerOptions
-from .moonshine_decoder import HELD_BACK, N_EARLY, UPDATE_MS, MoonshineDecoder
-from .speech_level import VoicedLevel
-from .window_recognizer import WindowRecognizer
+from ...errors import AudioError, MissingExtra
+from ...stream import RecognizerOptions
+from ..speech_level import VoicedLevel
+from ..window_recognizer import WindowRecognizer
+from .decoder import HELD_BACK, N_EARLY, UPDATE_MS, MoonshineDecoder
 
 PACKAGE, FOLDER_IN_PACKAGE = "moonshine_voice", Path("assets", "tiny-en")
 REQUIREMENT = "moonshine-voice==0.1.0"

@@ -1,6 +1,6 @@
 """Moonshine, the one that does not stream, as a Hugging Face folder: English, in torch.
 
-The same networks as in `moonshine_onnx` from the files their authors publish, for a GPU, and for
+The same networks as in `onnx_network` from the files their authors publish, for a GPU, and for
 sizes that lie in no package. Attention sees the whole window, so each is encoded by itself, at its
 exact length: silence that filled it would be heard.
 """
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checkpoint import load_checkpoint, torch_device
-from ..errors import AudioError
-from .moonshine_decoder import HELD_BACK, N_EARLY, UPDATE_MS, MoonshineDecoder
-from .moonshine_vocabulary import N_LOGITS
-from .speech_level import VoicedLevel
-from .window_recognizer import WindowRecognizer
+from ...checkpoint import load_checkpoint, torch_device
+from ...errors import AudioError
+from ..speech_level import VoicedLevel
+from ..window_recognizer import WindowRecognizer
+from .decoder import HELD_BACK, N_EARLY, UPDATE_MS, MoonshineDecoder
+from .vocabulary import N_LOGITS
 
 
 class MoonshineTorchRecognizer(WindowRecognizer):

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checkpoint import load_checkpoint, torch_device
-from ..frames import RECOGNIZER_HZ
-from .local_agreement import HypothesisWord
-from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
-from .window_recognizer import WindowRecognizer
+from ...checkpoint import load_checkpoint, torch_device
+from ...frames import RECOGNIZER_HZ
+from ..local_agreement import HypothesisWord
+from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
+from ..window_recognizer import WindowRecognizer
 
 UPDATE_MS = 250.0
 # A window is filled with silence to whole buckets, so that windows of several streams share a

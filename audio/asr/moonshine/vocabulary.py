@@ -15,9 +15,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import AudioError
-from ..normalize import spoken_words
-from .local_agreement import HypothesisWord
+from ...errors import AudioError
+from ...normalize import spoken_words
+from ..local_agreement import HypothesisWord
 
 WORD_MARK = "\u2581"  # SentencePiece's sign of the space before a word
 START, END = 1, 2
