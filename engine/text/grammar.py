@@ -20,7 +20,7 @@ from ..types import GrammarError, SamplingParams
 from .tool_calls import Notation
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
     from .text import Text
 
@@ -30,6 +30,17 @@ JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separa
 GAP = "/[ \\n]{0,2}/"  # around a call that was not forced, where some models write line feeds
 PROBE = '{"name": "a", "b": ["c", "d"]}'  # some tokenizers write spaces into it
 MAX_OFFERS = 64  # compiled lists of tools that are kept
+MAX_TOLD_CHARACTERS = 200  # of the library's words, which may quote a client's schema
+# A client's schema decides what a mask costs, and all replies wait for each: a quarter of the
+# library's own bounds for a step (its figures: 14 units of fuel a microsecond, 20 items) keeps one
+# under 4 ms, a tenth of the others keeps what 64 of them hold under 2 GB.
+LIMITS = {
+    "step_lexer_fuel": 50_000,
+    "step_max_items": 12_500,
+    "max_lexer_states": 25_000,
+    "max_grammar_size": 50_000,
+    "verbose_errors": False,  # they quote the whole schema, and the reply
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ class GrammarCompiler:
     def __init__(self, text: "Text", n_vocab: int) -> None:
         self._text, self._n_vocab = text, n_vocab
         self._offer = lru_cache(MAX_OFFERS)(
-            lambda *offer: self._worker.submit(self._compile_offer, *offer)
+            lambda *offer: self._compiler.submit(self._compile_offer, *offer)
         )
 
     def warm_up(self) -> None:
@@ -83,6 +94,17 @@ class GrammarCompiler:
     @cached_property
     def _worker(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, thread_name_prefix="grammar")
+
+    @cached_property
+    def _compiler(self) -> ThreadPoolExecutor:
+        """Apart from the thread of the masks: no reply waits for another's tools."""
+        return ThreadPoolExecutor(1, thread_name_prefix="grammar compiler")
+
+    @cached_property
+    def _limits(self) -> "LLParserLimits":
+        from llguidance import LLParserLimits
+
+        return LLParserLimits(**LIMITS)
 
     def of(self, params: SamplingParams, notation: Notation | None) -> "Grammar | None":
         """The grammar these parameters ask for. Raises: GrammarError."""
@@ -137,10 +159,11 @@ class GrammarCompiler:
         tokenizer = self._tokenizer
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
+        grammar = LLMatcher.grammar_from_lark(lark)
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             found = matcher.get_error().splitlines()[0]
-            raise GrammarError(f"expected {expected}, found: {found}")
+            raise GrammarError(f"expected {expected}, found: {found[:MAX_TOLD_CHARACTERS]}")
         return matcher
 
     def _grammar(self, matcher: "LLMatcher") -> "Grammar":
@@ -152,7 +175,7 @@ class GrammarCompiler:
         """One forced call with its opening mark, or one that was opened (of a list, several)."""
         found = _read_json(tools, "tools as JSON")
         if not (isinstance(found, list) and found and all(map(_is_tool, found))):
-            raise GrammarError(f"expected a list of tools with names, found {tools}")
+            raise GrammarError("expected a list of tools with names, found other JSON")
         begin = self._mark(notation.open) if is_forced and not notation.keep_open else ""
         gap = "" if is_forced else GAP
         calls = "call" if is_forced else 'call ("," / ?/ call)*'
@@ -209,7 +232,8 @@ class Grammar:
         """
         masks = self._masks.result() if self._masks is not None else self._compute(())
         if self._matcher.is_error() or index >= len(masks):
-            raise GrammarError(f"the grammar gave up: {self._matcher.get_error()}")
+            found = self._matcher.get_error().splitlines() or ["nothing that may follow"]
+            raise GrammarError(f"the grammar gave up: {found[0][:MAX_TOLD_CHARACTERS]}")
         words = torch.frombuffer(bytearray(masks[index]), dtype=torch.uint8)
         bits = (words[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
         allowed = bits.flatten()[: self._n_vocab].bool().to(logits.device)

@@ -23,7 +23,7 @@ from voiceloop.http.generation import (
     refuse,
     whole,
 )
-from voiceloop.realtime.session_update import read_text, read_tools
+from voiceloop.realtime.session_update import check_schema, read_text, read_tools
 from voiceloop.realtime.settings import Json
 
 MAX_MESSAGES = 2048
@@ -71,6 +71,7 @@ def _read_response_format(value: Any) -> str | None:
             schema = given.get("schema") if isinstance(given, dict) else None
             if not isinstance(schema, dict):
                 raise expected("response_format.json_schema.schema", "a JSON schema", schema)
+            check_schema(schema, "response_format.json_schema.schema")
             return json.dumps(schema)
     raise expected("response_format.type", "text, json_object or json_schema", kind)
 

@@ -201,6 +201,9 @@ def read_modalities(value: Any, where: str) -> tuple[str, ...]:
     raise expected(where, '["audio"] or ["text"]', value)
 
 
+MAX_SCHEMA_BYTES = 64 * 1024  # the largest schemas of public APIs have a quarter of it
+
+
 def read_tools(value: Any, where: str) -> tuple[Tool, ...]:
     """Function tools; tools of other kinds (mcp) are accepted and dropped."""
     if not isinstance(value, list) or len(value) > MAX_TOOLS:
@@ -231,7 +234,18 @@ def _read_tool(raw: Json, path: str) -> Tool:
     parameters = _EMPTY_SCHEMA if parameters is None else parameters
     if not isinstance(parameters, dict):
         raise expected(f"{path}.parameters", "a JSON schema", parameters)
+    check_schema(parameters, f"{path}.parameters")
     return Tool(name=name, description=description, parameters=parameters)
+
+
+def check_schema(schema: Json, where: str) -> None:
+    """Bound what compiling a schema may cost. Raises: InvalidRequest."""
+    n_bytes = len(msgspec.json.encode(schema))
+    if n_bytes > MAX_SCHEMA_BYTES:
+        raise InvalidRequest(
+            f"{where}: expected a schema of at most {MAX_SCHEMA_BYTES} bytes, found {n_bytes}",
+            param=where,
+        )
 
 
 def read_tool_choice(value: Any, where: str) -> str | Json:

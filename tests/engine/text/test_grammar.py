@@ -9,6 +9,7 @@ import pytest
 from torch import Tensor
 
 import engine.engine as engine_module
+import engine.text.grammar as grammar_module
 from engine.engine import Engine
 from engine.text.grammar import GrammarCompiler, OfferedCalls
 from engine.text.text import Text
@@ -80,6 +81,15 @@ def test_a_schema_that_does_not_compile_is_refused_and_hurts_nobody(
     assert engine.has_work()
     branch.close()
     engine.check_integrity()
+
+
+def test_a_schema_over_the_bounds_is_refused_without_being_quoted(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(grammar_module.LIMITS, "max_grammar_size", 20)
+    with pytest.raises(GrammarError, match="expected a JSON schema that compiles") as refused:
+        make_engine().branch("b").commit([5, 6], SamplingParams(json_schema=SCHEMA))
+    assert "Friday" not in str(refused.value) and len(str(refused.value)) < 300
 
 
 TOOLS = json.dumps(

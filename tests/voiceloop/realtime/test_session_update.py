@@ -9,6 +9,7 @@ import pytest
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.session_update import merge, within_capabilities
+from voiceloop.realtime.session_update import MAX_SCHEMA_BYTES, merge
 from voiceloop.realtime.settings import (
     AudioFormat,
     SemanticVad,
@@ -83,6 +84,14 @@ def test_unknown_keys_are_dropped_and_never_echoed() -> None:
     assert merged == BASE
     echo = merged.to_wire("sess_1", 1)
     assert not {"tracing", "prompt", "include", "new"} & set(echo)
+
+
+def test_a_schema_too_large_to_compile_is_refused_with_its_place() -> None:
+    parameters = {"type": "object", "properties": {"size": {"enum": ["x" * MAX_SCHEMA_BYTES]}}}
+    tool = {"type": "function", "name": "order", "parameters": parameters}
+    with pytest.raises(InvalidRequest, match="expected a schema of at most") as refused:
+        merge(BASE, {"tools": [tool]})
+    assert refused.value.param == "session.tools[0].parameters"
 
 
 def test_tools_are_flat_and_other_kinds_are_dropped() -> None:
