@@ -34,7 +34,7 @@ MAX_TOLD_CHARACTERS = 200  # of the library's words, which may quote a client's 
 # A client's schema decides what a mask costs, and all replies wait for each: a quarter of the
 # library's own bounds for a step (its figures: 14 units of fuel a microsecond, 20 items) keeps one
 # under 4 ms, a tenth of the others keeps what 64 of them hold under 2 GB.
-LIMITS = {
+LIMITS: dict[str, Any] = {
     "step_lexer_fuel": 50_000,
     "step_max_items": 12_500,
     "max_lexer_states": 25_000,

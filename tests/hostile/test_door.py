@@ -36,7 +36,7 @@ def application() -> tuple[ASGIApp, list[BaseRoute], str]:
     gateway = Gateway(Config(keys=(KEY,)), AgentConfig(), cast("Backends", object()))
     clock = Clock()
     gateway.keys = KeyRing((KEY,), clock)
-    expired = gateway.keys.issue(10, {}).value
+    expired = gateway.keys.issue(KEY, 10, {}).value
     clock.now_s += 11
     app = build_app(gateway)
     return app, list(app.routes), expired

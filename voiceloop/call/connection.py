@@ -23,7 +23,8 @@ class Hello:
     ``partials`` and ``notices`` switch VoiceLoop's opt-in extra events on from the start.
     ``session`` is the update that the client secret carries which opened the door. ``greeting``:
     whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
-    was; the conversations of different ones share nothing in any cache.
+    was; the conversations of different ones share nothing in any cache. ``max_session_s``: the
+    longest that the client secret allows, where it is less than the server's own.
     """
 
     model: str = "voiceloop"
@@ -35,11 +36,16 @@ class Hello:
     session: dict[str, Any] = field(default_factory=dict)
     greeting: bool | None = None
     tenant: str = ""
+    max_session_s: int | None = None
 
     @property
     def is_configured(self) -> bool:
         """Whether the client secret sets more than every client names: the type and the model."""
         return bool(self.session.keys() - {"type", "model"})
+
+    def longest_s(self, server_s: float) -> float:
+        """How long the session may last, where the server allows every client so much."""
+        return server_s if self.max_session_s is None else min(server_s, self.max_session_s)
 
 
 class Transport(Protocol):

@@ -98,7 +98,7 @@ class Session:
                 n_context_tokens=config.context_tokens,
                 capabilities=backends.capabilities,
             ),
-            expires_at=int(time.time() + 60 * limits.session_minutes),
+            expires_at=int(time.time() + transport.hello.longest_s(60.0 * limits.session_minutes)),
             is_beta=self._transport.hello.beta,
             on_put=self._output.set,
         )
@@ -340,15 +340,13 @@ class Session:
 
     async def _watch_the_clock(self) -> None:
         limits = self._config.limits
-        whole_s = 60.0 * limits.session_minutes
+        whole_s = self._transport.hello.longest_s(60.0 * limits.session_minutes)
         try:
             async with asyncio.timeout(whole_s):
                 await self._warn_before_the_end(whole_s)
                 await self._draining.wait()
         except TimeoutError:
-            expired = SessionExpired(
-                f"expected a session of at most {limits.session_minutes:g} minutes"
-            )
+            expired = SessionExpired(f"expected a session of at most {whole_s / 60.0:g} minutes")
             await self._say_last(expired)
             self._end(1001, "session expired")
         try:

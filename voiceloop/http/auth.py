@@ -15,54 +15,52 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from voiceloop.errors import ConfigError, Forbidden, Overloaded, Unauthorized
+from voiceloop.errors import ConfigError, Forbidden, Unauthorized
+from voiceloop.http.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from voiceloop.realtime.settings import Json
 
 REALTIME_SUBPROTOCOL = "realtime"
-CLIENT_SECRET_PREFIX = "ek_"
-MAX_CLIENT_SECRETS = 10_000
 KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set headers
 
 
 @dataclass(frozen=True, slots=True)
-class ClientSecret:
-    """A short-lived key for a browser, and the session it opens. ``expires_at``: epoch seconds."""
+class Entry:
+    """What a key opens: for whom, with which session, and for how long (None: the server's)."""
 
-    value: str = field(repr=False)
-    expires_at: int
-    session: Json
+    tenant: str = ""
+    session: Json = field(default_factory=dict)
+    max_session_s: int | None = None
 
 
 class KeyRing:
     """The keys that open the door. Without any, the door is open (loopback only, see below).
 
-    ``now`` is epoch seconds. Client secrets live in memory: a restart ends them.
+    ``now`` is epoch seconds. Where there are no keys, client secrets end with the process.
     """
 
     def __init__(self, keys: Iterable[str], now: Callable[[], float] = time.time) -> None:
         self._digests = tuple(_digest(key) for key in keys)
-        self._secrets: dict[bytes, ClientSecret] = {}
-        self._now = now
+        self._own = secrets.token_bytes(32)  # signs where the door is open
+        self._secrets = ClientSecrets(self._digests or (self._own,), now)
 
     @property
     def is_open(self) -> bool:
         """True when no keys are configured."""
         return not self._digests
 
-    def check(self, key: str | None) -> Json:
-        """The session that the key opens with: a client secret's own, else ``{}``.
+    def check(self, key: str | None) -> Entry:
+        """What the key opens: of a client secret its own session, as its issuer's tenant.
 
         Raises:
             Unauthorized: the key is not one of ours or has expired; it does not say which.
         """
-        if key is not None and key.startswith(CLIENT_SECRET_PREFIX):
-            secret = self._secrets.get(_digest(key))
-            if secret is None or secret.expires_at <= self._now():
-                raise Unauthorized("expected a valid client secret, found another or an old one")
-            return secret.session
+        if key is not None and key.startswith(PREFIX):
+            issuer, claims = self._secrets.read(key)
+            tenant = "" if issuer == self._own else _tenant(issuer)
+            return Entry(tenant, claims.session or {}, claims.max_session_s)
         if not self.is_open:
             self.check_lasting(key)
-        return {}
+        return Entry(tenant_of(key))
 
     def check_lasting(self, key: str | None) -> None:
         """As ``check``, for what a client secret does not open. Raises: Unauthorized."""
@@ -76,20 +74,12 @@ class KeyRing:
         if not any(matches):
             raise Unauthorized("expected a valid API key, found another one")
 
-    def issue(self, seconds: int, session: Json) -> ClientSecret:
-        """A new client secret, usable until it expires.
-
-        Raises:
-            Overloaded: too many are alive.
-        """
-        now = self._now()
-        self._secrets = {d: one for d, one in self._secrets.items() if one.expires_at > now}
-        if len(self._secrets) >= MAX_CLIENT_SECRETS:
-            raise Overloaded(f"expected at most {MAX_CLIENT_SECRETS} client secrets, found more")
-        value = CLIENT_SECRET_PREFIX + secrets.token_urlsafe(24)
-        secret = ClientSecret(value, int(now) + seconds, session)
-        self._secrets[_digest(value)] = secret
-        return secret
+    def issue(
+        self, key: str | None, seconds: int, session: Json, max_session_s: int | None = None
+    ) -> ClientSecret:
+        """A new client secret of a key that has been checked, usable until it expires."""
+        issuer = self._own if self.is_open or key is None else _digest(key)
+        return self._secrets.issue(issuer, seconds, session, max_session_s)
 
 
 def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> str | None:
@@ -107,7 +97,7 @@ def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> 
 
 def tenant_of(key: str | None) -> str:
     """Whose conversations these are, as a name that tells nothing of the key."""
-    return "" if key is None else _digest(key).hex()[:16]
+    return "" if key is None else _tenant(_digest(key))
 
 
 def check_origin(headers: Mapping[str, str], allowed: Sequence[str], *, is_keyed: bool) -> None:
@@ -161,6 +151,10 @@ def check_bind(host: str, *, is_keyed: bool, is_unauthenticated_allowed: bool) -
 def subprotocol(offered: Sequence[str]) -> str | None:
     """The subprotocol to select: ``realtime`` where offered, never the one with the key."""
     return REALTIME_SUBPROTOCOL if REALTIME_SUBPROTOCOL in offered else None
+
+
+def _tenant(digest: bytes) -> str:
+    return digest.hex()[:16]
 
 
 def _digest(key: str) -> bytes:

@@ -17,11 +17,13 @@ from starlette.routing import Route
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.http.admission import retry_after
+from voiceloop.http.auth import client_key
 from voiceloop.http.gate import Door
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 
+MAX_SESSION_S = 24 * 60 * 60
 DEFAULT_SECRET_S = 600
 MAX_BODY_BYTES = 512 * 1024
 
@@ -69,11 +71,11 @@ def realtime_routes(door: Door, settings: SessionSettings) -> list[Route]:
     """
 
     async def client_secrets(request: Request) -> Response:
-        seconds, session = _read_secret_request(await _body(request))
+        seconds, session, max_session_s = _read_secret_request(await _body(request))
         backends = door.backends()
         known = backends.capabilities if backends else Capabilities()
         merged = within_capabilities(known, merge(settings, session))
-        secret = door.keys.issue(seconds, session)
+        secret = door.keys.issue(client_key(request.headers), seconds, session, max_session_s)
         wire = merged.to_wire(f"sess_{uuid4().hex[:24]}", secret.expires_at)
         return JSONResponse(
             {"value": secret.value, "expires_at": secret.expires_at, "session": wire}
@@ -97,8 +99,8 @@ async def _body(request: Request) -> Json:
         raise InvalidRequest("expected UTF-8 JSON, found other bytes") from None
 
 
-def _read_secret_request(raw: Json) -> tuple[int, Json]:
-    """Lifetime in seconds and the session's settings. Raises: InvalidRequest."""
+def _read_secret_request(raw: Json) -> tuple[int, Json, int | None]:
+    """Lifetime in seconds, the session's settings and its longest time. Raises: InvalidRequest."""
     expires = raw.get("expires_after") or {}
     session = raw.get("session") or {}
     if not isinstance(expires, dict):
@@ -110,4 +112,8 @@ def _read_secret_request(raw: Json) -> tuple[int, Json]:
     seconds = expires.get("seconds", DEFAULT_SECRET_S)
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 10 <= seconds <= 7200:
         raise expected("expires_after.seconds", "10 to 7200", seconds)
-    return seconds, session
+    longest = raw.get("max_session_seconds")
+    is_whole = isinstance(longest, int) and not isinstance(longest, bool)
+    if longest is not None and not (is_whole and 1 <= longest <= MAX_SESSION_S):
+        raise expected("max_session_seconds", f"1 to {MAX_SESSION_S}", longest)
+    return seconds, session, longest

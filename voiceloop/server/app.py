@@ -29,7 +29,6 @@ from voiceloop.http.gate import Door, error_response
 from voiceloop.http.health import health_routes, no_such_route, realtime_routes
 from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
-from voiceloop.realtime.settings import Json
 from voiceloop.server.websocket import SocketTransport
 from voiceloop.telemetry import Metrics
 
@@ -135,11 +134,11 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         allowed = gateway.config.allowed_origins
         auth.check_origin(websocket.headers, allowed, is_keyed=is_keyed)
         key = auth.client_key(websocket.headers, offered)
-        session = gateway.keys.check(key)
+        entry = gateway.keys.check(key)
         reason = gateway.not_ready()
         if reason is not None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
-        hello = _hello(websocket, session, auth.tenant_of(key))
+        hello = _hello(websocket, entry)
         with gateway.admission.slot():
             await websocket.accept(subprotocol=auth.subprotocol(offered))
             await gateway.serve_session(SocketTransport(websocket, hello))
@@ -147,7 +146,7 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         await websocket.send_denial_response(error_response(error))
 
 
-def _hello(websocket: WebSocket, session: Json, tenant: str) -> Hello:
+def _hello(websocket: WebSocket, entry: auth.Entry) -> Hello:
     """Raises: InvalidRequest."""
     query = websocket.query_params
     greeting = query.get("greeting")
@@ -161,7 +160,8 @@ def _hello(websocket: WebSocket, session: Json, tenant: str) -> Hello:
         timeline=query.get("voiceloop.timeline") == "1",
         partials=query.get("voiceloop.partials") == "1",
         notices=query.get("voiceloop.notices") == "1",
-        session=session,
+        session=entry.session,
+        max_session_s=entry.max_session_s,
         greeting=None if greeting is None else greeting == "1",
-        tenant=tenant,
+        tenant=entry.tenant,
     )

@@ -86,7 +86,7 @@ def test_a_schema_that_does_not_compile_is_refused_and_hurts_nobody(
 def test_a_schema_over_the_bounds_is_refused_without_being_quoted(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(grammar_module.LIMITS, "max_grammar_size", 20)
+    monkeypatch.setitem(grammar_module.LIMITS, "max_grammar_size", 5)
     with pytest.raises(GrammarError, match="expected a JSON schema that compiles") as refused:
         make_engine().branch("b").commit([5, 6], SamplingParams(json_schema=SCHEMA))
     assert "Friday" not in str(refused.value) and len(str(refused.value)) < 300

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import string
+
 import pytest
 
-from voiceloop.errors import ConfigError, Forbidden, Overloaded, Unauthorized
+from voiceloop.errors import ConfigError, Forbidden, Unauthorized
 from voiceloop.http.auth import (
-    ClientSecret,
+    Entry,
     KeyRing,
     check_bind,
     check_origin,
     client_key,
     subprotocol,
+    tenant_of,
 )
+from voiceloop.http.client_secrets import MAX_VALUE_CHARACTERS
 
 KEY = "secret-key-1"
 
@@ -91,37 +96,65 @@ def test_the_selected_subprotocol_is_never_the_key() -> None:
 
 # --- client secrets ---
 
+BRIEF = {"instructions": "Be brief."}
 
-def test_a_client_secret_opens_until_it_expires_and_brings_its_session() -> None:
+
+def test_a_client_secret_opens_until_it_expires_as_its_issuers_tenant() -> None:
     now = [1000.0]
-    ring = KeyRing([KEY], lambda: now[0])
-    secret = ring.issue(10, {"instructions": "Be brief."})
+    ring = KeyRing(["another-key", KEY], lambda: now[0])
+    secret = ring.issue(KEY, 10, BRIEF, max_session_s=60)
     assert secret.value.startswith("ek_") and secret.expires_at == 1010
-    assert ring.check(secret.value) == {"instructions": "Be brief."} and ring.check(KEY) == {}
+    assert ring.check(secret.value) == Entry(tenant_of(KEY), BRIEF, 60)
+    assert ring.check(KEY) == Entry(tenant_of(KEY))
     now[0] = 1010.0
     with pytest.raises(Unauthorized):
         ring.check(secret.value)
     assert secret.value not in repr(secret)
 
 
+def test_every_server_with_the_issuing_key_takes_it_and_none_without() -> None:
+    secret = KeyRing(["another-key", KEY]).issue(KEY, 60, BRIEF)
+    assert KeyRing([KEY]).check(secret.value).session == BRIEF
+    for keys in (["another-key"], []):
+        with pytest.raises(Unauthorized):
+            KeyRing(keys).check(secret.value)
+
+
+def test_a_session_too_long_for_a_header_stays_with_its_server() -> None:
+    long = {"instructions": "".join(random.Random(7).choices(string.ascii_letters, k=20_000))}
+    ring = KeyRing([KEY])
+    secret = ring.issue(KEY, 60, long)
+    assert len(secret.value) < 200
+    assert ring.check(secret.value).session == long
+    with pytest.raises(Unauthorized):
+        KeyRing([KEY]).check(secret.value)
+    carried = ring.issue(KEY, 60, {"instructions": "Be kind. " * 20_000})  # packs well
+    assert len(carried.value) < MAX_VALUE_CHARACTERS
+
+
+def test_what_is_held_is_bounded_and_the_oldest_goes_first() -> None:
+    ring = KeyRing([KEY])
+    noise = random.Random(7)
+    issued = [
+        ring.issue(KEY, 60, {"instructions": noise.randbytes(600_000).hex()}) for _ in range(20)
+    ]
+    with pytest.raises(Unauthorized):
+        ring.check(issued[0].value)
+    assert ring.check(issued[-1].value).session["instructions"]
+
+
 def test_a_client_secret_makes_no_others() -> None:
     ring = KeyRing([KEY])
     with pytest.raises(Unauthorized):
-        ring.check_lasting(ring.issue(10, {}).value)
+        ring.check_lasting(ring.issue(KEY, 10, {}).value)
 
 
 @pytest.mark.parametrize("keys", [[KEY], []])
-def test_an_invented_client_secret_opens_nothing(keys: list[str]) -> None:
-    with pytest.raises(Unauthorized):
-        KeyRing(keys).check("ek_invented")
-
-
-def test_client_secrets_are_bounded_and_old_ones_make_room() -> None:
-    now = [1000.0]
-    ring = KeyRing([], lambda: now[0])
-    for _ in range(10_000):
-        ring._secrets[len(ring._secrets).to_bytes(4, "big")] = ClientSecret("ek_", 1010, {})
-    with pytest.raises(Overloaded):
-        ring.issue(10, {})
-    now[0] = 2000.0
-    ring.issue(10, {})
+def test_an_invented_or_altered_client_secret_opens_nothing(keys: list[str]) -> None:
+    ring = KeyRing(keys)
+    value = ring.issue(keys[0] if keys else None, 60, BRIEF).value
+    assert ring.check(value).session == BRIEF
+    altered = [value[:i] + ("A" if value[i] != "A" else "B") + value[i + 1 :] for i in range(3, 40)]
+    for wrong in ("ek_", "ek_invented", "ek_.", "ek_a.b", value + ".x", value[:-2], *altered):
+        with pytest.raises(Unauthorized):
+            ring.check(wrong)

@@ -8,8 +8,7 @@ import pytest
 
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest
-from voiceloop.realtime.session_update import merge, within_capabilities
-from voiceloop.realtime.session_update import MAX_SCHEMA_BYTES, merge
+from voiceloop.realtime.session_update import MAX_SCHEMA_BYTES, merge, within_capabilities
 from voiceloop.realtime.settings import (
     AudioFormat,
     SemanticVad,
