@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "__main__": {"cli", "rooms"},
     "cli": {"command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
-        "agent", "backends", "call", "config", "errors", "http", "models", "realtime", "telemetry",
+        "agent", "backends", "call", "config", "errors", "http", "models", "telemetry",
         "workers",
     },
     "doctor": {"backends", "config", "errors", "models", "workers"},
