@@ -9,6 +9,7 @@ import pytest
 
 from voiceloop.errors import ConfigError, Forbidden, Unauthorized
 from voiceloop.http.auth import (
+    MAX_VALUE_CHARACTERS,
     Entry,
     KeyRing,
     check_bind,
@@ -17,7 +18,6 @@ from voiceloop.http.auth import (
     subprotocol,
     tenant_of,
 )
-from voiceloop.http.client_secrets import MAX_VALUE_CHARACTERS
 
 KEY = "secret-key-1"
 
