@@ -149,7 +149,13 @@ class BoundedHttp(H11Protocol):
         self.transport.abort()
 
     def _watch_phase(self) -> None:
-        """Have a deadline for what is being waited for: a head, a body, or nothing."""
+        """Have a deadline for what is being waited for: a head, a body, or nothing.
+
+        After an upgrade nothing: h11, which is told no more of the connection, stays in the state
+        of one whose body is to come.
+        """
+        if self.transport.get_protocol() is not self:
+            return
         has_begun = bool(self.conn.trailing_data[0])
         if self.conn.their_state is h11.SEND_BODY:
             self._expect("body", BODY_S)
