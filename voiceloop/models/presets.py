@@ -61,12 +61,12 @@ END_READER_WAIT_S = 10.0
 REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
 
 
-def embedded_model_dir() -> Path:
-    """Where the embedded agent's model lies (found, not imported: models belong to workers)."""
+def embedded_model_dir(name: str = "agent") -> Path:
+    """Where an embedded model lies (found, not imported: models belong to workers)."""
     spec = find_spec("engine")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("expected the package engine beside voiceloop, found none")
-    return Path(spec.submodule_search_locations[0]) / "embedded" / "agent"
+    return Path(spec.submodule_search_locations[0]) / "embedded" / name
 
 
 def resolve_agent(config: Config) -> AgentConfig:
@@ -107,7 +107,8 @@ def _context_length(config: Config, preset: Preset, resolved: ResolvedModel) -> 
     """Of the checkpoint or the preset, the shorter; 0 where nothing says it."""
     folder = _model_dir(resolved)
     model = read_json(folder / "config.json") if folder is not None else {}
-    known = (model.get("max_position_embeddings"), _options(preset, "engine").get("context_length"))
+    options = {**resolved.model.options, **_options(preset, "engine")}
+    known = (model.get("max_position_embeddings"), options.get("context_length"))
     return min((n for n in known if isinstance(n, int) and n > 0), default=0)
 
 
@@ -119,6 +120,7 @@ def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
             not on disk; the message has the command that brings it.
     """
     config, preset, taken = _plan(config)
+    _check_package(taken)
     lacks = missing_models(preset, taken)
     if lacks:
         commands = dict.fromkeys(one.remedy for one in lacks)
@@ -140,6 +142,17 @@ def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
                 WorkerSpec(process.name, roles, n_threads, spins_after_s=process.spins_after_s)
             )
     return tuple(specs)
+
+
+def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:
+    """Raises: ConfigError where the language model's file is in a package that is not here."""
+    resolved = taken.get("engine")
+    if resolved is not None and resolved.model.file and resolved.folder is None:
+        model = resolved.model
+        raise ConfigError(
+            f"llm_model: expected {model.requires} installed for {model.name}, found another or "
+            f"none: {model.install}"
+        )
 
 
 def _without_device(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:
@@ -187,6 +200,10 @@ def _engine_options(config: Config, resolved: ResolvedModel, n_threads: int) -> 
         "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
         "threads": n_threads,
     }
+    if config.llm_adapter is not None:
+        options["adapter_dir"] = str(config.llm_adapter)
+    elif resolved.model.adapter:
+        options["adapter_dir"] = str(embedded_model_dir(resolved.model.adapter))
     if not config.anticipation.prefix_cache:
         options["prefix_cache"] = False
     if not config.anticipation.speculative_decoding:

@@ -27,7 +27,7 @@ from voiceloop.models.catalog import (
     Preset,
     Repo,
 )
-from voiceloop.models.machine import installed_version, satisfies
+from voiceloop.models.machine import installed_file, installed_version, satisfies
 
 ROLE_KEYS: Mapping[RoleName, str] = {"engine": "llm", "recognizer": "stt", "voice": "tts"}
 
@@ -46,6 +46,9 @@ LOADERS: Mapping[RoleName, Mapping[str, str]] = {
 MOONSHINE_ONNX_NEEDED = tuple(
     (f"encoder_model.{kind}", f"decoder_model_merged.{kind}") for kind in ("ort", "onnx")
 )
+GGUF = ".gguf"
+# What such a file can take is known once it is loaded; the `cpu` preset's bounds hold until then.
+GGUF_OPTIONS = {"kv_tokens": 8192, "context_length": 4096}
 KOKORO_WEIGHTS = "kokoro-v1_0.pth"
 # Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
@@ -104,6 +107,8 @@ def resolve_preset_model(model: Model, hub: Path) -> ResolvedModel:
 
 def resolve_model(model: Model, hub: Path) -> ResolvedModel:
     """A model of the catalog, on disk or not."""
+    if model.file:
+        return ResolvedModel(model, _packaged_file(model))
     if model.repo is None:
         return ResolvedModel(model)
     own = find_repo(model.repo, hub)
@@ -114,6 +119,12 @@ def resolve_model(model: Model, hub: Path) -> ResolvedModel:
     return ResolvedModel(model, own.folder if own.is_whole else None, folders, tuple(missing))
 
 
+def _packaged_file(model: Model) -> Path | None:
+    name = model.requires.partition("==")[0]
+    is_right = satisfies(model.requires, installed_version(name))
+    return installed_file(name, model.file) if is_right else None
+
+
 def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
     """What an override means. Raises: ConfigError, naming what was expected and found."""
     for model in MODELS:
@@ -122,11 +133,17 @@ def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
     folder = Path(os.path.expanduser(name))  # Path's own raises where a user is not known
     if folder.is_dir():
         return _resolve_folder(role, name, folder, hub)
-    if name.startswith(("/", "~", ".")) or name.count("/") != 1:
+    if role == "engine" and folder.suffix == GGUF and folder.is_file():
+        card = "see its card"
+        model = Model(
+            name=name, role=role, licence=card, languages=card, why="", options=GGUF_OPTIONS
+        )
+        return ResolvedModel(model, folder)
+    if name.startswith(("/", "~", ".")) or name.count("/") != 1 or folder.suffix == GGUF:
         known = ", ".join(model.name for model in MODELS if model.role == role)
         raise ConfigError(
-            f"{ROLE_KEYS[role]}_model: expected a folder, one of {known}, or an id owner/name, "
-            f"found {name!r}"
+            f"{ROLE_KEYS[role]}_model: expected a folder, {'a GGUF file, ' * (role == 'engine')}"
+            f"one of {known}, or an id owner/name, found {name!r}"
         )
     repo = any_repo(name)
     found = find_repo(repo, hub)

@@ -355,9 +355,13 @@ class LanguageRole:
 
 
 def load(model_dir: str, **options: Any) -> LanguageRole:
-    """Load a Hugging Face folder; ``options`` are EngineConfig's fields. Raises: RoleError."""
-    if options.get("draft_dir") is not None:
-        options["draft_dir"] = Path(options["draft_dir"])
+    """Load a Hugging Face folder or a GGUF file; ``options`` are EngineConfig's fields.
+
+    Raises: RoleError.
+    """
+    for key in ("draft_dir", "adapter_dir"):
+        if options.get(key) is not None:
+            options[key] = Path(options[key])
     try:
         engine = Engine.load(Path(model_dir), EngineConfig(**options))
     except EngineError as error:

