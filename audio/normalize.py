@@ -219,9 +219,13 @@ def _time(hour: int, minute: int, half: str | None) -> str:
 
 
 def _digits(text: str) -> str:
-    """Digits one by one, a comma (a short pause) where the writer grouped them."""
+    """Digits one by one, a pause where the writer grouped them.
+
+    A semicolon's: behind a comma hibari says "415 555" so that Whisper hears one 5 less (of sixteen
+    readings of eight telephone numbers twelve were whole with commas, fifteen with semicolons).
+    """
     groups = re.findall(r"\d+", text)
-    return ", ".join(" ".join(_ONES[int(d)] for d in group) for group in groups)
+    return "; ".join(" ".join(_ONES[int(d)] for d in group) for group in groups)
 
 
 def _quantity(n: int, unit: str) -> str:

@@ -24,6 +24,7 @@ GAIN = 1.6  # +4 dB: it speaks at -25 dBFS, recorded callers and espeak-ng at -2
 # missed (sixteen replies: DNSMOS P.808 4.09, and 4.11 with these). They are a part of the pause
 # between two clauses.
 BEFORE_MS, AFTER_MS = 30.0, 60.0
+SENTENCE_MARKS = frozenset(".?!")
 UNMARKED_PAUSE_MS = 90.0  # after a cut without a mark: a breath, the sentence goes on
 
 # A word's phonemes, and the word where it is one that is told; marks of their own are not.
@@ -35,7 +36,8 @@ class _Progress:
     """Of one stream. pieces: of the clause under way, each short enough for a step."""
 
     pieces: deque[list[_Word]] = field(default_factory=deque)
-    clause_pause_ms: float = 0.0  # owed after the clause under way
+    goes_on: bool = False  # more of the sentence comes behind the clause under way
+    clause_pause_ms: float = 0.0  # owed after it
     pause_ms: float = 0.0  # owed before the next piece
     clause_ms: float = 0.0  # said of the clause under way
     said_ms: float = 0.0
@@ -90,7 +92,11 @@ class HibariVoice(ReplyVoice):
                 return []
             self._take_up(fragment, reply, progress)
         piece = progress.pieces.popleft()
-        wave, times = self._model.speak([phonemes for phonemes, _ in piece], _speed(reply))
+        wave, times = self._model.speak(
+            [phonemes for phonemes, _ in piece],
+            _speed(reply),
+            goes_on=progress.goes_on or bool(progress.pieces),
+        )
         wave *= GAIN
         first, last = _audible_range(wave, self.quiet)
         if times:  # the silence before the first word is not its own
@@ -120,11 +126,9 @@ class HibariVoice(ReplyVoice):
                 fragment.text.split(), self._model.phonemes(fragment.text), strict=True
             )
         ]
-        pause_ms = PAUSE_MS.get(fragment.ending)
-        if pause_ms is None:
-            pause_ms = UNMARKED_PAUSE_MS
-            if reply.has_fragment or not reply.is_finished:
-                words[-1] = (words[-1][0] + ",", words[-1][1])  # the voice stays up: more comes
+        pause_ms = PAUSE_MS.get(fragment.ending, UNMARKED_PAUSE_MS)
+        more_comes = reply.has_fragment or not reply.is_finished
+        progress.goes_on = more_comes and fragment.ending not in SENTENCE_MARKS
         progress.clause_pause_ms = max(0.0, pause_ms / _speed(reply) - BEFORE_MS - AFTER_MS)
         progress.clause_ms = 0.0
         progress.pieces.extend(_pieces(words))

@@ -134,6 +134,76 @@ def test_no_click_where_clauses_meet(voice, text):
         assert np.abs(np.diff(bordered[-48:])).max() <= LARGEST_STEP
 
 
+@pytest.mark.parametrize("speed", [0.7, 1.0, 1.6])
+def test_sound_goes_on_steadily_from_one_event_to_the_next(voice, speed):
+    start(voice, "Sure, that is a table for four on Friday at seven. " * 2 + REPLY, speed=speed)
+    pieces = [e.samples.astype(int) for e in run(voice) if isinstance(e, Speech)]
+    borders = np.cumsum([len(piece) for piece in pieces])[:-1]
+    steps = np.abs(np.diff(np.concatenate(pieces)))
+    assert len(borders) >= 5
+    assert steps[borders - 1].max() <= LARGEST_STEP
+    assert steps.max() > 20 * LARGEST_STEP  # within words
+
+
+def pitch_at_the_end_hz(model, monkeypatch, words, **options):
+    """What the network gives for the last 50 ms of the last word that are voiced; and the wave."""
+    pitches, vocoder = [], model._vocoder
+
+    def listen(*spectra_and_noise):
+        pitches.append(spectra_and_noise[-2])
+        return vocoder(*spectra_and_noise)
+
+    monkeypatch.setattr(model, "_vocoder", listen)
+    wave, times = model.speak(words, 1.0, **options)
+    monkeypatch.undo()
+    per_frame = hibari_model.FRAME_MS / 2
+    in_word = pitches[0].reshape(-1)[
+        round(times[-1][0] / per_frame) : round(times[-1][1] / per_frame)
+    ]
+    return float(np.mean(in_word[in_word > 60.0][-4:])), wave, times
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I can book that for you at seven",
+        "There is a free parking lot behind the building",
+        "I have a table for you in the garden,",
+    ],
+)
+def test_the_voice_stays_up_where_the_sentence_goes_on(model, monkeypatch, text):
+    words = model.phonemes(text)
+    low_hz, _, _ = pitch_at_the_end_hz(model, monkeypatch, words)
+    high_hz, wave, times = pitch_at_the_end_hz(model, monkeypatch, words, goes_on=True)
+    assert high_hz > 1.3 * low_hz
+    assert len(times) == len(words)
+    # What is put behind the words to keep the voice up is not heard.
+    behind = wave[round((times[-1][1] + 120) * hibari_model.MODEL_HZ / 1000) :]
+    assert len(behind) > 0 and not behind.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "goes_on"),
+    [
+        ("We have a large selection of fresh pastries and a soup.", [True, False]),
+        ("Sure, one large latte.", [True, False]),
+        ("Sure. One large latte.", [False, False]),
+        ("One large latte", [False]),
+        (" ".join(["1234567890"] * 5) + ".", [True, False]),  # pieces of one clause
+    ],
+)
+def test_a_clause_is_spoken_as_one_that_goes_on_where_more_comes(voice, monkeypatch, text, goes_on):
+    told, speak_ = [], voice._model.speak
+
+    def listen(words, speed, *, goes_on):
+        told.append(goes_on)
+        return speak_(words, speed, goes_on=goes_on)
+
+    monkeypatch.setattr(voice._model, "speak", listen)
+    speak(voice, text)
+    assert told == goes_on
+
+
 def test_a_step_is_one_clause_and_streams_get_equal_shares(voice):
     names = [f"s{i}" for i in range(6)]
     for name in names:
@@ -252,7 +322,7 @@ def test_stock_voices_and_its_own_are_this_voice(voice):
 def test_a_fault_in_one_stream_fails_that_one(voice, monkeypatch):
     speak_ = voice._model.speak
 
-    def fail_once(words, speed):
+    def fail_once(words, speed, **options):
         monkeypatch.setattr(voice._model, "speak", speak_)
         raise RuntimeError("out of memory")
 
