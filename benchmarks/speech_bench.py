@@ -88,7 +88,7 @@ class VoiceFigures:
     first_audio_ms: float  # from the text to the first samples, worst stream
     rtf: float
     dnsmos: float | None = None  # P.808, 1 to 5; None: not scored, or random weights
-    read_back_wer: float | None = None  # mean of the recognizers that read it back
+    read_back_wer: dict[str, float] | None = None  # by the recognizer that reads it back
 
 
 class Stopwatch:
@@ -263,6 +263,8 @@ def print_table(rows: Sequence[Any]) -> None:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_cell(inner)}" for name, inner in value.items())
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -295,7 +297,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--score", nargs="*", choices=tuple(RECOGNIZERS), metavar="RECOGNIZER",
-        help="score each voice by DNSMOS (package speechmos), and by what these read back",
+        help="score each voice by DNSMOS (package speechmos), and by what each of these reads "
+        "back: two, as one may mishear what is said well",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="DIR", default=RESULTS,
@@ -396,19 +399,19 @@ def measure(
 
 def score_voice(
     model: VoiceModel, options: argparse.Namespace, device: str, scratch: Path
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     """How a voice sounds and is understood. Raises: AudioError if something it needs is absent."""
     mark = Dnsmos()
     clips = [speak(model, text) for text in SENTENCES]
-    wrong = []
+    wrong: dict[str, float] = {}
     for name in options.score:
         recognizer, is_random = load(name, dict(options.folder), device, scratch)
         if is_random:
             raise AudioError(f"expected --folder {name}=PATH to read back with it, found none")
-        wrong.append(read_back_wer(clips, recognizer))
+        wrong[name] = read_back_wer(clips, recognizer)
     return {
         "dnsmos": float(np.mean([mark(clip) for clip in clips])),
-        "read_back_wer": float(np.mean(wrong)) if wrong else None,
+        "read_back_wer": wrong or None,
     }
 
 
