@@ -15,6 +15,7 @@ from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipp
 from voiceloop.capabilities import OPENAI_VOICES, Capabilities
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
+from voiceloop.models import resolve
 from voiceloop.models.catalog import ESPEAK, HIBARI, PHONON
 from voiceloop.models.presets import resolve_agent
 from voiceloop.models.resolve import ResolvedModel, known_voices
@@ -256,6 +257,28 @@ def test_an_agent_without_noise_needs_the_package_that_takes_it_out(tmp_path: Pa
 @pytest.mark.parametrize("voice", ["default", "en-gb", "alloy"])
 def test_the_voices_of_the_preset_and_stock_names_are_taken(tmp_path: Path, voice: str) -> None:
     assert resolve_agent(agent_of(tmp_path, f"voice = '{voice}'")).voice == voice
+
+
+@pytest.mark.parametrize("has_hibari", [True, False])
+def test_a_voice_of_the_model_that_may_stand_in_is_spoken_in_the_one_that_is_there(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    has_hibari: bool,
+) -> None:
+    def installed(name: str) -> str | None:
+        return HIBARI.requires.partition("==")[2] if has_hibari else None
+
+    monkeypatch.setattr(resolve, "installed_version", installed)
+    wanted, there = ("en-gb", "hibari") if has_hibari else ("heart", "espeak")
+    config = replace(agent_of(tmp_path, f"voice = '{wanted}'"), tts_model="")
+    assert resolve_agent(config).voice == "default"
+    assert f"{config.agent}: voice {wanted} is one of " in caplog.text
+    assert f"; {there} speaks here" in caplog.text
+    with pytest.raises(ConfigError, match="expected a voice of"):
+        resolve_agent(replace(agent_of(tmp_path, "voice = 'nobody'"), tts_model=""))
+    with pytest.raises(ConfigError, match="expected a voice of espeak"):
+        resolve_agent(agent_of(tmp_path, "voice = 'heart'"))  # espeak was asked for
 
 
 def test_the_table_of_voices_is_the_voices_own() -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,10 +79,30 @@ def resolve_agent(config: Config) -> AgentConfig:
     _, preset, taken = _plan(config)
     if config.agent is not None:
         agent = load_agent(config.agent)
+        if "voice" in taken:
+            agent = _with_voice_of(taken["voice"], agent, config.agent)
         check_models(agent, capabilities_of(taken), str(config.agent))
         return agent
     is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
     return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
+
+
+def _with_voice_of(resolved: ResolvedModel, agent: AgentConfig, source: Path) -> AgentConfig:
+    """The agent in the model's own voice, where it names one of the model that may stand in for it.
+
+    Which of the two a server has depends on what is installed; no agent file should fail on that.
+    """
+    if agent.voice in resolved.model.voices:
+        return agent
+    for other in (resolved.model.fallback, resolved.in_place_of):
+        if other is not None and agent.voice in other.voices:
+            log.warning(
+                "%s: voice %s is one of %s; %s speaks here, in its own voice. Remedy: "
+                "tts_model = %r, or voice = 'default'",
+                source, agent.voice, other.name, resolved.model.name, other.name,
+            )  # fmt: skip
+            return replace(agent, voice="default")
+    return agent
 
 
 def note_on_agent(config: Config) -> str | None:
