@@ -21,6 +21,7 @@ setup: .venv/.installed
 		$(PIP) --no-deps --retries 0 --timeout 10 --index-url "$(TORCH_INDEX)" torch \
 		|| echo "no build for CPUs to be had there: taking the usual one, which is larger"; fi
 	$(PIP) -e ".[embedded]"
+	@$(BIN)/python -m engine.native.build   # with a C compiler; without, it says what that costs
 	@touch $@
 
 .venv/.installed: .venv/.demo

@@ -18,7 +18,7 @@ from .linear import INT4_GROUP, Linear, MakeLinear, make_linear
 from .load.packed import Weight
 from .load.quant import quantize
 from .model import Decoder, Interrupted
-from .native.build import NotBuilt
+from .native.build import COST_OF_TORCH, NotBuilt
 from .native.build import library as native_library
 from .native.layout import NativeLinear
 from .native.layout import is_native as is_native_weight
@@ -31,6 +31,7 @@ class StepRunner(Protocol):
     """What the engine, drafters and measurements need of a runner; see `runner.Runner`."""
 
     decoder: Decoder
+    layers: str  # what runs them, in words
 
     def step(
         self, extensions: list[Extension], interrupted: Interrupted | None = None
@@ -47,8 +48,8 @@ class Device:
     torch_name: str
     make_linear: MakeLinear
     make_runner: MakeRunner
-    layers: str  # what runs them, in words
     drafts_ngrams: bool = False  # inside its steps, so that nobody else need
+    lacks: str = ""  # what it goes without, and what that costs, in words
 
 
 def _cpu_runner(
@@ -76,13 +77,13 @@ def open_device(config: EngineConfig) -> Device:
 
 def _cpu(is_native: bool) -> Device:
     """The library's layers where it can be had, torch's otherwise."""
-    torch_device = Device("cpu", make_linear, _cpu_runner, "torch")
+    torch_device = Device("cpu", make_linear, _cpu_runner)
     if not is_native:
         return torch_device
     try:
         library = native_library()
     except NotBuilt as reason:
-        return replace(torch_device, layers=f"torch, for want of a native library: {reason}")
+        return replace(torch_device, lacks=f"{reason}; {COST_OF_TORCH}")
 
     def make_native_linear(
         weight: Weight, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
@@ -99,7 +100,7 @@ def _cpu(is_native: bool) -> Device:
             return NativeRunner(library, decoder, pool, end_ids)
         return Runner(decoder, pool, end_ids)
 
-    return Device("cpu", make_native_linear, make_runner, f"native ({library.level})")
+    return Device("cpu", make_native_linear, make_runner)
 
 
 def _kernel_device(name: str) -> Device:
@@ -118,4 +119,4 @@ def _kernel_device(name: str) -> Device:
         return GraphRunner(decoder, pool, config, end_ids, kernels)
 
     torch_name = name if name.startswith("cuda") else "cpu"
-    return Device(torch_name, kernels.make_linear, make_runner, "Triton", drafts_ngrams=True)
+    return Device(torch_name, kernels.make_linear, make_runner, drafts_ngrams=True)

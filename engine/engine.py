@@ -66,6 +66,7 @@ class Engine:
         self.pool = decoder.make_pool(n_blocks, config.kv_format, config.poison)
         self.tree = PrefixTree(self.pool, is_sharing=config.prefix_cache)
         self.runner = device.make_runner(decoder, self.pool, config, end_ids(text))
+        self.lacks = device.lacks
         self.scheduler = Scheduler(self.pool, self.tree, config)
         self._grammars = GrammarCompiler(text, model.vocab_size)
         self.speculation = Speculation(drafters, config.max_draft_tokens, clock)

@@ -66,6 +66,8 @@ class Extension:
 class Runner:
     """A decoder and the KV pool it works on."""
 
+    layers = "torch"
+
     def __init__(self, decoder: Decoder, pool: KvPool, end_ids: tuple[int, ...] = ()) -> None:
         """end_ids: tokens that end the caller's turn or sentence; none where none is staged."""
         self.decoder, self.pool, self._end_ids = decoder, pool, end_ids

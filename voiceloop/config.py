@@ -71,11 +71,21 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How the engine runs.
+
+    native: int8 and int4 layers by its C library on a CPU, where that can be had.
+    """
+
+    native: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One server. Every field may be set in TOML, as ``VOICELOOP_<FIELD>``, or by a flag.
 
     Fields of ``limits`` stand in a table of that name, or as ``VOICELOOP_LIMITS_<FIELD>``; so do
-    those of ``anticipation``.
+    those of ``anticipation`` and ``engine``.
     """
 
     host: str = "127.0.0.1"
@@ -106,9 +116,12 @@ class Config:
     keyfile: Path | None = None
     limits: Limits = field(default_factory=Limits)
     anticipation: Ahead = field(default_factory=Ahead)
+    engine: EngineSettings = field(default_factory=EngineSettings)
 
 
-TABLES: Mapping[str, type[Any]] = {"limits": Limits, "anticipation": Ahead}
+TABLES: Mapping[str, type[Any]] = {
+    "limits": Limits, "anticipation": Ahead, "engine": EngineSettings,
+}  # fmt: skip
 
 
 def load_config(

@@ -65,6 +65,8 @@ class Launch:
 class GraphRunner:
     """Replays a decoder's step graphs on one KV pool; see `runner.Runner` for the interface."""
 
+    layers = "Triton"
+
     def __init__(
         self, decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...],
         kernels: KernelSet,

@@ -45,6 +45,10 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 PLAIN = "plain"
 
 
+# Of int8 on one core: the embedded agent and a model of 28M parameters (benchmarks/LOG.md).
+COST_OF_TORCH = "without the library a token takes about five times as long"
+
+
 class NotBuilt(Exception):
     """There is no library for this machine; the message says why."""
 
@@ -152,9 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for level in levels():
                 print(compile_level(level, into))
         else:
-            print(f"the engine's layers run natively ({library().level})")
+            print(f"the engine's layers will be run by its C library ({library().level})")
     except NotBuilt as reason:
-        print(f"the engine's layers run on torch, and take longer: {reason}")
+        print(f"the engine's layers will be run by torch: {reason}; {COST_OF_TORCH}")
         return int(into is not None)
     return 0
 

@@ -48,6 +48,7 @@ class NativeRunner(Runner):
         """decoder: one that `can_run` holds for, with the pool made for it."""
         super().__init__(decoder, pool, end_ids)
         self._library = library
+        self.layers = f"native ({library.level})"
         self._kept: list[Tensor] = []  # what the structs point into, beside decoder and pool
         self._model = self._lay_out()
         n_bytes = library.native_workspace_bytes(ctypes.byref(self._model))

@@ -288,7 +288,9 @@ async def self_test(specs: Sequence[WorkerSpec]) -> AsyncIterator[Finding]:
             yield Finding("problem", f"worker {spec.name} ({roles})", error.message, remedy)
             continue
         took_s = time.monotonic() - started
-        yield Finding("ok", f"worker {spec.name} ({roles})", f"ready after {took_s:.1f} s")
+        details = (f"; {state.detail}" for state in supervisor.states() if state.detail)
+        found = f"ready after {took_s:.1f} s{''.join(details)}"
+        yield Finding("ok", f"worker {spec.name} ({roles})", found)
         try:
             for role in spec.roles:
                 test = doctor_stages.STAGES[role.role]

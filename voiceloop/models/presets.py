@@ -225,6 +225,8 @@ def _engine_options(config: Config, resolved: ResolvedModel, n_threads: int) -> 
         options["adapter_dir"] = str(config.llm_adapter)
     elif resolved.model.adapter:
         options["adapter_dir"] = str(embedded_model_dir(resolved.model.adapter))
+    if not config.engine.native:
+        options["native"] = False
     if not config.anticipation.prefix_cache:
         options["prefix_cache"] = False
     if not config.anticipation.speculative_decoding:

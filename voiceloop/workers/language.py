@@ -366,4 +366,7 @@ def load(model_dir: str, **options: Any) -> LanguageRole:
         engine = Engine.load(Path(model_dir), EngineConfig(**options))
     except EngineError as error:
         raise RoleError(f"the language model cannot be loaded: {error}") from error
-    return LanguageRole(engine, Path(model_dir).name)
+    lacks = f" ({engine.lacks})" if engine.lacks else ""
+    return LanguageRole(
+        engine, f"{Path(model_dir).name}, its layers run by {engine.runner.layers}{lacks}"
+    )
