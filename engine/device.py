@@ -97,7 +97,7 @@ def _cpu(is_native: bool) -> Device:
         decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]
     ) -> StepRunner:
         if can_run(decoder):
-            return NativeRunner(library, decoder, pool, end_ids)
+            return NativeRunner(library, decoder, pool, end_ids, config.threads)
         return Runner(decoder, pool, end_ids)
 
     return Device("cpu", make_native_linear, make_runner)

@@ -104,7 +104,7 @@ def compile_level(level: str, folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / path.name
-            command = [*compiler, *_flags(level), str(SOURCE), "-o", str(made), "-lm"]
+            command = [*compiler, *_flags(level), str(SOURCE), "-o", str(made), "-lm", "-pthread"]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S)
             if ran.returncode:
                 said = (ran.stderr.strip() or "nothing was said").splitlines()[0]

@@ -14,8 +14,12 @@
  */
 
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
@@ -46,6 +50,7 @@ enum {
     BLOCK_TOKENS = 16, /* tokens of a KV block, as in engine/types.py */
     MAX_ROWS = 64,     /* rows that pass through a layer together */
     MAX_HEAD = 256,    /* entries of a head */
+    MAX_THREADS = 64,
     N_REFINED = 8,     /* logits of a row that are computed again, as in engine/model.py */
 };
 
@@ -78,6 +83,7 @@ typedef struct {
     const uint16_t *embedding; /* bf16 [vocab][hidden] */
     const float *norm, *cos, *sin; /* tables: [positions][head_dim / 2] */
     uint8_t *workspace;
+    struct Crew *crew; /* NULL: one thread */
     int32_t n_layers, hidden, inner, n_heads, n_kv_heads, head_dim, vocab;
     int32_t n_positions, n_blocks, kv_format, is_refined;
     float eps;
@@ -186,6 +192,93 @@ INLINE uint8_t to_fp8(float value) {
     int steps = (int)rintf(ldexpf(size, 4 - exponent)); /* of 2^(exponent - 4): 8..16 where normal */
     if (steps == 16) steps = 8, exponent++;
     return sign | (uint8_t)(steps < 8 ? steps : (exponent + 6) << 3 | (steps & 7));
+}
+
+/* -- threads ----------------------------------------------------------------------------------- */
+
+/* Threads that help with one job after another: so many equal items, taken by whoever is free. The
+ * caller works too and waits for nothing but items begun, so that helpers that the machine does not
+ * run hold nobody up. Which thread does an item has no bearing on its result. */
+typedef void (*Work)(void *context, int item, int thread);
+
+typedef struct Crew {
+    Work work;
+    void *context;
+    _Atomic uint64_t left; /* number of the job, and in the low half how many items nobody has */
+    _Atomic int n_done, n_asleep, is_closing;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    int n_threads; /* the caller is the first */
+    pthread_t helpers[MAX_THREADS];
+} Crew;
+
+typedef struct {
+    Crew *crew;
+    int thread;
+} Helper;
+
+static int take_item(Crew *crew) {
+    uint64_t left = atomic_load(&crew->left);
+    while ((uint32_t)left)
+        if (atomic_compare_exchange_weak(&crew->left, &left, left - 1))
+            return (int)((uint32_t)left - 1);
+    return -1;
+}
+
+static void work_off(Crew *crew, int thread) {
+    for (int item; (item = take_item(crew)) >= 0;) {
+        crew->work(crew->context, item, thread);
+        atomic_fetch_add(&crew->n_done, 1);
+    }
+}
+
+INLINE void breathe(void) {
+#if VNNI || AVX2
+    _mm_pause();
+#endif
+}
+
+static void *help(void *argument) {
+    Helper helper = *(Helper *)argument;
+    Crew *crew = helper.crew;
+    free(argument);
+    while (!atomic_load(&crew->is_closing)) {
+        work_off(crew, helper.thread);
+        /* Between two products of a step lie a few microseconds, between two steps many more. */
+        for (int i = 0; i < 2000 && !(uint32_t)atomic_load(&crew->left); i++) breathe();
+        if ((uint32_t)atomic_load(&crew->left)) continue;
+        pthread_mutex_lock(&crew->lock);
+        atomic_fetch_add(&crew->n_asleep, 1);
+        while (!(uint32_t)atomic_load(&crew->left) && !atomic_load(&crew->is_closing))
+            pthread_cond_wait(&crew->wake, &crew->lock);
+        atomic_fetch_sub(&crew->n_asleep, 1);
+        pthread_mutex_unlock(&crew->lock);
+    }
+    return NULL;
+}
+
+static void wake_up(Crew *crew) {
+    if (!atomic_load(&crew->n_asleep)) return;
+    pthread_mutex_lock(&crew->lock);
+    pthread_cond_broadcast(&crew->wake);
+    pthread_mutex_unlock(&crew->lock);
+}
+
+/* Do all items, and return when they are done. n_bytes: about what they read, for each row. */
+static void share(Crew *crew, Work work, void *context, int n_items, size_t n_bytes) {
+    if (!crew || n_items < 2 || n_bytes < 128 * 1024) { /* a few microseconds: not worth a word */
+        for (int item = 0; item < n_items; item++) work(context, item, 0);
+        return;
+    }
+    crew->work = work, crew->context = context;
+    atomic_store(&crew->n_done, 0);
+    uint64_t job = (atomic_load(&crew->left) >> 32) + 1;
+    atomic_store(&crew->left, job << 32 | (uint32_t)n_items);
+    wake_up(crew);
+    work_off(crew, 0);
+    for (int i = 0; atomic_load(&crew->n_done) < n_items; i++)
+        if (i < 2000) breathe();
+        else sched_yield();
 }
 
 /* -- products ---------------------------------------------------------------------------------- */
@@ -441,30 +534,48 @@ static void sum_groups(const Product *p, const Rows *rows, int n_rows, float *su
 }
 
 /* y [n_rows][stride] = W x + bias of quantized rows, or added to what is there. */
-static void multiply(const Product *p, const Rows *rows, int n_rows, float *y, size_t stride,
-                     int adds, float *sums, uint8_t *unpacked) {
-    int n_panels = (int)(padded(p->n_out) / PANEL);
-    if (p->group) sum_groups(p, rows, n_rows, sums);
-    for (int panel = 0; panel < n_panels; panel++) {
-        int row = 0;
-        if (p->group) {
-            size_t n_bytes = (size_t)p->n_in * PANEL / 2;
-            const uint8_t *codes = p->codes + panel * n_bytes;
-            for (size_t i = 0; i < n_bytes; i += 4 * PANEL) /* two rows of 4 inputs in each byte */
-                for (int j = 0; j < 4 * PANEL; j++) {
-                    unpacked[2 * i + j] = codes[i + j] & 15;
-                    unpacked[2 * i + 4 * PANEL + j] = codes[i + j] >> 4;
-                }
-            for (; row + 4 <= n_rows; row += 4)
-                panel4(4, 2, p, panel, unpacked, rows, sums, row, y, stride, adds);
-            for (; row < n_rows; row++)
-                panel4(1, 4, p, panel, unpacked, rows, sums, row, y, stride, adds);
-            continue;
-        }
-        for (; row + 4 <= n_rows; row += 4) panel8(4, 2, p, panel, rows, row, y, stride, adds);
-        for (; row + 2 <= n_rows; row += 2) panel8(2, 4, p, panel, rows, row, y, stride, adds);
-        for (; row < n_rows; row++) panel8(1, 4, p, panel, rows, row, y, stride, adds);
+typedef struct {
+    const Product *product;
+    const Rows *rows;
+    float *y, *sums;
+    uint8_t *unpacked; /* [threads][n_unpacked] */
+    size_t stride, n_unpacked;
+    int n_rows, adds;
+} Multiplication;
+
+static void multiply_panel(void *context, int panel, int thread) {
+    const Multiplication *m = context;
+    const Product *p = m->product;
+    const Rows *rows = m->rows;
+    int row = 0;
+    if (!p->group) {
+        for (; row + 4 <= m->n_rows; row += 4)
+            panel8(4, 2, p, panel, rows, row, m->y, m->stride, m->adds);
+        for (; row + 2 <= m->n_rows; row += 2)
+            panel8(2, 4, p, panel, rows, row, m->y, m->stride, m->adds);
+        for (; row < m->n_rows; row++)
+            panel8(1, 4, p, panel, rows, row, m->y, m->stride, m->adds);
+        return;
     }
+    size_t n_bytes = (size_t)p->n_in * PANEL / 2;
+    const uint8_t *codes = p->codes + panel * n_bytes;
+    uint8_t *unpacked = m->unpacked + thread * m->n_unpacked;
+    for (size_t i = 0; i < n_bytes; i += 4 * PANEL) /* two rows of 4 inputs in each byte */
+        for (int j = 0; j < 4 * PANEL; j++) {
+            unpacked[2 * i + j] = codes[i + j] & 15;
+            unpacked[2 * i + 4 * PANEL + j] = codes[i + j] >> 4;
+        }
+    for (; row + 4 <= m->n_rows; row += 4)
+        panel4(4, 2, p, panel, unpacked, rows, m->sums, row, m->y, m->stride, m->adds);
+    for (; row < m->n_rows; row++)
+        panel4(1, 4, p, panel, unpacked, rows, m->sums, row, m->y, m->stride, m->adds);
+}
+
+static void multiply(Crew *crew, const Multiplication *m) {
+    const Product *p = m->product;
+    int n_panels = (int)(padded(p->n_out) / PANEL);
+    if (p->group) sum_groups(p, m->rows, m->n_rows, m->sums);
+    share(crew, multiply_panel, (void *)m, n_panels, (size_t)n_panels * PANEL * p->n_in * m->n_rows);
 }
 
 /* -- keys and values --------------------------------------------------------------------------- */
@@ -603,61 +714,80 @@ INLINE void take(Partial *partial, const float *query, const float *keys, const 
 
 typedef struct {
     Rows rows;
-    float *wide;    /* [MAX_ROWS][widest product] */
-    float *narrow;  /* [MAX_ROWS][widest input] */
-    float *queries; /* [MAX_ROWS][heads][head stride] */
-    float *keys, *values;
-    Partial *partials; /* [MAX_ROWS][heads of a KV head] */
+    float *wide;        /* [MAX_ROWS][widest product] */
+    float *narrow;      /* [MAX_ROWS][widest input] */
+    float *queries;     /* [MAX_ROWS][heads][head stride] */
+    float *keys, *values; /* [KV heads][BLOCK_TOKENS][head stride] */
+    Partial *partials;  /* [KV heads][MAX_ROWS][heads of a KV head] */
     float *sums;
     uint8_t *unpacked;
-    size_t n_bytes;
+    size_t n_bytes, n_unpacked;
 } Space;
 
 INLINE int head_stride(const Model *model) { return (model->head_dim + 15) / 16 * 16; }
 
 /* Rows first..last - 1 of one sequence over its KV: out [rows][out_stride], heads side by side.
  * base: the first row of those in `space` and `out`. */
-static void attend(const Model *model, const Layer *layer, const Step *step, int base, int first,
-                   int last, const Space *space, float *out, size_t out_stride) {
+typedef struct {
+    const Model *model;
+    const Layer *layer;
+    const Step *step;
+    const Space *space;
+    float *out;
+    size_t out_stride;
+    int base, first, last;
+} Attention;
+
+static void attend_head(void *context, int head, int thread) {
+    const Attention *a = context;
+    const Model *model = a->model;
+    const Step *step = a->step;
+    (void)thread;
     int stride = head_stride(model), group = model->n_heads / model->n_kv_heads;
-    int sequence = step->sequences[first], window = layer->window;
-    const int32_t *table = step->tables + step->table_starts[sequence];
+    int window = a->layer->window, first = a->first, last = a->last;
+    const int32_t *table = step->tables + step->table_starts[step->sequences[first]];
     int begin = step->positions[first] + 1 - window, end = step->positions[last - 1] + 1;
     if (!window || begin < 0) begin = 0;
-    for (int head = 0; head < model->n_kv_heads; head++) {
-        for (int i = 0; i < (last - first) * group; i++) {
-            Partial *partial = space->partials + i;
-            partial->most = -INFINITY, partial->weight = 0;
-            memset(partial->sums, 0, stride * sizeof(float));
-        }
-        for (int block = begin / BLOCK_TOKENS; block * BLOCK_TOKENS < end; block++) {
-            int start = block * BLOCK_TOKENS;
-            int n_tokens = end - start < BLOCK_TOKENS ? end - start : BLOCK_TOKENS;
-            size_t slot = (size_t)table[block] * BLOCK_TOKENS;
-            for (int t = begin > start ? begin - start : 0; t < n_tokens; t++) {
-                decode(model, layer, vector_of(model, slot + t, 0, head), space->keys + t * stride);
-                decode(model, layer, vector_of(model, slot + t, 1, head), space->values + t * stride);
-            }
-            for (int row = first; row < last; row++) {
-                int position = step->positions[row], low = 0;
-                int high = position + 1 - start < n_tokens ? position + 1 - start : n_tokens;
-                if (window && position + 1 - window > start) low = position + 1 - window - start;
-                if (low >= high) continue;
-                const float *queries =
-                    space->queries + ((size_t)(row - base) * model->n_heads + head * group) * stride;
-                for (int g = 0; g < group; g++)
-                    take(space->partials + (row - first) * group + g, queries + g * stride,
-                         space->keys, space->values, stride, low, high);
-            }
-        }
-        for (int row = first; row < last; row++)
-            for (int g = 0; g < group; g++) {
-                const Partial *partial = space->partials + (row - first) * group + g;
-                float *to = out + (row - base) * out_stride + (head * group + g) * model->head_dim;
-                float inverse = 1.0f / partial->weight;
-                for (int i = 0; i < model->head_dim; i++) to[i] = partial->sums[i] * inverse;
-            }
+    float *keys = a->space->keys + (size_t)head * BLOCK_TOKENS * stride;
+    float *values = a->space->values + (size_t)head * BLOCK_TOKENS * stride;
+    Partial *partials = a->space->partials + (size_t)head * MAX_ROWS * group;
+    for (int i = 0; i < (last - first) * group; i++) {
+        partials[i].most = -INFINITY, partials[i].weight = 0;
+        memset(partials[i].sums, 0, stride * sizeof(float));
     }
+    for (int block = begin / BLOCK_TOKENS; block * BLOCK_TOKENS < end; block++) {
+        int start = block * BLOCK_TOKENS;
+        int n_tokens = end - start < BLOCK_TOKENS ? end - start : BLOCK_TOKENS;
+        size_t slot = (size_t)table[block] * BLOCK_TOKENS;
+        for (int t = begin > start ? begin - start : 0; t < n_tokens; t++) {
+            decode(model, a->layer, vector_of(model, slot + t, 0, head), keys + t * stride);
+            decode(model, a->layer, vector_of(model, slot + t, 1, head), values + t * stride);
+        }
+        for (int row = first; row < last; row++) {
+            int position = step->positions[row], low = 0;
+            int high = position + 1 - start < n_tokens ? position + 1 - start : n_tokens;
+            if (window && position + 1 - window > start) low = position + 1 - window - start;
+            if (low >= high) continue;
+            size_t query = (size_t)(row - a->base) * model->n_heads + head * group;
+            for (int g = 0; g < group; g++)
+                take(partials + (row - first) * group + g, a->space->queries + (query + g) * stride,
+                     keys, values, stride, low, high);
+        }
+    }
+    for (int row = first; row < last; row++)
+        for (int g = 0; g < group; g++) {
+            const Partial *partial = partials + (row - first) * group + g;
+            float *to = a->out + (row - a->base) * a->out_stride + (head * group + g) * model->head_dim;
+            float inverse = 1.0f / partial->weight;
+            for (int i = 0; i < model->head_dim; i++) to[i] = partial->sums[i] * inverse;
+        }
+}
+
+static void attend(const Attention *a) {
+    const Model *model = a->model;
+    size_t n_tokens = (size_t)a->step->positions[a->last - 1] + 1, n_rows = a->last - a->first;
+    size_t n_bytes = n_tokens * n_rows * model->n_heads * model->head_dim * 4;
+    share(model->crew, attend_head, (void *)a, model->n_kv_heads, n_bytes);
 }
 
 /* -- layers ------------------------------------------------------------------------------------ */
@@ -716,6 +846,13 @@ static void project(const Model *model, const Layer *layer, const Step *step, in
     }
 }
 
+/* A product of the rows that lie quantized in `space`. */
+static void apply(const Model *model, const Space *space, const Product *product, int n_rows,
+                  float *y, size_t stride, int adds) {
+    multiply(model->crew, &(Multiplication){product, &space->rows, y, space->sums, space->unpacked,
+                                            stride, space->n_unpacked, n_rows, adds});
+}
+
 /* One layer for rows first..last - 1, at most MAX_ROWS of them. */
 static void run_layer(const Model *model, const Layer *layer, const Step *step, int first, int last,
                       const Space *space) {
@@ -729,25 +866,25 @@ static void run_layer(const Model *model, const Layer *layer, const Step *step, 
         quantize(space->narrow, model->hidden, rows, row);
     }
     size_t n_qkv = padded(layer->qkv.n_out), n_out = padded(n_heads);
-    multiply(&layer->qkv, rows, n_rows, space->wide, n_qkv, 0, space->sums, space->unpacked);
+    apply(model, space, &layer->qkv, n_rows, space->wide, n_qkv, 0);
     project(model, layer, step, first, last, space, n_qkv);
     for (int row = first, next; row < last; row = next) {
         for (next = row + 1; next < last && step->sequences[next] == step->sequences[row];) next++;
-        attend(model, layer, step, first, row, next, space, space->narrow, n_out);
+        attend(&(Attention){model, layer, step, space, space->narrow, n_out, first, row, next});
     }
     for (int row = 0; row < n_rows; row++) {
         float *out = space->narrow + row * n_out;
         memset(out + n_heads, 0, (n_out - n_heads) * sizeof(float));
         quantize(out, (int)n_heads, rows, row);
     }
-    multiply(&layer->output, rows, n_rows, x, hidden, 1, space->sums, space->unpacked);
+    apply(model, space, &layer->output, n_rows, x, hidden, 1);
 
     for (int row = 0; row < n_rows; row++) {
         norm(x + row * hidden, layer->post_norm, model->hidden, model->eps, space->narrow);
         quantize(space->narrow, model->hidden, rows, row);
     }
     size_t n_wide = padded(2 * inner);
-    multiply(&layer->gate_up, rows, n_rows, space->wide, n_wide, 0, space->sums, space->unpacked);
+    apply(model, space, &layer->gate_up, n_rows, space->wide, n_wide, 0);
     for (int row = 0; row < n_rows; row++) { /* SwiGLU */
         const float *gate = space->wide + row * n_wide, *up = gate + inner;
         float *to = space->narrow;
@@ -758,7 +895,7 @@ static void run_layer(const Model *model, const Layer *layer, const Step *step, 
         memset(to + inner, 0, (padded(inner) - inner) * sizeof(float));
         quantize(to, inner, rows, row);
     }
-    multiply(&layer->down, rows, n_rows, x, hidden, 1, space->sums, space->unpacked);
+    apply(model, space, &layer->down, n_rows, x, hidden, 1);
 }
 
 /* -- what the binding calls -------------------------------------------------------------------- */
@@ -778,10 +915,12 @@ static Space lay_out(const Model *model, uint8_t *at) {
                                         padded(2 * (size_t)model->inner)}, 2);
     size_t narrow = largest_of((size_t[]){hidden, inner, heads}, 3), n = MAX_ROWS;
     size_t stride = head_stride(model), group = model->n_heads / model->n_kv_heads;
+    size_t kv_heads = model->n_kv_heads, n_threads = model->crew ? model->crew->n_threads : 1;
     size_t sizes[] = {
         n * wide * 4, n * narrow * 4, n * model->n_heads * stride * 4,
-        BLOCK_TOKENS * stride * 4, BLOCK_TOKENS * stride * 4, n * group * sizeof(Partial),
-        n * narrow * 2, n * 4, n * 8, n * narrow / 4, narrow * PANEL,
+        kv_heads * BLOCK_TOKENS * stride * 4, kv_heads * BLOCK_TOKENS * stride * 4,
+        kv_heads * n * group * sizeof(Partial),
+        n * narrow * 2, n * 4, n * 8, n * narrow / 4, n_threads * narrow * PANEL,
     };
     uint8_t *parts[sizeof sizes / sizeof *sizes];
     size_t n_bytes = 0;
@@ -794,6 +933,7 @@ static Space lay_out(const Model *model, uint8_t *at) {
         .wide = (float *)parts[0], .narrow = (float *)parts[1], .queries = (float *)parts[2],
         .keys = (float *)parts[3], .values = (float *)parts[4], .partials = (Partial *)parts[5],
         .sums = (float *)parts[9], .unpacked = parts[10], .n_bytes = n_bytes,
+        .n_unpacked = narrow * PANEL,
     };
 }
 
@@ -827,7 +967,8 @@ EXPORT void native_multiply(const Product *p, const float *x, int32_t n, float *
             memset(narrow + p->n_in, 0, (n_in - p->n_in) * sizeof(float));
             quantize(narrow, p->n_in, &rows, row);
         }
-        multiply(p, &rows, n_rows, y + first * n_out, n_out, 0, sums, unpacked);
+        multiply(NULL, &(Multiplication){p, &rows, y + first * n_out, sums, unpacked, n_out, 0,
+                                         n_rows, 0});
     }
 }
 
@@ -840,6 +981,37 @@ EXPORT size_t native_rows_bytes(int32_t n_in) {
 EXPORT void native_sizes(int32_t sizes[4]) {
     sizes[0] = sizeof(Product), sizes[1] = sizeof(Layer);
     sizes[2] = sizeof(Model), sizes[3] = sizeof(Step);
+}
+
+/* A crew of so many threads, the caller among them; NULL where there can be none. */
+EXPORT Crew *native_open_crew(int32_t n_threads) {
+    if (n_threads < 2 || n_threads > MAX_THREADS) return NULL;
+    Crew *crew = calloc(1, sizeof *crew);
+    if (!crew) return NULL;
+    pthread_mutex_init(&crew->lock, NULL);
+    pthread_cond_init(&crew->wake, NULL);
+    for (crew->n_threads = 1; crew->n_threads < n_threads; crew->n_threads++) {
+        Helper *helper = malloc(sizeof *helper);
+        if (!helper) break;
+        *helper = (Helper){crew, crew->n_threads};
+        if (pthread_create(crew->helpers + crew->n_threads, NULL, help, helper)) {
+            free(helper);
+            break; /* it works with those that there are */
+        }
+    }
+    return crew;
+}
+
+EXPORT void native_close_crew(Crew *crew) {
+    if (!crew) return;
+    atomic_store(&crew->is_closing, 1);
+    pthread_mutex_lock(&crew->lock);
+    pthread_cond_broadcast(&crew->wake);
+    pthread_mutex_unlock(&crew->lock);
+    for (int i = 1; i < crew->n_threads; i++) pthread_join(crew->helpers[i], NULL);
+    pthread_mutex_destroy(&crew->lock);
+    pthread_cond_destroy(&crew->wake);
+    free(crew);
 }
 
 EXPORT size_t native_workspace_bytes(const Model *model) { return lay_out(model, 0).n_bytes; }
@@ -951,8 +1123,7 @@ EXPORT void native_logits(const Model *model, const float *states, int32_t n, fl
             memset(space.narrow + hidden, 0, (padded(hidden) - hidden) * sizeof(float));
             quantize(space.narrow, model->hidden, &space.rows, row);
         }
-        multiply(&model->head, &space.rows, n_rows, logits + first * vocab, vocab, 0, space.sums,
-                 space.unpacked);
+        apply(model, &space, &model->head, n_rows, logits + first * vocab, vocab, 0);
         for (int row = 0; row < n_rows && model->is_refined; row++)
             refine(model, states + (first + row) * hidden, logits + (first + row) * vocab);
     }

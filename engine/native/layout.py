@@ -16,6 +16,7 @@ from ..types import IntegrityError
 
 PANEL = 64  # outputs whose codes lie together, and what every row is padded to
 MOST_INPUTS = 65536  # of a product: its sums fit 32 bits
+MOST_THREADS = 64
 MOST_HEAD = 256  # entries of a head
 
 
@@ -40,6 +41,7 @@ class ModelLayout(Structure):
     _fields_ = [
         ("layers", POINTER(LayerLayout)), ("head", ProductLayout), ("embedding", c_void_p),
         ("norm", c_void_p), ("cos", c_void_p), ("sin", c_void_p), ("workspace", c_void_p),
+        ("crew", c_void_p),
         *((name, c_int32) for name in (
             "n_layers", "hidden", "inner", "n_heads", "n_kv_heads", "head_dim", "vocab",
             "n_positions", "n_blocks", "kv_format", "is_refined",
@@ -65,6 +67,8 @@ def declare(library: ctypes.CDLL, level: str) -> None:
     functions = {
         "runs_here": (c_int32, ()),
         "sizes": (None, (c_void_p,)),
+        "open_crew": (c_void_p, (c_int32,)),
+        "close_crew": (None, (c_void_p,)),
         "workspace_bytes": (c_size_t, (model,)),
         "packed_bytes": (c_size_t, (c_int32, c_int32, c_int32)),
         "rows_bytes": (c_size_t, (c_int32,)),

@@ -5,6 +5,7 @@ the same operations, so that their KV and logits are the same bits.
 """
 
 import ctypes
+import weakref
 from collections.abc import Sequence as Items
 
 import torch
@@ -18,6 +19,7 @@ from ..runner import Extension, Runner
 from ..types import IntegrityError
 from .layout import (
     MOST_HEAD,
+    MOST_THREADS,
     LayerLayout,
     ModelLayout,
     NativeLinear,
@@ -43,14 +45,18 @@ class NativeRunner(Runner):
     """`Runner` with the decoder's own pass replaced by the library's."""
 
     def __init__(
-        self, library: ctypes.CDLL, decoder: Decoder, pool: KvPool, end_ids: tuple[int, ...] = ()
-    ) -> None:
+        self, library: ctypes.CDLL, decoder: Decoder, pool: KvPool, end_ids: tuple[int, ...] = (),
+        n_threads: int = 1,
+    ) -> None:  # fmt: skip
         """decoder: one that `can_run` holds for, with the pool made for it."""
         super().__init__(decoder, pool, end_ids)
         self._library = library
         self.layers = f"native ({library.level})"
         self._kept: list[Tensor] = []  # what the structs point into, beside decoder and pool
         self._model = self._lay_out()
+        if n_threads > 1:
+            self._model.crew = library.native_open_crew(min(n_threads, MOST_THREADS))
+            weakref.finalize(self, library.native_close_crew, self._model.crew)
         n_bytes = library.native_workspace_bytes(ctypes.byref(self._model))
         self._model.workspace = self._keep(torch.zeros(n_bytes, dtype=torch.uint8))
 

@@ -92,15 +92,15 @@ def make_bench() -> MakeBench:
 
     def make(
         config: ModelConfig, *, quant: str = "int8", kv_format: str = "plain",
-        is_native: bool = True, dtype: str = "bf16", n_blocks: int = 24,
+        is_native: bool = True, dtype: str = "bf16", threads: int = 1,
     ) -> Bench:  # fmt: skip
-        engine = EngineConfig(dtype=dtype, quant=quant, native=is_native)
+        engine = EngineConfig(dtype=dtype, quant=quant, native=is_native, threads=threads)
         device = open_device(engine)
         decoder = Decoder(
             RandomCheckpoint(), config, dtype=dtype, quant=quant, device="cpu",
             context_length=config.context_length, make_linear=device.make_linear,
         )  # fmt: skip
-        pool = decoder.make_pool(n_blocks, kv_format, poison=True)
+        pool = decoder.make_pool(24, kv_format, poison=True)
         runner = device.make_runner(decoder, pool, engine, ())
         assert isinstance(runner, Runner)
         assert isinstance(runner, NativeRunner) == is_native

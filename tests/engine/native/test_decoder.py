@@ -65,6 +65,15 @@ def test_any_number_of_rows_gives_the_same_bits(
         assert torch.equal(bench.logits(TOKENS, chunks), whole), f"in chunks {chunks}"
 
 
+@pytest.mark.parametrize(("name", "quant"), [("qwen3-0.6b", "int8"), ("embedded-13m", "int4")])
+def test_threads_give_the_same_bits_as_one(make_bench: MakeBench, name: str, quant: str) -> None:
+    alone = make_bench(shape(name), quant=quant).logits(TOKENS, [40, 1, 4])
+    for threads in (2, 5):
+        bench = make_bench(shape(name), quant=quant, threads=threads)
+        for _ in range(3):
+            assert torch.equal(bench.logits(TOKENS, [40, 1, 4]), alone)
+
+
 def error_of(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found - exact).square().mean().sqrt() / exact.square().mean().sqrt())
 
