@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from voiceloop.cli import build_parser
-from voiceloop.config import FOREIGN, PREFIX, Ahead, Config, Limits, load_config
+from voiceloop.config import FOREIGN, PREFIX, TABLES, Config, load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -98,8 +98,8 @@ def test_commands_exist_and_take_the_flags_they_are_shown_with(page: str) -> Non
 @pytest.mark.parametrize("page", PAGES)
 def test_variables_are_read(page: str) -> None:
     known = {PREFIX + field.name.upper() for field in fields(Config)} | FOREIGN
-    known |= {f"{PREFIX}LIMITS_{field.name.upper()}" for field in fields(Limits)}
-    known |= {f"{PREFIX}ANTICIPATION_{field.name.upper()}" for field in fields(Ahead)}
+    for table, kind in TABLES.items():
+        known |= {f"{PREFIX}{table}_{field.name}".upper() for field in fields(kind)}
     assert set(VARIABLE.findall(text_of(page))) <= known
 
 
