@@ -12,12 +12,13 @@ import asyncio
 import json
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from clients.agent_card import AgentCard, read_card
 from clients.call.record import CallRecord
 from clients.call.result import CallResult
 from clients.call.script import ScriptedTurn, Utterance, load_call, load_utterances, utterance_of
@@ -51,7 +52,6 @@ class DemoOptions:
     json: bool = False
     preset: str = "embedded"
     voice: str = "heart"
-    agent: str = "Ava"
 
 
 def recording_as_call(path: Path) -> tuple[Utterance, ...]:
@@ -102,13 +102,16 @@ async def run_demo(options: DemoOptions) -> int:
                 server = await running.enter_async_context(
                     running_server(arguments, log=options.out / "server.log")
                 )
-            console.print(f"[dim]ready after {server.ready_s:.1f} s at {server.url}[/dim]\n")
+            card = await read_card(server.port, own_key())
+            console.print(
+                f"[dim]ready after {server.ready_s:.1f} s at {server.url}: {card}[/dim]\n"
+            )
             connection = await RealtimeConnection.open(server.url, key=own_key(), extras=EXTRAS)
         except asyncio.CancelledError:
             console.print(TOO_EARLY)
             raise
         try:
-            result = await play(connection, utterances, options, console, server, title)
+            result = await play(connection, utterances, options, console, server, title, card)
         except ConnectionFailed as error:
             raise ConnectionFailed(f"{error}; see {options.out / 'server.log'}") from error
     return 1 if result.unanswered else 0
@@ -121,6 +124,7 @@ async def play(
     console: Console,
     server: ServerProcess,
     title: str,
+    card: AgentCard,
 ) -> CallResult:
     """Play the call and leave its files, also of one that ends early.
 
@@ -128,7 +132,7 @@ async def play(
         ConnectionFailed: the server hung up; what was recorded by then is written.
         OutputError: a file cannot be written.
     """
-    view = LiveView(console, options.agent, len(utterances))
+    view = LiveView(console, card.name, len(utterances))
     call = SimulatedCall(
         connection, utterances, voice=options.voice, options=CallOptions(), observer=view
     )
@@ -142,9 +146,9 @@ async def play(
         if so_far is None:
             console.print(TOO_EARLY)
         else:
-            _leave(options, console, call, so_far, _results(so_far, server, title, partial))
+            _leave(options, console, call, so_far, _results(so_far, server, title, partial, card))
         raise
-    _leave(options, console, call, result, _results(result, server, title, None))
+    _leave(options, console, call, result, _results(result, server, title, None, card))
     return result
 
 
@@ -165,12 +169,13 @@ def _leave(
 
 
 def _results(
-    result: CallResult, server: ServerProcess, title: str, partial: str | None
+    result: CallResult, server: ServerProcess, title: str, partial: str | None, card: AgentCard
 ) -> dict[str, Any]:
     """``partial``: why the call ended early, None for a whole one."""
     return {
         "call": title,
         "partial": partial,
+        "agent": asdict(card),
         **provenance(),
         "seed": CallOptions().seed,
         "server_ready_s": round(server.ready_s, 2),
@@ -210,11 +215,10 @@ def _write_report(
 ) -> None:
     gap = results["gap_ms"]["p50"]
     note = "no turn was answered in time" if gap is None else f"median gap {gap:.0f} ms"
-    note = f"{note}  ·  {results['machine']['cpu']}  ·  commit {results['commit']}"
+    card = AgentCard(**results["agent"])
+    note = f"{note}  ·  {card}  ·  {results['machine']['cpu']}  ·  commit {results['commit']}"
     draw_waterfall(options.out / "waterfall.png", result.turns, title, note)
-    page = report_html(
-        result, results, results, channels, RATE_HZ, title=title, agent=options.agent
-    )
+    page = report_html(result, results, results, channels, RATE_HZ, title=title, agent=card.name)
     (options.out / "report.html").write_text(page, encoding="utf-8")
 
 

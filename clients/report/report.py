@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from clients.agent_card import AgentCard
 from clients.call.result import CallResult, TurnResult
 from clients.call.script import words_found
 from clients.recording import Samples
@@ -206,6 +207,7 @@ def _badges(turn: TurnResult) -> str:
 def _provenance(provenance: dict[str, Any]) -> str:
     machine = provenance["machine"]
     return (
+        f"{AgentCard(**provenance['agent'])}. "
         f"Measured {provenance['date'][:16].replace('T', ' ')} UTC at commit "
         f"{provenance['commit']} on {machine['cpu']}, {machine['cores']} cores, "
         f"Python {machine['python']}. The stages of each waterfall add up to its gap."

@@ -8,12 +8,14 @@ import json
 import sys
 import wave
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from clients.agent_card import AgentCard, read_card
 from clients.call.script import load_call, load_utterances
 from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ
@@ -25,6 +27,8 @@ from clients.report.call_summary import summary_of, turn_json
 from clients.server_process import ServerProcess
 from clients.terminal import Terminal
 from tests.clients.mock_server import memory_call
+
+CARD = AgentCard("Ava", "ears", "brain", "")
 
 
 def speech(ms: float, rate_hz: int) -> np.ndarray:
@@ -79,7 +83,7 @@ async def test_a_call_that_ends_early_leaves_its_files_marked(
         server = ServerProcess(pid=0, port=0, ready_s=1.0)
         options = DemoOptions(out=tmp_path)
         playing = asyncio.create_task(
-            play(connection, utterances, options, console, server, "A call")
+            play(connection, utterances, options, console, server, "A call", CARD)
         )
         await asyncio.sleep(4.0)
         if ending == "interrupted":
@@ -95,7 +99,9 @@ async def test_a_call_that_ends_early_leaves_its_files_marked(
     assert results["n_turns"] < 2
     with wave.open(str(tmp_path / "conversation.wav")) as file:
         assert file.getnframes() / RATE_HZ == pytest.approx(4.0, abs=0.2)
-    assert f"A call ({ending})" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert f"A call ({ending})" in page
+    assert "ears hears, brain answers, a service speaks" in page
     assert (tmp_path / "waterfall.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -115,6 +121,7 @@ async def test_a_call_leaves_its_four_files(clock: Callable[[], float], tmp_path
         call = SimulatedCall(connection, utterances, clock=clock)
         result = await call.run()
     results = {
+        "agent": asdict(CARD),
         **provenance(),
         **summary_of([result]),
         "turns": [turn_json(turn) for turn in result.turns],
@@ -127,3 +134,21 @@ async def test_a_call_leaves_its_four_files(clock: Callable[[], float], tmp_path
         assert file.getnframes() >= len(caller)
     assert (tmp_path / "waterfall.png").read_bytes().startswith(b"\x89PNG")
     assert "A call" in (tmp_path / "report.html").read_text()
+
+
+async def test_the_agents_card_says_who_answers_or_that_nobody_told() -> None:
+    async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Bearer a-key" in head
+        body = answers.pop(0)
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    models = {"recognizer": "ears", "language_model": "brain", "voice": ""}
+    answers = [json.dumps({"name": "Ava", "models": models}), '{"name": "Ava"}']
+    server = await asyncio.start_server(tell, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert await read_card(port, "a-key") == CARD
+        with pytest.raises(ConnectionFailed, match="expected the agent's card"):
+            await read_card(port, "a-key")

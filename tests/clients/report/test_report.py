@@ -55,6 +55,7 @@ CALL = CallResult("slt", "Hello & welcome.", (TURN, CUT, SILENT), (), 0, 0)
 PROVENANCE: dict[str, Any] = {
     "commit": "abc", "date": "2026-11-21T02:00:00+00:00",
     "machine": {"cpu": "A <fast> CPU", "cores": 2, "python": "3.11.7"},
+    "agent": {"name": "Ava", "recognizer": "ears", "language_model": "brain", "voice": "throat"},
 }  # fmt: skip
 
 
@@ -71,6 +72,7 @@ def test_the_page_needs_nothing_from_outside(page: str) -> None:
     assert not re.findall(r"(?:src|href)=\"(?!data:)", page)
     assert "http" not in page
     assert "data:audio/mpeg;base64," in page
+    assert "ears hears, brain answers, throat speaks." in page
 
 
 def test_the_page_shows_the_gap_every_turn_and_its_waterfall(page: str) -> None:
