@@ -25,6 +25,7 @@ from voiceloop.call import events as told
 from voiceloop.call.connection import Disconnected, Transport
 from voiceloop.call.greeting import GreetingWait
 from voiceloop.call.idleness import Idleness
+from voiceloop.call.lifetime import Ending, Lifetime
 from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
@@ -53,7 +54,6 @@ log = logging.getLogger(__name__)
 
 SLICE_MS = 20  # audio heard at once: less than a window of the voice detector (`Listener.feed`)
 N_SLICES = 10  # between two looks at other tasks: a minute in one frame must not stall other calls
-EXPIRY_WARNING_S = 60.0  # time to say goodbye, or to dial again
 MAX_UNREAD_BYTES = 2 * 1024 * 1024  # of events; a client that leaves more is not heard either
 MAX_WAITING_FRAMES = 4096  # a minute of 20 ms deltas: only a client that never reads has them
 
@@ -108,7 +108,8 @@ class Session:
             is_configured=transport.hello.is_configured,
             wait_ms=agent.greeting_wait_ms,
         )
-        self._draining = asyncio.Event()
+        whole_s = transport.hello.longest_s(60.0 * limits.session_minutes)
+        self._lifetime = Lifetime(whole_s, limits.drain_s, self._tell_time_left)
         self._closing = (1000, "")
 
     def _first_settings(self) -> SessionSettings:
@@ -125,7 +126,7 @@ class Session:
 
     def drain(self) -> None:
         """Finish what is being said, then close; for a server that shuts down."""
-        self._draining.set()
+        self._lifetime.drain()
 
     async def run(self) -> None:
         """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
@@ -339,32 +340,22 @@ class Session:
             self._advance(told.GreetingDue(self._agent.greeting))
 
     async def _watch_the_clock(self) -> None:
-        limits = self._config.limits
-        whole_s = self._transport.hello.longest_s(60.0 * limits.session_minutes)
-        try:
-            async with asyncio.timeout(whole_s):
-                await self._warn_before_the_end(whole_s)
-                await self._draining.wait()
-        except TimeoutError:
-            expired = SessionExpired(f"expected a session of at most {whole_s / 60.0:g} minutes")
+        if await self._lifetime.end() is Ending.EXPIRED:
+            most_min = self._lifetime.whole_s / 60.0
+            expired = SessionExpired(f"expected a session of at most {most_min:g} minutes")
             await self._say_last(expired)
             self._end(1001, "session expired")
         try:
-            async with asyncio.timeout(limits.drain_s):
+            async with asyncio.timeout(self._lifetime.drain_s):
                 await self._until_idle()
         except TimeoutError:
             pass
         self._end(1012, "the server restarts")
 
-    async def _warn_before_the_end(self, whole_s: float) -> None:
-        """One event a minute before the end, for clients that asked for notices."""
-        warning_s = min(EXPIRY_WARNING_S, whole_s / 2)
-        try:
-            async with asyncio.timeout(whole_s - warning_s):
-                await self._draining.wait()
-        except TimeoutError:
-            if self.protocol.settings.notices:
-                self.protocol.send(SessionExpiring(seconds_left=round(warning_s)))
+    def _tell_time_left(self, seconds: int) -> None:
+        """For clients that asked for notices."""
+        if self.protocol.settings.notices:
+            self.protocol.send(SessionExpiring(seconds_left=seconds))
 
     async def _say_last(self, error: VoiceLoopError) -> None:
         """Wait until the client has been sent this; one that reads too late is not waited for."""

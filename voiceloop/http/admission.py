@@ -1,6 +1,6 @@
 """How many sessions there may be, and how fast one of them may send.
 
-Owns the count of open sessions and the pace of a connection. Pure: clock passed in, no sockets.
+Owns the count of what is inside and the pace of a connection. Pure: clock passed in, no sockets.
 """
 
 from __future__ import annotations
@@ -20,31 +20,38 @@ def retry_after() -> str:
 
 
 class Admission:
-    """Slots for sessions. ``drain`` stops new ones; those inside go on."""
+    """Slots, n_most of them, for what is named. ``drain`` stops new ones; those inside go on.
 
-    def __init__(self, max_sessions: int) -> None:
-        self._max_sessions = max_sessions
-        self.n_sessions = 0
+    on_empty: called when the last one has left.
+    """
+
+    def __init__(
+        self, n_most: int, named: str, on_empty: Callable[[], None] = lambda: None
+    ) -> None:
+        self._n_most = n_most
+        self._named = named
+        self.n_inside = 0
         self.is_draining = False
-
-    def check(self) -> None:
-        """Raises Overloaded where ``slot`` would."""
-        if self.is_draining:
-            raise Overloaded("expected a server that takes new sessions, found one shutting down")
-        if self.n_sessions >= self._max_sessions:
-            raise Overloaded(
-                f"expected at most {self._max_sessions} sessions, found all of them taken"
-            )
+        self._on_empty = on_empty
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Hold a slot for one session. Raises Overloaded when there is none."""
-        self.check()
-        self.n_sessions += 1
+        """Hold a slot. Raises Overloaded when there is none."""
+        if self.is_draining:
+            raise Overloaded(
+                f"expected a server that takes new {self._named}, found one shutting down"
+            )
+        if self.n_inside >= self._n_most:
+            raise Overloaded(
+                f"expected at most {self._n_most} {self._named}, found all of them taken"
+            )
+        self.n_inside += 1
         try:
             yield
         finally:
-            self.n_sessions -= 1
+            self.n_inside -= 1
+            if not self.n_inside:
+                self._on_empty()
 
     def drain(self) -> None:
         self.is_draining = True

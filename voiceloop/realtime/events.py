@@ -243,7 +243,7 @@ class Timeline(ServerEvent, kw_only=True, tag="voiceloop.timeline"):
 
 
 class SessionExpiring(ServerEvent, kw_only=True, tag="voiceloop.session_expiring"):
-    """The session's time is nearly over; the error ``session_expired`` follows at its end."""
+    """The session's time is nearly over: ``session_expired`` follows, or the server shuts down."""
 
     seconds_left: int
 

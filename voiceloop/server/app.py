@@ -51,12 +51,15 @@ class Gateway:
     metrics: Metrics = field(default_factory=Metrics)
     keys: auth.KeyRing = field(init=False)
     admission: Admission = field(init=False)
+    http_admission: Admission = field(init=False)
+    _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _sessions: list[Session] = field(init=False, default_factory=list)
-    _empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.keys = auth.KeyRing(self.config.keys)
-        self.admission = Admission(self.config.limits.max_sessions)
+        emptied = self._one_is_empty.set
+        self.admission = Admission(self.config.limits.max_sessions, "sessions", emptied)
+        self.http_admission = Admission(MAX_HTTP_REQUESTS, "requests over HTTP", emptied)
 
     def not_ready(self) -> str | None:
         """What keeps calls out, None when nothing does."""
@@ -84,23 +87,22 @@ class Gateway:
             clock=self.clock,
         )
         self._sessions.append(session)
-        self._empty.clear()
         try:
             await session.run()
         except Exception:  # one session's bug is not the server's end; it has closed with 1011
             log.exception("a session failed")
         finally:
             self._sessions.remove(session)
-            if not self._sessions:
-                self._empty.set()
 
     async def drain(self) -> None:
-        """Take no new session; let each of those inside finish what is being said."""
+        """Take nothing new; let each session inside finish what is being said, and each answer."""
         self.admission.drain()
-        if self._sessions:
-            for session in self._sessions:
-                session.drain()
-            await self._empty.wait()
+        self.http_admission.drain()
+        for session in self._sessions:
+            session.drain()
+        while self.admission.n_inside or self.http_admission.n_inside:
+            self._one_is_empty.clear()
+            await self._one_is_empty.wait()
 
 
 def build_app(gateway: Gateway) -> Starlette:
@@ -115,7 +117,7 @@ def build_app(gateway: Gateway) -> Starlette:
         config.allowed_origins,
         gateway.not_ready,
         backends=lambda: gateway.backends,
-        admission=Admission(MAX_HTTP_REQUESTS),
+        admission=gateway.http_admission,
     )
     routes = health_routes(door, gateway.metrics.registry)
     routes += realtime_routes(door, agent.session_settings())

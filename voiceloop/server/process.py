@@ -124,7 +124,7 @@ def make_server(app: Starlette, config: Config) -> uvicorn.Server:
             access_log=False,
             server_header=False,
             backlog=ACCEPTED_AT_ONCE,
-            timeout_graceful_shutdown=3,
+            timeout_graceful_shutdown=3,  # what is still open has had drain_s
             ssl_certfile=config.certfile,
             ssl_keyfile=config.keyfile,
         )
@@ -247,7 +247,7 @@ def _url(config: Config, sock: socket.socket) -> str:
 
 
 class Stop:
-    """SIGTERM and SIGINT; each ``wait`` is for the next one."""
+    """SIGTERM, SIGINT and a terminal that goes; each ``wait`` is for the next one."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -261,7 +261,7 @@ class Stop:
         """Listen for signals; only the main thread can."""
         loop = asyncio.get_running_loop()
         handled: list[signal.Signals] = []
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             try:
                 loop.add_signal_handler(number, self._event.set)
             except (ValueError, RuntimeError):

@@ -128,6 +128,20 @@ async def test_a_client_that_asks_for_notices_is_warned_before_its_time_is_over(
         assert not caller.of("voiceloop.session_expiring")
 
 
+async def test_a_client_that_asks_for_notices_is_told_that_the_server_shuts_down(
+    clock: Clock,
+) -> None:
+    async with Caller(clock, config=Config(limits=Limits(drain_s=7.0))) as caller:
+        caller.send("session.update", session={"voiceloop": {"notices": True}})
+        await caller.wait_for("session.updated")
+        caller.session.drain()
+        caller.session.drain()
+        warning = await caller.wait_for("voiceloop.session_expiring")
+        assert warning.event["seconds_left"] == 7
+    assert len(caller.of("voiceloop.session_expiring")) == 1
+    assert caller.transport.closed == (1012, "the server restarts")
+
+
 async def test_a_client_that_reads_late_hears_that_its_session_expired(clock: Clock) -> None:
     limits = Limits(session_minutes=5.0)
     async with Caller(clock, config=Config(limits=limits)) as caller:

@@ -9,29 +9,40 @@ from voiceloop.http.admission import Admission, Pace
 
 
 def test_slots_are_bounded_and_come_free() -> None:
-    admission = Admission(1)
+    admission = Admission(1, "sessions")
     with admission.slot():
         with pytest.raises(Overloaded, match="at most 1 sessions"), admission.slot():
             pass
-        assert admission.n_sessions == 1
+        assert admission.n_inside == 1
     with admission.slot():
         pass
 
 
 def test_a_failed_session_gives_its_slot_back() -> None:
-    admission = Admission(1)
+    admission = Admission(1, "sessions")
     with pytest.raises(ZeroDivisionError), admission.slot():
         raise ZeroDivisionError
-    admission.check()
+    with admission.slot():
+        pass
 
 
 def test_a_draining_server_takes_none() -> None:
-    admission = Admission(1)
+    admission = Admission(1, "sessions")
     with admission.slot():
         admission.drain()
-        assert admission.n_sessions == 1
-    with pytest.raises(Overloaded, match="shutting down"):
-        admission.check()
+        assert admission.n_inside == 1
+    with pytest.raises(Overloaded, match="shutting down"), admission.slot():
+        pass
+
+
+def test_the_last_to_leave_is_told_of() -> None:
+    told: list[int] = []
+    admission = Admission(2, "requests over HTTP", lambda: told.append(admission.n_inside))
+    with admission.slot():
+        with admission.slot():
+            pass
+        assert not told
+    assert told == [0]
 
 
 def test_a_burst_passes_and_then_the_pace_holds() -> None:

@@ -329,7 +329,7 @@ async def test_a_client_that_stops_reading_is_cut_and_its_neighbour_does_not_not
         update = json.dumps({"type": "session.update", "session": session}).encode()
         frame = b"\x81\xff" + len(update).to_bytes(8, "big") + b"\0\0\0\0" + update
         async with asyncio.timeout(8):
-            while server.gateway.admission.n_sessions == 2:
+            while server.gateway.admission.n_inside == 2:
                 writer.write(frame)
                 await asyncio.sleep(0.01)
             await neighbour.send('{"type": "input_audio_buffer.clear"}')
@@ -385,6 +385,16 @@ async def test_a_signal_drains_the_server_and_it_ends(monkeypatch: pytest.Monkey
     assert closed == ["models"]
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()
+
+
+async def test_an_answer_over_http_is_finished_before_the_server_ends() -> None:
+    async with running() as server:
+        with server.gateway.http_admission.slot():
+            draining = asyncio.create_task(server.gateway.drain())
+            await asyncio.sleep(0)
+            assert not draining.done()
+        async with asyncio.timeout(5):
+            await draining
 
 
 async def test_a_signal_while_models_load_gives_the_loading_up(
