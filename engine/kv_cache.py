@@ -4,6 +4,8 @@ A block holds `BLOCK_TOKENS` consecutive tokens of every layer. Whoever keeps a 
 reference; a block is free when none is left. Sequences write only into blocks they own alone (I3).
 """
 
+import math
+import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -32,12 +34,9 @@ class KvPool:
         """poison: fill freed blocks with NaN, so that a read of one shows up (tests)."""
         self.format: KvFormat = KV_FORMATS[kv_format](head_dim, dtype)
         shape = (n_layers, n_blocks, BLOCK_TOKENS, 2, n_kv_heads)
-        # Zeros: a masked slot still meets the softmax's 0, and 0 * NaN is NaN.
-        self._codes = torch.zeros(
-            (*shape, self.format.code_size), dtype=self.format.code_dtype, device=device
-        )
+        self._codes = _zeros((*shape, self.format.code_size), self.format.code_dtype, device)
         n_scales = n_kv_heads if self.format.is_scaled else 0
-        self._scales = torch.zeros(*shape[:-1], n_scales, dtype=dtype, device=device)
+        self._scales = _zeros((*shape[:-1], n_scales), dtype, device)
         # Views by layer: indexing them costs less than indexing the whole.
         self.blocks = list(self._codes.unbind(0))
         self.slots = [layer.flatten(0, 1) for layer in self.blocks]
@@ -155,3 +154,16 @@ class KvPool:
                     f"KV block {block}: expected it on the free list only when unreferenced, "
                     f"found {found} references"
                 )
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    """Zeros: a masked slot still meets the softmax's 0, and 0 * NaN is NaN.
+
+    On a CPU they are pages that nobody has written yet: a server whose pool is never full has only
+    the used part of it in memory.
+    """
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if device != "cpu" or not n_bytes:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = torch.frombuffer(mmap.mmap(-1, n_bytes), dtype=torch.uint8)
+    return pages.view(dtype).view(shape)

@@ -1,5 +1,7 @@
 """The block pool and the prefix tree by themselves."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ from engine.kv_format import KV_FORMATS
 from engine.prefix_tree import PrefixTree
 from engine.sequence import Sequence
 from engine.types import IntegrityError, OutOfMemory
+
+STATUS = Path("/proc/self/status")
 
 
 def make_pool(n_blocks: int = 8) -> KvPool:
@@ -32,6 +36,20 @@ def resident(pool: KvPool, tree: PrefixTree, tokens: list[int], salt: str = "") 
 def kv_of(sequence: Sequence) -> list[float]:
     keys, _ = sequence.pool.read(0, torch.tensor(sequence.table), 0, sequence.n_resident)
     return [float(value) for value in keys[0, 0, :, 0]]
+
+
+@pytest.mark.skipif(not STATUS.is_file(), reason="this system does not tell what is resident")
+def test_blocks_that_nobody_has_written_take_no_memory() -> None:
+    def resident_kb() -> int:
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1])
+
+    before_kb = resident_kb()
+    pool = KvPool(n_layers=8, n_kv_heads=4, head_dim=64, n_blocks=2048, dtype=torch.bfloat16)
+    n_kb = sum(layer.numel() * layer.itemsize for layer in pool.blocks) // 1024
+    assert n_kb == 256 * 1024 and resident_kb() - before_kb < n_kb // 8
+    pool.blocks[3][7] = 1.0
+    assert not pool.blocks[3][6].any() and not pool.blocks[7][2047].any()
 
 
 def test_a_fork_shares_until_somebody_writes() -> None:

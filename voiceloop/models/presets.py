@@ -58,6 +58,11 @@ BRANCHES_PER_SESSION = 6
 # The first call should have its turns read, but a server does not wait for long without one.
 END_READER_WAIT_S = 10.0
 
+# Of a language model that a person names in a preset which has no bounds for it: the cpu preset's.
+# By its own length (32768 tokens are common) a model of 1.5B would keep a gigabyte for keys and
+# values, one of 8B four; two or three callers of a preset on a CPU need no more than these.
+NAMED_CONTEXT_LENGTH, NAMED_CONTEXTS = 4096, 2
+
 # What a remote service is asked for where the configuration names nothing: OpenAI's own names.
 REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
 
@@ -128,7 +133,7 @@ def _context_length(config: Config, preset: Preset, resolved: ResolvedModel) -> 
     """Of the checkpoint or the preset, the shorter; 0 where nothing says it."""
     folder = _model_dir(resolved)
     model = read_json(folder / "config.json") if folder is not None else {}
-    options = {**resolved.model.options, **_options(preset, "engine")}
+    options = _role_options(config, preset, resolved, n_threads=1)
     known = (model.get("max_position_embeddings"), options.get("context_length"))
     return min((n for n in known if isinstance(n, int) and n > 0), default=0)
 
@@ -206,6 +211,8 @@ def _role_options(
     role = resolved.model.role
     options: dict[str, Any] = {**resolved.model.options, **_options(preset, role)}
     if role == "engine":
+        if resolved.model != preset.models.get(role):
+            options = {**_bounds_of_named(config), **options}
         return {**options, **_engine_options(config, resolved, n_threads)}
     options["model"] = resolved.model.loader
     if resolved.folder is None:
@@ -213,6 +220,12 @@ def _role_options(
     else:
         options["source"] = str(resolved.folder)
     return {**options, **{name: str(folder) for name, folder in resolved.parts.items()}}
+
+
+def _bounds_of_named(config: Config) -> dict[str, Any]:
+    """What a model without bounds of its own may keep; a longer context has to be asked for."""
+    length = max(NAMED_CONTEXT_LENGTH, config.context_tokens + REPLY_TOKENS)
+    return {"context_length": length, "kv_tokens": NAMED_CONTEXTS * length}
 
 
 def _engine_options(config: Config, resolved: ResolvedModel, n_threads: int) -> dict[str, Any]:

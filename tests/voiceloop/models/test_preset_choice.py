@@ -354,6 +354,24 @@ def test_a_folder_takes_the_place_of_one_model_of_a_preset(
     assert resolve_agent(Config(preset="embedded")).name == "Ava"
 
 
+def test_a_named_language_model_is_bounded_where_its_preset_does_not_bound_it(
+    tmp_path: Path, hub: Path
+) -> None:
+    folder = folder_of(tmp_path, '{"model_type": "llama", "max_position_embeddings": 32768}')
+
+    def bounds(config: Config) -> tuple[object, object]:
+        options = worker_specs(config)[0].roles[0].options
+        return options.get("context_length"), options.get("kv_tokens")
+
+    named = Config(preset="embedded", llm_model=str(folder))
+    assert bounds(named) == (4096, 8192)
+    assert context_tokens(named) == 4096 - 256
+    longer = replace(named, context_tokens=16384)
+    served = replace(longer, context_tokens=context_tokens(longer))  # as `serve` hands it on
+    assert bounds(served) == (16384, 32768)
+    assert bounds(Config(preset="embedded")) == (None, None)
+
+
 def test_moonshine_hears_where_its_wheel_is_and_pocketsphinx_elsewhere(
     hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
