@@ -1,43 +1,34 @@
-"""Word error rate of the embedded recognizer, generic against domain language model.
+"""What recognizers hear: words, words in what holds none, and how long the last ones take.
 
-    python -m benchmarks.recognizer_bench [--data DIR] [--sources NAME ...] [--most N] [--out DIR]
-                                          [--scores FILE] [--noise-reduction]
+    python -m benchmarks.recognizer_bench [--models NAME ...] [--folder NAME=PATH] [--most N]
+                                          [--sources NAME ...] [--scores FILE] [--check]
 
-Every clip is a call of its own: a fresh stream, nothing known of the speaker, audio streamed in
-20 ms frames. At 10 dB a recorded noise is mixed in, a different one for each clip; with
-`--noise-reduction` it is also heard as a session with near_field and far_field hears it. Slot
-recall: share of a spoken order's slots whose words were all heard.
+Word errors: every clip is a call of its own (a fresh stream, nothing known of the speaker, audio
+streamed in 20 ms frames), as it is, through a telephone (8 kHz, u-law), and with a recorded noise
+or the voices of six others 10 dB below it. Slot recall: share of a spoken order's slots whose words
+were all heard. Inventions: clips without speech (216, besides 24 of babble) in which a word was
+heard. The wait: in real time, from the end of a sound to the full hypothesis, of one call and of
+four at once; it wants a quiet machine.
 
-Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: a clean
-voice saying what the model is made for. The model's settings were chosen on these sentences.
-
-With `--scores` each clip's score is appended to a file and what stands there is not measured again:
-a stopped run goes on, and sources measured one by one make one table. A run that is interrupted
-writes the table of the clips it has heard.
-
-The recognizer is a fallback that needs no download; these figures say how far it carries.
+Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: what
+pocketsphinx's language model is made for, and chosen on. With `--scores` each clip's score is
+appended to a file and what stands there is not measured again: a stopped run goes on. A run that is
+interrupted writes the table of the clips it has heard.
 """
 
+import argparse
 import json
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import soundfile
-
-from audio.asr.pocketsphinx import PocketsphinxRecognizer
-from audio.errors import AudioError
-from audio.frames import RECOGNIZER_HZ, Samples, rms_dbfs
-from audio.noise_reduction import LEVELS, Field, NoiseReduction
+from audio.frames import RECOGNIZER_HZ, Samples
 from audio.recipes.hear_turns import CHUNK, recognize
-from audio.stream import RecognizerOptions
+from audio.stream import RecognizerModel, RecognizerOptions
 from benchmarks.harness.command_line import (
     INTERRUPTED,
     benchmark_parser,
@@ -46,39 +37,39 @@ from benchmarks.harness.command_line import (
     without_results,
 )
 from benchmarks.harness.data_folder import data_folder, data_with
-from benchmarks.harness.harness import results, write_results
+from benchmarks.harness.harness import Bar, bar_table, results, write_results
+from benchmarks.harness.speech_models import RECOGNIZERS, load
+from benchmarks.recognizers.clips import (
+    SEED,
+    SNR_DB,
+    Clip,
+    conditions,
+    read_audio,
+    read_clip,
+    read_clips,
+)
+from benchmarks.recognizers.flush_wait import flush_waits_ms
+from benchmarks.recognizers.wordless import wordless
 from clients.arguments import whole_number
 from clients.errors import ClientError
 from clients.outputs import check_file, prepare_folder
+from clients.report.percentiles import percentile
 
-SNR_DB = 10.0
-LEAD_S = 0.2  # of silence or noise before and after a clip, as the listener gives
-SEED = 0
-VARIANTS = ("generic", "domain")
-FLITE_VOICES = ("slt", "rms", "awb", "kal16")
-FLITE_RMS_DBFS = -24.0
-SENTENCES = Path(__file__).parent / "cafe_sentences.txt"
+DEFAULT_MODELS = ("pocketsphinx", "moonshine-tiny")
+N_WAITS = 32  # clips of each measure of the wait
+WAITED_FOR = "speechocean762"  # two to five seconds each, as turns are
+# Of the embedded recognizer; clean read clips are those of speechocean762 and ljspeech.
+MOST_WRONG = {
+    "speechocean762, clean": 22.0,
+    "ljspeech, clean": 22.0,
+    "telephone numbers, clean": 15.0,
+    "speechocean762, 8 kHz u-law": 30.0,
+    "speechocean762, babble 10 dB": 40.0,
+}
+MOST_INVENTED = 2.0
+MOST_WAIT_MS = {1: (90.0, 160.0), 4: (160.0, 300.0)}  # calls: p50, p95
 
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A recording with either its words or, of a spoken order, its slots.
-
-    path: a FLAC file; of `flite` the file of the sentence, and voice who says it.
-    """
-
-    source: str
-    path: Path
-    voice: str = ""
-    words: tuple[str, ...] = ()
-    slots: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def name(self) -> str:
-        return f"{self.voice}: {' '.join(self.words)}" if self.voice else self.path.name
-
-
-Key = tuple[str, str, str]  # row of the table, variant, clip
+Key = tuple[str, str, str]  # row of the table, model, clip
 
 
 @dataclass(slots=True)
@@ -92,179 +83,185 @@ class Score:
     cpu_s: float = 0.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = benchmark_parser(
+def parser() -> argparse.ArgumentParser:
+    arguments = benchmark_parser(
         "recognizer_bench",
-        "Word error rate of the embedded recognizer, generic against domain language model, on "
-        "the shared data. A run that is interrupted writes the table of what it has heard.",
+        "Word error rates, inventions and waits of recognizers on the shared data. A run that is "
+        "interrupted writes the table of what it has heard.",
         folder="--out",
     )
-    parser.add_argument(
+    arguments.add_argument(
         "--data", type=Path, metavar="DIR",
         help=f"the shared data (default: VOICELOOP_DATA, here {data_folder()})",
     )  # fmt: skip
-    parser.add_argument(
+    arguments.add_argument(
+        "--models", nargs="+", metavar="NAME", choices=RECOGNIZERS, default=DEFAULT_MODELS,
+        help=f"of {', '.join(RECOGNIZERS)} (default: {' '.join(DEFAULT_MODELS)})",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--folder", action="append", default=[], type=_folder, metavar="NAME=PATH",
+        help="the weights of a model that lies in no package; repeat for each",
+    )  # fmt: skip
+    arguments.add_argument(
         "--sources", nargs="+", metavar="NAME",
         help="only these (fsdd, flite, commands, ...; default: all)",
     )  # fmt: skip
-    parser.add_argument(
+    arguments.add_argument(
         "--most", type=whole_number(1), default=10**6, metavar="N",
         help="clips of one source at most (default: all)",
     )  # fmt: skip
-    parser.add_argument(
+    arguments.add_argument(
+        "--no-waits", action="store_true", help="leave out what needs a quiet machine"
+    )
+    arguments.add_argument(
         "--out", type=Path, metavar="DIR", default=Path("benchmarks/results"),
         help="folder of the results (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
+    arguments.add_argument(
         "--scores", type=Path, metavar="FILE",
         help="keep the scores of single clips here, and measure none again that it holds "
         "(default: none are kept)",
     )  # fmt: skip
-    parser.add_argument(
-        "--noise-reduction", action="store_true",
-        help="hear the noisy clips with noise reduction too (extra noise)",
-    )  # fmt: skip
-    options = parser.parse_args(arguments)
-    fields = tuple(LEVELS) if options.noise_reduction else ()
-    data = data_with(
-        "speech/manifest.jsonl", "speech/commands.jsonl", "speech/noise", folder=options.data
+    arguments.add_argument(
+        "--check", action="store_true", help="exit 1 where moonshine-tiny misses a bar"
     )
+    return arguments
+
+
+def _folder(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if name not in RECOGNIZERS or not Path(path).is_dir():
+        raise argparse.ArgumentTypeError(
+            f"expected NAME=PATH, a recognizer and a folder, found {text!r}"
+        )
+    return name, Path(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    data = data_with(
+        "speech/manifest.jsonl", "speech/commands.jsonl", "speech/slots.jsonl", "speech/noise",
+        folder=options.data,
+    )  # fmt: skip
     prepare_folder(options.out)
     if options.scores is not None:
         check_file(options.scores)
     known = read_scores(options.scores)
+    waits: dict[str, dict[str, float | None]] = {}
     partial = None
     try:
-        measure(data / "speech", options.sources, options.most, options.scores, known, fields)
+        with tempfile.TemporaryDirectory() as scratch:
+            for name in options.models:
+                model = built(name, dict(options.folder), Path(scratch))
+                measure(model, name, data / "speech", options, known)
+                if not options.no_waits:
+                    waits[name] = waits_of(model, data / "speech")
     except KeyboardInterrupt:
         partial = INTERRUPTED
         if not known:
             return without_results(partial)
     table = as_table(known)
+    bars = [] if partial else bars_of(table, waits)
     settings = {"snr_db": SNR_DB, "most": options.most, "chunk_ms": 1000 * CHUNK / RECOGNIZER_HZ}
-    rows = as_rows(table)
     path = write_results(
-        results("recognizer", SEED, settings, [], partial=partial, rows=rows), options.out
+        results(
+            "recognizer", SEED, settings, bars, partial=partial, rows=as_rows(table), waits=waits
+        ),
+        options.out,
     )
-    print_table(table)
+    print_table(table, waits)
+    if bars:
+        print(bar_table(bars))
     print(path)
-    return exit_code((), partial, is_checked=False)
+    return exit_code(bars, partial, is_checked=options.check)
+
+
+def built(name: str, folders: dict[str, Path], scratch: Path) -> RecognizerModel:
+    """The model on the CPU. Raises: ClientError where its weights lie in no package."""
+    if RECOGNIZERS[name][1] and name not in folders:
+        raise ClientError(f"--models {name}: expected --folder {name}=PATH with it, found none")
+    model: RecognizerModel = load(name, folders, "cpu", scratch)[0]
+    return model
 
 
 def measure(
+    model: RecognizerModel,
+    name: str,
     speech: Path,
-    sources: Sequence[str] | None,
-    most: int,
-    path: Path | None,
+    options: argparse.Namespace,
     known: dict[Key, Score],
-    fields: Sequence[Field],
 ) -> None:
-    """Score every clip of these sources that ``known`` lacks, which is filled one by one.
+    """Score every clip and every wordless sound that ``known`` lacks; it is filled one by one.
 
     Raises:
         ClientError: a source is none of the data's.
     """
-    clips = list(read_clips(speech, most))
+    clips = list(read_clips(speech, options.most))
     named = {clip.source.split()[0] for clip in clips}
-    for source in sources or ():
-        if source not in named:
-            raise ClientError(f"--sources: expected of {', '.join(sorted(named))}, found {source}")
+    for source in options.sources or ():
+        if source not in {*named, "wordless"}:
+            known_ones = ", ".join(sorted(named))
+            raise ClientError(f"--sources: expected of {known_ones}, wordless, found {source}")
     if "flite" not in named:
         print("flite is not installed: its sentences are left out", file=sys.stderr)
-    clips = [clip for clip in clips if not sources or clip.source.split()[0] in sources]
-    noises = [read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))]
-    for variant in VARIANTS:
-        recognizer = PocketsphinxRecognizer(variant)
-        for index, clip in enumerate(clips):
-            noise = noises[index % len(noises)]
-            for condition, samples in conditions(read_clip(clip), noise, index, fields):
-                key = (f"{clip.source}, {condition}", variant, clip.name)
-                if key not in known:
-                    known[key] = score_clip(recognizer, clip, samples)
-                    keep_score(path, key, known[key])
-            if sys.stderr.isatty():
-                print(f"\r{variant} {index + 1}/{len(clips)}", end="", file=sys.stderr)
+    is_wanted = options.sources or [*named, "wordless"]
+    noises = {path.name: read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))}
+    clips = [clip for clip in clips if clip.source.split()[0] in is_wanted]
+    for index, clip in enumerate(clips):
+        for condition, samples in conditions(read_clip(clip), noises, index):
+            key = (f"{clip.source}, {condition}", name, clip.name)
+            if key not in known:
+                known[key] = score_clip(model, clip, samples)
+                keep_score(options.scores, key, known[key])
+        if sys.stderr.isatty():
+            print(f"\r{name} {index + 1}/{len(clips)}", end="", file=sys.stderr)
+    if "wordless" in is_wanted:
+        for index, (kind, samples) in enumerate(wordless(noises)):
+            key = ("babble alone" if kind == "babble" else "no speech", name, f"{kind} {index}")
+            if key not in known:
+                heard, cpu_s = hear(model, samples)
+                known[key] = Score(1, int(bool(heard)), 1, len(samples) / RECOGNIZER_HZ, cpu_s)
+                keep_score(options.scores, key, known[key])
 
 
-def read_clips(speech: Path, most: int) -> Iterator[Clip]:
-    """At most `most` clips of each source, spread over its list."""
-    by_source: dict[str, list[Clip]] = {}
-    for line in (speech / "manifest.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        words = tuple(record["text"].split())
-        clip = Clip(record["source"], speech / record["file"], words=words)
-        by_source.setdefault(clip.source, []).append(clip)
-    for line in (speech / "commands.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        slots = tuple(tuple(value.split()) for value in record["slots"].values())
-        clip = Clip("commands (slots)", speech / record["file"], slots=slots)
-        by_source.setdefault(clip.source, []).append(clip)
-    if shutil.which("flite"):
-        by_source["flite"] = [
-            Clip("flite", SENTENCES, voice, tuple(sentence.split()))
-            for sentence in SENTENCES.read_text().splitlines()
-            for voice in FLITE_VOICES
-        ]
-    for clips in by_source.values():
-        yield from clips[:: max(1, -(-len(clips) // most))]
+def hear(model: RecognizerModel, samples: Samples) -> tuple[list[str], float]:
+    """The words, and the seconds of a core they took."""
+    started_s = time.process_time()
+    heard = recognize(model, samples, RecognizerOptions())
+    words = [word for text in heard for word in text.split()]
+    return words, time.process_time() - started_s
 
 
-def read_clip(clip: Clip) -> Samples:
-    return synthesize(" ".join(clip.words), clip.voice) if clip.voice else read_audio(clip.path)
-
-
-def synthesize(text: str, voice: str) -> Samples:
-    """text in a voice of flite, at FLITE_RMS_DBFS."""
-    with tempfile.NamedTemporaryFile(suffix=".wav") as file:
-        command = ["flite", "-voice", voice, "-t", text, "-o", file.name]
-        subprocess.run(command, check=True, capture_output=True)
-        speech = read_audio(Path(file.name)).astype(np.float64)
-    gain = 10 ** ((FLITE_RMS_DBFS - rms_dbfs(speech.astype(np.int16))) / 20)
-    return np.clip(speech * gain, -32768, 32767).astype(np.int16)
-
-
-def read_audio(path: Path) -> Samples:
-    samples, rate_hz = soundfile.read(path, dtype="int16")
-    if rate_hz != RECOGNIZER_HZ:
-        raise AudioError(f"expected {path} at {RECOGNIZER_HZ} Hz, found {rate_hz}")
-    return np.asarray(samples, np.int16)
-
-
-def conditions(
-    speech: Samples, noise: Samples, index: int, fields: Sequence[Field] = ()
-) -> Iterator[tuple[str, Samples]]:
-    """The clip with a silent edge, with noise at SNR_DB below its level, and with that reduced."""
-    edge = round(LEAD_S * RECOGNIZER_HZ)
-    padded = np.pad(speech, edge).astype(np.float64)
-    generator = np.random.default_rng(SEED + index)
-    hiss = generator.normal(0.0, 3.0, len(padded))  # digital silence exists on no line
-    yield "clean", np.clip(padded + hiss, -32768, 32767).astype(np.int16)
-    start = int(generator.integers(0, len(noise)))
-    repeated = np.resize(np.roll(noise, -start), len(padded))
-    gain = 10 ** ((rms_dbfs(speech) - SNR_DB - rms_dbfs(repeated)) / 20)
-    noisy = np.clip(padded + gain * repeated, -32768, 32767).astype(np.int16)
-    yield f"{SNR_DB:.0f} dB", noisy
-    for field in fields:
-        reduction = NoiseReduction(field)
-        cleaned = np.concatenate((reduction.push(noisy), reduction.flush()))
-        yield f"{SNR_DB:.0f} dB, {field}", cleaned
-
-
-def score_clip(recognizer: PocketsphinxRecognizer, clip: Clip, samples: Samples) -> Score:
-    started = time.process_time()
-    heard = recognize(recognizer, samples, RecognizerOptions())
-    score = Score(1, audio_s=len(samples) / RECOGNIZER_HZ, cpu_s=time.process_time() - started)
+def score_clip(model: RecognizerModel, clip: Clip, samples: Samples) -> Score:
+    heard, cpu_s = hear(model, samples)
+    score = Score(1, audio_s=len(samples) / RECOGNIZER_HZ, cpu_s=cpu_s)
     if clip.slots:
         score.n = len(clip.slots)
         score.errors = sum(not set(slot) <= set(heard) for slot in clip.slots)
     else:
         score.n = len(clip.words)
-        score.errors = edit_distance(clip.words, heard)
+        score.errors = edit_distance(as_zero(clip.words), as_zero(heard))
     return score
 
 
+def as_zero(words: Iterable[str]) -> list[str]:
+    """Both names of the digit are right."""
+    return ["zero" if word == "oh" else word for word in words]
+
+
+def waits_of(model: RecognizerModel, speech: Path) -> dict[str, float | None]:
+    """Percentiles of the wait, in ms, by the number of calls."""
+    chosen = [clip for clip in read_clips(speech, N_WAITS) if clip.source == WAITED_FOR]
+    clips = [read_clip(clip) for clip in chosen]
+    found: dict[str, float | None] = {}
+    for n_calls in MOST_WAIT_MS:
+        waited = flush_waits_ms(model, clips, n_calls)
+        found |= {f"{n_calls} calls, p{p}": percentile(waited, p) for p in (50, 95)}
+    return found
+
+
 def read_scores(path: Path | None) -> dict[Key, Score]:
-    """(row, variant, clip) -> score of the clips that `keep_score` has written.
+    """(row, model, clip) -> score of the clips that `keep_score` has written.
 
     Raises:
         ClientError: the file holds something else.
@@ -285,10 +282,10 @@ def keep_score(path: Path | None, key: Key, score: Score) -> None:
 
 
 def as_table(scores: dict[Key, Score]) -> dict[str, dict[str, Score]]:
-    """Sums of the clips: row -> variant -> score."""
+    """Sums of the clips: row -> model -> score."""
     table: dict[str, dict[str, Score]] = {}
-    for (row, variant, _), score in scores.items():
-        total = table.setdefault(row, {}).setdefault(variant, Score())
+    for (row, model, _), score in scores.items():
+        total = table.setdefault(row, {}).setdefault(model, Score())
         for name, value in asdict(score).items():
             setattr(total, name, getattr(total, name) + value)
     return table
@@ -305,33 +302,60 @@ def edit_distance(reference: Sequence[str], heard: Sequence[str]) -> int:
     return row[-1]
 
 
+def rate_of(score: Score) -> float:
+    return 100.0 * score.errors / max(1, score.n)
+
+
+def bars_of(
+    table: dict[str, dict[str, Score]], waits: dict[str, dict[str, float | None]]
+) -> list[Bar]:
+    """What the embedded recognizer must reach, of what was measured of it."""
+    embedded = DEFAULT_MODELS[1]
+    most = {**MOST_WRONG, "no speech": MOST_INVENTED}
+    bars = [
+        Bar(f"{row}, wrong", rate_of(table[row][embedded]), limit, "%", n=table[row][embedded].n)
+        for row, limit in most.items()
+        if embedded in table.get(row, {})
+    ]
+    for n_calls, limits in MOST_WAIT_MS.items():
+        for p, limit in zip((50, 95), limits, strict=True):
+            waited = waits.get(embedded, {}).get(f"{n_calls} calls, p{p}")
+            if waited is not None:
+                bars.append(Bar(f"wait of {n_calls} calls, p{p}", waited, limit, "ms"))
+    return bars
+
+
 def as_rows(table: dict[str, dict[str, Score]]) -> list[dict[str, Any]]:
     rows = []
     for name, scores in table.items():
-        for variant, score in scores.items():
-            rate = 100 * score.errors / max(1, score.n)
+        for model, score in scores.items():
             is_recall = "slots" in name
-            measure = "slot_recall_percent" if is_recall else "wer_percent"
+            measure = "slot_recall_percent" if is_recall else "wrong_percent"
             rows.append({
-                "set": name, "model": variant, measure: 100 - rate if is_recall else rate,
+                "set": name, "model": model,
+                measure: 100 - rate_of(score) if is_recall else rate_of(score),
                 "n_clips": score.n_clips, "n": score.n,
                 "rtf": round(score.cpu_s / max(1e-9, score.audio_s), 3),
             })  # fmt: skip
     return rows
 
 
-def print_table(table: dict[str, dict[str, Score]]) -> None:
-    """WER (or slot recall) in percent, a line for each source and condition."""
-    print(f"\n{'set':<28}{'clips':>6}" + "".join(f"{variant:>10}" for variant in VARIANTS))
+def print_table(
+    table: dict[str, dict[str, Score]], waits: dict[str, dict[str, float | None]]
+) -> None:
+    """Percent wrong (of slots: heard), a line for each source and condition; then the waits."""
+    models = list(dict.fromkeys(model for scores in table.values() for model in scores))
+    print(f"\n{'set':<36}{'clips':>6}" + "".join(f"{model:>20}" for model in models))
     for name, scores in table.items():
         cells = []
-        for variant in VARIANTS:
-            score = scores.get(variant)
-            rate = 100 * score.errors / max(1, score.n) if score else None
+        for model in models:
+            rate = rate_of(scores[model]) if model in scores else None
             if rate is not None and "slots" in name:
                 rate = 100 - rate
-            cells.append(f"{'-' if rate is None else f'{rate:.1f}':>10}")
-        print(f"{name:<28}{next(iter(scores.values())).n_clips:>6}" + "".join(cells))
+            cells.append(f"{'-' if rate is None else f'{rate:.1f}':>20}")
+        print(f"{name:<36}{next(iter(scores.values())).n_clips:>6}" + "".join(cells))
+    for model, row in waits.items():
+        print(f"wait, {model}: " + ", ".join(f"{k} {v:.0f} ms" for k, v in row.items() if v))
 
 
 if __name__ == "__main__":

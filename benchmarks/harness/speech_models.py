@@ -6,10 +6,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from clients.errors import ClientError
+
 # name -> (class, whether it needs a folder)
 RECOGNIZERS: dict[str, tuple[str, bool]] = {
     "pocketsphinx": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
+    "pocketsphinx-generic": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
     "moonshine-tiny": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", False),
+    "moonshine-base": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", True),
     "moonshine": ("audio.asr.moonshine.streaming:MoonshineRecognizer", True),
     "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
     "whisper-base": ("audio.asr.whisper:WhisperRecognizer", True),
@@ -17,6 +21,8 @@ RECOGNIZERS: dict[str, tuple[str, bool]] = {
     "whisper-turbo": ("audio.asr.whisper:WhisperRecognizer", True),
     "transducer": ("audio.asr.transducer:TransducerRecognizer", True),
 }
+OPTIONS = {"pocketsphinx-generic": ("generic",)}  # what a model of a package is called with
+NOT_IN_TORCH = ("moonshine-base",)  # they are told no device
 VOICES: dict[str, tuple[str, bool]] = {
     "espeak": ("audio.tts.espeak:EspeakVoice", False),
     "hibari": ("audio.tts.hibari:HibariVoice", False),
@@ -37,12 +43,14 @@ def load(name: str, folders: dict[str, Path], device: str, scratch: Path) -> tup
     module, _, class_name = place.partition(":")
     build = getattr(import_module(module), class_name)
     if not needs_folder:
-        return build(), False
+        return build(*OPTIONS.get(name, ())), False
     folder, is_random = folders.get(name), name not in folders
-    options: dict[str, Any] = {"device": device}
+    options: dict[str, Any] = {} if name in NOT_IN_TORCH else {"device": device}
     if folder is None:
         from benchmarks.harness.random_checkpoints import BUILDERS
 
+        if name not in BUILDERS:
+            raise ClientError(f"{name}: expected --folder {name}=PATH with it, found none")
         folder = scratch / name
         folder.mkdir()
         BUILDERS[name](folder)
