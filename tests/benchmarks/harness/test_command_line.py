@@ -156,7 +156,7 @@ def test_interrupted_calls_leave_those_that_had_ended(
 def test_a_set_without_recorded_noise_says_that_it_is_smaller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def heard(recordings: list[Path]) -> None:
+    def heard(recordings: list[Path], cast: str) -> None:
         assert recordings == []
         raise ClientError("so far")
 
