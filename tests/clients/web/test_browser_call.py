@@ -291,8 +291,14 @@ async def test_typed_words_are_answered_aloud_and_an_unanswered_tool_is_told_and
         await page.until("voiceloop.hasMicrophone && voiceloop.nFrames > 0")
         await page.until("voiceloop.playing === null && voiceloop.openResponse === null")
         await pictures(page, "typed")
-        kept = await page.evaluate("voiceloop.view.captions.asTranscript()")
-        assert [line["who"] for line in kept] == ["You", "Tool", "Ava"]
+        kept = await page.evaluate(
+            """import("/web/transcript.js").then(({ transcriptText }) => transcriptText(
+                 "Ava", new Date(0), voiceloop.view.captions.asTranscript()))"""
+        )
+        title, _, empty, asked, used, answered = kept.splitlines()
+        assert title.startswith("A call with Ava, ") and empty == ""
+        assert asked == "You   How much is a latte?" and answered == "Ava   I cannot book that."
+        assert used.startswith('Tool  book {"day": "monday"} = ')
         await page.evaluate("document.getElementById('stop').click()")
         assert await page.evaluate("document.getElementById('download').hidden") is False
         assert page.console == []
@@ -331,3 +337,66 @@ async def test_a_broken_line_comes_back_with_the_conversation(tmp_path: Path) ->
         await page.until("document.querySelector('.note') !== null")
         await page.evaluate("document.getElementById('stop').click()")
         assert await page.evaluate("document.activeElement.id") == "start"
+
+
+async def test_silence_is_counted_from_the_last_audible_sample_not_from_the_news(
+    tmp_path: Path,
+) -> None:
+    """A server that holds its sound lets the queue run dry long before the client is told."""
+    wav = microphone(tmp_path / "caller.wav", [30.0])
+    async with page_with(wav, tmp_path / "server.log") as page:
+        found = await page.evaluate(
+            """(async () => {
+              const { openAudio } = await import("/web/audio.js");
+              const messages = [];
+              const audio = await openAudio({ onPlayback: (message) => messages.push(message) });
+              const wait = async (type) => {
+                while (!messages.some((one) => one.type === type)) {
+                  await new Promise((done) => setTimeout(done, 10));
+                }
+                return messages.find((one) => one.type === type);
+              };
+              audio.push("item", new Int16Array(7200).fill(8000)); // 300 ms, and no more comes
+              const begun = await wait("audible");
+              await new Promise((done) => setTimeout(done, 1000));
+              audio.flush({ onsetAt: null, askedAt: audio.now });
+              const flushed = await wait("flushed");
+              await audio.close();
+              return { ...flushed, lastedMs: 1000 * (flushed.silentAt - begun.at) };
+            })()"""
+        )
+    assert found["nPlayed"] == 7200
+    assert found["lastedMs"] == pytest.approx(300, abs=1)
+    assert found["cause"]["askedAt"] - found["silentAt"] > 0.5
+
+
+async def test_after_a_click_nothing_looks_pressed_and_after_the_call_nothing_is_promised(
+    tmp_path: Path,
+) -> None:
+    wav = microphone(tmp_path / "caller.wav", [1.0, "1_hours", 30.0])
+    async with page_with(wav, tmp_path / "server.log") as page:
+        await page.click("#start")
+        await page.until("document.body.dataset.line === 'open'")
+        assert await page.evaluate("document.querySelector('button:focus-visible')") is None
+        await page.until("voiceloop.turns.finished.length === 1")
+        await page.click("#stop")
+        assert "the stages come" not in await page.evaluate("document.body.innerText")
+        assert await page.evaluate("document.querySelectorAll('#turns li').length") == 1
+        status = await page.evaluate("document.getElementById('status').textContent")
+        assert status == "Not in a call"
+
+
+async def test_on_a_phone_the_conversation_comes_first_and_the_buttons_stay_in_reach(
+    tmp_path: Path,
+) -> None:
+    wav = microphone(tmp_path / "caller.wav", [1.0, "1_hours", 30.0])
+    top = "document.getElementById('{}').getBoundingClientRect().top"
+    async with page_with(wav, tmp_path / "server.log") as page:
+        await page.size(390, 844)
+        await page.evaluate("document.getElementById('start').click()")
+        await page.until("voiceloop.turns.finished.length === 1")
+        assert await page.evaluate(top.format("captions")) < 844 / 4
+        assert await page.evaluate(top.format("captions")) < await page.evaluate(top.format("gap"))
+        bar = await page.evaluate("document.getElementById('call').getBoundingClientRect().bottom")
+        assert 0 < bar <= 844
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
