@@ -88,9 +88,9 @@ class Attention(nn.Module):
         groups = self.n_heads // self.n_kv_heads
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
         if mask is None:
-            # Of one conversation. Torch's bf16 kernel for CPUs takes half as long again.
-            wide = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True)
-            out = wide.to(q.dtype)
+            if q.is_cpu:  # torch's bf16 kernel for CPUs takes half as long again
+                q, k, v = q.float(), k.float(), v.float()
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True).to(x.dtype)
         else:
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.o_proj(out.transpose(1, 2).reshape(n_rows, n_tokens, -1))

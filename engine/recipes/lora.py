@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from .agent_model import AgentModel
@@ -57,12 +57,27 @@ def adapt(model: AgentModel, rank: int = RANK, alpha: float = ALPHA) -> dict[str
     return found
 
 
+def read_adapter(folder: Path, adapter: dict[str, nn.Parameter]) -> None:
+    """Fill the parameters of `adapt` from an exported folder.
+
+    Raises:
+        ValueError: the folder's adapter is of another shape.
+    """
+    stored = load_file(folder / "adapter_model.safetensors")
+    shapes = {name: tensor.shape for name, tensor in stored.items()}
+    if shapes != {name: parameter.shape for name, parameter in adapter.items()}:
+        raise ValueError(f"expected an adapter of the same layers and rank in {folder}")
+    with torch.no_grad():
+        for name, parameter in adapter.items():
+            parameter.copy_(stored[name])
+
+
 def save_adapter(
     folder: Path, weights: dict[str, Tensor], template: str, rank: int = RANK, alpha: float = ALPHA
 ) -> None:
     """Write a PEFT folder in bf16, with the chat template."""
     folder.mkdir(parents=True, exist_ok=True)
-    half = {name: tensor.detach().to(torch.bfloat16) for name, tensor in weights.items()}
+    half = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in weights.items()}
     path = folder / "adapter_model.safetensors"
     save_file(half, path, metadata={"format": "pt"})
     path.chmod(0o644)  # safetensors writes files that only their owner can read

@@ -10,6 +10,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from tokenizers import Tokenizer
 
@@ -19,6 +20,7 @@ from .dialogues import data_directory
 from .misheard import Misheard
 
 Mixture = dict[str, int]
+Shard = TypeVar("Shard")
 _worker: tuple[Corpus, ChatEncoder] | None = None  # of this process, when it is a worker
 
 
@@ -26,48 +28,46 @@ def load_corpus(data: Path | None, heard: Path | None) -> Corpus:
     return Corpus(data_directory(data), misheard=Misheard.read(heard) if heard else None)
 
 
-def _start_worker(data: Path | None, heard: Path | None, tokenizer: Path) -> None:
+def start_rows(data: Path | None, heard: Path | None, tokenizer: Path) -> None:
     global _worker
     _worker = load_corpus(data, heard), ChatEncoder(Tokenizer.from_file(str(tokenizer)))
 
 
-def _build(seed: str, n_conversations: int, mixture: Mixture) -> Rows:
+def rows_of(seed: str, n_conversations: int, mixture: Mixture) -> Rows:
     assert _worker is not None
     return build_rows(*_worker, seed, n_conversations, mixture)
 
 
-class ShardsAhead:
+class ShardsAhead(Generic[Shard]):
     """Shards by number, built `n_workers` ahead.
 
-    seed_of: the seed of a shard's number.
+    build: of a seed, a number of conversations and a mixture; start: prepares a worker's process.
+    Both are functions of a module. seed_of: the seed of a shard's number.
     """
 
     def __init__(
         self,
-        data: Path | None,
-        heard: Path | None,
-        tokenizer: Path,
+        build: Callable[[str, int, Mixture], Shard],
+        start: Callable[..., None],
+        start_arguments: tuple[Any, ...],
         seed_of: Callable[[int], str],
         n_conversations: int,
         n_workers: int,
     ) -> None:
         # A forked copy of a process with threads may hang.
-        self._pool = ProcessPoolExecutor(
-            n_workers,
-            multiprocessing.get_context("spawn"),
-            _start_worker,
-            (data, heard, tokenizer),
-        )
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(n_workers, context, start, start_arguments)
+        self._build = build
         self._seed_of, self._n_conversations = seed_of, n_conversations
         self._n_ahead = n_workers
-        self._waiting: dict[int, tuple[Mixture, Future[Rows]]] = {}
+        self._waiting: dict[int, tuple[Mixture, Future[Shard]]] = {}
 
-    def get(self, shard: int, mixture: Mixture) -> Rows:
+    def get(self, shard: int, mixture: Mixture) -> Shard:
         """The shard; those after it are begun with the same mixture."""
         for number in range(shard, shard + 1 + self._n_ahead):
             if number not in self._waiting or self._waiting[number][0] != mixture:
                 seed = self._seed_of(number)
-                future = self._pool.submit(_build, seed, self._n_conversations, mixture)
+                future = self._pool.submit(self._build, seed, self._n_conversations, mixture)
                 self._waiting[number] = mixture, future
         for number in [number for number in self._waiting if number < shard]:
             del self._waiting[number]

@@ -18,9 +18,17 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True, help="the model, a GGUF file")
     parser.add_argument("--out", type=Path, required=True, help="checkpoint, log and adapter/")
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
+    parser.add_argument("--start", type=Path, help="an exported adapter to go on from")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--tokens", type=float, default=3e6, help="to train on, in all")
+    parser.add_argument(
+        "--step-tokens", type=int, default=1024, help="of a step; some 32768 on a GPU"
+    )
     parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--shard-workers", type=int, default=0, help="processes that write training data ahead"
+    )
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     trainer = AdapterTrainer(
@@ -28,7 +36,11 @@ def main() -> None:
             given.base,
             given.out,
             given.data,
+            start=given.start,
+            device=given.device,
             n_tokens=int(given.tokens),
+            step_tokens=given.step_tokens,
+            shard_workers=given.shard_workers,
             learning_rate=given.rate,
             threads=given.threads,
             seed=given.seed,

@@ -25,7 +25,7 @@ from .checkpoint import export_model, load_checkpoint, save_checkpoint
 from .corpus import DRILLS, MIXTURE, Rows, build_rows, tokenizer_from
 from .decoding import load_agent
 from .induction import N_INSERTED, insert_matching_layers, insert_silent_layers
-from .shards import Mixture, ShardsAhead, load_corpus
+from .shards import Mixture, ShardsAhead, load_corpus, rows_of, start_rows
 from .train_options import TrainOptions, learning_rate_scale
 
 # What inserted layers write at first, against the residual stream: the loss hardly moves.
@@ -224,14 +224,14 @@ class Trainer:
         self.n_seen += int((rows.documents[at] >= 0).sum())
         return loss / total_weight, agent_loss / max(1.0, n_agent)
 
-    def _start_workers(self) -> ShardsAhead | None:
+    def _start_workers(self) -> ShardsAhead[Rows] | None:
         options = self.options
         if not options.shard_workers:
             return None
         return ShardsAhead(
-            options.data,
-            options.heard,
-            options.out / "tokenizer.json",
+            rows_of,
+            start_rows,
+            (options.data, options.heard, options.out / "tokenizer.json"),
             self._shard_seed,
             options.shard_conversations,
             options.shard_workers,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine.load.source import adapted, open_source
+from engine.recipes.adapter_data import ADAPTER_MIXTURE
 from engine.recipes.adapter_trainer import AdapterOptions, AdapterTrainer
 from engine.recipes.base_model import load_base
 from engine.recipes.chat_format import ChatEncoder
@@ -111,6 +112,44 @@ def test_what_is_saved_merges_into_what_was_trained(base: Path, tmp_path: Path) 
         found = merged.model.layers[index].self_attn.k_proj(x)
         before_it = plain.model.layers[index].self_attn.k_proj(x)
         assert (found - trained).norm() < 0.05 * (trained - before_it).norm()
+
+
+def test_conversations_that_share_a_part_have_the_gradients_of_each(
+    base: Path, dialogues: Path, tmp_path: Path
+) -> None:
+    trainer = AdapterTrainer(AdapterOptions(base, tmp_path, dialogues, threads=1))
+    with torch.no_grad():
+        for parameter in trainer.adapter.values():
+            parameter.normal_(std=0.05)
+    batch = trainer.data.shard("some", 3, ADAPTER_MIXTURE)
+    together, loss, _, n_agent = trainer._gradients(batch)
+    apart = [trainer._gradients([one]) for one in batch]
+    assert loss == pytest.approx(sum(one[1] for one in apart), rel=1e-2)
+    assert n_agent == sum(one[3] for one in apart) > 0
+    for found, *parts in zip(together, *(one[0] for one in apart), strict=True):
+        assert (found - sum(parts)).norm() < 0.1 * found.norm()
+
+
+def test_a_new_run_may_start_from_an_exported_adapter(
+    base: Path, dialogues: Path, tmp_path: Path
+) -> None:
+    first = AdapterTrainer(AdapterOptions(base, tmp_path / "a", dialogues, threads=1))
+    with torch.no_grad():
+        for parameter in first.adapter.values():
+            parameter.normal_()
+    save_adapter(tmp_path / "exported", first.adapter, CHATML_TEMPLATE)
+    options = AdapterOptions(base, tmp_path / "b", dialogues, tmp_path / "exported", threads=1)
+    for name, parameter in AdapterTrainer(options).adapter.items():
+        assert torch.equal(parameter, first.adapter[name].bfloat16().float())
+
+
+def test_the_rate_warms_up_holds_and_falls(base: Path, dialogues: Path, tmp_path: Path) -> None:
+    trainer = AdapterTrainer(AdapterOptions(base, tmp_path, dialogues, n_tokens=1000, threads=1))
+    scales = []
+    for step, n_seen in ((0, 0), (29, 100), (80, 700), (90, 850), (99, 1000)):
+        trainer.step, trainer.n_seen = step, n_seen
+        scales.append(round(trainer._rate_scale(), 3))
+    assert scales == [0.033, 1.0, 1.0, 0.5, 0.0]
 
 
 def test_a_run_learns_saves_and_goes_on_where_it_stopped(
