@@ -172,7 +172,7 @@ class AdapterTrainer:
     def _parts(self, batch: list[Encoded]) -> list[list[Encoded]]:
         """What is worked on at once, the longest first.
 
-        On a CPU a conversation by itself: attention over a packed row costs three times as much.
+        On a CPU a conversation by itself: a packed row of 1,024 tokens takes a sixth longer.
         """
         in_order = sorted(batch, key=lambda one: -len(one[0]))
         if self.device.type == "cpu":

@@ -88,7 +88,7 @@ class Attention(nn.Module):
         groups = self.n_heads // self.n_kv_heads
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
         if mask is None:
-            if q.is_cpu:  # torch's bf16 kernel for CPUs takes half as long again
+            if q.is_cpu:  # torch's bf16 kernel for CPUs is slower
                 q, k, v = q.float(), k.float(), v.float()
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True).to(x.dtype)
         else:

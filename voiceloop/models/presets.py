@@ -67,12 +67,12 @@ NAMED_CONTEXT_LENGTH, NAMED_CONTEXTS = 4096, 2
 REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
 
 
-def embedded_model_dir(name: str = "agent") -> Path:
-    """Where an embedded model lies (found, not imported: models belong to workers)."""
+def embedded_model_dir() -> Path:
+    """Where the embedded agent's model lies (found, not imported: models belong to workers)."""
     spec = find_spec("engine")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("expected the package engine beside voiceloop, found none")
-    return Path(spec.submodule_search_locations[0]) / "embedded" / name
+    return Path(spec.submodule_search_locations[0]) / "embedded" / "agent"
 
 
 def resolve_agent(config: Config) -> AgentConfig:
@@ -236,8 +236,6 @@ def _engine_options(config: Config, resolved: ResolvedModel, n_threads: int) -> 
     }
     if config.llm_adapter is not None:
         options["adapter_dir"] = str(config.llm_adapter)
-    elif resolved.model.adapter:
-        options["adapter_dir"] = str(embedded_model_dir(resolved.model.adapter))
     if not config.engine.native:
         options["native"] = False
     if not config.anticipation.prefix_cache:

