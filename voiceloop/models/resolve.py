@@ -47,8 +47,6 @@ MOONSHINE_ONNX_NEEDED = tuple(
     (f"encoder_model.{kind}", f"decoder_model_merged.{kind}") for kind in ("ort", "onnx")
 )
 GGUF = ".gguf"
-# What such a file can take is known once it is loaded; the `cpu` preset's bounds hold until then.
-GGUF_OPTIONS = {"kv_tokens": 8192, "context_length": 4096}
 KOKORO_WEIGHTS = "kokoro-v1_0.pth"
 # Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
@@ -135,9 +133,7 @@ def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
         return _resolve_folder(role, name, folder, hub)
     if role == "engine" and folder.suffix == GGUF and folder.is_file():
         card = "see its card"
-        model = Model(
-            name=name, role=role, licence=card, languages=card, why="", options=GGUF_OPTIONS
-        )
+        model = Model(name=name, role=role, licence=card, languages=card, why="")
         return ResolvedModel(model, folder)
     if name.startswith(("/", "~", ".")) or name.count("/") != 1 or folder.suffix == GGUF:
         known = ", ".join(model.name for model in MODELS if model.role == role)
