@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from voiceloop.listening.endpointing import (
     FITTED,
     LONGEST_WAIT_MS,
+    WORDS_BY_MS,
     Continue,
     Eagerness,
     End,
@@ -294,3 +295,19 @@ def test_no_order_of_events_waits_longer_than_the_longest_wait(
                 endpointing.observe_words(tuple(words.split()), full=True)
     endpointing.observe_silence(now_ms)
     assert isinstance(endpointing.decide(now_ms + LONGEST_WAIT_MS[eagerness]), End)
+
+
+def test_an_end_waits_for_the_words_of_the_pause_and_not_for_ever() -> None:
+    def paused(*, full: bool, settings: SemanticVad | ServerVad) -> Endpointing:
+        endpointing = Endpointing(settings)
+        endpointing.observe_speech(0.0)
+        endpointing.observe_silence(1000.0)
+        endpointing.observe_words(("a", "small", "latte", "please"), full=full)
+        endpointing.observe_p_end(0.99)
+        return endpointing
+
+    assert isinstance(paused(full=True, settings=SemanticVad()).decide(1450.0), End)
+    late = paused(full=False, settings=SemanticVad())
+    assert late.decide(1450.0) == Continue(WORDS_BY_MS - 450.0)
+    assert isinstance(late.decide(1000.0 + WORDS_BY_MS), End)
+    assert isinstance(paused(full=False, settings=ServerVad()).decide(1500.0), End)
