@@ -7,6 +7,7 @@ small batched greedy decoder for evaluation. Parameter names are those of Huggin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -256,6 +257,31 @@ class KeyValueCache:
             k, v = torch.cat((old_k, k), dim=2), torch.cat((old_v, v), dim=2)
         self.keys[layer], self.values[layer] = k, v
         return k, v
+
+    @property
+    def n_tokens(self) -> int:
+        return self.keys[0].shape[2] if self.keys and self.keys[0] is not None else 0
+
+    def first(self, n_tokens: int) -> KeyValueCache:
+        """The cache of the first tokens alone."""
+        cut = KeyValueCache(len(self.keys))
+        cut.keys = [k if k is None else k[:, :, :n_tokens] for k in self.keys]
+        cut.values = [v if v is None else v[:, :, :n_tokens] for v in self.values]
+        return cut
+
+    @classmethod
+    def padded(cls, caches: Sequence[KeyValueCache], n_tokens: int) -> KeyValueCache:
+        """One cache of a row each, filled up to `n_tokens` with zeros on the left."""
+        joined = cls(len(caches[0].keys))
+
+        def rows(parts: list[Tensor | None]) -> Tensor:
+            found = [part for part in parts if part is not None]
+            return torch.cat([F.pad(p, (0, 0, n_tokens - p.shape[2], 0)) for p in found])
+
+        for layer in range(len(joined.keys)):
+            joined.keys[layer] = rows([cache.keys[layer] for cache in caches])
+            joined.values[layer] = rows([cache.values[layer] for cache in caches])
+        return joined
 
 
 def document_mask(documents: Tensor) -> Tensor:

@@ -28,23 +28,23 @@ MAX_POSITION = 2048
 # Conversations per thousand of a shard. The task sources are small beside the calls: this decides
 # how often they repeat.
 MIXTURE = {
-    "calls": 230,
+    "calls": 210,
     "facts": 90,
-    "counter": 210,
-    "front_desk": 130,
-    "desk": 60,
-    "tally": 15,
-    "sgd": 85,
-    "star": 85,
-    "tm4": 50,
-    "tm3": 8,
-    "mschat": 8,
-    "ohf": 8,
-    "selfdlg": 4,
-    "webq": 12,
+    "counter": 270,
+    "front_desk": 160,
+    "desk": 45,
+    "tally": 12,
+    "sgd": 65,
+    "star": 60,
+    "tm4": 40,
+    "tm3": 6,
+    "mschat": 6,
+    "ohf": 6,
+    "selfdlg": 3,
+    "webq": 15,
     "echo": 3,
     "lookup": 6,
-    "fill": 4,
+    "fill": 3,
 }
 # The first stage: nothing but copying.
 DRILLS = {"echo": 50, "lookup": 35, "fill": 15}

@@ -64,36 +64,67 @@ def generate_replies(
     max_tokens: int = 72,
     batch_size: int = 16,
 ) -> list[list[int]]:
-    """Greedy replies, without the end token, in the order of the prompts."""
+    """Greedy replies, without the end token, in the order of the prompts.
+
+    A prompt that begins another, as the turns of one call do, is read together with it.
+    """
     replies: list[list[int]] = [[] for _ in prompts]
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-    for first in range(0, len(order), batch_size):
-        members = order[first : first + batch_size]
-        found = _generate_batch(model, [prompts[index] for index in members], end, max_tokens)
-        for index, reply in zip(members, found, strict=True):
+    read: list[tuple[int, KeyValueCache, Tensor]] = []  # of a batch: prompt, its cache, last state
+
+    def answer() -> None:
+        found = _generate_batch(model, [(cache, last) for _, cache, last in read], end, max_tokens)
+        for (index, _, _), reply in zip(read, found, strict=True):
             replies[index] = reply
+        read.clear()
+
+    for chain in sorted(_chains(prompts), key=lambda chain: len(prompts[chain[-1]])):
+        cache, states = _read(model, prompts[chain[-1]])
+        for index in chain:
+            size = len(prompts[index])
+            read.append((index, cache.first(size), states[size - 1]))
+            if len(read) == batch_size:
+                answer()
+    if read:
+        answer()
     return replies
 
 
-def _generate_batch(
-    model: AgentModel, prompts: Sequence[Sequence[int]], end: int, max_tokens: int
-) -> list[list[int]]:
-    """Prompts are padded on the left; the padding is masked and takes no positions."""
-    longest = max(len(prompt) for prompt in prompts)
-    tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
-    real = torch.zeros(len(prompts), longest, dtype=torch.bool)
-    for row, prompt in enumerate(prompts):
-        tokens[row, longest - len(prompt) :] = torch.tensor(prompt)
-        real[row, longest - len(prompt) :] = True
-    positions = (real.cumsum(1) - 1).clamp(min=0)
-    causal = torch.ones(longest, longest, dtype=torch.bool).tril()
-    # A padding row sees itself, so that no row of the softmax is empty.
-    mask = ((real[:, None, :] & causal) | torch.eye(longest, dtype=torch.bool))[:, None]
+def _chains(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Indices of prompts, grouped so that each one of a group begins the next."""
+    chains: list[list[int]] = []
+    for index in sorted(range(len(prompts)), key=lambda index: list(prompts[index])):
+        before = prompts[chains[-1][-1]] if chains else None
+        if before is not None and list(prompts[index][: len(before)]) == list(before):
+            chains[-1].append(index)
+        else:
+            chains.append([index])
+    return chains
+
+
+def _read(model: AgentModel, prompt: Sequence[int]) -> tuple[KeyValueCache, Tensor]:
+    """The cache of a prompt, and its states [tokens, hidden]."""
+    n_tokens = len(prompt)
     cache = KeyValueCache(model.config.n_layers)
-    hidden = model(tokens, positions, mask, cache)[:, -1:]
-    replies: list[list[int]] = [[] for _ in prompts]
-    alive = torch.ones(len(prompts), dtype=torch.bool)
-    position = positions[:, -1:]
+    mask = torch.ones(1, 1, n_tokens, n_tokens, dtype=torch.bool).tril()
+    states = model(torch.tensor([list(prompt)]), torch.arange(n_tokens)[None], mask, cache)
+    return cache, states[0]
+
+
+def _generate_batch(
+    model: AgentModel, read: Sequence[tuple[KeyValueCache, Tensor]], end: int, max_tokens: int
+) -> list[list[int]]:
+    """Caches are padded on the left; the padding is masked and takes no positions.
+
+    read: of each prompt its cache and its last state [hidden].
+    """
+    sizes = [cache.n_tokens for cache, _ in read]
+    longest = max(sizes)
+    real = torch.arange(longest) >= longest - torch.tensor(sizes)[:, None]
+    cache = KeyValueCache.padded([cache for cache, _ in read], longest)
+    hidden = torch.stack([last for _, last in read])[:, None]
+    replies: list[list[int]] = [[] for _ in read]
+    alive = torch.ones(len(read), dtype=torch.bool)
+    position = torch.tensor(sizes)[:, None] - 1
     for _ in range(max_tokens):
         following = model.logits(hidden)[:, 0].argmax(-1)
         alive &= following != end
@@ -101,7 +132,7 @@ def _generate_batch(
             break
         for row in alive.nonzero().flatten().tolist():
             replies[row].append(int(following[row]))
-        real = torch.cat((real, torch.ones(len(prompts), 1, dtype=torch.bool)), dim=1)
+        real = torch.cat((real, torch.ones(len(read), 1, dtype=torch.bool)), dim=1)
         position = position + 1
         hidden = model(following[:, None], position, real[:, None, None, :], cache)
     return replies

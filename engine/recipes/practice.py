@@ -109,12 +109,13 @@ def front_desk_call(rng: random.Random, noise: RecognizerNoise, questions: Seque
         if rng.random() < 0.8:
             greeting(call, place)
         moves: list[tuple[Move, float]] = [
-            (partial(_act, desk), 16),
+            (partial(_act, desk), 14),
             (skills_counter.absent, 2 if has_price_list else 0),
-            (skills_info.price, 5 if has_price_list else 0),
-            (skills_counter.closed_day, 0 if "hours" in kinds else 4),
+            (skills_info.price, 8 if has_price_list else 0),
+            (skills_counter.closed_day, 0 if "hours" in kinds else 8),
             (skills_counter.closed_days, 0 if "hours" in kinds else 1),
             (skills_info.menu, 3),
+            (skills_counter.of_a_kind, 2),
             (skills_counter.topic, 4),
             (skills_counter.nobody_knows, 4),
             (skills_info.identity, 2),

@@ -298,14 +298,14 @@ def nobody_knows(call: Call) -> None:
 
 MOVES: tuple[tuple[Callable[[Call], None], float], ...] = (
     (absent, 13),
-    (of_a_kind, 5),
-    (group_list, 7),
-    (extreme, 2),
+    (of_a_kind, 6),
+    (group_list, 9),
+    (extreme, 3),
     (is_it, 2),
     (two_prices, 3),
-    (closed_day, 11),
+    (closed_day, 13),
     (closed_days, 3),
     (weekend, 2),
     (topic, 8),
-    (nobody_knows, 14),
+    (nobody_knows, 17),
 )

@@ -228,10 +228,10 @@ def test_exported_folder_gives_the_trained_logits(data: Path, tmp_path: Path) ->
     reference.load_state_dict({name: t.bfloat16().float() for name, t in trainer.average.items()})
     expected = log_probabilities(reference, tokens)
     assert (found - expected).abs().max() < 0.15
-    # Left padding changes nothing but the last bits.
-    short, long = tokens[:12], tokens[:30]
-    assert generate_replies(reference, [short, long], encoder.end, 4) == [
-        generate_replies(reference, [prompt], encoder.end, 4)[0] for prompt in (short, long)
+    # Neither left padding nor reading one prompt within another changes more than the last bits.
+    prompts = [tokens[:30], tokens[5:17], tokens[:12], tokens[2:30]]
+    assert generate_replies(reference, prompts, encoder.end, 4, batch_size=3) == [
+        generate_replies(reference, [prompt], encoder.end, 4)[0] for prompt in prompts
     ]
     config = json.loads((tmp_path / "tiny" / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"] and config["tie_word_embeddings"]
