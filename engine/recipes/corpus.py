@@ -41,7 +41,7 @@ MIXTURE = {
     "mschat": 6,
     "ohf": 6,
     "selfdlg": 3,
-    "webq": 15,
+    "webq": 30,
     "echo": 3,
     "lookup": 6,
     "fill": 3,

@@ -78,7 +78,7 @@ def counter_call(rng: random.Random, noise: RecognizerNoise, questions: Sequence
             (skills_info.identity, 3),
             (skills_order.order, 4 if call.place.sells_food else 0),
             (skills_order.unavailable, 2 if call.place.sells_food else 0),
-            (lambda c: skills_talk.refuse(c, questions), 4),
+            (lambda c: skills_talk.refuse(c, questions), 18),
         ]
         # A first question follows the greeting as often as a later one follows others.
         run_moves(call, moves, rng.choice((1, 2, 4, 8, 12)))
@@ -120,7 +120,7 @@ def front_desk_call(rng: random.Random, noise: RecognizerNoise, questions: Seque
             (skills_counter.nobody_knows, 4),
             (skills_info.identity, 2),
             (skills_talk.thanks, 1),
-            (lambda c: skills_talk.refuse(c, questions), 4),
+            (lambda c: skills_talk.refuse(c, questions), 9),
         ]
         run_moves(call, moves, rng.choice((1, 2, 4, 6, 8)))
         if rng.random() < 0.3:

@@ -10,7 +10,7 @@ from .place_facts import PLACE_FACTS
 from .wording import DAYS, article, expand, join, plural
 
 # The reply to a question that the prompt is silent about.
-UNKNOWN = (
+_UNKNOWN = (
     "(I'm sorry|Sorry), I don't (know that|have that information)(.| here.)( (Can|May) I "
     "help with (anything|something) else?|)|(I'm sorry|I'm afraid|Sorry), I don't have (any "
     "|)information (on|about) that.( Anything else?|)"
@@ -256,7 +256,7 @@ def unknown_fact(call: Call) -> None:
         if "founded" in place.facts:
             return fact(call)
     call.user(questions)
-    call.agent(UNKNOWN)
+    call.agent(_UNKNOWN)
     return None
 
 

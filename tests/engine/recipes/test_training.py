@@ -336,7 +336,7 @@ def test_a_draft_of_another_width_is_refused() -> None:
 
 
 def test_a_run_grows_and_goes_on(data: Path, tmp_path: Path) -> None:
-    given = replace(options(data, tmp_path, 4000), grow_at=(2000,))
+    given = replace(options(data, tmp_path, 4000), grow_at=(1000,))
     trainer = Trainer(given)
     assert trainer.config.n_layers == SIZES["tiny"].n_layers - 2
     trainer.run()
