@@ -18,15 +18,17 @@ Encoded = tuple[list[int], list[float]]  # tokens, and the weight of predicting 
 # calls in our notation and the use of their results, orders, bookings, refusals. It need not learn
 # to copy, so there are no drills.
 ADAPTER_MIXTURE = {
-    "calls": 460,
-    "facts": 150,
-    "desk": 130,
-    "tally": 15,
-    "sgd": 60,
-    "star": 60,
-    "tm4": 50,
-    "webq": 45,
-    "open": 30,
+    "calls": 330,
+    "facts": 100,
+    "counter": 150,
+    "front_desk": 120,
+    "desk": 110,
+    "tally": 10,
+    "sgd": 50,
+    "star": 50,
+    "tm4": 40,
+    "webq": 20,
+    "open": 20,
 }
 MAX_TOKENS = 768  # of a conversation; one in fifty is longer
 # The caller's words are read for the end of the turn, and learned a little for that.
