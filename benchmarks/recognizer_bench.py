@@ -2,13 +2,15 @@
 
     python -m benchmarks.recognizer_bench [--models NAME ...] [--folder NAME=PATH] [--most N]
                                           [--sources NAME ...] [--scores FILE] [--check]
+                                          [--noise-reduction] [--no-waits]
 
 Word errors: every clip is a call of its own (a fresh stream, nothing known of the speaker, audio
 streamed in 20 ms frames), as it is, through a telephone (8 kHz, u-law), and with a recorded noise
-or the voices of six others 10 dB below it. Slot recall: share of a spoken order's slots whose words
-were all heard. Inventions: clips without speech (216, besides 24 of babble) in which a word was
-heard. The wait: in real time, from the end of a sound to the full hypothesis, of one call and of
-four at once; it wants a quiet machine.
+or the voices of six others 10 dB below it; with `--noise-reduction` these two also as a session
+that asks for it hears them. Slot recall: share of a spoken order's slots whose words were all
+heard. Inventions: clips without speech (216, besides 24 of babble) in which a word was heard. The
+wait: in real time, from the end of a sound to the full hypothesis, of one call and of four at once;
+it wants a quiet machine.
 
 Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: what
 pocketsphinx's language model is made for, and chosen on. With `--scores` each clip's score is
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from audio.frames import RECOGNIZER_HZ, Samples
+from audio.noise_reduction import LEVELS
 from audio.recipes.hear_turns import CHUNK, recognize
 from audio.stream import RecognizerModel, RecognizerOptions
 from benchmarks.harness.command_line import (
@@ -109,6 +112,10 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--most", type=whole_number(1), default=10**6, metavar="N",
         help="clips of one source at most (default: all)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--noise-reduction", action="store_true",
+        help="hear the noisy clips with each kind of noise reduction too (extra noise)",
     )  # fmt: skip
     arguments.add_argument(
         "--no-waits", action="store_true", help="leave out what needs a quiet machine"
@@ -204,11 +211,12 @@ def measure(
             raise ClientError(f"--sources: expected of {known_ones}, wordless, found {source}")
     if "flite" not in named:
         print("flite is not installed: its sentences are left out", file=sys.stderr)
+    fields = tuple(LEVELS) if options.noise_reduction else ()
     is_wanted = options.sources or [*named, "wordless"]
     noises = {path.name: read_audio(path) for path in sorted((speech / "noise").glob("*.flac"))}
     clips = [clip for clip in clips if clip.source.split()[0] in is_wanted]
     for index, clip in enumerate(clips):
-        for condition, samples in conditions(read_clip(clip), noises, index):
+        for condition, samples in conditions(read_clip(clip), noises, index, fields):
             key = (f"{clip.source}, {condition}", name, clip.name)
             if key not in known:
                 known[key] = score_clip(model, clip, samples)

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import soundfile
 from audio.codec import decode, encode
 from audio.errors import AudioError
 from audio.frames import RECOGNIZER_HZ, Samples, rms_dbfs
+from audio.noise_reduction import Field, NoiseReduction
 from clients.recording import Recording
 
 SNR_DB = 10.0
@@ -95,9 +96,12 @@ def read_audio(path: Path) -> Samples:
 
 
 def conditions(
-    speech: Samples, noises: dict[str, Samples], index: int
+    speech: Samples, noises: dict[str, Samples], index: int, fields: Sequence[Field] = ()
 ) -> Iterator[tuple[str, Samples]]:
-    """The clip with a silent edge; through a telephone; with noise and with voices at SNR_DB."""
+    """The clip with a silent edge; through a telephone; with noise and with voices at SNR_DB.
+
+    fields: the latter two are also given as a session with this noise reduction hears them.
+    """
     edge = round(LEAD_S * RECOGNIZER_HZ)
     padded = np.pad(speech, edge).astype(np.float64)
     generator = np.random.default_rng(SEED + index)
@@ -114,3 +118,7 @@ def conditions(
         gain = 10 ** ((rms_dbfs(speech) - SNR_DB - rms_dbfs(repeated)) / 20)
         mixed = np.clip(padded + gain * repeated, -32768, 32767).astype(np.int16)
         yield f"{name} {SNR_DB:.0f} dB", mixed
+        for field in fields:
+            reduction = NoiseReduction(field)
+            cleaned = np.concatenate((reduction.push(mixed), reduction.flush()))
+            yield f"{name} {SNR_DB:.0f} dB, {field}", cleaned
