@@ -157,8 +157,9 @@ class SamplingParams:
     """How one reply is drawn.
 
     temperature 0 is greedy. seed None takes the engine's own seed; the same seed, prompt and
-    parameters give the same text whatever runs beside it or drafts for it, up to near ties: in
-    bf16 the number of rows in a step changes the order of summation.
+    parameters give the same text whatever runs beside it or drafts for it: always where layers run
+    natively; in torch and on a GPU up to near ties, for there the number of rows in a step
+    changes the order of summation.
     top_k 0 and top_p 1 switch the filters off.
     stop: strings that end the reply and are not part of it.
     json_schema: the reply must be a JSON text valid under this schema (given as JSON text).

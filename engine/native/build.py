@@ -2,7 +2,7 @@
 
 It is compiled once for a set of instructions and kept in the user's cache, under a name that holds
 the digest of source and flags. `python -m engine.native.build` does so ahead of the first start;
-with `--into engine/native/built` for every set, which is what a wheel may carry.
+with `--wheel` for every set, into the folder `built` beside the source, which a wheel carries.
 """
 
 import argparse
@@ -46,7 +46,7 @@ PLAIN = "plain"
 
 
 # Of int8 on one core: the embedded agent and a model of 28M parameters (benchmarks/LOG.md).
-COST_OF_TORCH = "without the library a token takes about five times as long"
+COST_OF_TORCH = "without the library a token takes two to four times as long"
 
 
 class NotBuilt(Exception):
@@ -149,17 +149,17 @@ def _check_owner(path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile ahead, and say what a start will find."""
     parser = argparse.ArgumentParser(prog="python -m engine.native.build", description=__doc__)
-    parser.add_argument("--into", type=Path, help="every instruction set, into this folder")
-    into = parser.parse_args(arguments).into
+    parser.add_argument("--wheel", action="store_true", help="every instruction set, for a wheel")
+    is_for_wheel = parser.parse_args(arguments).wheel
     try:
-        if into is not None:
+        if is_for_wheel:
             for level in levels():
-                print(compile_level(level, into))
+                print(compile_level(level, SHIPPED))
         else:
             print(f"the engine's layers will be run by its C library ({library().level})")
     except NotBuilt as reason:
         print(f"the engine's layers will be run by torch: {reason}; {COST_OF_TORCH}")
-        return int(into is not None)
+        return int(is_for_wheel)
     return 0
 
 

@@ -123,6 +123,16 @@ INLINE vf muladd(vf a, vf b, vf c) {
 #endif
 }
 
+INLINE float largest_of(vf v) {
+#if VNNI
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) v[i] = v[i] > v[i + half] ? v[i] : v[i + half];
+    return v[0];
+#endif
+}
+
 INLINE float sum_of(vf v) {
 #if VNNI
     return _mm512_reduce_add_ps((__m512)v);
@@ -143,7 +153,15 @@ INLINE float from_bf16(uint16_t half) {
 }
 
 INLINE vf from_bf16s(const uint16_t *from) {
+#if VNNI
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+    return (vf)_mm512_slli_epi32(wide, 16);
+#elif AVX2
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
+    return (vf)_mm256_slli_epi32(wide, 16);
+#else
     return (vf)(__builtin_convertvector(*(const vh *)from, vi) << 16);
+#endif
 }
 
 /* To the nearest, ties to even; NaN stays NaN. */
@@ -622,16 +640,15 @@ static void encode(const Model *model, const Layer *layer, size_t vector, const 
     }
 }
 
-static void decode(const Model *model, const Layer *layer, size_t vector, float *x) {
+INLINE void decode_plain(const uint16_t *halves, int n, float *x) {
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) store(x + i, from_bf16s(halves + i));
+    for (; i < n; i++) x[i] = from_bf16(halves[i]);
+}
+
+static void decode_scaled(const Model *model, const Layer *layer, size_t vector, float *x) {
     int n = model->head_dim, half = n / 2;
     const uint8_t *codes = layer->kv_codes + vector * code_bytes(model);
-    if (model->kv_format == KV_PLAIN) {
-        const uint16_t *halves = (const uint16_t *)codes;
-        int i = 0;
-        for (; i + LANES <= n; i += LANES) store(x + i, from_bf16s(halves + i));
-        for (; i < n; i++) x[i] = from_bf16(halves[i]);
-        return;
-    }
     float scale = from_bf16(layer->kv_scales[vector]);
     switch (model->kv_format) {
     case KV_INT8:
@@ -648,11 +665,26 @@ static void decode(const Model *model, const Layer *layer, size_t vector, float 
     }
 }
 
+/* Tokens low..high - 1 of a block as fp32: x [BLOCK_TOKENS][stride]. */
+static void decode(const Model *model, const Layer *layer, size_t slot, int is_value, int head,
+                   int low, int high, int stride, float *x) {
+    for (int t = low; t < high; t++) {
+        size_t vector = vector_of(model, slot + t, is_value, head);
+        if (model->kv_format == KV_PLAIN)
+            decode_plain((const uint16_t *)layer->kv_codes + vector * model->head_dim,
+                         model->head_dim, x + t * stride);
+        else
+            decode_scaled(model, layer, vector, x + t * stride);
+    }
+}
+
 /* -- attention --------------------------------------------------------------------------------- */
 
-/* A row and head under way: the softmax so far is sums / weight, its exponents less `most`. */
+/* A row and head under way: the softmax so far is sums / weights, its exponents less `most`. */
 typedef struct {
-    float most, weight, sums[MAX_HEAD];
+    float most;
+    float weights[BLOCK_TOKENS]; /* of tokens by their place in a block */
+    float sums[MAX_HEAD];
 } Partial;
 
 /* scores[t] = query . keys[t]; keys: [BLOCK_TOKENS][stride]. */
@@ -668,12 +700,15 @@ INLINE void score(const float *query, const float *keys, int stride, float *scor
             sums[t] = _mm512_fmadd_ps(q, _mm512_loadu_ps(keys + t * stride + i), sums[t]);
     }
     /* Sixteen sums over lanes at once: each pass halves the vectors and doubles what a lane holds. */
+#pragma GCC unroll 8
     for (int t = 0; t < 8; t++)
         sums[t] = _mm512_add_ps(_mm512_shuffle_f32x4(sums[t], sums[t + 8], 0x44),
                                 _mm512_shuffle_f32x4(sums[t], sums[t + 8], 0xee));
+#pragma GCC unroll 4
     for (int t = 0; t < 4; t++)
         sums[t] = _mm512_add_ps(_mm512_shuffle_f32x4(sums[t], sums[t + 4], 0x88),
                                 _mm512_shuffle_f32x4(sums[t], sums[t + 4], 0xdd));
+#pragma GCC unroll 2
     for (int t = 0; t < 2; t++)
         sums[t] = _mm512_add_ps(_mm512_unpacklo_ps(sums[t], sums[t + 2]),
                                 _mm512_unpackhi_ps(sums[t], sums[t + 2]));
@@ -689,27 +724,51 @@ INLINE void score(const float *query, const float *keys, int stride, float *scor
 #endif
 }
 
+/* sums[i] += sum over t of scores[t] * values[t][i], for N vectors. */
+INLINE void weigh(int N, const float *scores, const float *values, int stride, int low, int high,
+                  float *sums) {
+    vf total[4];
+    for (int n = 0; n < N; n++) total[n] = load(sums + n * LANES);
+    for (int t = low; t < high; t++)
+        for (int n = 0; n < N; n++)
+            total[n] = muladd(load(values + t * stride + n * LANES), splat(scores[t]), total[n]);
+    for (int n = 0; n < N; n++) store(sums + n * LANES, total[n]);
+}
+
 /* Take the block's tokens low..high - 1 into a row's softmax. */
 INLINE void take(Partial *partial, const float *query, const float *keys, const float *values,
                  int stride, int low, int high) {
-    float scores[BLOCK_TOKENS] __attribute__((aligned(64))), most = partial->most;
+    static const int32_t places[BLOCK_TOKENS] __attribute__((aligned(64))) = {
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    float scores[BLOCK_TOKENS] __attribute__((aligned(64)));
     score(query, keys, stride, scores);
-    for (int t = low; t < high; t++) most = scores[t] > most ? scores[t] : most;
+    vf largest = splat(partial->most);
+    vi seen[BLOCK_TOKENS / LANES];
+    for (int i = 0; i < BLOCK_TOKENS / LANES; i++) {
+        vi place = *(const vi *)(const void *)(places + i * LANES);
+        seen[i] = (place >= low) & (place < high);
+        largest = larger(largest, pick(seen[i], load(scores + i * LANES), largest));
+    }
+    float most = largest_of(largest);
     if (most > partial->most) {
         vf shrunk = exponential(splat(partial->most - most)); /* -inf at first: of zero sums */
-        partial->weight *= shrunk[0];
+        for (int i = 0; i < BLOCK_TOKENS; i += LANES)
+            store(partial->weights + i, load(partial->weights + i) * shrunk);
         for (int i = 0; i < stride; i += LANES)
             store(partial->sums + i, load(partial->sums + i) * shrunk);
         partial->most = most;
     }
-    for (int t = 0; t < BLOCK_TOKENS; t += LANES)
-        store(scores + t, exponential(load(scores + t) - most));
-    for (int t = low; t < high; t++) partial->weight += scores[t];
-    for (int i = 0; i < stride; i += LANES) {
-        vf sum = load(partial->sums + i);
-        for (int t = low; t < high; t++) sum = muladd(load(values + t * stride + i), splat(scores[t]), sum);
-        store(partial->sums + i, sum);
+    for (int i = 0; i < BLOCK_TOKENS / LANES; i++) {
+        float *at = scores + i * LANES, *weights = partial->weights + i * LANES;
+        store(at, pick(seen[i], exponential(load(at) - most), splat(0)));
+        store(weights, load(weights) + load(at));
     }
+    int i = 0;
+    if (low == 0 && high == BLOCK_TOKENS) /* nearly all of a long context: loops of known length */
+        for (; i + 4 * LANES <= stride; i += 4 * LANES)
+            weigh(4, scores, values + i, stride, 0, BLOCK_TOKENS, partial->sums + i);
+    for (; i < stride; i += LANES)
+        weigh(1, scores, values + i, stride, low, high, partial->sums + i);
 }
 
 typedef struct {
@@ -752,17 +811,17 @@ static void attend_head(void *context, int head, int thread) {
     float *values = a->space->values + (size_t)head * BLOCK_TOKENS * stride;
     Partial *partials = a->space->partials + (size_t)head * MAX_ROWS * group;
     for (int i = 0; i < (last - first) * group; i++) {
-        partials[i].most = -INFINITY, partials[i].weight = 0;
+        partials[i].most = -INFINITY;
+        memset(partials[i].weights, 0, sizeof partials[i].weights);
         memset(partials[i].sums, 0, stride * sizeof(float));
     }
     for (int block = begin / BLOCK_TOKENS; block * BLOCK_TOKENS < end; block++) {
         int start = block * BLOCK_TOKENS;
         int n_tokens = end - start < BLOCK_TOKENS ? end - start : BLOCK_TOKENS;
         size_t slot = (size_t)table[block] * BLOCK_TOKENS;
-        for (int t = begin > start ? begin - start : 0; t < n_tokens; t++) {
-            decode(model, a->layer, vector_of(model, slot + t, 0, head), keys + t * stride);
-            decode(model, a->layer, vector_of(model, slot + t, 1, head), values + t * stride);
-        }
+        int begin_token = begin > start ? begin - start : 0;
+        decode(model, a->layer, slot, 0, head, begin_token, n_tokens, stride, keys);
+        decode(model, a->layer, slot, 1, head, begin_token, n_tokens, stride, values);
         for (int row = first; row < last; row++) {
             int position = step->positions[row], low = 0;
             int high = position + 1 - start < n_tokens ? position + 1 - start : n_tokens;
@@ -778,7 +837,9 @@ static void attend_head(void *context, int head, int thread) {
         for (int g = 0; g < group; g++) {
             const Partial *partial = partials + (row - first) * group + g;
             float *to = a->out + (row - a->base) * a->out_stride + (head * group + g) * model->head_dim;
-            float inverse = 1.0f / partial->weight;
+            vf weight = {0};
+            for (int i = 0; i < BLOCK_TOKENS; i += LANES) weight += load(partial->weights + i);
+            float inverse = 1.0f / sum_of(weight);
             for (int i = 0; i < model->head_dim; i++) to[i] = partial->sums[i] * inverse;
         }
 }
@@ -900,7 +961,7 @@ static void run_layer(const Model *model, const Layer *layer, const Step *step, 
 
 /* -- what the binding calls -------------------------------------------------------------------- */
 
-static size_t largest_of(const size_t *sizes, int n) {
+static size_t widest_of(const size_t *sizes, int n) {
     size_t most = 0;
     for (int i = 0; i < n; i++) most = sizes[i] > most ? sizes[i] : most;
     return most;
@@ -911,9 +972,9 @@ static Space lay_out(const Model *model, uint8_t *at) {
     size_t hidden = padded(model->hidden), inner = padded(model->inner);
     size_t heads = padded((size_t)model->n_heads * model->head_dim);
     size_t kv = (size_t)model->n_kv_heads * model->head_dim;
-    size_t wide = largest_of((size_t[]){padded(model->n_heads * model->head_dim + 2 * kv),
+    size_t wide = widest_of((size_t[]){padded(model->n_heads * model->head_dim + 2 * kv),
                                         padded(2 * (size_t)model->inner)}, 2);
-    size_t narrow = largest_of((size_t[]){hidden, inner, heads}, 3), n = MAX_ROWS;
+    size_t narrow = widest_of((size_t[]){hidden, inner, heads}, 3), n = MAX_ROWS;
     size_t stride = head_stride(model), group = model->n_heads / model->n_kv_heads;
     size_t kv_heads = model->n_kv_heads, n_threads = model->crew ? model->crew->n_threads : 1;
     size_t sizes[] = {
