@@ -3,9 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # No bytecode ahead, which halves the time: a first start compiles what it imports.
 PIP := $(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt
-# torch for Linux comes with some 3 GB of CUDA. Without an NVIDIA GPU the build for CPUs is taken from
-# PyTorch's own index, where that answers; else pip takes the usual one. TORCH_INDEX= never asks.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# torch for Linux comes with some 3 GB of CUDA. Where there is no NVIDIA GPU, name the index of PyTorch's
+# builds for CPUs, which pytorch.org's "Get Started" tells: make demo TORCH_INDEX=URL
+TORCH_INDEX ?=
 
 .PHONY: demo setup test lint types unit calls clean
 
@@ -17,9 +17,7 @@ setup: .venv/.installed
 .venv/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else f"VoiceLoop needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Try: make setup PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	@if [ -n "$(TORCH_INDEX)" ] && [ "$$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/null; then \
-		$(PIP) --no-deps --retries 0 --timeout 10 --index-url "$(TORCH_INDEX)" torch \
-		|| echo "no build for CPUs to be had there: taking the usual one, which is larger"; fi
+	@if [ -n "$(TORCH_INDEX)" ]; then $(PIP) --no-deps --index-url "$(TORCH_INDEX)" torch; fi
 	$(PIP) -e ".[embedded]"
 	@$(BIN)/python -m engine.native.build   # with a C compiler; without, it says what that costs
 	@touch $@
