@@ -19,7 +19,7 @@ from voiceloop.http.transcription import MAX_UPLOAD_BYTES
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "voiceloop" / "deploy"
 PAGE = (ROOT / "voiceloop" / "DEPLOY.md").read_text(encoding="utf-8")
-INSTRUCTIONS = {"ARG", 
+INSTRUCTIONS = {"ARG",
     "FROM", "ENV", "RUN", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT",
     "CMD", "COPY", "USER",
 }  # fmt: skip
