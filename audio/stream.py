@@ -7,6 +7,7 @@ driven by one thread. An unknown stream id raises `audio.errors.UnknownStream`, 
 """
 
 import logging
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -95,10 +96,15 @@ class StreamFailed:
 
 
 def failed(stream_id: str, error: Exception) -> StreamFailed:
-    """How a stream ends of an error of its own; the traceback of one nobody foresaw is logged."""
-    if not isinstance(error, AudioError):
-        log.error("the stream %s failed", stream_id, exc_info=error)
-    return StreamFailed(stream_id, str(error) or type(error).__name__, retryable=True)
+    """How a stream ends of an error of its own; where one nobody foresaw came from is logged.
+
+    Its words are not: they may quote what was said.
+    """
+    if isinstance(error, AudioError):
+        return StreamFailed(stream_id, str(error), retryable=True)
+    kind, frames = type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
+    log.error("the stream %s failed: %s\n%s", stream_id, kind, frames)
+    return StreamFailed(stream_id, f"expected the model to go on, found {kind}", retryable=True)
 
 
 Event: TypeAlias = Partial | Transcript | Speech | SpeechEnd | StreamFailed

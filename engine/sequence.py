@@ -88,7 +88,11 @@ class Sequence:
         if self._last_is_shared():
             last = self.n_resident // BLOCK_TOKENS
             shared, own = self.table[last], self.pool.allocate()
-            self.pool.copy(shared, own)
+            try:
+                self.pool.copy(shared, own)
+            except Exception:  # a device without memory: nobody else would give the block back
+                self.pool.release([own])
+                raise
             self.table[last] = own
             self.pool.release([shared])
         while len(self.table) * BLOCK_TOKENS < self.n_resident + n_new + self.pool.n_ahead:

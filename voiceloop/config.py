@@ -236,6 +236,8 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
     if any(len(key) < 8 for key in config.keys):
         raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
+    if any(key.startswith("ek_") for key in config.keys):  # so do client secrets
+        raise ConfigError("keys: expected keys that do not begin with ek_, found one that does")
     if config.llm_adapter is not None and config.llm_url is not None:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     if (config.certfile is None) != (config.keyfile is None):

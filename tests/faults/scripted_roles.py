@@ -36,7 +36,7 @@ from voiceloop.workers.messages import (
     StreamOutput,
     ToRole,
 )
-from voiceloop.workers.role import RoleError, StreamError
+from voiceloop.workers.role import RoleBroken, RoleError, StreamError
 
 
 class EchoRole:
@@ -50,6 +50,7 @@ class EchoRole:
         self.closed: list[str] = []
         self._raise_at_steps = raise_at_steps
         self._n_steps = 0
+        self._must_fail = False
         self._due: list[StreamEvent | StreamFailed] = []
         self._n_samples = 0
         self._unfinished: set[str] = set()
@@ -81,6 +82,11 @@ class EchoRole:
                 self._due.append(StreamFailed(message.stream_id, "this stream only", True))
             case FeedText(text="hang"):
                 time.sleep(3600)
+            case FeedText(text="fail the step"):
+                self._must_fail = True
+                self._answer(message.stream_id, Speech(b"", 24_000))
+            case FeedText(text="break"):
+                raise RoleBroken("the state is not sound")
             case FeedText(text="crash"):
                 raise RuntimeError("a bug in the model")
             case FeedText(text="flood"):
@@ -109,9 +115,10 @@ class EchoRole:
         self, interrupted: Callable[[], bool] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         self._n_steps += 1
-        if self._n_steps in self._raise_at_steps:
-            raise RuntimeError(f"step {self._n_steps} was told to fail")
         due, self._due = self._due, []
+        if self._n_steps in self._raise_at_steps or self._must_fail:
+            self._must_fail = False
+            raise RuntimeError(f"step {self._n_steps} was told to fail")
         return due
 
 

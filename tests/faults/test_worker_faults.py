@@ -129,25 +129,47 @@ async def test_a_model_that_never_returns_is_killed_and_replaced(
     assert await say(impatient, "again") == b"again"
 
 
-async def test_a_step_that_fails_once_is_tried_again() -> None:
+async def test_a_failed_step_ends_its_streams_and_the_worker_goes_on() -> None:
     async with Supervisor([spec(raise_at_steps=(2, 4))], environ=ENVIRON) as supervisor:
-        for _ in range(9):
+        for _ in range(2):
             assert await say(supervisor, "fine") == b"fine"
+            with pytest.raises(BackendError, match="found RuntimeError"):
+                await say(supervisor, "fails")
+        assert await say(supervisor, "fine") == b"fine"
         assert supervisor.workers[0].n_restarts == 0
 
 
+async def test_what_a_failed_step_had_made_is_not_waited_for(supervisor: Supervisor) -> None:
+    neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
+    neighbour.feed("made, and lost with the step")
+    with pytest.raises(BackendError):
+        await say(supervisor, "fail the step")
+    with pytest.raises(BackendError):
+        async for _ in neighbour.events():
+            pass
+    assert supervisor.workers[0].n_restarts == 0
+
+
+async def test_a_model_whose_state_is_not_sound_ends_its_worker(supervisor: Supervisor) -> None:
+    with pytest.raises(WorkerLost):
+        await say(supervisor, "break")
+    assert await say(supervisor, "again") == b"again"
+
+
 async def test_the_third_failed_step_of_a_minute_ends_the_worker_and_not_the_call() -> None:
-    async with Supervisor([spec(raise_at_steps=(2, 4, 6))], environ=ENVIRON) as supervisor:
-        for _ in range(3):
-            assert await say(supervisor, "fine") == b"fine"
+    async with Supervisor([spec(raise_at_steps=(2, 3, 4))], environ=ENVIRON) as supervisor:
+        assert await say(supervisor, "fine") == b"fine"
+        for _ in range(2):
+            with pytest.raises(BackendError):
+                await say(supervisor, "fails")
         with pytest.raises(WorkerLost):
-            await say(supervisor, "the fourth")
+            await say(supervisor, "the third")
         assert await say(supervisor, "again") == b"again"
 
 
 async def test_an_error_nobody_foresaw_fails_its_stream_alone(supervisor: Supervisor) -> None:
     neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
-    with pytest.raises(BackendRefused, match="RuntimeError: a bug in the model"):
+    with pytest.raises(BackendRefused, match="found RuntimeError"):
         await say(supervisor, "crash")
     neighbour.feed("still here")
     event = await anext(aiter(neighbour.events()))

@@ -52,6 +52,7 @@ def test_the_environment_is_read_by_type() -> None:
     ("keys = 'abc'", "keys: expected a list, found another value"),
     ("keys = [12345678]", "keys[0]: expected a string, found another value"),
     ("keys = ['short']", "keys: expected keys of at least 8 characters"),
+    ("keys = ['ek_live_12345678']", "keys: expected keys that do not begin with ek_"),
     ("limits = 3", "limits: expected a table, found 3"),
     ("log_level = 'loud'", "log_level: expected one of debug, info, warning, error, found 'loud'"),
     ("[limits]\nframe_bytes = 99999999", "limits.frame_bytes: expected 4096 to 22020096, found"),

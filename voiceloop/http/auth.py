@@ -38,7 +38,7 @@ MAC_BYTES = 24
 # A browser sends it as a subprotocol, and servers read header lines of 8 KiB.
 MAX_CARRIED_BYTES = 4096
 MAX_VALUE_CHARACTERS = 8192
-MAX_HELD_BYTES = 16 * 1024 * 1024  # of the sessions that are too long; the oldest go first
+MAX_HELD_BYTES = 16 * 1024 * 1024  # of one issuer's sessions that are too long
 PURPOSE = b"voiceloop client secret"
 
 
@@ -126,8 +126,8 @@ class ClientSecrets:
     def __init__(self, keys: Sequence[bytes], now: Callable[[], float]) -> None:
         self._keys = tuple(keys)
         self._now = now
-        self._held: OrderedDict[bytes, bytes] = OrderedDict()
-        self._n_held = 0
+        self._signing: dict[bytes, bytes] = {}
+        self._held = {key: HeldSessions() for key in self._keys}
 
     def issue(
         self, issuer: bytes, seconds: int, session: Json, max_session_s: int | None = None
@@ -136,9 +136,9 @@ class ClientSecrets:
         nonce, expires_at = secrets.token_bytes(12), int(self._now()) + seconds
         body = _packed(Claims(nonce, expires_at, session, max_session_s))
         if len(body) > MAX_CARRIED_BYTES:
-            self._hold(nonce, msgspec.msgpack.encode(session))
+            self._held[issuer].put(nonce, msgspec.msgpack.encode(session), expires_at, self._now())
             body = _packed(Claims(nonce, expires_at, None, max_session_s))
-        value = f"{PREFIX}{_text(body)}.{_text(_mac(issuer, body))}"
+        value = f"{PREFIX}{_text(body)}.{_text(self._mac(issuer, body))}"
         return ClientSecret(value, expires_at)
 
     def read(self, value: str) -> tuple[bytes, Claims]:
@@ -152,33 +152,49 @@ class ClientSecrets:
         except ValueError:
             raise wrong from None
         # All are compared, so that the time tells nothing about which one came close.
-        issuers = [key for key in self._keys if hmac.compare_digest(_mac(key, body), mac)]
+        issuers = [key for key in self._keys if hmac.compare_digest(self._mac(key, body), mac)]
         if not issuers:
             raise wrong
         claims = msgspec.msgpack.decode(zlib.decompress(body), type=Claims)
         if claims.expires_at <= self._now():
             raise wrong
         if claims.session is None:
-            held = self._held.get(claims.nonce)
+            held = self._held[issuers[0]].get(claims.nonce)
             if held is None:
                 raise wrong
             claims = msgspec.structs.replace(claims, session=msgspec.msgpack.decode(held))
         return issuers[0], claims
 
-    def _hold(self, nonce: bytes, session: bytes) -> None:
-        self._held[nonce] = session
-        self._n_held += len(session)
-        while self._n_held > MAX_HELD_BYTES:
-            self._n_held -= len(self._held.popitem(last=False)[1])
+    def _mac(self, key: bytes, body: bytes) -> bytes:
+        """With a key derived at some cost, once: who holds a secret may try to guess its issuer."""
+        if key not in self._signing:
+            self._signing[key] = hashlib.scrypt(key, salt=PURPOSE, n=2**14, r=8, p=1, dklen=32)
+        return hmac.digest(self._signing[key], body, hashlib.sha256)[:MAC_BYTES]
+
+
+class HeldSessions:
+    """The sessions of one issuer that are too long to be carried, up to a number of bytes."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[bytes, tuple[bytes, int]] = OrderedDict()
+        self._n_bytes = 0
+
+    def get(self, nonce: bytes) -> bytes | None:
+        held = self._sessions.get(nonce)
+        return held[0] if held is not None else None
+
+    def put(self, nonce: bytes, session: bytes, expires_at: int, now: float) -> None:
+        """Hold one more; those that have expired make room, then the oldest."""
+        for old in [one for one, (_, expires) in self._sessions.items() if expires <= now]:
+            self._n_bytes -= len(self._sessions.pop(old)[0])
+        self._sessions[nonce] = session, expires_at
+        self._n_bytes += len(session)
+        while self._n_bytes > MAX_HELD_BYTES:
+            self._n_bytes -= len(self._sessions.popitem(last=False)[1][0])
 
 
 def _packed(claims: Claims) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(claims), 9)
-
-
-def _mac(key: bytes, body: bytes) -> bytes:
-    signing = hmac.digest(key, PURPOSE, hashlib.sha256)  # the key's digest is the tenant's name too
-    return hmac.digest(signing, body, hashlib.sha256)[:MAC_BYTES]
 
 
 def _text(data: bytes) -> str:

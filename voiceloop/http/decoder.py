@@ -67,12 +67,12 @@ async def decode_upload(data: bytes, max_s: float) -> Samples:
             str(max_s),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
             env={name: text for name, text in os.environ.items() if name in NEEDED_ENVIRONMENT},
         )
         try:
             async with asyncio.timeout(DEADLINE_S):
-                decoded, told = await process.communicate(data)
+                decoded, _ = await process.communicate(data)
         except TimeoutError:
             raise unusable(f"it takes more than {DEADLINE_S:g} s to decode") from None
         finally:
@@ -80,7 +80,7 @@ async def decode_upload(data: bytes, max_s: float) -> Samples:
                 process.kill()
                 await process.wait()
     if process.returncode == EXIT_REFUSED:
-        refusal = json.loads(told)
+        refusal = json.loads(decoded)
         raise InvalidRequest(refusal["message"], param="file", code=refusal["code"])
     if process.returncode != 0:
         raise unusable("it takes more memory or time than its length allows, or breaks the decoder")
@@ -88,14 +88,15 @@ async def decode_upload(data: bytes, max_s: float) -> Samples:
 
 
 def main(max_s: float, source: BinaryIO, sink: BinaryIO) -> int:
-    """Decode what stands in the source into the sink; a refusal goes to stderr as JSON."""
+    """Decode what stands in the source into the sink; or say there, as JSON, why it is refused."""
     data = source.read()
     decode_audio(TRIAL, max_s)
     confine(max_s)
     try:
         samples = decode_audio(data, max_s)
     except VoiceLoopError as error:
-        print(json.dumps({"code": error.wire_code, "message": error.message}), file=sys.stderr)
+        sink.write(json.dumps({"code": error.wire_code, "message": error.message}).encode())
+        sink.flush()
         return EXIT_REFUSED
     sink.write(samples.tobytes())
     sink.flush()

@@ -8,6 +8,7 @@ of the connections answers probes only, so that an operator still sees a server 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import resource
 from asyncio import Transport
@@ -36,7 +37,6 @@ MOST_DESCRIPTORS = 65_536
 LEAST_CONNECTIONS = 16
 PROBES_SHARE = 0.1
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
-LOCAL_ADDRESSES = frozenset(("127.0.0.1", "::1", ""))  # a proxy on this machine stands for many
 LOG_EVERY_S = 60.0
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %s\r\nConnection: close\r\n\r\n"
 LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"
@@ -50,6 +50,24 @@ def raise_descriptor_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft = most
     return soft
+
+
+def network_of(address: str) -> str:
+    """Whom an address stands for: of IPv6 its network, which one customer has; "": this machine.
+
+    A proxy on this machine stands for many.
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return ""  # a Unix socket's peer has none
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    if found.is_loopback:
+        return ""
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
 
 
 class Connections:
@@ -74,10 +92,8 @@ class Connections:
     def admit(self, transport: Transport) -> bool:
         """Count a new connection in; False where there are too many of them, here or from there."""
         peer = get_remote_addr(transport)
-        address = peer[0] if peer is not None else ""
-        is_one_too_many = (
-            address not in LOCAL_ADDRESSES and self._of_address[address] >= self._n_address
-        )
+        address = network_of(peer[0] if peer is not None else "")
+        is_one_too_many = bool(address) and self._of_address[address] >= self._n_address
         if is_one_too_many or len(self) >= self.n_most:
             self._log_refusal()
             return False

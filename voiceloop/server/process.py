@@ -25,6 +25,7 @@ from voiceloop.http import auth
 from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
 from voiceloop.server.app import MAX_HTTP_REQUESTS, Gateway, build_app
 from voiceloop.server.connections import (
+    HEAD_S,
     LEAST_CONNECTIONS,
     RESERVED_DESCRIPTORS,
     BoundedHttp,
@@ -87,11 +88,28 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """uvicorn's own, with a deadline for TLS: until it is agreed nobody counts a connection."""
+        config, loop = self.config, asyncio.get_running_loop()
+        protocol = partial(
+            cast(Any, config.http_protocol_class),
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        deadline_s = HEAD_S if config.ssl is not None else None
+        self.servers = []
         for sock in sockets or ():
-            sock.listen(
-                BACKLOG
-            )  # asyncio has shortened the kernel's queue to what it takes at once
+            server = await loop.create_server(
+                protocol,
+                sock=sock,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=deadline_s,
+            )
+            # asyncio has shortened the kernel's queue to what it takes at once.
+            sock.listen(BACKLOG)
+            self.servers.append(server)
+        self.started = True
 
 
 def make_server(app: Starlette, config: Config) -> uvicorn.Server:

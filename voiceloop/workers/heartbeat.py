@@ -103,10 +103,16 @@ class WorkerSilence:
         else:
             since_s, times_then = self._since
             self._late_s += late_s
+            times_now = self._read_times()
+            if bool(times_now) != bool(times_then):
+                # One of the two readings failed: begin anew with this one, rather than take what
+                # a thread did in all its life for what it did since.
+                self._since, self._late_s = (now_s, times_now), 0.0
+                return
             unknown = ThreadTimes(0.0, 0.0)
             passed = [
                 ThreadTimes(now.ran_s - then.ran_s, now.waited_s - then.waited_s)
-                for thread, now in self._read_times().items()
+                for thread, now in times_now.items()
                 for then in (times_then.get(thread, unknown),)
             ]
             self.ran_s = sum(times.ran_s for times in passed) if passed else None
@@ -132,12 +138,16 @@ def thread_times(pid: int) -> dict[int, ThreadTimes]:
     """
     found: dict[int, ThreadTimes] = {}
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return {}
+    for thread in threads:
+        try:
             with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
                 ran_ns, waited_ns = map(int, file.read().split()[:2])
-                found[int(thread)] = ThreadTimes(ran_ns / 1e9, waited_ns / 1e9)
-    except (OSError, ValueError):
-        return {}
+        except (OSError, ValueError):
+            continue  # it has ended meanwhile
+        found[int(thread)] = ThreadTimes(ran_ns / 1e9, waited_ns / 1e9)
     return found
 
 

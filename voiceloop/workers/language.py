@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -21,7 +22,14 @@ from msgspec.structs import asdict
 import engine.types as engine_types
 from engine.branch import Branch
 from engine.engine import Engine
-from engine.types import EngineConfig, EngineError, RequestError, SamplingParams, TemplateError
+from engine.types import (
+    EngineConfig,
+    EngineError,
+    IntegrityError,
+    RequestError,
+    SamplingParams,
+    TemplateError,
+)
 from voiceloop.backends import (
     ChatMessage,
     Generated,
@@ -54,7 +62,7 @@ from voiceloop.workers.messages import (
     StreamFailed,
     ToRole,
 )
-from voiceloop.workers.role import RoleError, StreamError
+from voiceloop.workers.role import RoleBroken, RoleError, StreamError
 
 log = logging.getLogger(__name__)
 
@@ -274,6 +282,15 @@ class ChatBranch:
         return SamplingParams(**drawn, forced_tools=forced, offered_tools=offered)
 
 
+@contextmanager
+def _sound() -> Iterator[None]:
+    """An engine that finds its own KV inconsistent serves nobody any more."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise RoleBroken(f"expected KV that adds up, found: {error}") from error
+
+
 class LanguageRole:
     """One engine for every conversation of this worker."""
 
@@ -303,6 +320,10 @@ class LanguageRole:
         raise RoleError("expected a reply to the first turn, found none")
 
     def receive(self, message: ToRole) -> None:
+        with _sound():
+            self._receive(message)
+
+    def _receive(self, message: ToRole) -> None:
         try:
             match message:
                 case OpenBranch():
@@ -326,7 +347,8 @@ class LanguageRole:
     def close(self, stream_id: str) -> None:
         stream = self._streams.pop(stream_id, None)
         if stream is not None:
-            stream.close()
+            with _sound():
+                stream.close()
 
     def has_work(self) -> bool:
         return self._model.has_work() or any(s.has_work for s in self._streams.values())
@@ -345,7 +367,9 @@ class LanguageRole:
                 log.exception("staging failed the stream %s", stream.stream_id)
                 found = f"expected words to be staged, found {type(error).__name__}"
                 messages.append(StreamFailed(stream.stream_id, found, retryable=False))
-        for event in self._model.step(interrupted):
+        with _sound():
+            events = self._model.step(interrupted)
+        for event in events:
             stream_id = event.branch_id.rpartition("#")[0]
             owner = self._streams.get(stream_id)
             message = owner.event(event) if owner is not None else None

@@ -38,6 +38,10 @@ class RoleError(Exception):
     """A role cannot be loaded: one sentence that names what was expected and what was found."""
 
 
+class RoleBroken(Exception):
+    """A model's state is not sound any more: nothing may be served from it, the process ends."""
+
+
 class Role(Protocol):
     """One model of a worker."""
 
@@ -58,7 +62,7 @@ class Role(Protocol):
     def step(
         self, interrupted: Callable[[], bool] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
-        """Advance what is due by a bounded amount. What it raises ends the process.
+        """Advance what is due by a bounded amount. What it raises ends every stream of the role.
 
         interrupted: whether a commit has arrived since; work nobody waits for may give way to it.
         """

@@ -4,9 +4,10 @@ It sleeps on its socket when nothing is due, passes each message to the role tha
 steps every role that has work, writes the events at once, and emits the heartbeat from this very
 loop, so that a model that hangs is a heartbeat that stops. In the middle of a step a role may ask
 whether a commit has arrived, and give up for it what nobody waits for. An error of one stream fails
-that stream, also one that its role did not foresee; one of a whole step is logged and the step
-tried again, and the third within a minute ends the process, so that the supervisor starts another.
-The worker ends when the gateway's end of the socket closes or its parent dies.
+that stream, also one that its role did not foresee; one of a whole step fails the streams of its
+role, which may be opened again at once, and the third within a minute ends the process, as does a
+state that is not sound, so that the supervisor starts another. The worker ends when the gateway's
+end of the socket closes or its parent dies.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import monotonic
@@ -48,7 +50,7 @@ from voiceloop.workers.messages import (
     decode_to_worker,
     encode,
 )
-from voiceloop.workers.role import Role, RoleError, StreamError, load_role
+from voiceloop.workers.role import Role, RoleBroken, RoleError, StreamError, load_role
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,6 @@ SEND_TIMEOUT_S = 10.0
 MAX_FAILED_STEPS = 3
 FAILED_STEPS_WITHIN_S = 60.0
 
-MAX_TOLD_CHARACTERS = 300  # of an error that nobody foresaw, to the gateway
 
 EXIT_LOAD_FAILED = 3
 
@@ -138,8 +139,10 @@ class Worker:
         started = self._clock()
         try:
             events = role.step(self._commit_waits)
-        except Exception:
-            self._bear_failed_step()
+        except RoleBroken:
+            raise
+        except Exception as error:
+            self._bear_failed_step(role, error)
             return
         now = self._clock()
         self._n_steps += 1
@@ -156,14 +159,20 @@ class Worker:
         if outgoing:
             self._send(outgoing)
 
-    def _bear_failed_step(self) -> None:
-        """Log the error under way and go on; raise it when it is one too many."""
+    def _bear_failed_step(self, role: Role, error: Exception) -> None:
+        """Log the error and end the role's streams; raise it when it is one too many.
+
+        What the step had made for some of them is lost with it, so none of them is as it thinks.
+        """
         now = self._clock()
         self._failed_steps_at.append(now)
         is_full = len(self._failed_steps_at) == MAX_FAILED_STEPS
         if is_full and now - self._failed_steps_at[0] <= FAILED_STEPS_WITHIN_S:
-            raise  # the error that is being handled
-        log.exception("a step failed, and no one stream is to blame for it")
+            raise error
+        log.error("a step failed, and no one stream is to blame for it: %s", _traced(error))
+        text = f"expected the step to go on, found {type(error).__name__}"
+        for stream_id in [one for one, owner in self._streams.items() if owner is role]:
+            self._fail(StreamFailed(stream_id, text, retryable=True))
 
     def _read(self) -> bool:
         """Receive what has arrived; False once the gateway has closed its end.
@@ -204,14 +213,15 @@ class Worker:
         started = self._clock()
         try:
             role.receive(message)
+        except RoleBroken:
+            raise
         except StreamError as error:
             told = StreamFailed(message.stream_id, str(error), error.retryable, error.is_request)
             self._fail(told)
         except Exception as error:
             kind = type(message).__name__
-            log.exception("%s failed the stream %s", kind, message.stream_id)
-            found = f"{type(error).__name__}: {error}"[:MAX_TOLD_CHARACTERS]
-            text = f"expected {kind} to be taken, found {found}"
+            log.error("%s failed the stream %s: %s", kind, message.stream_id, _traced(error))
+            text = f"expected {kind} to be taken, found {type(error).__name__}"
             self._fail(StreamFailed(message.stream_id, text, retryable=False))
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
 
@@ -225,8 +235,10 @@ class Worker:
             return
         try:
             role.close(stream_id)
-        except Exception:
-            log.exception("the stream %s could not be closed", stream_id)
+        except RoleBroken:
+            raise
+        except Exception as error:
+            log.error("the stream %s could not be closed: %s", stream_id, _traced(error))
 
     def _beat(self, has_work: bool) -> None:
         now = self._clock()
@@ -237,6 +249,12 @@ class Worker:
 
     def _send(self, messages: Iterable[FromWorker]) -> None:
         self._connection.sendall(b"".join(encode(message) for message in messages))
+
+
+def _traced(error: Exception) -> str:
+    """Where an error that nobody foresaw came from; not its words, which may be a caller's."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return f"{type(error).__name__}\n{frames}"
 
 
 def die_with_parent() -> None:

@@ -133,13 +133,15 @@ def test_a_session_too_long_for_a_header_stays_with_its_server() -> None:
 
 
 def test_what_is_held_is_bounded_and_the_oldest_goes_first() -> None:
-    ring = KeyRing([KEY])
+    ring = KeyRing([KEY, "another-key"])
     noise = random.Random(7)
+    theirs = ring.issue("another-key", 60, {"instructions": noise.randbytes(6_000).hex()})
     issued = [
         ring.issue(KEY, 60, {"instructions": noise.randbytes(600_000).hex()}) for _ in range(20)
     ]
     with pytest.raises(Unauthorized):
         ring.check(issued[0].value)
+    assert ring.check(theirs.value).session["instructions"]  # another issuer's stay
     assert ring.check(issued[-1].value).session["instructions"]
 
 

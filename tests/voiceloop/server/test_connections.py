@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -50,10 +53,10 @@ Connect = Callable[[], "asyncio.Future[Line]"]
 
 @asynccontextmanager
 async def serving(
-    monkeypatch: pytest.MonkeyPatch, n_descriptors: int = 10_000
+    monkeypatch: pytest.MonkeyPatch, n_descriptors: int = 10_000, config: Config | None = None
 ) -> AsyncIterator[Connect]:
     monkeypatch.setattr(process, "raise_descriptor_limit", lambda: n_descriptors)
-    gateway = Gateway(Config(), AgentConfig())
+    gateway = Gateway(config or Config(), AgentConfig())
     gateway.backends = instant_backends()
     sock = listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
@@ -117,6 +120,26 @@ async def test_a_body_that_never_ends_is_given_up(
         began = clock()
         assert (await line.read_all()).startswith(b"HTTP/1.1 408")
         assert clock() - began == pytest.approx(BODY_S, abs=0.5)
+
+
+def make_certificate(config: Config) -> None:
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    made += ["-nodes", "-subj", "/CN=localhost"]
+    made += ["-keyout", str(config.keyfile), "-out", str(config.certfile)]
+    subprocess.run(made, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+async def test_tls_that_is_not_agreed_is_given_up_as_soon(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], tmp_path: Path
+) -> None:
+    config = Config(certfile=tmp_path / "cert.pem", keyfile=tmp_path / "key.pem")
+    make_certificate(config)
+    async with serving(monkeypatch, config=config) as connect:
+        line = await connect()
+        began = clock()
+        await line.read_all()
+        assert clock() - began == pytest.approx(HEAD_S, abs=0.5)
 
 
 async def test_a_call_is_not_held_to_the_time_of_a_request(
@@ -210,5 +233,11 @@ async def test_one_address_has_its_share_and_this_machine_s_proxy_none() -> None
     opened.release(theirs[0])  # type: ignore[arg-type]
     opened.release(theirs[0])  # type: ignore[arg-type]
     assert opened.admit(theirs[2])  # type: ignore[arg-type]
+    # One customer's network of IPv6 is one address; an IPv4 one may come in its clothes.
+    other = Connections(n_most=10, n_address=2)
+    for theirs_too in (("2001:db8:1:2::1", "2001:db8:1:2:9::7"), ("192.0.2.9", "::ffff:192.0.2.9")):
+        assert all(other.admit(Socket(one)) for one in theirs_too)  # type: ignore[arg-type]
+        assert not other.admit(Socket(theirs_too[1]))  # type: ignore[arg-type]
+    assert all(other.admit(Socket("::ffff:127.0.0.1")) for _ in range(5))  # type: ignore[arg-type]
     assert all(opened.admit(Socket("127.0.0.1")) for _ in range(7))  # type: ignore[arg-type]
     assert not opened.admit(Socket("127.0.0.1"))  # type: ignore[arg-type]

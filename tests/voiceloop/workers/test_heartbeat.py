@@ -14,6 +14,7 @@ from voiceloop.errors import WorkerLost
 from voiceloop.workers.heartbeat import (
     Pulse,
     ThreadTimes,
+    Verdict,
     WorkerSilence,
     peak_memory_mb,
     thread_times,
@@ -77,6 +78,16 @@ def test_a_heartbeat_ends_the_silence() -> None:
     silence.observe(2.25, 2)
     silence.observe(2.5, 2)
     assert silence.own_s == pytest.approx(0.25)
+
+
+def test_a_reading_that_fails_is_not_taken_for_what_the_worker_did() -> None:
+    readings = [{}, {1: ThreadTimes(300.0, 300.0)}, {1: ThreadTimes(300.0, 302.0)}, {}]
+    silence = WorkerSilence(LOOK_S, 0.0, 1, lambda: readings.pop(0))
+    for look in range(1, 4):  # the first reading failed: the second is where it begins
+        silence.observe(look * 2.0, 1)
+    assert silence.own_s == pytest.approx(0.0, abs=LOOK_S)
+    silence.observe(8.0, 1)  # the last failed: nothing is known since
+    assert silence.verdict(HUNG_AFTER_S, SPINS_AFTER_S) is not Verdict.SPINNING
 
 
 def test_of_a_worker_that_beats_no_file_is_read() -> None:
