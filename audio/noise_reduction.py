@@ -10,7 +10,6 @@ Source: the audio processing module of WebRTC (BSD-3-Clause), through webrtc-noi
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +19,6 @@ from .frames import RECOGNIZER_HZ, Samples
 
 Field: TypeAlias = Literal["near_field", "far_field"]
 
-PACKAGE = "webrtc_noise_gain"
 FRAME = RECOGNIZER_HZ // 100  # WebRTC's: 10 ms
 # WebRTC's levels, 1 (6 dB) to 4 (21 dB). The Realtime protocol's near field is a microphone at the
 # mouth, its far field one in the room, which hears more noise for the same voice.
@@ -29,7 +27,12 @@ LEVELS: dict[Field, int] = {"near_field": 2, "far_field": 3}
 
 @lru_cache(maxsize=1)
 def is_available() -> bool:
-    return find_spec(PACKAGE) is not None
+    """Whether the package is there, and runs here."""
+    try:
+        import webrtc_noise_gain  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 class NoiseReduction:

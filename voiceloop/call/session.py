@@ -131,7 +131,7 @@ class Session:
     async def run(self) -> None:
         """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
         self._metrics.sessions.inc()
-        began_s = self._clock()
+        began_s, n_turns = self._clock(), 0
         self._closing = (1011, "internal error")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -144,6 +144,7 @@ class Session:
                     self.protocol.connect()
                     await self._read()
                 finally:
+                    n_turns = self._replies.n_turns
                     self._open_calls.close()
                     self._advance(told.CallEnding())
         except* SessionOver as group:
@@ -151,14 +152,13 @@ class Session:
             self._closing = (over.code, over.reason)
         finally:
             self._metrics.sessions.dec()
-            self._log_end(self._clock() - began_s)
+            self._log_end(self._clock() - began_s, n_turns)
             await self._transport.close(*self._closing)
 
-    def _log_end(self, seconds: float) -> None:
+    def _log_end(self, seconds: float, n_turns: int) -> None:
         """One line a call, and not a word of it."""
         code, reason = self._closing
-        how = reason or "the client hung up"
-        n_turns, call_id = self._replies.n_turns, self.protocol.session_id
+        how, call_id = reason or "the client hung up", self.protocol.session_id
         log.info("call %s: %.1f s, turns: %d; %s (%d)", call_id, seconds, n_turns, how, code)
 
     def _assemble(self, tasks: asyncio.TaskGroup) -> None:

@@ -139,8 +139,7 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
         if len(audio) < MIN_SEGMENT_BYTES:
             return ""
         form = {"response_format": "json", "language": self._options.language}
-        if self._service.model:
-            form["model"] = self._service.model
+        form["model"] = self._service.model
         prompt = ", ".join(self._options.hotwords)
         if prompt:
             form["prompt"] = prompt[-PROMPT_CHARACTERS:]

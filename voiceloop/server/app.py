@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 # Beside the calls, not instead of them: the engine has branches for more, but each request there
 # takes a share of every step from the people on the line.
 MAX_HTTP_REQUESTS = 16
+MAX_REASON_CHARACTERS = 100  # of a close frame, which holds 123 bytes
 
 
 @dataclass(slots=True)
@@ -78,14 +79,18 @@ class Gateway:
     async def serve_session(self, transport: Transport) -> None:
         """Run one session to its end."""
         assert self.backends is not None
-        session = Session(
-            transport,
-            self.backends,
-            self.agent,
-            self.config,
-            metrics=self.metrics,
-            clock=self.clock,
-        )
+        try:
+            session = Session(
+                transport,
+                self.backends,
+                self.agent,
+                self.config,
+                metrics=self.metrics,
+                clock=self.clock,
+            )
+        except VoiceLoopError as error:  # a client secret's session that these models cannot serve
+            await transport.close(error.close_code or 1008, error.message[:MAX_REASON_CHARACTERS])
+            return
         self._sessions.append(session)
         try:
             await session.run()

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.fakes import instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Disconnected, Transport
+from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config, Limits
 from voiceloop.errors import BackendRefused, ConfigError
 from voiceloop.server.app import Gateway, build_app
@@ -385,6 +387,21 @@ async def test_a_signal_drains_the_server_and_it_ends(monkeypatch: pytest.Monkey
     assert closed == ["models"]
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()
+
+
+async def test_a_secret_that_the_models_cannot_serve_ends_its_call_with_the_reason() -> None:
+    backends = replace(instant_backends(), capabilities=Capabilities(voices=frozenset({"ava"})))
+    async with running(backends=backends) as server:
+        session = {"audio": {"output": {"voice": "nobody"}}}
+        secret = server.gateway.keys.issue(None, 60, session)
+        headers = {"Authorization": f"Bearer {secret.value}"}
+        async with server.connect(additional_headers=headers) as client:
+            with pytest.raises(ConnectionClosed) as caught:
+                await until(client, "session.created")
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1008
+        assert "voice" in caught.value.rcvd.reason
+        async with server.connect() as client:
+            assert (await event(client))["type"] == "session.created"
 
 
 async def test_an_answer_over_http_is_finished_before_the_server_ends() -> None:
