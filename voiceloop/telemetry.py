@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from voiceloop.backends import Usage
 
@@ -150,6 +150,11 @@ class Metrics:
             "voiceloop_wasted_audio_ms", "Synthesized speech that was never sent."
         )
         self.sessions = Gauge("voiceloop_sessions", "Open sessions.", registry=self.registry)
+        self.closed = counter("voiceloop_closed", "Ended sessions by their close code.", ["code"])
+        self.refused = counter(
+            "voiceloop_refused", "Calls refused before they began, by the error's code.", ["code"]
+        )
+        ProcessCollector(registry=self.registry)  # memory, descriptors, processor time, on Linux
         self.loop_lag = histogram(
             "voiceloop_loop_lag_seconds",
             "How late the event loop woke from a timer.",

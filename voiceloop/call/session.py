@@ -152,6 +152,7 @@ class Session:
             self._closing = (over.code, over.reason)
         finally:
             self._metrics.sessions.dec()
+            self._metrics.closed.labels(code=self._closing[0]).inc()
             self._log_end(self._clock() - began_s, n_turns)
             await self._transport.close(*self._closing)
 

@@ -150,6 +150,7 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
             await websocket.accept(subprotocol=auth.subprotocol(offered))
             await gateway.serve_session(SocketTransport(websocket, hello))
     except VoiceLoopError as error:
+        gateway.metrics.refused.labels(code=error.wire_code).inc()
         await websocket.send_denial_response(error_response(error))
 
 

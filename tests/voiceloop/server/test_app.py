@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -402,6 +404,21 @@ async def test_a_secret_that_the_models_cannot_serve_ends_its_call_with_the_reas
         assert "voice" in caught.value.rcvd.reason
         async with server.connect() as client:
             assert (await event(client))["type"] == "session.created"
+
+
+async def test_how_calls_ended_and_were_refused_is_counted() -> None:
+    async with running() as server:
+        async with server.connect() as client:
+            await event(client)
+        with pytest.raises(InvalidStatus):
+            async with server.connect("?greeting=perhaps"):
+                pass
+        async with asyncio.timeout(5):
+            await server.gateway.drain()  # until the last has ended
+        counted = generate_latest(server.gateway.metrics.registry).decode()
+    assert 'voiceloop_closed_total{code="1000"} 1.0' in counted
+    assert 'voiceloop_refused_total{code="invalid_value"} 1.0' in counted
+    assert "process_open_fds" in counted or sys.platform != "linux"
 
 
 async def test_an_answer_over_http_is_finished_before_the_server_ends() -> None:
