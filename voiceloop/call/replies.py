@@ -256,7 +256,9 @@ class Replies:
         if self._interrupted is reply and is_told:
             self._interrupted = None
         if reply.plan.speaks and not reply.response.is_out_of_band:
-            self._open_calls.expect(reply.open_calls)
+            is_answered = self._context.protocol.conversation.is_answered  # while it was spoken
+            open_calls = (call for call in reply.open_calls if not is_answered(call.call_id))
+            self._open_calls.expect(open_calls)
         self._report(reply)
         self._on_ended()
 

@@ -168,6 +168,13 @@ class Conversation:
     def items(self) -> tuple[Item, ...]:
         return tuple(self._items)
 
+    def is_answered(self, call_id: str) -> bool:
+        """Whether the newest call of this id has its output behind it."""
+        for item in reversed(self._items):
+            if isinstance(item, FunctionCall | FunctionCallOutput) and item.call_id == call_id:
+                return isinstance(item, FunctionCallOutput)
+        return False
+
     def set_transcript(self, item_id: str, text: str) -> None:
         """The words of a user's audio item are known."""
         item = self.get(item_id)

@@ -21,11 +21,13 @@ AGENT = AgentConfig(tools=(AgentTool("book"), AgentTool("hours", result="nine"))
 SORRY = "Sorry, I could not book that."
 
 
-def backends() -> Backends:
+def backends(words: str = "") -> Backends:
+    """words: what the agent says with the call."""
+
     def reply(messages: tuple[ChatMessage, ...]) -> Reply:
         if messages[-1].role == "tool":
             return Reply(SORRY if "error" in messages[-1].content else "It is booked.")
-        return Reply("", (ToolCall(f"call_{len(messages)}", "book", "{}"),))
+        return Reply(words, (ToolCall(f"call_{len(messages)}", "book", "{}"),))
 
     return instant_backends(
         recognizer=FakeRecognizer(["a table please"], ms_per_word=150),
@@ -37,6 +39,11 @@ def answer(caller: Caller) -> None:
     call_id = caller.of("response.function_call_arguments.done")[0].event["call_id"]
     output = {"type": "function_call_output", "call_id": call_id, "output": '{"ok": true}'}
     caller.send("conversation.item.create", item=output)
+
+
+def outputs(caller: Caller) -> list[str]:
+    items = [r.event["item"] for r in caller.of("conversation.item.added")]
+    return [item["output"] for item in items if item["type"] == "function_call_output"]
 
 
 async def called(caller: Caller) -> float:
@@ -62,13 +69,8 @@ async def test_after_the_timeout_the_call_has_an_error_and_the_caller_a_sentence
         created = await caller.wait_for("response.created", count=2)
         await caller.wait_for("response.done", count=2)
     assert created.at_s - over_s == pytest.approx(waited_s, abs=0.1)
-    outputs = [
-        r.event["item"]
-        for r in caller.of("conversation.item.added")
-        if r.event["item"]["type"] == "function_call_output"
-    ]
-    [output] = outputs
-    assert "error" in json.loads(output["output"])
+    [output] = outputs(caller)
+    assert "error" in json.loads(output)
     assert caller.transcript() == SORRY
     assert "tool book" in caplog.text
 
@@ -82,6 +84,20 @@ async def test_a_call_that_is_answered_in_time_is_left_alone(clock: Clock) -> No
         await caller.wait_for("response.done", count=2)
         await caller.wait_quietly(15_000)
     assert caller.transcript() == "It is booked." and len(caller.of("response.created")) == 2
+
+
+async def test_a_call_that_is_answered_while_the_agent_speaks_is_left_alone(clock: Clock) -> None:
+    words = "One moment please, I ask the kitchen for a table."
+    async with Caller(clock, backends(words), AGENT) as caller:
+        await caller.say(800)
+        await caller.wait_for("response.function_call_arguments.done")
+        answer(caller)
+        await caller.wait_for("response.done")
+        caller.send("response.create")
+        await caller.wait_for("response.done", count=2)
+        await caller.wait_quietly(15_000)
+    assert len(outputs(caller)) == 1 and len(caller.of("response.created")) == 2
+    assert caller.transcript() == words + "It is booked."
 
 
 async def test_an_output_that_comes_late_is_taken(clock: Clock) -> None:
