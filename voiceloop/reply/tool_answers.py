@@ -32,8 +32,9 @@ class ToolAnswers:
         return call.name in self._offered and tool_choice != "none"
 
     def missing(self, call: ToolCall | PreemptiveCall) -> tuple[str, ...]:
-        """The required arguments of its tool that it lacks: not there, null, or an empty text."""
-        required = self._offered[call.name].parameters.get("required")
+        """The required arguments of its tool that it lacks: not there, or saying nothing."""
+        parameters = self._offered[call.name].parameters
+        required, schemas = parameters.get("required"), parameters.get("properties")
         if not isinstance(required, list):
             return ()
         try:
@@ -41,7 +42,12 @@ class ToolAnswers:
         except ValueError:
             given = None
         values = given if isinstance(given, dict) else {}
-        return tuple(name for name in map(str, required) if values.get(name) in (None, ""))
+        schema_of = schemas if isinstance(schemas, dict) else {}
+        return tuple(
+            name
+            for name in map(str, required)
+            if name not in values or _says_nothing(values[name], schema_of.get(name))
+        )
 
     def call_ahead(self, call: PreemptiveCall) -> None:
         """Answer ahead a call that a preemptive reply would make, if that is allowed."""
@@ -65,6 +71,28 @@ class ToolAnswers:
                 return None
             found.append((call, answer))
         return found or None
+
+
+def _says_nothing(value: object, schema: object) -> bool:
+    """Whether an argument is null or an empty text, and its schema has no place for that."""
+    if value is None:
+        return not _names(schema, None)
+    return value == "" and not (_names(schema, "") or _names(schema, None))
+
+
+def _names(schema: object, value: str | None) -> bool:
+    """Whether a schema names this value: as a constant, or null as a type."""
+    if not isinstance(schema, dict):
+        return False
+    kinds, values = schema.get("type"), schema.get("enum")
+    if value is None and (kinds == "null" or (isinstance(kinds, list) and "null" in kinds)):
+        return True
+    if isinstance(values, list) and value in values:
+        return True
+    if "const" in schema and schema["const"] == value:
+        return True
+    ways = [schema.get(key) for key in ("anyOf", "oneOf")]
+    return any(_names(each, value) for way in ways if isinstance(way, list) for each in way)
 
 
 def as_refusals(refused: Sequence[IncompleteCall]) -> tuple[ChatMessage, ...]:
