@@ -127,9 +127,13 @@ class Generation:
 
         Raises: BackendError, Overloaded.
         """
+        gap = ""  # between the words of the first answer and those of the second
         while True:
             async for event in self._answer():
+                if isinstance(event, str):
+                    event, gap = gap + event, ""
                 yield event
+            gap = " " if self._text.has_given else ""
             if self._text.breakage is not None or not await self._ask_again():
                 return
 

@@ -68,6 +68,11 @@ class SayableText:
         return self.breakage is None and not self.bare_call
 
     @property
+    def has_given(self) -> bool:
+        """Whether any of it may be said."""
+        return self._n_given > 0
+
+    @property
     def needs_fallback(self) -> bool:
         """It broke, and not after a whole sentence: something must be said behind it."""
         given = self._text[: self._n_given].rstrip()

@@ -113,6 +113,19 @@ async def test_a_call_without_its_required_arguments_does_not_leave(
     assert ("people" in error) is ('"people"' not in lacking)
 
 
+@pytest.mark.parametrize("modality", ["audio", "text"])
+async def test_the_words_of_the_second_answer_stand_apart_from_those_of_the_first(
+    clock: Clock, modality: str
+) -> None:
+    model = FakeLanguageModel([Reply("One moment.", (call("{}"),)), "How many people?"])
+    agent = AgentConfig(tools=(BOOK,))
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller, output_modalities=[modality])
+        await caller.wait_for("response.done")
+    told = caller.transcript() if modality == "audio" else texts(caller)
+    assert told == "One moment. How many people?"
+
+
 async def test_the_model_may_make_up_for_a_call_that_lacked_something(clock: Clock) -> None:
     model = FakeLanguageModel([Reply("", (call("{}"),)), Reply("", (call(FRIDAY),))])
     backends = instant_backends(language_model=model)
