@@ -252,11 +252,15 @@ async def _fail_or_hang(fault: Fault) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the fake language model says to one commit; is_cancelled: and is then told to stop."""
+    """What the fake language model says to one commit; is_cancelled: and is then told to stop.
+
+    text_after: behind the calls.
+    """
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     is_cancelled: bool = False
+    text_after: str = ""
 
 
 Replies = Sequence[str | Reply] | Callable[[tuple[ChatMessage, ...]], str | Reply]
@@ -345,6 +349,7 @@ class FakeBranch:
         cut = len(events) > params.max_tokens
         events = events[: params.max_tokens]
         events.extend(reply.tool_calls)
+        events.extend(map(TextDelta, _tokens(reply.text_after)))
         reason: Literal["stop", "length", "tool_calls", "cancelled"] = "length" if cut else "stop"
         if reply.tool_calls:
             reason = "tool_calls"

@@ -184,10 +184,14 @@ class Generation:
         return self._text
 
     def _breaks_off(self) -> bool:
-        """Whether no more of the text is to be said; the model need not write on."""
+        """Whether no more of the text is to be said; the model need not write on.
+
+        Where it has called something it does: the results are answered on the same branch, and the
+        next round says what is to be said.
+        """
         assert self.live is not None
         breakage = self._text.breakage
-        if breakage is None:
+        if breakage is None or self.round.calls:
             return False
         log.warning("a reply broke off: the model wrote %s", breakage.value)
         self.round.needs_fallback = self._text.needs_fallback

@@ -72,6 +72,31 @@ async def test_a_stuck_model_writes_no_further(clock: Clock) -> None:
         assert done.at_s - begun_s < 15 and not model.open_branches
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("One moment.", CASH),
+        ("One moment.", "</tool_call> Bye."),
+        ("One moment." + " cash" * 6, ""),  # what repeats is known at the end only
+    ],
+)
+@pytest.mark.parametrize("modality", ["audio", "text"])
+async def test_a_call_is_answered_though_the_text_beside_it_breaks(
+    clock: Clock, before: str, after: str, modality: str
+) -> None:
+    first = Reply(before, (ToolCall("call_1", "hours", "{}"),), text_after=after)
+    model = FakeLanguageModel([first, "We open at nine."])
+    agent = AgentConfig(tools=(AgentTool("hours", result="nine"),), fallback="Pardon me?")
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller, output_modalities=[modality])
+        begun_s = clock()
+        done = await caller.wait_for("response.done", count=2)
+    told = caller.transcript() if modality == "audio" else texts(caller)
+    assert told.startswith("One moment.") and told.endswith("We open at nine.")
+    assert "Pardon" not in told and "tool_call" not in told and "cash cash cash cash" not in told
+    assert done.at_s - begun_s < 10 and caller.statuses() == ["completed"] * 2
+
+
 async def test_a_call_begun_as_text_is_asked_for_as_a_call(clock: Clock) -> None:
     model = FakeLanguageModel([BARE])
     agent = AgentConfig(tools=(AgentTool("book"),))
