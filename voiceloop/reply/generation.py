@@ -175,7 +175,8 @@ class Generation:
                         yield event
 
     def _new_text(self) -> SayableText:
-        return SayableText(may_call=self._may_call)
+        tools = [tool.name for tool in self.plan.tools] if self._may_call else ()
+        return SayableText(tools=tools, speaks=self.plan.speaks)
 
     def _text_of(self, attempt: int | None) -> SayableText:
         """The text that is read: each attempt's, and the reply's own, from its beginning."""
@@ -210,14 +211,14 @@ class Generation:
     async def _ask_again(self) -> bool:
         """Where the model called nothing that can be called, though it tried: once more.
 
-        A call begun as text is asked for as a call. Of one that lacked arguments the model is told
-        so: it asks the caller for them, or calls again.
+        A call begun as text is asked for as a call, if its tool is one that was offered. Of one
+        that lacked arguments the model is told so: it asks the caller for them, or calls again.
         """
         said, is_bare = self.round, bool(self._text.bare_call)
         if said.calls or not (is_bare or said.refused):
             return False
         is_first = self.rounds.is_first
-        if not self._may_ask_again or (is_bare and not (is_first and self._may_call)):
+        if not self._may_ask_again or (is_bare and not (is_first and self._text.names_tool)):
             said.needs_fallback = True
             return False
         self._may_ask_again, self._attempt, self._text = False, None, self._new_text()

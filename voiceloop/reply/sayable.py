@@ -7,18 +7,21 @@ a word or a phrase. Whatever way the text is cut into pieces, the same of it is 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from enum import Enum
 
 # As chat templates and models write calls. In plain words none of them stands in a reply.
-MARKS = (
+TEMPLATE_MARKS = (
     "<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "</function>",
-    '"arguments":', '"parameters":',
 )  # fmt: skip
+MARKS = (*TEMPLATE_MARKS, '"arguments":', '"parameters":')  # of a reply that is spoken
 # A reply that begins like this is a call, alone, in a list, or in a fenced block of code. So many
 # characters tell: twice what the longest such beginning takes.
 BARE_CALL = re.compile(
     r'\s*(?:```[a-z]*\s*)?\[?\s*\{+\s*"(?:name|function|tool|tool_name|arguments|parameters)"'
 )
+NAME = re.compile(r'"(?:name|function|tool|tool_name)"\s*:\s*"([^"]*)"')
+ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:')
 SENTENCE_ENDS = (".", "!", "?")
 BARE_OPENERS = ("{", "[", "`")
 HEAD_CHARACTERS = 64
@@ -49,16 +52,19 @@ class SayableText:
     ahead says what that one said.
 
     Text that begins as a call in JSON is kept back until its end shows whether it is one; then it
-    is `bare_call`. may_call: whether it is one without arguments too, and not an answer in JSON.
+    is `bare_call`. tools: the names of those that may be called. An answer in JSON is never spoken
+    where there are tools; in writing it is an answer, unless it calls one of them.
     """
 
-    def __init__(self, *, may_call: bool) -> None:
+    def __init__(self, *, tools: Collection[str] = (), speaks: bool = True) -> None:
         self.breakage: Breakage | None = None
         self.bare_call = ""  # the whole of it, after `finish`
         self._text = ""
         self._n_plain = 0  # characters that are no part of a mark, nor of what may become one
-        self._may_call = may_call
-        self._is_bare: bool | None = None  # not known yet
+        self._tools = frozenset(tools)
+        self._speaks = speaks
+        self._marks = MARKS if speaks else TEMPLATE_MARKS
+        self._is_bare: bool | None = None if speaks or tools else False  # None: not known yet
         self._phrases = Phrases()
         self._n_given = 0
 
@@ -66,6 +72,12 @@ class SayableText:
     def is_whole(self) -> bool:
         """Neither broken nor a call that was begun as text."""
         return self.breakage is None and not self.bare_call
+
+    @property
+    def names_tool(self) -> bool:
+        """Whether the name in it, if it is a call, is that of a tool that may be called."""
+        name = NAME.search(self._text)
+        return name is not None and name[1] in self._tools
 
     @property
     def has_given(self) -> bool:
@@ -93,13 +105,19 @@ class SayableText:
         if self.breakage is not None:
             return ""
         if self._is_bare is not False and BARE_CALL.match(self._text):
-            if self._may_call or any(mark in self._text for mark in MARKS):
+            if self._is_call():
                 self.bare_call = self._text
                 return ""
         return self._take(is_end=True)
 
+    def _is_call(self) -> bool:
+        """Whether what began as a call is one."""
+        if self._speaks:
+            return bool(self._tools) or any(mark in self._text for mark in MARKS)
+        return self.names_tool and ARGUMENTS.search(self._text) is not None
+
     def _take(self, *, is_end: bool) -> str:
-        marked_at, n_plain = _plain_characters(self._text, self._n_plain)
+        marked_at, n_plain = _plain_characters(self._text, self._n_plain, self._marks)
         if marked_at is not None:
             self.breakage, n_plain = Breakage.MARKUP, marked_at
         elif is_end:
@@ -195,12 +213,12 @@ def _begins_bare_call(text: str) -> bool | None:
     return BARE_CALL.match(text[:HEAD_CHARACTERS]) is not None
 
 
-def _plain_characters(text: str, start: int) -> tuple[int | None, int]:
+def _plain_characters(text: str, start: int, marks: tuple[str, ...]) -> tuple[int | None, int]:
     """Where the first mark begins (None: there is none), and where one may be beginning."""
-    found = [at for mark in MARKS if (at := text.find(mark, start)) >= 0]
+    found = [at for mark in marks if (at := text.find(mark, start)) >= 0]
     if found:
         return min(found), min(found)
-    for at in range(max(start, len(text) - max(map(len, MARKS))), len(text)):
-        if any(mark.startswith(text[at:]) for mark in MARKS):
+    for at in range(max(start, len(text) - max(map(len, marks))), len(text)):
+        if any(mark.startswith(text[at:]) for mark in marks):
             return None, at
     return None, len(text)

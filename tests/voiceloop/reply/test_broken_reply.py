@@ -47,7 +47,6 @@ CASH = "You can pay with " + "cash " * 30 + 'total", "arguments": {}}</tool_call
         (CASH, "You can pay with cash cash cash Pardon me?"),
         ("We close at five. </tool_call> Bye.", "We close at five. Pardon me?"),
         (SENTENCE * 7, SENTENCE * 2),
-        (BARE, "Pardon me?"),
     ],
 )
 @pytest.mark.parametrize("modality", ["audio", "text"])
@@ -61,6 +60,36 @@ async def test_a_reply_that_breaks_ends_in_the_fallback_or_behind_a_sentence(
     told = caller.transcript() if modality == "audio" else texts(caller)
     assert told.split() == heard.split()
     assert caller.statuses() == ["completed"] and not called(caller)
+
+
+@pytest.mark.parametrize("name", ["book", "bok"])
+@pytest.mark.parametrize("tools", [(AgentTool("bock"),), ()])
+async def test_a_call_of_no_tool_that_was_offered_is_not_heard(
+    clock: Clock, name: str, tools: tuple[AgentTool, ...]
+) -> None:
+    model = FakeLanguageModel([BARE.replace("book", name)])
+    agent = AgentConfig(fallback="Pardon me?", tools=tools)
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+    assert caller.transcript() == "Pardon me?" and len(model.prompts) == 1 and not called(caller)
+
+
+@pytest.mark.parametrize("with_tool", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    ['{"name": "Ann", "age": 3}', '{"name": "Ann", "parameters": [1]}', '[{"name": "book"}]'],
+)
+async def test_an_answer_in_json_is_written_as_it_is(
+    clock: Clock, answer: str, with_tool: bool
+) -> None:
+    model = FakeLanguageModel([answer])
+    agent = AgentConfig(tools=(BOOK,) if with_tool else ())
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller, output_modalities=["text"])
+        await caller.wait_for("response.done")
+    assert texts(caller) == answer
+    assert len(model.prompts) == 1 and not called(caller)
 
 
 async def test_a_stuck_model_writes_no_further(clock: Clock) -> None:
@@ -97,16 +126,18 @@ async def test_a_call_is_answered_though_the_text_beside_it_breaks(
     assert done.at_s - begun_s < 10 and caller.statuses() == ["completed"] * 2
 
 
-async def test_a_call_begun_as_text_is_asked_for_as_a_call(clock: Clock) -> None:
+@pytest.mark.parametrize("modality", ["audio", "text"])
+async def test_a_call_begun_as_text_is_asked_for_as_a_call(clock: Clock, modality: str) -> None:
     model = FakeLanguageModel([BARE])
     agent = AgentConfig(tools=(AgentTool("book"),))
     async with Caller(clock, instant_backends(language_model=model), agent) as caller:
         caller.send("conversation.item.create", item=message("a table on friday"))
-        ask(caller)
+        ask(caller, output_modalities=[modality])
         await caller.wait_for("response.done")
     # The fake answers a demand with a call; the text of its first answer is nowhere.
     assert [prompt[-1].content for prompt in model.prompts] == ["a table on friday"] * 2
     assert len(called(caller)) == 1 and not caller.of("response.output_audio.delta")
+    assert not texts(caller)
     assert caller.statuses() == ["completed"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voiceloop.reply.sayable import MARKS, Breakage, SayableText
+from voiceloop.reply.sayable import MARKS, TEMPLATE_MARKS, Breakage, SayableText
 
 CASH = (
     "You can pay with " + "cash " * 25 + 'cash_total", "arguments": {"order": ["baguette", '
@@ -36,9 +36,14 @@ BROKEN = [
 ]
 
 
-def said(text: str, sizes: list[int], *, may_call: bool = True) -> tuple[str, SayableText]:
+TOOLS = ("book_table",)
+
+
+def said(
+    text: str, sizes: list[int], *, tools: tuple[str, ...] = TOOLS, speaks: bool = True
+) -> tuple[str, SayableText]:
     """What is given out of the text, fed in pieces of these sizes and then by tens."""
-    sayable, given = SayableText(may_call=may_call), ""
+    sayable, given = SayableText(tools=tools, speaks=speaks), ""
     for size in [*sizes, *[10] * (len(text) // 10 + 1)]:
         given += sayable.feed(text[:size])
         text = text[size:]
@@ -64,10 +69,27 @@ def test_a_call_begun_as_text_is_held_back_whole(opened: str) -> None:
     text = opened + CALL
     given, sayable = said(text, [1] * len(text))
     assert (given, sayable.breakage, sayable.bare_call) == ("", None, text)
-    assert said(text, [], may_call=False)[1].bare_call == text
+    assert sayable.names_tool
+    assert said(text, [], tools=())[1].bare_call == text
+    assert said(text, [], speaks=False)[1].bare_call == text
     answer = opened + '{"name": "Ann"}'
-    assert said(answer, [], may_call=False)[0] == answer
-    assert said(answer, [], may_call=True)[1].bare_call == answer
+    assert said(answer, [], tools=())[0] == answer
+    given, sayable = said(answer, [])
+    assert (given, sayable.bare_call, sayable.names_tool) == ("", answer, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"name": "Ann", "parameters": {"age": 3}}', '{"name": "book_table"}', "{}", CALL[:-30]],
+)
+@pytest.mark.parametrize("opened", ["", "Here: ", "```json\n"])
+def test_in_writing_an_answer_in_json_passes_whole(opened: str, text: str) -> None:
+    text = opened + text
+    for size in (1, 10, 100):
+        given, sayable = said(text, [size] * len(text), speaks=False)
+        assert (given, sayable.breakage, sayable.bare_call) == (text, None, "")
+    given, sayable = said(opened + CALL, [], tools=(), speaks=False)
+    assert (given, sayable.breakage, sayable.bare_call) == (opened + CALL, None, "")
 
 
 words = st.sampled_from([*"abc", "cash", "no", "five", "we open", ".", "  ", "\n", "{", '"', "<"])
@@ -79,19 +101,22 @@ texts = st.one_of(
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(texts, st.lists(st.integers(1, 12), max_size=80), st.booleans())
+@given(
+    texts, st.lists(st.integers(1, 12), max_size=80), st.sampled_from([TOOLS, ()]), st.booleans()
+)
 def test_however_it_is_cut_the_same_is_said_and_never_a_mark(
-    text: str, sizes: list[int], may_call: bool
+    text: str, sizes: list[int], tools: tuple[str, ...], speaks: bool
 ) -> None:
-    given, sayable = said(text, sizes, may_call=may_call)
-    whole, once = said(text, [len(text)], may_call=may_call)
+    given, sayable = said(text, sizes, tools=tools, speaks=speaks)
+    whole, once = said(text, [len(text)], tools=tools, speaks=speaks)
     assert (given, sayable.breakage, sayable.bare_call) == (whole, once.breakage, once.bare_call)
-    assert text.startswith(given) and not any(mark in given for mark in MARKS)
+    marks = MARKS if speaks else TEMPLATE_MARKS
+    assert text.startswith(given) and not any(mark in given for mark in marks)
     if sayable.breakage is None and not sayable.bare_call:
         assert given == text
 
 
 def test_nothing_is_held_back_of_plain_words() -> None:
-    sayable = SayableText(may_call=True)
+    sayable = SayableText(tools=TOOLS)
     for piece in ("The", " latte", " is", " $4", ".50", "."):
         assert sayable.feed(piece) == piece
