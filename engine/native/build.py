@@ -66,14 +66,22 @@ def cache_folder() -> Path:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The fastest library that runs here, compiled now if it has to be. Raises: NotBuilt."""
+    """The fastest library that can be had and runs here, compiled now if it has to be.
+
+    A compiler that knows no newer instructions keeps nobody from the older. Raises: NotBuilt.
+    """
     if not levels():
         raise NotBuilt(f"expected one of the machines {', '.join(LEVELS)}, found another")
+    reason = NotBuilt(f"expected a CPU with one of {', '.join(levels())}, found none of them")
     for level in levels():
-        loaded = open_level(level)
+        try:
+            loaded = open_level(level)
+        except NotBuilt as found:
+            reason = found
+            continue
         if loaded.native_runs_here():
             return loaded
-    raise NotBuilt(f"expected a CPU with one of {', '.join(levels())}, found none of them")
+    raise reason
 
 
 def open_level(level: str) -> ctypes.CDLL:

@@ -62,7 +62,10 @@ LAYOUTS = (ProductLayout, LayerLayout, ModelLayout, StepLayout)
 
 
 def declare(library: ctypes.CDLL, level: str) -> None:
-    """Say what the library's functions take. Raises: IntegrityError, if its structs are others."""
+    """Say what the library's functions take; of one that does not run here, nothing else is called.
+
+    Raises: IntegrityError, if its structs are others.
+    """
     model, step, product = POINTER(ModelLayout), POINTER(StepLayout), POINTER(ProductLayout)
     functions = {
         "runs_here": (c_int32, ()),
@@ -81,12 +84,14 @@ def declare(library: ctypes.CDLL, level: str) -> None:
     for name, (result, arguments) in functions.items():
         function = getattr(library, f"native_{name}")
         function.restype, function.argtypes = result, arguments
+    library.level = level  # type: ignore[attr-defined]
+    if not library.native_runs_here():
+        return
     found = (c_int32 * len(LAYOUTS))()
     library.native_sizes(found)
     expected = [ctypes.sizeof(layout) for layout in LAYOUTS]
     if list(found) != expected:
         raise IntegrityError(f"expected structs of {expected} bytes, found {list(found)}")
-    library.level = level  # type: ignore[attr-defined]
 
 
 def padded(n: int) -> int:

@@ -3,12 +3,14 @@
 import shutil
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import engine.native.build as build
 from engine.device import open_device
 from engine.native.build import NotBuilt, compile_level, open_level
+from engine.native.layout import declare
 from engine.types import EngineConfig
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
@@ -54,6 +56,22 @@ def test_without_a_compiler_torch_serves_and_says_why(
     monkeypatch.setattr("engine.device.native_library", build.library.__wrapped__)
     device = open_device(EngineConfig(quant="int8"))
     assert found in device.lacks and "times as long" in device.lacks
+
+
+@needs_compiler
+def test_what_the_compiler_does_not_know_keeps_nobody_from_an_older_level(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = {"newest": ("-mno-such-instructions",), "older": ()}
+    monkeypatch.setattr(build, "LEVELS", dict.fromkeys(build.LEVELS, levels))
+    assert build.library.__wrapped__().level == "older"
+
+
+def test_of_a_library_that_does_not_run_here_nothing_is_called() -> None:
+    asked = Mock()
+    asked.native_runs_here.return_value = 0
+    declare(asked, "newest")
+    asked.native_sizes.assert_not_called()
 
 
 @pytest.mark.parametrize("config", [EngineConfig(native=False), EngineConfig(dtype="fp32")])
