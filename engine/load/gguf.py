@@ -52,55 +52,58 @@ def is_gguf(path: Path) -> bool:
 
 
 def architecture(file: GgufFile) -> str:
-    """Raises: UnsupportedArchitecture."""
-    name = file.metadata.get("general.architecture")
+    """Raises: CheckpointError, UnsupportedArchitecture."""
+    name = file.text("general.architecture")
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise UnsupportedArchitecture(
             f"{file.path}: expected an architecture among {known}, found {name!r}"
         )
-    return str(name)
+    return name
 
 
 def read_gguf_config(file: GgufFile) -> ModelConfig:
     """The decoder that a file describes. Raises: CheckpointError, UnsupportedArchitecture."""
     name = architecture(file)
 
-    def value(key: str) -> Any:
-        return file.metadata.get(f"{name}.{key}")
+    def integer(key: str) -> int | None:
+        return file.integer(f"{name}.{key}")
+
+    def number(key: str) -> float | None:
+        return file.number(f"{name}.{key}")
 
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise MissingTensor(f"{file.path}: expected a tensor token_embd.weight, found none")
-    if value("expert_count"):
+    if integer("expert_count"):
         raise UnsupportedArchitecture(f"{file.path}: expected a dense model, found one of experts")
     if "rope_freqs.weight" in file.tensors:
         raise UnsupportedArchitecture(
             f"{file.path}: expected rotary frequencies by their base, found rope_freqs.weight"
         )
-    scaling = value("rope.scaling.type") or "none"
-    words = {
+    scaling = file.text(f"{name}.rope.scaling.type") or "none"
+    words: dict[str, Any] = {
         "architectures": [ARCHITECTURES[name]],
         "vocab_size": embedding.shape[0],
-        "hidden_size": value("embedding_length"),
-        "intermediate_size": value("feed_forward_length"),
-        "num_hidden_layers": value("block_count"),
-        "num_attention_heads": value("attention.head_count"),
-        "num_key_value_heads": value("attention.head_count_kv"),
-        "head_dim": value("attention.key_length"),
-        "rms_norm_eps": value("attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": value("context_length"),
-        "rope_theta": value("rope.freq_base"),
+        "hidden_size": integer("embedding_length"),
+        "intermediate_size": integer("feed_forward_length"),
+        "num_hidden_layers": integer("block_count"),
+        "num_attention_heads": integer("attention.head_count"),
+        "num_key_value_heads": integer("attention.head_count_kv"),
+        "head_dim": integer("attention.key_length"),
+        "rms_norm_eps": number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": integer("context_length"),
+        "rope_theta": number("rope.freq_base"),
         "rope_scaling": None
         if scaling == "none"
-        else {"rope_type": scaling, "factor": value("rope.scaling.factor")},
-        "sliding_window": value("attention.sliding_window"),
+        else {"rope_type": scaling, "factor": number("rope.scaling.factor")},
+        "sliding_window": integer("attention.sliding_window"),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_output.bias" in file.tensors,
     }
     present = {key: word for key, word in words.items() if word is not None}
     config = config_from(present, file.path, _end_ids(file, embedding.shape[0]))
-    rotated = value("rope.dimension_count")
+    rotated = integer("rope.dimension_count")
     if rotated not in (None, config.head_dim):
         raise UnsupportedArchitecture(
             f"{file.path}: expected all {config.head_dim} dimensions of a head rotated, "
@@ -113,10 +116,10 @@ def _end_ids(file: GgufFile, vocab_size: int) -> tuple[int, ...]:
     """The tokens that end a reply: of the text, and of a turn where that is another."""
     found = []
     for key in ("eos_token_id", "eot_token_id"):
-        token = file.metadata.get(f"tokenizer.ggml.{key}")
+        token = file.integer(f"tokenizer.ggml.{key}")
         if token is None:
             continue
-        if type(token) is not int or not 0 <= token < vocab_size:
+        if not 0 <= token < vocab_size:
             raise CheckpointError(
                 f"{file.path}: expected {key} below {vocab_size}, found {token!r}"
             )

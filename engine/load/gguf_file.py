@@ -9,6 +9,7 @@ Source: ggml's docs/gguf.md, versions 2 and 3.
 from __future__ import annotations
 
 import mmap
+import reprlib
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,14 +135,39 @@ class GgufFile:
         for _ in range(n_keys):
             key = cursor.text(MAX_NAME_BYTES)
             self.metadata[key] = cursor.value(cursor.integer("<I"))
-        if self.metadata.get("split.count", 1) not in (0, 1):
+        if self.integer("split.count") not in (None, 0, 1):
             raise cursor.fail("the whole model in one file", "one part of several")
         self.tensors = self._places(cursor, n_tensors)
 
+    def text(self, key: str) -> str | None:
+        """A text of the metadata; None where there is none. Raises: CheckpointError."""
+        found: str | None = self._typed(key, str, "a text")
+        return found
+
+    def integer(self, key: str) -> int | None:
+        """An integer of the metadata; None where there is none. Raises: CheckpointError."""
+        found: int | None = self._typed(key, int, "an integer")
+        return found
+
+    def number(self, key: str) -> float | None:
+        """A number of the metadata; None where there is none. Raises: CheckpointError."""
+        found: float | None = self._typed(key, (int, float), "a number")
+        return found
+
+    def _typed(self, key: str, kind: Any, expected: str) -> Any:
+        found = self.metadata.get(key)
+        if found is not None and (isinstance(found, bool) or not isinstance(found, kind)):
+            raise CheckpointError(
+                f"{self.path}: expected {expected} at {key}, found {reprlib.repr(found)}"
+            )
+        return found
+
     def _places(self, cursor: _Cursor, n_tensors: int) -> dict[str, TensorPlace]:
         found = [self._place(cursor) for _ in range(n_tensors)]
-        alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if type(alignment) is not int or not 0 < alignment <= MAX_ALIGNMENT:
+        alignment = self.integer("general.alignment")
+        if alignment is None:
+            alignment = DEFAULT_ALIGNMENT
+        if not 0 < alignment <= MAX_ALIGNMENT:
             raise cursor.fail(f"an alignment of 1 to {MAX_ALIGNMENT}", alignment)
         first = -(-cursor.place // alignment) * alignment
         places = {}

@@ -5,6 +5,8 @@ refused with an error that names it. Nothing here computes.
 """
 
 import json
+import reprlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ ARCHITECTURES: dict[str, dict[str, bool]] = {
 # Far beyond any published model; tables of these sizes are made before a tensor is looked at.
 MAX_LAYERS = 1024
 MAX_POSITIONS = 1 << 24
+MAX_HEAD_DIM = 1024
 
 ROPE_TYPES = ("default", "linear", "llama3")
 
@@ -84,18 +87,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class _Fields:
-    """Typed access to config.json, with the file and key in every complaint."""
+    """Typed access to config.json or a part of it, with the file and key in every complaint."""
 
     def __init__(self, values: dict[str, Any], path: Path) -> None:
         self.values, self.path = values, path
 
     def number(self, key: str, default: float | None = None) -> float:
-        value = self.values.get(key, default)
+        value: Any = self.values.get(key)
         if value is None:
             value = default
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= sys.float_info.max:  # also nan, and what is no float
             raise CheckpointError(
-                f"{self.path}: expected a positive number at {key!r}, found {value!r}"
+                f"{self.path}: expected a positive number at {key!r}, found {reprlib.repr(value)}"
             )
         return value
 
@@ -104,6 +108,10 @@ class _Fields:
         if value != int(value):
             raise CheckpointError(f"{self.path}: expected an integer at {key!r}, found {value!r}")
         return int(value)
+
+    def integer_or_zero(self, key: str) -> int:
+        """0 also where there is none."""
+        return self.integer(key) if self.values.get(key) else 0
 
 
 def read_config(model_dir: Path) -> ModelConfig:
@@ -122,10 +130,11 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
     Raises: CheckpointError, UnsupportedArchitecture.
     """
     names = values.get("architectures") or ["none"]
-    if names[0] not in ARCHITECTURES:
+    name = names[0] if isinstance(names, list) else names
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise UnsupportedArchitecture(
-            f"{path}: expected an architecture among {known}, found {names[0]}"
+            f"{path}: expected an architecture among {known}, found {name}"
         )
     if values.get("hidden_act", "silu") != "silu":
         raise UnsupportedArchitecture(
@@ -141,13 +150,13 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
             f"{path}: expected at most {MAX_LAYERS} layers and {MAX_POSITIONS} positions, found "
             f"{n_layers} and {fields.integer('max_position_embeddings', 2048)}"
         )
-    if n_heads % n_kv_heads or head_dim % 2:
+    if n_heads % n_kv_heads or head_dim % 2 or head_dim > MAX_HEAD_DIM:
         raise CheckpointError(
             f"{path}: expected num_attention_heads a multiple of num_key_value_heads and an even "
-            f"head_dim, found {n_heads}, {n_kv_heads} and {head_dim}"
+            f"head_dim up to {MAX_HEAD_DIM}, found {n_heads}, {n_kv_heads} and {head_dim}"
         )
     bias = bool(values.get("attention_bias", False))
-    family = {"qkv_bias": bias, "output_bias": bias, **ARCHITECTURES[names[0]]}
+    family = {"qkv_bias": bias, "output_bias": bias, **ARCHITECTURES[name]}
     return ModelConfig(
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
@@ -158,8 +167,8 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
         head_dim=head_dim,
         norm_eps=float(fields.number("rms_norm_eps", 1e-6)),
         context_length=fields.integer("max_position_embeddings", 2048),
-        rope=_read_rope(values, path),
-        windows=_read_windows(values, n_layers),
+        rope=_read_rope(fields),
+        windows=_read_windows(fields, n_layers),
         tied_head=bool(values.get("tie_word_embeddings", False)),
         mlp_bias=bool(values.get("mlp_bias", False)),
         eos_ids=eos_ids,
@@ -168,35 +177,39 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
     )
 
 
-def _read_rope(values: dict[str, Any], path: Path) -> RopeConfig:
+def _read_rope(fields: _Fields) -> RopeConfig:
     """Both spellings: `rope_theta` + `rope_scaling` (to transformers 4), `rope_parameters` (5)."""
+    values, default = fields.values, RopeConfig()
     params = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    kind = params.get("rope_type", params.get("type", "default"))
+    if not isinstance(params, dict):
+        raise CheckpointError(
+            f"{fields.path}: expected an object of rope parameters, found {reprlib.repr(params)}"
+        )
+    kind = params.get("rope_type", params.get("type", default.kind))
     if kind not in ROPE_TYPES:
         raise UnsupportedArchitecture(
-            f"{path}: expected a rope type among {', '.join(ROPE_TYPES)}, found {kind}"
+            f"{fields.path}: expected a rope type among {', '.join(ROPE_TYPES)}, found {kind}"
         )
-    default = RopeConfig()
+    rope = _Fields(params, fields.path)
     return RopeConfig(
-        theta=float(params.get("rope_theta", values.get("rope_theta") or default.theta)),
+        theta=float(rope.number("rope_theta", fields.number("rope_theta", default.theta))),
         kind=kind,
-        factor=float(params.get("factor", default.factor)),
-        low_freq_factor=float(params.get("low_freq_factor", default.low_freq_factor)),
-        high_freq_factor=float(params.get("high_freq_factor", default.high_freq_factor)),
-        original_context=int(
-            params.get("original_max_position_embeddings", default.original_context)
-        ),
+        factor=float(rope.number("factor", default.factor if kind == default.kind else None)),
+        low_freq_factor=float(rope.number("low_freq_factor", default.low_freq_factor)),
+        high_freq_factor=float(rope.number("high_freq_factor", default.high_freq_factor)),
+        original_context=rope.integer("original_max_position_embeddings", default.original_context),
     )
 
 
-def _read_windows(values: dict[str, Any], n_layers: int) -> tuple[int, ...]:
-    window = int(values.get("sliding_window") or 0)
+def _read_windows(fields: _Fields, n_layers: int) -> tuple[int, ...]:
+    values = fields.values
+    window = min(fields.integer_or_zero("sliding_window"), MAX_POSITIONS)
     if values.get("use_sliding_window") is False:
         window = 0  # Qwen names a window and then does not use it
     kinds = values.get("layer_types")
     if kinds:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    first = int(values.get("max_window_layers", 0)) if "use_sliding_window" in values else 0
+    first = fields.integer_or_zero("max_window_layers") if "use_sliding_window" in values else 0
     return tuple(window if layer >= first else 0 for layer in range(n_layers))
 
 

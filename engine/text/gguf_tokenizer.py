@@ -53,8 +53,7 @@ WHOLE_WORDS = ("llama-bpe",)  # that take a word of the vocabulary without mergi
 
 def read_gguf_text(file: GgufFile) -> TextSource:
     """Raises: CheckpointError."""
-    found = file.metadata
-    kind, split = found.get("tokenizer.ggml.model"), found.get("tokenizer.ggml.pre")
+    kind, split = file.text("tokenizer.ggml.model"), file.text("tokenizer.ggml.pre")
     if kind != "gpt2" or split not in SPLITS:
         raise CheckpointError(
             f"{file.path}: expected a tokenizer of kind gpt2 that splits as one of "
@@ -77,10 +76,9 @@ def read_gguf_text(file: GgufFile) -> TextSource:
         raise CheckpointError(
             f"{file.path}: expected {len(tokens)} tokens, found {tokenizer.get_vocab_size()}"
         )
-    template = found.get("tokenizer.chat_template", "")
     return TextSource(
         tokenizer,
-        template if isinstance(template, str) else "",
+        file.text("tokenizer.chat_template") or "",
         _token(file, "bos_token_id", tokens),
         _token(file, "eos_token_id", tokens),
     )
@@ -113,5 +111,5 @@ def _merges(file: GgufFile, ids: dict[str, int]) -> list[tuple[str, str]]:
 
 
 def _token(file: GgufFile, key: str, tokens: list[str]) -> str:
-    number = file.metadata.get(f"tokenizer.ggml.{key}")
-    return tokens[number] if type(number) is int and 0 <= number < len(tokens) else ""
+    number = file.integer(f"tokenizer.ggml.{key}")
+    return tokens[number] if number is not None and 0 <= number < len(tokens) else ""

@@ -5,6 +5,7 @@ import random
 import shutil
 import struct
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,25 @@ def test_blocks_of_256_are_read_row_by_row(tmp_path: Path, name: str) -> None:
         ({"llama.block_count": 1 << 31}, CheckpointError, "at most 1024 layers"),
         ({"llama.context_length": 1 << 31}, CheckpointError, "positions"),
         ({"llama.embedding_length": None}, CheckpointError, "hidden_size"),
-        ({"llama.attention.head_count": "four"}, CheckpointError, "num_attention_heads"),
-        ({"llama.attention.head_count": [4, 4]}, CheckpointError, "num_attention_heads"),
+        ({"llama.attention.head_count": "four"}, CheckpointError, "integer at .*head_count"),
+        ({"llama.attention.head_count": [4, 4]}, CheckpointError, "integer at .*head_count"),
+        ({"llama.attention.head_count": True}, CheckpointError, "integer at .*head_count"),
+        ({"llama.attention.key_length": 1 << 20}, CheckpointError, "head_dim up to 1024"),
+        ({"llama.attention.sliding_window": "x"}, CheckpointError, "integer at .*sliding_window"),
+        ({"llama.attention.layer_norm_rms_epsilon": nan}, CheckpointError, "rms_norm_eps"),
+        ({"llama.block_count": nan}, CheckpointError, r"block_count, found nan"),
+        ({"llama.block_count": inf}, CheckpointError, r"block_count, found inf"),
+        ({"llama.rope.freq_base": "x"}, CheckpointError, "a number at .*freq_base, found 'x'"),
+        ({"llama.rope.freq_base": inf}, CheckpointError, "'rope_theta', found inf"),
+        ({"llama.rope.scaling.type": [1, 2]}, CheckpointError, "a text at .*scaling.type"),
+        ({"llama.rope.scaling.type": "linear"}, CheckpointError, "'factor', found None"),
+        ({"llama.rope.dimension_count": [8, 8]}, CheckpointError, "integer at .*dimension_count"),
+        ({"llama.expert_count": [8, 8]}, CheckpointError, "integer at .*expert_count"),
+        ({"general.architecture": ["a", "b"]}, CheckpointError, "a text at general.architecture"),
+        ({"general.alignment": [32, 32]}, CheckpointError, "integer at general.alignment"),
+        ({"split.count": [1, 1]}, CheckpointError, "integer at split.count"),
+        ({"tokenizer.ggml.pre": ["a", "b"]}, CheckpointError, "a text at tokenizer.ggml.pre"),
+        ({"tokenizer.chat_template": 7}, CheckpointError, "a text at tokenizer.chat_template"),
         ({"llama.rope.scaling.type": "yarn"}, UnsupportedArchitecture, "yarn"),
         ({"llama.rope.dimension_count": 4}, UnsupportedArchitecture, "dimensions of a head"),
         ({"llama.expert_count": 8}, UnsupportedArchitecture, "experts"),

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,15 @@ def test_what_the_engine_cannot_run_is_refused_by_name(
         ({"vocab_size": 1.5}, "vocab_size"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"vocab_size": 100}, "at most 100 tokens"),
+        ({"num_hidden_layers": nan}, "num_hidden_layers"),
+        ({"num_hidden_layers": inf}, "num_hidden_layers"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps"),
+        ({"head_dim": 1 << 20}, "head_dim up to 1024"),
+        ({"rope_theta": "x"}, "rope_theta"),
+        ({"rope_scaling": "linear"}, "rope parameters, found 'linear'"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"sliding_window": "x"}, "sliding_window"),
+        ({"architectures": [["LlamaForCausalLM"]]}, "architecture"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused(
