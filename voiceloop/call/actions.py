@@ -173,3 +173,13 @@ class CountBargeIn(Order, frozen=True):
 
 
 Action = Step | Order
+
+# What each verdict does to the agent's playout. A pause ducks first: its fade is then as quick as
+# that of an agent that was ducked before. A "stop" is `TurnTaking`'s to do.
+PLAYOUT_FOR: dict[Verdict, tuple[Action, ...]] = {
+    "duck": (Step.DUCK,),
+    "hold": (Step.DUCK, Step.PAUSE),
+    "resume": (Step.RESUME,),
+    "go_on": (Step.RESUME,),
+    "stop": (),
+}

@@ -238,13 +238,16 @@ class Replies:
     # --- tool calls that nobody answered ---
 
     def fail_tool_calls(self, calls: Iterable[ToolCall]) -> None:
-        """Into the conversation, where the next prompt finds it and the client sees it."""
+        """Behind the call, where the next prompt finds it and the client sees it."""
         protocol = self._context.protocol
         for call in calls:
+            behind = protocol.conversation.place_of_output(call.call_id)
+            if behind is None:
+                continue  # the client has deleted the call
             log.warning("nobody answered a call of the client's tool %s", call.name)
             item_id = protocol.new_id("item")
             output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=UNANSWERED)
-            protocol.add_item(output)
+            protocol.add_item(output, behind)
 
     # --- done ---
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
-from voiceloop.call.actions import Step
-from voiceloop.call.barge_in import BargeInJudge, Verdict
+from voiceloop.call.actions import PLAYOUT_FOR, Step
+from voiceloop.call.barge_in import BargeInJudge
 from voiceloop.call.status import HAS_FLOOR, Agent, Caller, CallStatus, PendingTranscript
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
@@ -27,16 +27,6 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import ServerVad
 
 Actions = Iterator[do.Action]
-
-# What each verdict does to the agent's playout. A pause ducks first: its fade is then as quick as
-# that of an agent that was ducked before. A "stop" is `_caller_begins`'s to do.
-PLAYOUT_FOR: dict[Verdict, tuple[do.Action, ...]] = {
-    "duck": (Step.DUCK,),
-    "hold": (Step.DUCK, Step.PAUSE),
-    "resume": (Step.RESUME,),
-    "go_on": (Step.RESUME,),
-    "stop": (),
-}
 
 
 class TurnTaking:
@@ -49,6 +39,7 @@ class TurnTaking:
         self._pending: dict[int, PendingTranscript] = {}  # by segment
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
         self._owed: UserTurn | None = None  # to be answered when nobody speaks
+        self._has_news = False  # calls that nobody answered: to be told when nobody speaks
         self.is_over = False  # the session ends: nothing is answered any more
 
     def agent(self, status: CallStatus) -> Agent:
@@ -107,8 +98,8 @@ class TurnTaking:
                     yield from self._begin(do.SpeakFirst(idle_since_ms=since_ms))
             case told.ToolCallsOverdue(calls=calls) if status.creates_responses:
                 yield do.FailToolCalls(calls)
-                if self.caller is Caller.SILENT and not status.is_answering:
-                    yield from self._begin(do.SpeakFirst())
+                self._has_news = True
+                yield from self._settle(status)
             case told.CallEnding():
                 self.is_over = True
                 yield do.WatchIdleness(is_idle=False)
@@ -314,19 +305,22 @@ class TurnTaking:
                     yield from self._begin(do.BeginReply(response), response)
         if is_free and not status.is_answering and not has_begun:
             if self._owed is not None:
-                owed, self._owed = self._owed, None
+                owed, self._owed, self._has_news = self._owed, None, False
                 has_begun = True
                 yield do.AnswerTurn(owed)
             elif self.agent(status) is Agent.INTERRUPTED:  # what interrupted it was no word
                 has_begun = True
                 yield Step.RESUME_INTERRUPTED
+            elif self._has_news and status.creates_responses:
+                has_begun, self._has_news = True, False
+                yield do.SpeakFirst()
         yield self._watch_idleness(self.is_idle(status) and not has_begun, status)
 
     def _begin(self, action: do.Action, response: ResponseHandle | None = None) -> Actions:
         """A reply that answers no turn by itself; in the conversation it is the answer owed."""
         yield action
         if response is None or not response.is_out_of_band:
-            self._owed = None
+            self._owed, self._has_news = None, False
             yield do.WatchIdleness(is_idle=False)
 
     @staticmethod

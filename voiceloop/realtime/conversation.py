@@ -175,6 +175,22 @@ class Conversation:
                 return isinstance(item, FunctionCallOutput)
         return False
 
+    def place_of_output(self, call_id: str) -> str | None:
+        """The item that the output of the newest call of this id goes behind; None: no such call.
+
+        The last of the turn that made the call, or of the outputs that stand behind that.
+        """
+        items = self._items
+        is_it = [isinstance(item, FunctionCall) and item.call_id == call_id for item in items]
+        if True not in is_it:
+            return None
+        at = len(items) - 1 - is_it[::-1].index(True)
+        while at + 1 < len(items) and _is_agents(items[at + 1]):
+            at += 1
+        while at + 1 < len(items) and isinstance(items[at + 1], FunctionCallOutput):
+            at += 1
+        return items[at].id
+
     def set_transcript(self, item_id: str, text: str) -> None:
         """The words of a user's audio item are known."""
         item = self.get(item_id)
@@ -237,13 +253,17 @@ class Conversation:
         """The conversation for the language model, instructions first.
 
         Items in progress, replies of which nothing was heard, broken tool calls and user audio
-        without words are left out, and so is what fell out of the window.
+        without words are left out, and so is what fell out of the window, and the output of a call
+        that got another later.
         """
         self._slide_window(instructions)
         start = self._find(self._oldest_shown) if self._oldest_shown is not None else None
         messages = [ChatMessage(role="system", content=instructions)] if instructions else []
+        outdated = _outdated_outputs(self._items)
         goes_on = False  # the last message is the caller's, spoken, and nobody has answered it
         for item in self._items[start:]:
+            if item.id in outdated:
+                continue
             text, n_before = self._text(item), len(messages)
             if goes_on and _is_spoken(item) and text:
                 messages[-1] = replace(messages[-1], content=f"{messages[-1].content} {text}")
@@ -318,6 +338,28 @@ def _n_tokens(text: str) -> int:
     return len(text) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE
 
 
+def _is_agents(item: Item) -> bool:
+    """A call, or words of the agent."""
+    return isinstance(item, FunctionCall) or (
+        isinstance(item, Message) and item.role == "assistant"
+    )
+
+
+def _outdated_outputs(items: list[Item]) -> set[str]:
+    """The items whose call has a newer output; a later call may have the id of an earlier one."""
+    answered: set[str] = set()
+    outdated = set()
+    for item in reversed(items):
+        match item:
+            case FunctionCall():
+                answered.discard(item.call_id)
+            case FunctionCallOutput():
+                if item.call_id in answered:
+                    outdated.add(item.id)
+                answered.add(item.call_id)
+    return outdated
+
+
 def _is_spoken(item: Item) -> bool:
     """A turn of the caller in words that were heard."""
     return (
@@ -337,9 +379,9 @@ def _append_message(messages: list[ChatMessage], item: Item, text: str) -> None:
             if not text:
                 return
             if item.role == "assistant" and last is not None and last.role == "assistant":
-                if not last.tool_calls:  # a reply taken up again; many templates want roles in turn
-                    messages[-1] = replace(last, content=f"{last.content} {text}")
-                    return
+                # A reply taken up again, or a call made before its words were said.
+                messages[-1] = replace(last, content=f"{last.content} {text}".lstrip())
+                return  # many templates want roles in turn
             messages.append(ChatMessage(role=item.role, content=text))
         case FunctionCall(status="completed"):
             call = ToolCall(call_id=item.call_id, name=item.name, arguments=item.arguments)

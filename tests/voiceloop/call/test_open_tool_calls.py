@@ -121,6 +121,35 @@ async def test_a_caller_who_speaks_meanwhile_is_answered_once(clock: Clock) -> N
     assert len(caller.of("response.created")) == 2 and not caller.of("error")
 
 
+async def test_a_call_overdue_while_the_agent_speaks_of_something_else_is_told_of_afterwards(
+    clock: Clock,
+) -> None:
+    other = "We have got a garden, and in summer you may sit there until eleven in the evening."
+
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        if sum(message.role == "user" for message in messages) == 1:
+            return Reply("", (ToolCall("call_1", "book", "{}"),))
+        return Reply(SORRY if any(message.role == "tool" for message in messages) else other)
+
+    model = FakeLanguageModel(reply)
+    models = instant_backends(recognizer=FakeRecognizer(["hello"]), language_model=model)
+    async with Caller(clock, models, AGENT, Config(tool_timeout_ms=3_000)) as caller:
+        await called(caller)
+        await caller.say(800)
+        await caller.listen_until("conversation.item.added", count=5)
+        assert len(caller.of("response.created")) == 2 and len(caller.of("response.done")) == 1
+        await caller.listen_until("response.done", count=3)
+        await caller.wait_quietly(500)
+        items = caller.session.protocol.conversation.items()
+    assert caller.transcript() == other + SORRY and len(caller.of("response.created")) == 3
+    kinds = [type(item).__name__ for item in items]
+    assert kinds == ["Message", "FunctionCall", "FunctionCallOutput", *["Message"] * 3]
+    added = caller.of("conversation.item.added")[-2].event
+    assert added["previous_item_id"] == items[1].id and added["item"]["id"] == items[2].id
+    roles = [message.role for message in model.prompts[-1][-5:]]
+    assert roles == ["user", "assistant", "tool", "user", "assistant"]
+
+
 @pytest.mark.parametrize("timeout_ms", [0, 1_000])
 async def test_where_the_client_decides_what_follows_nothing_is_done(
     clock: Clock, timeout_ms: int

@@ -92,6 +92,49 @@ def test_words_and_calls_of_one_turn_are_one_message() -> None:
     assert messages[0].content == TEXT and len(messages[0].tool_calls) == 2
 
 
+def call(n: int) -> FunctionCall:
+    return FunctionCall(id=f"f{n}", call_id=f"c{n}", name="x", arguments="{}")
+
+
+def output(item_id: str, n: int, text: str = "ok") -> FunctionCallOutput:
+    return FunctionCallOutput(id=item_id, call_id=f"c{n}", output=text)
+
+
+def test_a_call_that_comes_before_its_words_is_one_message_with_them() -> None:
+    conversation = Conversation()
+    conversation.insert(call(1))
+    for n in (1, 2):
+        part = Part(type="output_audio", transcript=f"Words {n}.")
+        conversation.insert(Message(id=f"m{n}", role="assistant", content=(part,)))
+    conversation.insert(output("o", 1))
+    messages = conversation.messages()
+    assert [message.role for message in messages] == ["assistant", "tool"]
+    assert messages[0].content == "Words 1. Words 2." and len(messages[0].tool_calls) == 1
+
+
+def test_an_output_goes_behind_the_turn_that_made_the_call_and_its_other_outputs() -> None:
+    conversation = said(*WORDS)
+    for item in (call(1), call(2), output("o2", 2)):
+        conversation.insert(item)
+    conversation.insert(Message(id="u", role="user"))
+    assert conversation.place_of_output("c1") == "o2"
+    older = FunctionCall(id="older", call_id="c1", name="x", arguments="{}")
+    conversation.insert(older, "root")
+    assert conversation.place_of_output("c1") == "o2"
+    assert conversation.place_of_output("c3") is None
+    assert conversation.is_answered("c2") and not conversation.is_answered("c1")
+
+
+def test_of_several_outputs_of_a_call_the_model_is_shown_the_last() -> None:
+    conversation = Conversation()
+    for item in (call(1), output("a", 1, "no answer"), output("b", 1, "nine"), call(2)):
+        conversation.insert(item)
+    conversation.insert(FunctionCall(id="again", call_id="c1", name="x", arguments="{}"))
+    conversation.insert(output("c", 1, "ten"))
+    shown = [message.content for message in conversation.messages() if message.role == "tool"]
+    assert shown == ["nine", "ten"]
+
+
 def test_ids_are_unique_and_places_known() -> None:
     conversation = said(*WORDS)
     with pytest.raises(InvalidRequest):
