@@ -51,7 +51,8 @@ class RecognizerOptions(msgspec.Struct, frozen=True):
 class Partial(msgspec.Struct, frozen=True, tag="partial"):
     """The hypothesis so far: ``stable_words`` will not change, ``unstable_words`` may.
 
-    ``flushed`` marks the answer to ``flush()``: everything fed before it has been considered.
+    ``flushed`` marks the answer to ``flush()``: everything fed before it has been considered. Each
+    flush of a segment that stays open has one answer, in order.
     """
 
     segment: int

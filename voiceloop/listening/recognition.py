@@ -3,6 +3,9 @@
 Owns the stream: opening it, feeding it without ever waiting, and replacing it when its worker died.
 The audio of every segment that has no transcript yet is kept and replayed once into the new stream,
 so a crash costs time and not words.
+
+A flush whose answer is still to come may be overtaken by another: only the answer to the newest is
+passed on as flushed, since an older one lacks what was said in between.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import (
@@ -51,7 +56,18 @@ class _Segment:
     is_finalized: bool = False
     is_discarded: bool = False
     n_replays: int = 0
+    n_flushes: int = 0  # those without an answer
     deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its audio is kept."""
+        return sum(map(len, self.audio)) == self.n_bytes
+
+    def answer_flush(self, partial: Partial) -> Partial:
+        """The answer to the oldest flush, marked as one only if no later flush waits."""
+        self.n_flushes = max(0, self.n_flushes - 1)
+        return msgspec.structs.replace(partial, flushed=self.n_flushes == 0)
 
 
 class Recognition:
@@ -99,6 +115,7 @@ class Recognition:
 
     def flush(self) -> None:
         """Ask for the fullest hypothesis of the current segment."""
+        self._current.n_flushes += 1
         self._send(lambda stream: stream.flush())
 
     def finalize(self) -> int:
@@ -210,6 +227,11 @@ class Recognition:
                 self._send_audio(audio)
             if segment.is_finalized:
                 self._send(lambda stream: stream.finalize())
+            elif segment.n_flushes:
+                # Those that the lost stream did not answer: once more, if the words can be whole.
+                segment.n_flushes = 0
+                if segment.is_whole:
+                    self.flush()
         return stream
 
     async def _lose_stream(self, error: BackendError) -> None:
@@ -246,4 +268,5 @@ class Recognition:
             if not segment.is_discarded:
                 self._listener.on_transcript(number, event)
         elif not segment.is_finalized:
-            self._listener.on_partial(number, event)
+            partial = segment.answer_flush(event) if event.flushed else event
+            self._listener.on_partial(number, partial)

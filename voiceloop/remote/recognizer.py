@@ -102,15 +102,21 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
             self._early = None
 
     async def _answer_flush(self, segment: int, early: _Early) -> None:
-        try:
-            text = await asyncio.shield(early.task)
-        except asyncio.CancelledError:
-            if early.task.cancelled():
-                return  # more was said: the next flush or the transcript answers
-            raise
-        except BackendError as error:
-            self._fail(error)
-            return
+        while True:
+            try:
+                text = await asyncio.shield(early.task)
+            except asyncio.CancelledError:
+                if not early.task.cancelled():
+                    raise
+                newer = self._early
+                if newer is None or newer is early or segment != self._segment:
+                    return  # the transcript answers
+                early = newer  # more was said, and then flushed: that answers both
+            except BackendError as error:
+                self._fail(error)
+                return
+            else:
+                break
         if segment == self._segment:
             self.deliver(Partial(segment, (), tuple(text.split()), flushed=True))
 

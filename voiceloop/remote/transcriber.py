@@ -161,6 +161,7 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
         self._segments = deque([self._segment])  # those without a transcript yet
         self._ahead: _Commit | None = None  # words that the service sent before the commit
         self._flushing = False
+        self._n_flushes = 0  # those without an answer
         self._quiet_from: int | None = None  # bytes of `_audio` when the caller paused
         self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_MESSAGES)
         self._keep(self._send(), "transcriber out")
@@ -174,16 +175,18 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
         self._commit_if_paused()
 
     def flush(self) -> None:
-        if not self.live or self._flushing:
+        if not self.live:
             return
         self._flushing = True
-        self._quiet_from = len(self._audio)
+        self._n_flushes += 1
+        if self._quiet_from is None or not is_quiet(bytes(self._audio), self._quiet_from):
+            self._quiet_from = len(self._audio)
         self._report_flush()
 
     def finalize(self) -> None:
         if not self.live:
             return
-        self._flushing, self._quiet_from = False, None
+        self._forget_flushes()
         if self._ahead is not None or self._has_speech():
             self._commit()
         elif self._audio:
@@ -310,14 +313,18 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
         self.deliver(Partial(segment.number, tuple(words[:n_stable]), tuple(words[n_stable:])))
 
     def _report_flush(self) -> None:
-        """Answer a flush when all that was said before it has been transcribed."""
+        """Answer every flush when all that was said before the last has been transcribed."""
         segment = self._segment
         waits = self._quiet_from is not None and self._has_speech()
         if not self._flushing or waits or not segment.done:
             return
-        self._flushing, self._quiet_from = False, None
         words = tuple(word.text for word in segment.words)
-        self.deliver(Partial(segment.number, words, (), flushed=True))
+        for _ in range(self._n_flushes):
+            self.deliver(Partial(segment.number, words, (), flushed=True))
+        self._forget_flushes()
+
+    def _forget_flushes(self) -> None:
+        self._flushing, self._n_flushes, self._quiet_from = False, 0, None
 
     def _finish_segments(self) -> None:
         while self._segments[0].finalized and self._segments[0].done:

@@ -369,15 +369,39 @@ async def test_a_recognizer_that_dies_in_mid_word_costs_no_word(clock: Clock) ->
     assert [turn.text for turn in bench.told.turns] == ["one two three"]
 
 
+async def test_the_late_words_of_one_pause_are_not_taken_for_those_of_the_next(
+    clock: Clock,
+) -> None:
+    recognizer = FakeRecognizer(["one two three four"], partial_delay_ms=400)
+    async with listening(clock, recognizer) as bench:
+        await bench.say(500)
+        await bench.be_quiet(160)
+        await bench.say(200)
+        await bench.be_quiet(600)  # the first pause is answered 80 ms into it, the second too late
+    assert [turn.text for turn in bench.told.turns] == ["one two three four"]
+
+
+async def test_words_that_died_with_the_recognizer_are_asked_for_again(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["one two three four five"], faults=[Fault("flush")])
+    async with listening(clock, recognizer) as bench:
+        for _ in range(2):  # and no later pause waits for them any more
+            await bench.say(500)
+            await bench.be_quiet(200)
+            segment = bench.listener._segment
+            assert segment is not None and segment.is_paused and segment.is_flushed
+
+
 async def test_audio_that_breaks_the_recognizer_twice_fails_its_turn_only(clock: Clock) -> None:
     faults = [Fault("flush"), Fault("finalize")]
-    recognizer = FakeRecognizer(["one two three"], faults=faults)
+    recognizer = FakeRecognizer(
+        ["one two three"], ms_per_word=1000, partial_delay_ms=1000, faults=faults
+    )
     async with listening(clock, recognizer) as bench:
         await bench.say(800)
         await bench.be_quiet(1500)
         assert len(bench.told.failures) == 1 and not bench.told.turns
         await bench.say(800)
-        await bench.be_quiet(1000)
+        await bench.be_quiet(1500)
         assert len(bench.told.turns) == 1
 
 

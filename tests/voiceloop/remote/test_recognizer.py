@@ -84,6 +84,26 @@ async def test_speech_after_the_pause_is_decoded_again(service: Service, connect
     await stream.close()
 
 
+async def test_a_flush_overtaken_by_speech_and_another_is_answered_with_that(
+    service: Service, connect: Connect
+) -> None:
+    release = asyncio.Event()
+    service.say(
+        "/audio/transcriptions", transcription("hel", hold=release), transcription("hello you")
+    )
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    stream.feed(LOUD)
+    stream.flush()
+    await service.wait_asked("/audio/transcriptions", 1)
+    stream.feed(LOUD)
+    stream.flush()
+    events = stream.events()
+    async with asyncio.timeout(5.0):
+        answers = [await anext(events), await anext(events)]
+    assert answers == [Partial(0, (), ("hello", "you"), flushed=True)] * 2
+    await stream.close()
+
+
 async def test_transcripts_come_in_the_order_of_their_segments(
     service: Service, connect: Connect
 ) -> None:

@@ -174,6 +174,21 @@ async def test_what_follows_a_pause_joins_the_same_segment(
     assert starts == sorted(starts) and starts[2] == pytest.approx(600)
 
 
+async def test_a_flush_overtaken_by_speech_and_another_is_answered_with_that(
+    server: Transcriptions, stream: RemoteTranscriberStream
+) -> None:
+    server.hold = asyncio.Event()
+    server.texts = ["a table", "for two"]
+    for _ in range(2):
+        speak(stream, LOUD)
+        stream.flush()
+        speak(stream, PAUSE)
+    server.hold.set()
+    async with asyncio.timeout(5.0):
+        answers = [await until(stream, Partial) for _ in range(2)]
+    assert answers == [Partial(0, ("a", "table", "for", "two"), (), flushed=True)] * 2
+
+
 async def test_words_sent_before_the_commit_are_partials_of_it(
     server: Transcriptions, stream: RemoteTranscriberStream
 ) -> None:
