@@ -161,10 +161,15 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The turn is over. reason: what set the wait; silence_ms: how much silence there was."""
+    """The turn is over.
+
+    reason: what set the wait; silence_ms: how much silence there was; needed_ms: how much ended the
+    turn, the wait for words that were not there included.
+    """
 
     reason: Reason
     silence_ms: float
+    needed_ms: float
 
 
 Decision = Continue | End
@@ -181,6 +186,7 @@ class Endpointing:
         self._weights = weights
         self._pauses = PausePrior()
         self._evidence = Evidence()  # on the open turn, without the prior
+        self._has_p_end = False  # the model told one in this call: it will again
         self.configure(settings)
         self.reset()
 
@@ -246,6 +252,13 @@ class Endpointing:
     def observe_p_end(self, p_end: float | None) -> None:
         """The EOT probability after the words observed last; None: not known."""
         self._evidence = replace(self._evidence, p_end=p_end)
+        self._has_p_end = self._has_p_end or p_end is not None
+
+    @property
+    def awaits_p_end(self) -> bool:
+        """Whether the EOT probability of the present words counts and is still to come."""
+        is_weighed = self._has_p_end and isinstance(self._settings, SemanticVad)
+        return is_weighed and self._evidence.words_are_full and self._evidence.p_end is None
 
     @property
     def evidence(self) -> Evidence:
@@ -274,7 +287,7 @@ class Endpointing:
             needed_ms = max(needed_ms, WORDS_BY_MS)
         if silence_ms < needed_ms:
             return Continue(needed_ms - silence_ms)
-        return End(self._reason(needed_ms), silence_ms)
+        return End(self._reason(needed_ms), silence_ms, needed_ms)
 
     def _reason(self, needed_ms: float) -> Reason:
         if isinstance(self._settings, ServerVad):

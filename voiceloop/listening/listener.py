@@ -45,8 +45,8 @@ SPEECH_THRESHOLD = 0.5  # Silero's own default
 HYSTERESIS = 0.15
 STALL_MS = 300.0  # without audio: the client has stopped sending, the wall's clock takes over
 WATCH_S = 0.05  # period of the stall watch: the delay with which a stall is noticed, at most
-# How long the end-of-turn (EOT) probability of words that changed in a pause is awaited; the engine
-# answers after 10 to 20 ms in calls, the hop included.
+# How long the end-of-turn (EOT) probability of words that come or change in a pause is awaited; the
+# engine answers after 10 to 20 ms in calls, the hop included.
 P_END_GRACE_MS = 80.0
 # A wait that ends before the next chunk can be there does not last until then: silence of one chunk
 # is assumed, and the reply is taken back where it was speech.
@@ -208,6 +208,7 @@ class Listener:
         if segment is None or not segment.is_paused:
             return []
         if words == segment.hypothesis:
+            segment.p_end_by_ms = 0.0  # nothing more is told of these words
             self._endpointing.observe_p_end(p_end if is_evidence else None)
             if ended := self.decide():
                 return ended
@@ -240,7 +241,7 @@ class Listener:
         evidence = self._endpointing.evidence
         return {
             "reason": decision.reason,
-            "needed_ms": round(self._endpointing.needed_ms(), 1),
+            "needed_ms": round(decision.needed_ms, 1),
             "silence_ms": round(decision.silence_ms, 1),
             "p_end": evidence.p_end,
             "words_are_full": evidence.words_are_full,
@@ -337,10 +338,12 @@ class Listener:
             segment.is_flushed = segment.is_flushed or partial.flushed
             # After the flush the recognizer hears only silence, yet may still change its mind.
             is_full = segment.is_paused and segment.is_flushed
-            if words != segment.hypothesis and self._endpointing.evidence.p_end is not None:
-                segment.p_end_by_ms = self.now_ms + P_END_GRACE_MS
+            was_full = self._endpointing.evidence.words_are_full
+            is_new = words != segment.hypothesis or not was_full
             segment.hypothesis = words
             self._endpointing.observe_words(words, full=is_full)
+            if is_new and self._endpointing.awaits_p_end:
+                segment.p_end_by_ms = self.now_ms + P_END_GRACE_MS
         self._deliver([WordsHeard(partial.stable_words, partial.unstable_words, is_full)])
 
     def on_transcript(self, number: int, transcript: Transcript) -> None:

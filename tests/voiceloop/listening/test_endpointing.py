@@ -236,7 +236,7 @@ def test_server_vad_is_a_fixed_timer() -> None:
     endpointing.observe_silence(1000)
     endpointing.observe_words(("and",), full=True)
     assert endpointing.decide(1399) == Continue(1.0)
-    assert endpointing.decide(1400) == End("server_vad", 400.0)
+    assert endpointing.decide(1400) == End("server_vad", 400.0, 400.0)
 
 
 def test_speech_that_goes_on_keeps_the_turn_open() -> None:
@@ -309,5 +309,5 @@ def test_an_end_waits_for_the_words_of_the_pause_and_not_for_ever() -> None:
     assert isinstance(paused(full=True, settings=SemanticVad()).decide(1450.0), End)
     late = paused(full=False, settings=SemanticVad())
     assert late.decide(1450.0) == Continue(WORDS_BY_MS - 450.0)
-    assert isinstance(late.decide(1000.0 + WORDS_BY_MS), End)
+    assert late.decide(1000.0 + WORDS_BY_MS) == End("unsure", WORDS_BY_MS, WORDS_BY_MS)
     assert isinstance(paused(full=False, settings=ServerVad()).decide(1500.0), End)

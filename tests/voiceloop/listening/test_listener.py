@@ -437,6 +437,29 @@ async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clo
         assert bench.told.turns or bench.told.ending
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("detection", [SemanticVad(), ServerVad(silence_duration_ms=300)])
+async def test_words_that_come_late_are_given_time_for_their_p_end_where_it_counts(
+    clock: Clock, is_told: bool, detection: SemanticVad | ServerVad
+) -> None:
+    settings = SessionSettings(turn_detection=detection)
+    recognizer = FakeRecognizer(["what time do you close"], partial_delay_ms=5000)
+    async with listening(clock, recognizer, settings) as bench:
+        listener, words = bench.listener, ("what", "time", "do", "you", "close")
+        if is_told:
+            listener._endpointing.observe_p_end(0.5)  # in an earlier turn
+        await bench.say(400)
+        await bench.be_quiet(120)
+        listener._endpointing.observe_silence(-5000.0, None)
+        listener.on_partial(0, Partial(0, (), words, flushed=True))
+        is_awaited = is_told and isinstance(detection, SemanticVad)
+        assert bool(bench.told.ending) != is_awaited
+        bench.advance(listener.decide(listener.now_ms + 79))
+        assert bool(bench.told.ending) != is_awaited
+        bench.advance(listener.observe_p_end(words, None))
+        assert len(bench.told.ending) == 1
+
+
 @pytest.mark.skipif(not is_available(), reason="webrtc-noise-gain is not installed")
 @pytest.mark.parametrize(("field", "least_cut_db"), [(None, -1.0), ("far_field", 10.0)])
 async def test_the_models_hear_the_caller_without_the_noise_that_a_session_has_taken_out(
