@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, Samples
 from .local_agreement import HypothesisWord
-from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens
+from .window_decoder import MAX_BATCH, DecodedWindow, DecodeRequest, max_new_tokens
 
 HOP = 160  # samples between two mel frames: 10 ms
 TOKEN_MS = 20.0  # an encoder position
@@ -112,6 +112,8 @@ class Ct2Decoder:
 
     Raises: AudioError if the folder is none of Whisper's, or the device does not serve.
     """
+
+    max_batch = MAX_BATCH
 
     def __init__(self, folder: Path, device: str, compute_type: str, n_threads: int) -> None:
         from faster_whisper import WhisperModel

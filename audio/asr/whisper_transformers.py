@@ -19,7 +19,13 @@ from .whisper_decoder import (
     start_tokens,
     without_loop,
 )
-from .window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
+from .window_decoder import (
+    MAX_BATCH,
+    DecodedWindow,
+    DecodeRequest,
+    max_new_tokens,
+    proportional_spans,
+)
 
 
 class TransformersDecoder:
@@ -28,6 +34,8 @@ class TransformersDecoder:
     Raises: AudioError if torch or transformers is absent, the folder is no Whisper, or the device
     is not there.
     """
+
+    max_batch = MAX_BATCH
 
     def __init__(self, folder: Path, device: str) -> None:
         from faster_whisper.feature_extractor import FeatureExtractor

@@ -17,6 +17,7 @@ from .speech_level import BELOW_PEAK_DB, FRAME
 # Fast English is 5 words/s at 1.4 tokens each; scripts that byte-level BPE spells out by bytes
 # (Hindi, Thai) take up to three times as many. Beyond it the decoder repeats itself.
 TOKENS_PER_S, SPARE_TOKENS = 24, 16
+MAX_BATCH = 16  # of a decoder that gains from a batch
 MAX_TOKENS = 224  # half of Whisper's text context; the other half is for the prompt
 
 
@@ -52,6 +53,10 @@ class DecodedWindow:
 class WindowDecoder(Protocol):
     @property
     def languages(self) -> tuple[str, ...]: ...
+
+    @property
+    def max_batch(self) -> int:
+        """Windows decoded at once; 1 where several together take as long as one by one."""
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Tokens of free text, for a prompt."""

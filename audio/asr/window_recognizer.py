@@ -32,7 +32,6 @@ from .speech_level import SpeechLevel
 from .window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest, WindowDecoder
 
 BATCH_WAIT_S = 0.005  # requests of several streams this close share a batch
-MAX_BATCH = 16
 MAX_PROMPT_TOKENS = 100
 SHORTEST_WINDOW = RECOGNIZER_HZ // 10  # 100 ms: less holds no word, and the model invents one
 EARLY = RECOGNIZER_HZ  # a segment's first second, in which windows are short and cheap to decode
@@ -127,6 +126,10 @@ class _Stream(QueuedStream):
             segment.cut(surplus)
             segment.decoded_to = max(segment.decoded_to, segment.window_start)
 
+    @property
+    def n_undecoded(self) -> int:
+        return self.segment.end - self.segment.decoded_to
+
     def open_segment(self) -> None:
         self.n_segment += 1
         self.segment = _Segment(self.segment.end, self.options, self._n_held_back)
@@ -162,6 +165,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         self._n_held_back = n_held_back
         self._level = level
         self._clock = clock
+        self._busy_s = 0.0  # decoding without a break
         self._rest_until_s = float("-inf")
         self._n_opened = 0
 
@@ -170,7 +174,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         return any(s.has_waiting or self._is_due(s) for s in self._streams.values())
 
     def step(self) -> list[Event]:
-        """Answers what is ready, then decodes what is due: one window a stream at most."""
+        """Answers what is ready, else decodes a batch: no answer waits for another's decode."""
         events: list[Event] = []
         now = self._clock()
         due: list[_Stream] = []
@@ -181,14 +185,25 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             if not self._is_due(stream):
                 stream.due_since_s = None
                 continue
-            if stream.due_since_s is None:
-                stream.due_since_s = now
+            stream.due_since_s = now if stream.due_since_s is None else stream.due_since_s
             due.append(stream)
-        if due and self._is_time(due, now):
-            # Who asked for an answer comes first, then who has waited longest.
-            due.sort(key=lambda s: (s.request is None, s.due_since_s))
-            events.extend(self._decode(due[:MAX_BATCH]))
+        if not due:
+            self._busy_s = 0.0
+        elif not events and self._is_time(due, now):
+            # Who asked for an answer comes first, then who has waited longest or has most to hear.
+            due.sort(key=lambda s: (s.request is None, s.due_since_s, -s.n_undecoded))
+            n_batch = self._decoder.max_batch
+            events.extend(self._decode(due[:n_batch]))
+            self._rest_from_partials(self._clock() - now, is_last=len(due) <= n_batch)
         return events
+
+    def _rest_from_partials(self, spent_s: float, *, is_last: bool) -> None:
+        """A slow model rests from partials as long as it worked: finals are to find it free."""
+        self._busy_s += spent_s
+        if is_last or self._busy_s > self._update_s:
+            if self._busy_s > self._update_s / 2:
+                self._rest_until_s = self._clock() + self._busy_s
+            self._busy_s = 0.0
 
     def _new_stream(self, stream_id: str, options: RecognizerOptions) -> _Stream:
         self._n_opened += 1
@@ -196,7 +211,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
 
     def _is_time(self, due: list[_Stream], now: float) -> bool:
         waited_s = now - min(s.due_since_s for s in due if s.due_since_s is not None)
-        everybody = len(due) == len(self._streams) or len(due) >= MAX_BATCH
+        everybody = len(due) == len(self._streams) or len(due) >= self._decoder.max_batch
         return everybody or waited_s >= BATCH_WAIT_S
 
     def _is_due(self, stream: _Stream) -> bool:
@@ -204,7 +219,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         if stream.request is not None or segment.is_full:
             return True
         return (
-            segment.end - segment.decoded_to >= self._n_interval(segment)
+            stream.n_undecoded >= self._n_interval(segment)
             and self._clock() >= self._rest_until_s
             and not stream.level.is_quiet_since(segment.decoded_to)
             and not stream.is_silent
@@ -245,17 +260,11 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         ends = [self._decode_end(stream) for stream in batch]
         requests = [self._request(s, end) for s, end in zip(batch, ends, strict=True)]
         events: list[Event] = []
-        started_s = self._clock()
         try:
             results: list[DecodedWindow | Exception] = list(self._decoder.decode(requests))
         except Exception as error:
             # One stream's fault must not take the others of its batch with it.
             results = [error] if len(batch) == 1 else [self._alone(r) for r in requests]
-        ended_s = self._clock()
-        if ended_s - started_s > self._update_s / 2:
-            # A model this slow would be busy with partials whenever a final is asked for: it
-            # rests from them as long as it worked.
-            self._rest_until_s = ended_s + (ended_s - started_s)
         for stream, end, result in zip(batch, ends, results, strict=True):
             stream.due_since_s = None
             if isinstance(result, Exception):

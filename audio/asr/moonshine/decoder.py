@@ -58,6 +58,7 @@ class MoonshineDecoder:
     """
 
     languages = ("en",)
+    max_batch = 1
 
     def __init__(self, network: MoonshineNetwork, vocabulary: Path) -> None:
         self._network = network

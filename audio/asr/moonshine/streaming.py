@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from ...checkpoint import load_checkpoint, torch_device
 from ...frames import RECOGNIZER_HZ
 from ..local_agreement import HypothesisWord
-from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
+from ..window_decoder import (
+    MAX_BATCH,
+    DecodedWindow,
+    DecodeRequest,
+    max_new_tokens,
+    proportional_spans,
+)
 from ..window_recognizer import WindowRecognizer
 
 UPDATE_MS = 250.0
@@ -57,6 +63,8 @@ class MoonshineRecognizer(WindowRecognizer):
 
 class MoonshineStreamingDecoder:
     """The model over one window; hotwords and earlier text are not known to it."""
+
+    max_batch = MAX_BATCH
 
     def __init__(self, folder: Path, device: str, language: str) -> None:
         self._torch, self._device = torch_device(device, "Moonshine")

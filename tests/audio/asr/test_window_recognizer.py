@@ -24,6 +24,7 @@ class ScriptedDecoder:
     """
 
     languages = ("en", "de")
+    max_batch = 16
 
     def __init__(self, clock=None, cost_s=0.0):
         self.batches = []
@@ -312,6 +313,55 @@ def test_streams_due_within_five_milliseconds_share_a_batch(recognizer, decoder,
     clock.now += 0.0011
     recognizer.step()
     assert [len(batch) for batch in decoder.batches] == [2]
+
+
+def test_what_gains_nothing_from_a_batch_is_decoded_one_by_one_and_requests_first(
+    recognizer, decoder
+):
+    decoder.max_batch = 1
+    for name in "abcd":
+        recognizer.open(name, RecognizerOptions())
+    for name in "abc":
+        recognizer.feed(name, said(1))
+    recognizer.step()  # no other stream is waited for
+    assert [len(batch) for batch in decoder.batches] == [1]
+    recognizer.flush("c")
+    (answer,) = recognizer.step()  # not with its neighbours' partials
+    assert answer.stream_id == "c" and answer.flushed
+    assert [e.stream_id for e in recognizer.step()] == ["b"] and not recognizer.has_work()
+    assert [len(batch) for batch in decoder.batches] == [1, 1, 1]
+
+
+def test_an_answer_that_needs_no_decode_does_not_wait_for_one(recognizer, decoder):
+    decoder.max_batch = 1
+    for name in "ab":
+        recognizer.open(name, RecognizerOptions())
+    recognizer.feed("a", said(1))
+    recognizer.flush("a")
+    drain(recognizer)
+    n_decodes = len(decoder.batches)
+    recognizer.finalize("a")
+    recognizer.feed("b", said(1))
+    recognizer.finalize("b")
+    (transcript,) = recognizer.step()
+    assert transcript.stream_id == "a" and len(decoder.batches) == n_decodes
+    assert [e.stream_id for e in drain(recognizer)] == ["b"]
+
+
+def test_streams_decoded_one_by_one_rest_together_as_if_they_were_a_batch(decoder, clock):
+    decoder.clock, decoder.cost_s, decoder.max_batch = clock, 0.060, 1
+    recognizer = WindowRecognizer(decoder, clock=clock, update_ms=250.0)
+    for name in "abc":
+        recognizer.open(name, RecognizerOptions())
+        recognizer.feed(name, said(1))
+    drain(recognizer)
+    for name in "abc":
+        recognizer.feed(name, said(1, first=1))
+    clock.now += 0.170
+    assert recognizer.step() == [] and len(decoder.batches) == 3
+    clock.now += 0.011
+    drain(recognizer)
+    assert len(decoder.batches) == 6
 
 
 def test_a_batch_does_not_wait_when_every_stream_is_due(recognizer, decoder):
