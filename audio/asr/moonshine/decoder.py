@@ -30,6 +30,7 @@ EDGE = RECOGNIZER_HZ // 5
 TOKENS_PER_S = 10.0  # twice what its authors allow: figures are spelled here
 # A decode whose last tokens repeat so often (of one or two tokens; of more) goes round in circles.
 MOST_REPEATS, MOST_LONG_REPEATS, LONGEST_CIRCLE = 5, 3, 8
+MOST_DIGIT_REPEATS = 11  # set by hand: a telephone number says a digit again and again, a loop more
 # A mean log-probability below which nothing was said (what is heard rightly has -0.8 at the worst,
 # mostly over -0.3), and one below which another decode may well say something else.
 UNLIKELY_LOG_PROBABILITY, SURE_LOG_PROBABILITY = -1.1, -0.25
@@ -99,7 +100,7 @@ class MoonshineDecoder:
             tokens.append(token)
             log_probabilities.append(log_probability)
             fed = [token]
-            if n_circling := _n_circling(tokens):
+            if n_circling := self._n_circling(tokens):
                 del tokens[-n_circling:]
                 break
         return tokens, float(np.mean(log_probabilities or 0.0))
@@ -121,19 +122,22 @@ class MoonshineDecoder:
         largest = logits.max()
         return token, float(logits[token] - largest - np.log(np.exp(logits - largest).sum()))
 
+    def _n_circling(self, tokens: Sequence[int]) -> int:
+        """How many of the last tokens only say again what stands before them."""
+        for length in range(1, LONGEST_CIRCLE + 1):
+            most = MOST_REPEATS if length <= 2 else MOST_LONG_REPEATS
+            if _repeats(tokens, length, most) and self._vocabulary.says_digits(tokens[-length:]):
+                most = MOST_DIGIT_REPEATS
+            if _repeats(tokens, length, most):
+                return length * most
+        return 0
+
     def _read_hints(self, phrases: tuple[str, ...]) -> PhraseHints:
         written = (text for phrase in phrases for text in (phrase, phrase.capitalize()))
         return PhraseHints(filter(None, map(self._vocabulary.encode, written)))
 
 
-def _n_circling(tokens: Sequence[int]) -> int:
-    """How many of the last tokens only say again what stands before them."""
-    for length in range(1, LONGEST_CIRCLE + 1):
-        most = MOST_REPEATS if length <= 2 else MOST_LONG_REPEATS
-        circle = tokens[-length:]
-        n_more = length * most
-        if len(tokens) >= n_more + length and list(circle) * (most + 1) == list(
-            tokens[-n_more - length :]
-        ):
-            return n_more
-    return 0
+def _repeats(tokens: Sequence[int], length: int, n_times: int) -> bool:
+    """Whether the last `length` tokens say so many times again what stands before them."""
+    circles = tokens[-length * (n_times + 1) :]
+    return len(circles) == length * (n_times + 1) and circles[length:] == circles[:-length]

@@ -40,6 +40,8 @@ FIGURE_PENALTY = 4.0
 # As many figures as this are said one by one, unless they are a year or hundreds.
 MANY_FIGURES = 3
 _SAID_AS_NUMBER = re.compile(r"(?:1[1-9]|20)\d\d|\d+00")
+# Words of a number that is said digit by digit; each is one piece, as is a figure.
+_DIGITS = frozenset("zero oh o one two three four five six seven eight nine ten hundred".split())
 _INITIALS = re.compile(r"(?:[A-Za-z]\.)+[?!,]?")
 
 
@@ -79,6 +81,12 @@ class MoonshineVocabulary:
         if any(piece not in self._ids for piece in pieces):
             return ()
         return tuple(self._ids[piece] for piece in pieces)
+
+    def says_digits(self, tokens: Iterable[int]) -> bool:
+        """Whether all their words are figures or stand for digits, and there is one."""
+        pieces = [self._pieces[token] for token in tokens]
+        words = [piece.strip(WORD_MARK + "-").lower() for piece in pieces if _has_word(piece)]
+        return bool(words) and all(word.isdecimal() or word in _DIGITS for word in words)
 
     def words(self, tokens: Iterable[int]) -> tuple[HypothesisWord, ...]:
         """tokens as spoken words, lower case; a mark's token stands with the word before it."""

@@ -135,8 +135,21 @@ def test_a_decode_that_goes_round_in_circles_ends_with_the_first_round(decode):
     assert len(model.fed) < 20
 
 
-def test_digits_may_be_said_three_times_over(decode):
-    assert texts(decode([SMALL, TWO, TWO, TWO])[0]) == ["small", "two", "two", "two"]
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("\u2581two " * 6 + "\u2581small", "two " * 6 + "small"),
+        ("\u2581two , " * 6 + "\u2581small", "two " * 6 + "small"),
+        ("\u2581 " + "4 " * 7 + "\u2581small", "four " * 7 + "small"),
+        ("\u2581two \u2581 4 - 0 " * 4 + "\u2581small", "two four zero " * 4 + "small"),
+        ("\u2581two " * 11 + "\u2581small", "two " * 11 + "small"),
+        ("\u2581two " * 40, "two"),
+        ("\u2581two " + "- " * 7 + "\u2581small", "two"),
+    ],
+)
+def test_a_digit_may_be_said_eleven_times_over_and_what_follows_is_heard(decode, written, spoken):
+    script = [{piece: 0.0} for piece in written.split()]
+    assert " ".join(texts(decode(script, seconds=10.0)[0])) == spoken
 
 
 def test_a_second_holds_so_many_tokens(decode):
