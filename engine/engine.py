@@ -8,9 +8,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Tokens
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ from .prefix_tree import PrefixTree
 from .reply import Reply
 from .runner import Outcome
 from .sampler import choose, penalize
-from .scheduler import Scheduler, Service, Task, is_batch, is_decoding
+from .scheduler import Scheduler, Service, Task, awaits_grammar, is_batch, is_decoding
 from .sequence import Sequence
 from .speculative import Drafter, Speculation
 from .text.grammar import GrammarCompiler
@@ -43,6 +45,8 @@ from .types import (
 )
 
 log = logging.getLogger(__name__)
+
+GRAMMAR_WAIT_S = 0.002  # of a step without anything else to do; whoever drives it looks in between
 
 
 class Engine:
@@ -135,8 +139,11 @@ class Engine:
         it stays asked, and the step after it is not given up.
         """
         self._draft()
+        coming = self._coming_grammars()
         tasks = self.scheduler.compose(self._branches.values())
-        self._is_stalled = not tasks
+        self._is_stalled = not tasks and not coming
+        if not tasks:
+            wait(coming, GRAMMAR_WAIT_S, FIRST_COMPLETED)
         started = self.clock()
         if outcomes := self._run(tasks, started, interrupted):
             self._deliver(tasks, outcomes)
@@ -230,7 +237,8 @@ class Engine:
         decoding = [
             branch
             for branch in self._branches.values()
-            if branch.phase is Phase.REPLYING and is_decoding(branch) and not is_batch(branch)
+            if branch.phase is Phase.REPLYING and is_decoding(branch)
+            if not is_batch(branch) and not awaits_grammar(branch)
         ]
         if len(decoding) > 1 and not self.config.share_steps:
             return
@@ -241,6 +249,14 @@ class Engine:
             reply.proposals = reply.proposals or self.speculation.propose(
                 branch.branch_id, branch.sequence, reply, len(decoding)
             )
+
+    def _coming_grammars(self) -> list[Future[Any]]:
+        """What replies wait for, and is not here at this moment."""
+        replies = [branch.reply for branch in self._branches.values()]
+        attempts = [branch.preemptive for branch in self._branches.values()]
+        replies += [ahead.reply for ahead in attempts if ahead is not None and ahead.is_active]
+        awaiting = [r for r in replies if r is not None and r.awaits_grammar()]
+        return [r.coming.compiled for r in awaiting if r.coming is not None]
 
     def _run(self, tasks: list[Task], now: float, interrupted: Interrupted | None) -> list[Outcome]:
         """Compute a step; nothing comes of one that is given up, and only reserved blocks stay."""

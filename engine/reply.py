@@ -12,7 +12,7 @@ from torch import Tensor
 from .runner import Draw
 from .sampler import is_stateful
 from .text.detokenizer import Detokenizer, StopStrings
-from .text.grammar import Grammar, OfferedCalls
+from .text.grammar import ComingGrammar, Grammar, OfferedCalls
 from .text.logprobs import describe
 from .text.text import Text
 from .text.tool_calls import Notation, ParsedCall, ToolCallParser
@@ -62,6 +62,8 @@ class Reply:
     ) -> None:
         """grammar: of the whole reply; offered: of the calls in one without."""
         self.grammar, self._offered = grammar, offered
+        self.coming: ComingGrammar | None = None  # what it waits for before it can go on
+        self._is_forced = False  # begun again as a call, or found that it cannot be
         self.params, self.n_prompt = params, n_prompt
         self.seed = seed if params.seed is None else params.seed
         self._draw = None if is_stateful(params) else Draw(params, self.seed)
@@ -96,8 +98,21 @@ class Reply:
         """Whether `token`, the newest, opens a call: its grammar binds the tokens after it."""
         if self._offered is None or self.grammar is not None or token != self._offered.open_id:
             return False
-        self.grammar = self._offered.begin()
-        return self.grammar is not None
+        self.coming = self._offered.begin
+        return self.awaits_grammar() or self.grammar is not None
+
+    def awaits_grammar(self) -> bool:
+        """Whether what binds its next token is still compiled: it can be in no step before."""
+        if self.coming is None:
+            return False
+        if not self.coming.is_here:
+            return True
+        self.grammar, self.coming = self.coming.grammar(), None
+        if self._is_forced and not self.tokens:
+            if self.grammar is not None:
+                self._offered = None
+            self._begin_output(holds_bare=self.grammar is None)
+        return False
 
     def advance_grammar(self, token: int) -> None:
         """The reply goes on with `token`; behind a call it is free again. Raises: GrammarError."""
@@ -155,14 +170,15 @@ class Reply:
     def _begin_as_call(self) -> bool:
         """It began as a call in plain text: begin again, bound to write that call as calls are.
 
-        Nothing of it has been given out. Returns whether a grammar for it could be made.
+        Nothing of it has been given out. Where no grammar for it can be made, the same is said
+        again. Returns whether it begins again.
         """
-        grammar = self._offered.force() if self._offered is not None else None
-        if grammar is None:
+        if self._offered is None or self._is_forced:
             return False
-        self.grammar, self._offered = grammar, None
+        self._is_forced = True
+        self.grammar, self.coming = None, self._offered.force()
         self.tokens, self.proposals, self._logprobs = [], [], []
-        self._begin_output()
+        self.awaits_grammar()
         return True
 
     def accept(self, tokens: Tokens[int]) -> list[str | ParsedCall]:

@@ -53,6 +53,11 @@ def is_batch(branch: Branch) -> bool:
     return branch.reply is not None and branch.reply.params.is_batch
 
 
+def awaits_grammar(branch: Branch) -> bool:
+    """Whether the committed reply can be in no step yet."""
+    return branch.reply is not None and branch.reply.awaits_grammar()
+
+
 def is_decoding(branch: Branch) -> bool:
     """Whether the reply's next token takes one row, and not a prompt still to be computed.
 
@@ -106,7 +111,7 @@ class Scheduler:
         """The tasks of the next step, blocks reserved."""
         branches = sorted(branches, key=lambda branch: (is_batch(branch), branch.order))
         self._admit(branches)
-        running = [branch for branch in branches if branch.phase is Phase.REPLYING]
+        running = [b for b in branches if b.phase is Phase.REPLYING and not awaits_grammar(b)]
         tasks = self._committed([b for b in running if not is_batch(b)], branches)
         urgent = any(task.service is Service.PREFILL for task in tasks)
         sharing = self.config.share_steps
@@ -166,6 +171,8 @@ class Scheduler:
         attempts = [(branch, branch.preemptive) for branch in branches if branch.preemptive]
         for branch, ahead in sorted(attempts, key=lambda attempt: len(attempt[1].reply.tokens)):
             if not ahead.is_active or branch.sequence.n_pending or budget <= 0:
+                continue
+            if ahead.reply.awaits_grammar():
                 continue
             if len(ahead.reply.tokens) >= self.config.preemptive_tokens:
                 branch.stop_preemptive()

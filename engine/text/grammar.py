@@ -7,6 +7,7 @@ whole reply, or of what follows the token that opens a call in a reply that may 
 """
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
     from .text import Text
+
+log = logging.getLogger(__name__)
 
 # As templates write JSON, or without its spaces; free whitespace would let a model that is forced
 # to speak write nothing else until its limit.
@@ -44,18 +47,38 @@ LIMITS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ComingGrammar:
+    """A grammar that another thread compiles: the reply that needs it waits, and no other does."""
+
+    compiled: "Future[LLMatcher | None]"
+    make: "Callable[[LLMatcher], Grammar]"
+
+    @property
+    def is_here(self) -> bool:
+        return self.compiled.done()
+
+    def grammar(self) -> "Grammar | None":
+        """One at its beginning, waited for where it is not here; None if nothing compiles."""
+        if (error := self.compiled.exception()) is not None:
+            log.error("tools could not be compiled", exc_info=error)
+            return None
+        matcher = self.compiled.result()
+        return None if matcher is None else self.make(matcher.deep_copy())
+
+
+@dataclass(frozen=True, slots=True)
 class OfferedCalls:
     """What binds the calls of a reply that may call or speak.
 
     open_id: the token that opens a call. closes: whether a mark ends it, and the reply is free
-    again. begin: the grammar of what follows `open_id`; force: of a whole reply that is a call.
-    Both give None where the tools do not compile.
+    again. begin: the grammar of what follows `open_id`; force: of a whole reply that is a call,
+    compiled from when it is asked for.
     """
 
     open_id: int
     closes: bool
-    begin: Callable[[], "Grammar | None"]
-    force: Callable[[], "Grammar | None"]
+    begin: ComingGrammar
+    force: Callable[[], ComingGrammar]
 
 
 class GrammarCompiler:
@@ -131,21 +154,13 @@ class GrammarCompiler:
         open_id = self._text.tokenizer.token_to_id(notation.open)
         if open_id is None or notation.keep_open:
             return None
-        compiled = self._offer(tools, notation)
 
-        def begin() -> Grammar | None:
-            matcher = compiled.result()
-            return None if matcher is None else self._grammar(matcher.deep_copy())
+        def coming(is_forced: bool) -> ComingGrammar:
+            return ComingGrammar(self._offer(tools, notation, is_forced), self._grammar)
 
-        def force() -> Grammar | None:
-            matcher = self._compile_offer(tools, notation, is_forced=True)
-            return None if matcher is None else self._grammar(matcher)
+        return OfferedCalls(open_id, bool(notation.close), coming(False), lambda: coming(True))
 
-        return OfferedCalls(open_id, bool(notation.close), begin, force)
-
-    def _compile_offer(
-        self, tools: str, notation: Notation, *, is_forced: bool = False
-    ) -> "LLMatcher | None":
+    def _compile_offer(self, tools: str, notation: Notation, is_forced: bool) -> "LLMatcher | None":
         """With arguments by their schemas, else as any JSON object, else None."""
         for by_schema in (True, False):
             try:

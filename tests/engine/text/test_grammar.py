@@ -262,7 +262,7 @@ def _takes(compiler: GrammarCompiler, text: Text, tools: str, call: str) -> bool
     hermes = NOTATIONS["<tool_call>"]
     offered = compiler.offered(SamplingParams(offered_tools=tools), hermes)
     assert isinstance(offered, OfferedCalls)
-    grammar = offered.begin()
+    grammar = offered.begin.grammar()
     assert grammar is not None
     try:
         for token in text.encode(call + hermes.close):
