@@ -129,7 +129,7 @@ async def test_a_turn_that_cannot_be_transcribed_is_one_error_and_the_next_is_he
 ) -> None:
     services.service.say(CHAT, reply("I heard you."))
     heard = Answer([json.dumps({"text": "hello"}).encode()])
-    services.service.say(HEARD, *[Answer([b"no such model"], 404)] * 2, heard)
+    services.service.say(HEARD, Answer([b"no such model"], 404))  # however often it is asked
     backends = Backends(
         RemoteRecognizer(services.connect()),
         RemoteLanguageModel(services.connect()),
@@ -144,6 +144,7 @@ async def test_a_turn_that_cannot_be_transcribed_is_one_error_and_the_next_is_he
         await caller.say(400)
         await caller.listen_until("conversation.item.input_audio_transcription.failed")
         await caller.listen_until("response.done")
+        services.service.say(HEARD, heard)
         await caller.say(400)
         await caller.listen_until("response.done", count=2)
         await caller.listen_until("conversation.item.input_audio_transcription.completed")
