@@ -12,4 +12,6 @@ class Terminal(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)

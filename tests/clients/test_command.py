@@ -85,6 +85,20 @@ def test_a_reader_that_goes_ends_a_command_quietly(command: str) -> None:
     assert process.wait() == 141
 
 
+def test_a_reader_that_goes_ends_a_job_in_the_background_too() -> None:
+    script = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    script += "from clients.command import run\n" + textwrap.dedent(PRINTS_WITHIN_TASKS)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys\n" + script + "\nsys.exit(run(command))"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
 def test_where_there_is_no_terminal_no_bar_leaves_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
