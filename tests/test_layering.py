@@ -37,6 +37,7 @@ MAY_IMPORT = {
     },
     "reply": {"agent", "backends", "config", "errors", "listening", "realtime", "telemetry"},
     "listening": {"backends", "errors", "realtime", "telemetry"},
+    "tools": {"agent", "backends", "errors"},
     "agent_file": {"agent", "backends", "capabilities", "config_reader", "errors"},
     "agent": {"backends", "realtime"},
     "realtime": {"backends", "capabilities", "errors"},

@@ -22,8 +22,16 @@ class AgentTool:
 
     ``result``: the server answers every call itself with this text. ``table``: it answers with the
     entry named by the value of the argument ``table_key``, in any case (an entry ``"*"`` stands for
-    any other). With neither, the client answers. ``side_effect_free``: the server's answer may be
-    looked up for a reply made ahead, before the caller's turn has ended.
+    any other). ``url``: it asks the service there, with ``method`` and ``headers``; both may name
+    variables of the environment as ``${NAME}``, and the URL required arguments as ``{name}``.
+    ``python``: it calls this function, ``module:function``, in a process of its own. With none of
+    these, the client answers. ``side_effect_free``: a call changes nothing, so it may be made
+    before the caller's turn has ended, made again, and its result be kept.
+
+    Of a call by ``url`` or ``python``: it ends within ``deadline_ms``, is tried ``retries`` times
+    more where that can do no harm, and is one of at most ``at_once``, over all sessions. Its result
+    stands for ``cache_s`` seconds. Of the result the model is given the fields of ``keep`` (none:
+    all of it) and no more than ``max_result_chars`` characters.
     """
 
     name: str
@@ -33,14 +41,29 @@ class AgentTool:
     result: str | None = None
     table_key: str | None = None
     table: Mapping[str, Any] = field(default_factory=dict)
+    url: str | None = None
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    python: str | None = None
+    deadline_ms: int = 3000
+    retries: int = 1
+    at_once: int = 8
+    cache_s: float = 0.0
+    keep: tuple[str, ...] = ()
+    max_result_chars: int = 4000
 
     @property
     def is_clients(self) -> bool:
         """Whether a client has to answer its calls."""
-        return self.result is None and self.table_key is None
+        return self.result is None and self.table_key is None and not self.is_executed
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether the server has to call something for its answer."""
+        return self.url is not None or self.python is not None
 
     def answer(self, arguments: str) -> str | None:
-        """The server's own answer to a call (JSON text), or None where the client must answer."""
+        """The agent file's own answer to a call (JSON text), or None where it has none."""
         if self.result is not None:
             return self.result
         if self.table_key is None:

@@ -26,6 +26,13 @@ MAX_TRY_SAYING, MAX_TRY_SAYING_CHARS = 6, 100  # what a phone's screen shows at 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
+URL = re.compile(r"(https?://|\$\{)\S+")  # all of it may come from the environment
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+MAX_RETRIES = 2  # as many as `toolbox.RETRY_PAUSES_S` has pauses: a caller waits for each
+MAX_AT_ONCE = 64  # threads of one Python tool's process
+MAX_CACHE_S = 86_400.0  # a day: what may be older stands better in `table`
+MAX_RESULT_CHARS = 100_000  # some 25,000 tokens, more than any embedded model's window
+
 # Keywords of JSON schema whose value is: one schema, a list of them, or a table of them.
 ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
 SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -150,6 +157,7 @@ def _check_tools(tools: tuple[AgentTool, ...], source: str) -> None:
             raise _wrong(source, f"{where}.name", "each name once", f"{tool.name!r} twice")
         _check_parameters(tool, f"{where}.parameters", source)
         _check_answer(tool, where, source)
+        _check_execution(tool, where, source)
 
 
 def _check_parameters(tool: AgentTool, where: str, source: str) -> None:
@@ -221,6 +229,43 @@ def _check_answer(tool: AgentTool, where: str, source: str) -> None:
     if tool.table_key not in properties:
         wanted = f"one of the properties of {tool.name!r}"
         raise _wrong(source, f"{where}.table_key", wanted, repr(tool.table_key))
+
+
+def _check_execution(tool: AgentTool, where: str, source: str) -> None:
+    """What the server calls for an answer, and the bounds on that."""
+    ways = {
+        "result or table": tool.result is not None or tool.table_key is not None,
+        "url": tool.url is not None,
+        "python": tool.python is not None,
+    }
+    named = [way for way, is_named in ways.items() if is_named]
+    if len(named) > 1:
+        wanted = "one of result, table, url, python"
+        raise _wrong(source, where, wanted, f"{' and '.join(named)} in {tool.name!r}")
+    if tool.url is not None and not URL.match(tool.url):
+        raise _wrong(source, f"{where}.url", "http:// or https://", repr(tool.url))
+    if tool.python is not None and not FUNCTION.fullmatch(tool.python):
+        raise _wrong(source, f"{where}.python", "module:function", repr(tool.python))
+    for name, value in tool.headers.items():
+        if not isinstance(value, str):  # and its value is not shown: it may be a secret
+            raise _wrong(source, f"{where}.headers.{name}", "a string", type(value).__name__)
+    for index, path in enumerate(tool.keep):
+        if not all(path.split(".")):
+            wanted = "names with dots between, as order.price"
+            raise _wrong(source, f"{where}.keep[{index}]", wanted, repr(path))
+    ranges: tuple[tuple[str, float, float, float], ...] = (
+        ("deadline_ms", tool.deadline_ms, 1, MINUTE_MS),
+        ("retries", tool.retries, 0, MAX_RETRIES),
+        ("at_once", tool.at_once, 1, MAX_AT_ONCE),
+        ("cache_s", tool.cache_s, 0, MAX_CACHE_S),
+        ("max_result_chars", tool.max_result_chars, 1, MAX_RESULT_CHARS),
+    )
+    for key, value, low, high in ranges:
+        if not low <= value <= high:
+            raise _wrong(source, f"{where}.{key}", f"{low:g} to {high:g}", f"{value:g}")
+    if tool.cache_s and not tool.side_effect_free:
+        wanted = "side_effect_free = true beside it"
+        raise _wrong(source, f"{where}.cache_s", wanted, f"a call of {tool.name!r} to do something")
 
 
 def _check_json(value: Any, where: str, source: str) -> None:

@@ -150,6 +150,20 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
     ("name = 'x'\nparameters = { type = 'object', required = 'a' }", "expected a list of names"),
     ("name = 'x'\nparameters = { type = 'object', anyOf = {} }", "expected a list of schemas"),
     ("name = 'x'\nparameters = { type = 'object', default = inf }", "values that JSON has"),
+    ("name = 'x'\nresult = 'a'\nurl = 'http://a/'",
+     "expected one of result, table, url, python, found result or table and url in 'x'"),
+    ("name = 'x'\npython = 'a:b'\nurl = 'http://a/'", "found url and python in 'x'"),
+    ("name = 'x'\nurl = 'file:///etc/passwd'", "tools[0].url: expected http:// or https://"),
+    ("name = 'x'\npython = 'os.system'", "tools[0].python: expected module:function"),
+    ("name = 'x'\nmethod = 'post'", "tools[0].method: expected one of GET, POST, PUT, PATCH"),
+    ("name = 'x'\nheaders = { key = 3 }", "tools[0].headers.key: expected a string, found int"),
+    ("name = 'x'\nkeep = ['a..b']", "tools[0].keep[0]: expected names with dots between"),
+    ("name = 'x'\ndeadline_ms = 0", "tools[0].deadline_ms: expected 1 to 60000, found 0"),
+    ("name = 'x'\nretries = 3", "tools[0].retries: expected 0 to 2, found 3"),
+    ("name = 'x'\nat_once = 65", "tools[0].at_once: expected 1 to 64, found 65"),
+    ("name = 'x'\nmax_result_chars = 0", "tools[0].max_result_chars: expected 1 to"),
+    ("name = 'x'\ncache_s = 1e9\nside_effect_free = true", "tools[0].cache_s: expected 0 to"),
+    ("name = 'x'\ncache_s = 5", "tools[0].cache_s: expected side_effect_free = true beside it"),
 ])  # fmt: skip
 def test_a_wrong_tool_is_refused_by_its_key(tmp_path: Path, fields: str, words: str) -> None:
     path = write(tmp_path / "a.toml", f"[[tools]]\n{fields}")

@@ -1,0 +1,267 @@
+"""Every call ends in its deadline in a text for the model, and no side effect happens twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.backends import ToolCall
+from voiceloop.errors import ConfigError
+from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.slots import Slots
+from voiceloop.tools.toolbox import (
+    LATE_READ,
+    LATE_WRITE,
+    Fate,
+    ServedTool,
+    Toolbox,
+    ToolResult,
+    toolbox_of,
+)
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+
+
+class Service:
+    """An executor that takes `takes_s` a call, and fails as often as it is told."""
+
+    def __init__(self, takes_s: float = 0.4, failures: tuple[ToolFailed, ...] = ()) -> None:
+        self.source = "shop"
+        self.takes_s = takes_s
+        self.failures = list(failures)
+        self.n_begun = self.n_done = self.n_at_once = self.most_at_once = 0
+        self.is_open = False
+        self.answer = "3"
+
+    async def start(self) -> None:
+        self.is_open = True
+
+    async def run(self, call_id: str, arguments: Mapping[str, Any]) -> str:
+        self.n_begun += 1
+        self.n_at_once += 1
+        self.most_at_once = max(self.most_at_once, self.n_at_once)
+        try:
+            answer = self.answer  # as it stands when the call arrives
+            await asyncio.sleep(self.takes_s)
+            if self.failures:
+                raise self.failures.pop(0)
+            self.n_done += 1
+            return answer
+        finally:
+            self.n_at_once -= 1
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+def box(clock: Clock, **executors: tuple[AgentTool, Service]) -> Toolbox:
+    served = {
+        name: ServedTool(tool, service, Slots(name, tool.at_once))
+        for name, (tool, service) in executors.items()
+    }
+    return Toolbox(served, clock)
+
+
+def read(**fields: Any) -> AgentTool:
+    return AgentTool("price", url="https://shop.test/", side_effect_free=True, **fields)
+
+
+def write(**fields: Any) -> AgentTool:
+    return AgentTool("order", url="https://shop.test/", **fields)
+
+
+def call(tool: AgentTool, arguments: str = "{}") -> ToolCall:
+    return ToolCall("call_1", tool.name, arguments)
+
+
+def error(result: ToolResult) -> str:
+    assert result.is_error
+    return str(json.loads(result.text)["error"])
+
+
+async def test_a_tool_with_a_table_is_answered_by_the_file(clock: Clock) -> None:
+    tool = AgentTool("hours", result="nine to five")
+    result = await box(clock).call(tool, call(tool))
+    assert (result.text, result.fate) == ("nine to five", Fate.TABLE)
+
+
+async def test_two_calls_of_400_ms_take_400_ms(clock: Clock) -> None:
+    tools = box(clock, price=(read(), Service()), order=(write(), Service()))
+    began_s = clock()
+    found = await asyncio.gather(
+        tools.call(read(), call(read())), tools.call(write(), call(write()))
+    )
+    assert [each.fate for each in found] == [Fate.CALLED] * 2
+    assert clock() - began_s == pytest.approx(0.4, abs=0.01)
+    assert found[0].took_s == pytest.approx(0.4, abs=0.01)
+
+
+async def test_no_answer_in_time_is_told_as_what_it_is(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(takes_s=9.0)
+    tools = box(clock, price=(read(), service), order=(write(), service))
+    began_s = clock()
+    late_read = await tools.call(read(), call(read()))
+    late_write = await tools.call(write(deadline_ms=500), call(write(), '{"card": "4111"}'))
+    assert (error(late_read), error(late_write)) == (LATE_READ, LATE_WRITE)
+    assert clock() - began_s == pytest.approx(3.5, abs=0.01)
+    assert late_write.fate is Fate.LATE and service.n_at_once == 0
+    assert "4111" not in caplog.text
+
+
+async def test_a_failure_is_told_without_its_details(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = ToolFailed("https://shop.test: expected an answer, found 500", told="failed (500)")
+    tools = box(clock, order=(write(), Service(failures=(failure,))))
+    with caplog.at_level(logging.WARNING):
+        assert error(await tools.call(write(), call(write()))) == "failed (500)"
+    assert "shop.test" in caplog.text
+
+
+def failing(*, may_help: bool = True, is_unsent: bool = False) -> ToolFailed:
+    return ToolFailed("expected", told="failed", may_help=may_help, is_unsent=is_unsent)
+
+
+@pytest.mark.parametrize(("tool", "failures", "n_begun", "fate"), [
+    (read(), (failing(),), 2, Fate.CALLED),
+    (read(), (failing(), failing()), 2, Fate.FAILED),
+    (read(retries=2), (failing(), failing()), 3, Fate.CALLED),
+    (read(retries=0), (failing(),), 1, Fate.FAILED),
+    (read(), (failing(may_help=False),), 1, Fate.FAILED),
+    (write(), (failing(),), 1, Fate.FAILED),
+    (write(), (failing(is_unsent=True),), 2, Fate.CALLED),
+    (write(), (failing(is_unsent=True, may_help=False),), 1, Fate.FAILED),
+])  # fmt: skip
+async def test_a_call_is_made_again_where_that_can_help_and_do_no_harm(
+    clock: Clock, tool: AgentTool, failures: tuple[ToolFailed, ...], n_begun: int, fate: Fate
+) -> None:
+    service = Service(failures=failures)
+    result = await box(clock, **{tool.name: (tool, service)}).call(tool, call(tool))
+    assert (service.n_begun, result.fate) == (n_begun, fate)
+
+
+async def test_tries_and_their_pauses_are_within_the_one_deadline(clock: Clock) -> None:
+    service = Service(takes_s=0.8, failures=(failing(), failing()))
+    tool = read(deadline_ms=1000, retries=2)
+    began_s = clock()
+    assert error(await box(clock, price=(tool, service)).call(tool, call(tool))) == LATE_READ
+    assert clock() - began_s == pytest.approx(1.0, abs=0.01)
+
+
+async def test_a_result_stands_for_as_long_as_the_file_says(clock: Clock) -> None:
+    service, tool = Service(), read(cache_s=60.0)
+    tools = box(clock, price=(tool, service))
+    assert (await tools.call(tool, call(tool, '{"a": 1, "b": 2}'))).fate is Fate.CALLED
+    again = await tools.call(tool, call(tool, '{"b":2,"a":1}'))
+    assert (again.fate, again.text, again.took_s) == (Fate.CACHED, "3", 0.0)
+    assert (await tools.call(tool, call(tool), tenant="other")).fate is Fate.CALLED
+    await asyncio.sleep(60.0)
+    assert (await tools.call(tool, call(tool, '{"a": 1, "b": 2}'))).fate is Fate.CALLED
+
+
+async def test_without_a_lifetime_only_calls_at_the_same_time_are_one(clock: Clock) -> None:
+    service = Service()
+    tools = box(clock, price=(read(), service))
+    found = await asyncio.gather(*(tools.call(read(), call(read())) for _ in range(4)))
+    assert [each.text for each in found] == ["3"] * 4 and service.n_begun == 1
+    await tools.call(read(), call(read()))
+    assert service.n_begun == 2
+
+
+async def test_a_side_effect_outdates_what_was_read_and_what_is_being_read(clock: Clock) -> None:
+    service, slow = Service(), Service(takes_s=1.0)
+    tool = read(cache_s=60.0)
+    tools = box(clock, price=(tool, slow), order=(write(), service))
+    reading = asyncio.create_task(tools.call(tool, call(tool)))
+    await asyncio.sleep(0.3)
+    await tools.call(write(), call(write()))  # from 0.3 to 0.7
+    slow.answer = "4"
+    assert (await reading).text == "3"
+    assert (await tools.call(tool, call(tool))).text == "4"
+
+
+async def test_failures_are_not_kept(clock: Clock) -> None:
+    service, tool = Service(failures=(failing(may_help=False),)), read(cache_s=60.0)
+    tools = box(clock, price=(tool, service))
+    assert (await tools.call(tool, call(tool))).is_error
+    assert (await tools.call(tool, call(tool))).text == "3"
+
+
+async def test_two_same_calls_with_side_effects_are_two(clock: Clock) -> None:
+    service = Service()
+    tools = box(clock, order=(write(), service))
+    await asyncio.gather(*(tools.call(write(), call(write())) for _ in range(2)))
+    assert service.n_done == 2
+
+
+async def test_no_more_run_at_once_than_the_file_says_and_waiting_counts(clock: Clock) -> None:
+    service, tool = Service(takes_s=1.0), write(at_once=2, deadline_ms=2500)
+    tools = box(clock, order=(tool, service))
+    found = await asyncio.gather(*(tools.call(tool, call(tool)) for _ in range(11)))
+    assert service.most_at_once == 2
+    fates = [each.fate for each in found]
+    assert fates.count(Fate.CALLED) == 4 and fates.count(Fate.LATE) == 6
+    assert [error(each) for each in found if each.fate is Fate.FAILED] == ["too busy at the moment"]
+
+
+async def test_the_model_is_given_the_kept_fields_and_no_more(clock: Clock) -> None:
+    service, tool = Service(), read(keep=("cost",), max_result_chars=12)
+    service.answer = json.dumps({"cost": "three dollars", "secret": 1})
+    result = await box(clock, price=(tool, service)).call(tool, call(tool))
+    assert result.text == '{"cost": "th [cut: 13 more characters]'
+
+
+async def test_arguments_that_are_none_call_nothing(clock: Clock) -> None:
+    service = Service()
+    result = await box(clock, order=(write(), service)).call(write(), call(write(), "[1]"))
+    assert error(result) == "arguments: expected a JSON object, found a list"
+    assert service.n_begun == 0
+
+
+async def test_all_executors_are_started_and_closed(clock: Clock) -> None:
+    service = Service()
+    tools = box(clock, order=(write(), service))
+    await tools.start()
+    assert service.is_open
+    await tools.close()
+    assert not service.is_open
+
+
+async def test_a_tool_that_cannot_start_ends_the_start_and_leaves_nothing_open(
+    clock: Clock,
+) -> None:
+    class Absent(Service):
+        async def start(self) -> None:
+            raise ConfigError("tool 'order': expected a function, found none")
+
+    service = Service()
+    tools = box(clock, price=(read(), service), order=(write(), Absent()))
+    with pytest.raises(ConfigError, match="found none"):
+        await tools.start()
+    assert not service.is_open
+
+
+async def test_the_agent_file_says_which_tools_are_executed(clock: Clock) -> None:
+    tools = (
+        AgentTool("hours", result="nine"),
+        AgentTool("book"),
+        AgentTool("price", url="${SHOP}"),
+        AgentTool("pay", python="till:pay"),
+    )
+    made = toolbox_of(AgentConfig(tools=tools), clock, environment={"SHOP": "http://shop.test"})
+    assert {name: one.executor.source for name, one in made.served.items()} == {
+        "price": "http://shop.test",
+        "pay": "python:till",
+    }
+    await made.close()
+    with pytest.raises(ConfigError, match=r"expected \$SHOP in the environment"):
+        toolbox_of(AgentConfig(tools=tools), clock, environment={})

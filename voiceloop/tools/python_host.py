@@ -1,0 +1,144 @@
+"""The process of one Python tool: ``voiceloop.tools.python_host module:function [folder]``.
+
+Owns the author's function and what it may not touch: its prints go to the log (standard error), its
+exceptions become answers, and a result that is no JSON or too long is said to be so. A coroutine
+function runs on this process's loop; any other function on a thread, so that calls overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO
+
+import msgspec
+
+from voiceloop.tools.python_messages import (
+    HEADER_BYTES,
+    Abandon,
+    Answer,
+    Call,
+    Ready,
+    Returned,
+    length_of,
+    packed,
+    request_of,
+)
+
+# The most that `tools.at_once` allows: the gateway never has more calls open in one process.
+MAX_THREADS = 64
+
+
+def find_function(spec: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names. Raises: LookupError, which says what is wrong.
+
+    Whatever an import raises is the author's to see: its traceback goes to the log.
+    """
+    module_name, _, name = spec.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        traceback.print_exc()
+        raise LookupError(f"the module {module_name!r} cannot be imported ({error})") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise LookupError(f"the module {module_name!r} has no {name!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise LookupError(f"{spec!r} is no function")
+    function: Callable[..., Any] = found
+    return function
+
+
+class Host:
+    """Reads requests until the gateway closes the pipe, and answers each call once."""
+
+    def __init__(self, function: Callable[..., Any], answers: BinaryIO) -> None:
+        self._function = function
+        self._answers = answers
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tool")
+
+    async def serve(self, requests: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                header = await requests.readexactly(HEADER_BYTES)
+                request = request_of(await requests.readexactly(length_of(header)))
+            except asyncio.IncompleteReadError:
+                return  # the gateway has ended, or wants this process to
+            match request:
+                case Call(number=number, arguments=arguments):
+                    task = asyncio.create_task(self._answer(number, arguments))
+                    self._calls[number] = task
+                    task.add_done_callback(lambda _, number=number: self._calls.pop(number, None))
+                case Abandon(number=number):
+                    if (running := self._calls.get(number)) is not None:
+                        running.cancel()
+
+    async def _answer(self, number: int, arguments: dict[str, Any]) -> None:
+        try:
+            result = await self._run(arguments)
+            text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+            answer = Returned(number, text)
+            message = packed(answer)
+        except asyncio.CancelledError:
+            message = packed(Returned(number, problem="abandoned"))
+        except Exception as error:
+            traceback.print_exc()
+            message = packed(Returned(number, problem=f"{type(error).__name__}: {error}"[:500]))
+        self._answers.write(message)
+        self._answers.flush()
+
+    async def _run(self, arguments: dict[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            return await self._function(**arguments)
+        loop = asyncio.get_running_loop()
+        call = loop.run_in_executor(self._threads, lambda: self._function(**arguments))
+        try:
+            result = await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped. It counts as over only when it is: the gateway then knows
+            # whether this process still works on something that nobody waits for.
+            await asyncio.wait({call})
+            raise
+        return await result if inspect.isawaitable(result) else result
+
+
+async def main(spec: str) -> None:
+    # What the function prints must not come between the messages.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        function = find_function(spec)
+    except LookupError as error:
+        _say(answers, Ready(problem=str(error)[:500]))
+        return
+    _say(answers, Ready())
+    requests = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
+    await Host(function, answers).serve(requests)
+
+
+def _say(answers: BinaryIO, answer: Answer) -> None:
+    answers.write(packed(answer))
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[2] if len(sys.argv) > 2 and sys.argv[2] else os.getcwd())
+    # Ended by the gateway alone, which an interrupt at a terminal reaches too.
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(main(sys.argv[1]))
+    # Threads of calls that nobody waits for would keep the process: it has nothing else to end.
+    assert threading.current_thread() is threading.main_thread()
+    os._exit(0)

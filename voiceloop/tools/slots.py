@@ -1,0 +1,41 @@
+"""At most so many calls of a tool at once, and at most so many that wait for one to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from voiceloop.tools.executor import ToolFailed
+
+# Chosen: of calls that take a quarter of their deadline each, this many a slot are served in time.
+WAITING_PER_SLOT = 4
+
+
+class Slots:
+    """Of one tool, over all calls of the server. First come, first served."""
+
+    def __init__(self, tool: str, n_at_once: int) -> None:
+        self._tool = tool
+        self._free = asyncio.Semaphore(n_at_once)
+        self._n_waiting = 0
+        self._n_waiting_most = n_at_once * WAITING_PER_SLOT
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Hold a slot. Raises: ToolFailed at once, where too many wait already."""
+        if self._free.locked() and self._n_waiting >= self._n_waiting_most:
+            raise ToolFailed(
+                f"{self._tool}: expected a free slot, found {self._n_waiting} calls waiting",
+                told="too busy at the moment",
+                is_unsent=True,
+            )
+        self._n_waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._n_waiting -= 1
+        try:
+            yield
+        finally:
+            self._free.release()

@@ -1,0 +1,212 @@
+"""The tools of one agent as a server runs them: `call`, and every bound on it.
+
+Owns the executors, the cache of results and the slots, for all calls of a server together. A call
+ends within its tool's deadline, in a text for the model: the result, or why there is none. What a
+call with side effects began is never begun again by itself, since nobody knows how far it came;
+only one that has not reached its service is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import httpx
+
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.backends import ToolCall
+from voiceloop.tools.arguments import canonical, read_arguments
+from voiceloop.tools.cache import CallKey, ResultCache
+from voiceloop.tools.executor import Executor, ToolFailed
+from voiceloop.tools.http import HttpTool, new_client
+from voiceloop.tools.python_tool import PythonTool
+from voiceloop.tools.result import shaped
+from voiceloop.tools.single_flight import SingleFlight
+from voiceloop.tools.slots import Slots
+
+log = logging.getLogger(__name__)
+
+# Before a second try: a service behind a balancer has another instance at hand by then, and a third
+# of a second of silence is still a pause.
+RETRY_PAUSES_S = (0.05, 0.25)
+LATE_READ = "no answer in time"
+LATE_WRITE = "no answer in time: it is not known whether it was done"
+
+
+class Fate(Enum):
+    """How a call ended; the label of the metric."""
+
+    TABLE = "table"  # the agent file itself has the answer
+    CACHED = "cached"
+    CALLED = "called"
+    FAILED = "failed"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call came to. text: for the model. took_s: from asked to answered."""
+
+    text: str
+    fate: Fate
+    took_s: float = 0.0
+
+    @property
+    def is_error(self) -> bool:
+        return self.fate in (Fate.FAILED, Fate.LATE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTool:
+    """A tool that the server executes. is_read: its calls change nothing."""
+
+    tool: AgentTool
+    executor: Executor
+    slots: Slots
+
+    @property
+    def is_read(self) -> bool:
+        return self.tool.side_effect_free
+
+
+@dataclass(slots=True)
+class Toolbox:
+    """`start`, then `call` from any session, then `close`. clock: in seconds."""
+
+    served: Mapping[str, ServedTool]
+    clock: Callable[[], float]
+    client: httpx.AsyncClient | None = None  # of the tools behind a URL, to be closed with them
+    cache: ResultCache = field(init=False)
+    _flights: SingleFlight = field(default_factory=SingleFlight)
+
+    def __post_init__(self) -> None:
+        self.cache = ResultCache(self.clock)
+
+    async def start(self) -> None:
+        """Raises: ConfigError, where the agent file names a function that is not there."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for one in self.served.values():
+                    tasks.create_task(one.executor.start())
+        except BaseExceptionGroup as failures:
+            await self.close()
+            raise failures.exceptions[0] from None
+
+    async def close(self) -> None:
+        await self._flights.close()
+        await asyncio.gather(*(one.executor.close() for one in self.served.values()))
+        if self.client is not None:
+            await self.client.aclose()
+
+    def serves(self, tool: AgentTool) -> bool:
+        """Whether the server answers its calls; else a client does."""
+        return not tool.is_clients
+
+    async def call(self, tool: AgentTool, call: ToolCall, tenant: str = "") -> ToolResult:
+        """Answer a call of one of the agent file's tools; raises nothing of a tool's making.
+
+        tenant: whose key opened the session; results are shared by nobody else.
+        """
+        started_s = self.clock()
+        answer = tool.answer(call.arguments)
+        if answer is not None:
+            return ToolResult(answer, Fate.TABLE)
+        served = self.served[tool.name]
+        fate = Fate.CALLED
+        try:
+            async with asyncio.timeout(tool.deadline_ms / 1000):
+                arguments = read_arguments(call.arguments)
+                if served.is_read:
+                    key = CallKey(served.executor.source, tool.name, tenant, canonical(arguments))
+                    text = self.cache.get(key)
+                    if text is not None:
+                        return ToolResult(text, Fate.CACHED, self.clock() - started_s)
+                    make = self._reader(served, key, call.call_id, arguments)
+                    text = await self._flights.run(key, make)
+                else:
+                    text = await self._write(served, call.call_id, arguments)
+        except TimeoutError:
+            fate = Fate.LATE
+            text = _error(LATE_READ if served.is_read else LATE_WRITE)
+            log.warning("a call of %s had no answer in %d ms", tool.name, tool.deadline_ms)
+        except ToolFailed as failure:
+            fate = Fate.FAILED
+            text = _error(failure.told)
+            log.warning("a call of %s failed: %s", tool.name, failure.message)
+        return ToolResult(text, fate, self.clock() - started_s)
+
+    def _reader(
+        self, served: ServedTool, key: CallKey, call_id: str, arguments: Mapping[str, Any]
+    ) -> Callable[[], Coroutine[Any, Any, str]]:
+        async def read() -> str:
+            version = self.cache.version(key.source)
+            text = await self._run(served, call_id, arguments)
+            self.cache.put(key, text, served.tool.cache_s, version)
+            return text
+
+        return read
+
+    async def _write(self, served: ServedTool, call_id: str, arguments: Mapping[str, Any]) -> str:
+        source = served.executor.source
+        self.cache.forget(source)
+        try:
+            return await self._run(served, call_id, arguments)
+        finally:
+            # Also of a call that failed or was late: nobody knows what it changed. Twice, since a
+            # read that began after the first may still have seen what was there before.
+            self.cache.forget(source)
+
+    async def _run(self, served: ServedTool, call_id: str, arguments: Mapping[str, Any]) -> str:
+        tool = served.tool
+        async with served.slots.one():
+            for pause_s in (*RETRY_PAUSES_S[: tool.retries], None):
+                try:
+                    text = await served.executor.run(call_id, arguments)
+                    return shaped(text, tool.keep, tool.max_result_chars)
+                except ToolFailed as failure:
+                    may_repeat = failure.may_help and (served.is_read or failure.is_unsent)
+                    if pause_s is None or not may_repeat:
+                        raise
+                await asyncio.sleep(pause_s)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+
+def toolbox_of(
+    agent: AgentConfig,
+    clock: Callable[[], float],
+    *,
+    folder: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Toolbox:
+    """The tools of the agent file that the server calls.
+
+    folder: of the agent file, where its Python modules may stand beside it.
+    environment: where secrets are; None: that of the process.
+
+    Raises:
+        ConfigError: a URL or header is wrong, or a variable that it names is not set.
+    """
+    variables = os.environ if environment is None else environment
+    client: httpx.AsyncClient | None = None
+    served: dict[str, ServedTool] = {}
+    for tool in agent.tools:
+        executor: Executor
+        if tool.url is not None:
+            client = client or new_client()
+            executor = HttpTool(tool, variables, client)
+        elif tool.python is not None:
+            executor = PythonTool(tool.name, tool.python, folder)
+        else:
+            continue  # a table, or the client's
+        served[tool.name] = ServedTool(tool, executor, Slots(tool.name, tool.at_once))
+    return Toolbox(served, clock, client)
+
+
+def _error(told: str) -> str:
+    return json.dumps({"error": told}, ensure_ascii=False)
