@@ -115,9 +115,9 @@ class HttpTool:
             headers["idempotency-key"] = f'"{call_id}"'
         if self._method in IN_BODY:
             return self._client.build_request(self._method, url, headers=headers, json=left)
-        url = httpx.URL(url)
-        url = url.copy_merge_params({name: _plain(value) for name, value in left.items()})
-        return self._client.build_request(self._method, url, headers=headers)
+        query = {name: _plain(value) for name, value in left.items()}
+        whole = httpx.URL(url).copy_merge_params(query)
+        return self._client.build_request(self._method, whole, headers=headers)
 
     def _in_address(self, name: str, value: Any) -> str:
         """An argument as one piece of a path or query: no slash, and not "..", leads out of it."""

@@ -75,9 +75,7 @@ class Host:
                 return  # the gateway has ended, or wants this process to
             match request:
                 case Call(number=number, arguments=arguments):
-                    task = asyncio.create_task(self._answer(number, arguments))
-                    self._calls[number] = task
-                    task.add_done_callback(lambda _, number=number: self._calls.pop(number, None))
+                    self._calls[number] = asyncio.create_task(self._answer(number, arguments))
                 case Abandon(number=number):
                     if (running := self._calls.get(number)) is not None:
                         running.cancel()
@@ -93,6 +91,7 @@ class Host:
         except Exception as error:
             traceback.print_exc()
             message = packed(Returned(number, problem=f"{type(error).__name__}: {error}"[:500]))
+        del self._calls[number]
         self._answers.write(message)
         self._answers.flush()
 

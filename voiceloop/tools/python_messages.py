@@ -44,8 +44,8 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
 
 Request = Call | Abandon
 Answer = Ready | Returned
-_requests = msgspec.json.Decoder(Request)
-_answers = msgspec.json.Decoder(Answer)
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
 
 def packed(message: Request | Answer) -> bytes:

@@ -84,6 +84,7 @@ class Toolbox:
     client: httpx.AsyncClient | None = None  # of the tools behind a URL, to be closed with them
     cache: ResultCache = field(init=False)
     _flights: SingleFlight = field(default_factory=SingleFlight)
+    _writes: set[asyncio.Task[ToolResult]] = field(default_factory=set)  # with side effects
 
     def __post_init__(self) -> None:
         self.cache = ResultCache(self.clock)
@@ -99,25 +100,33 @@ class Toolbox:
             raise failures.exceptions[0] from None
 
     async def close(self) -> None:
+        """Once the side effects under way are over; each of them has its deadline."""
+        await asyncio.gather(*self._writes)
         await self._flights.close()
         await asyncio.gather(*(one.executor.close() for one in self.served.values()))
         if self.client is not None:
             await self.client.aclose()
 
-    def serves(self, tool: AgentTool) -> bool:
-        """Whether the server answers its calls; else a client does."""
-        return not tool.is_clients
-
     async def call(self, tool: AgentTool, call: ToolCall, tenant: str = "") -> ToolResult:
         """Answer a call of one of the agent file's tools; raises nothing of a tool's making.
 
+        Cancelled, a call that changes nothing stops. One with side effects goes on to its end, for
+        half an order is worse than one that nobody waits for.
         tenant: whose key opened the session; results are shared by nobody else.
         """
-        started_s = self.clock()
         answer = tool.answer(call.arguments)
         if answer is not None:
             return ToolResult(answer, Fate.TABLE)
         served = self.served[tool.name]
+        if served.is_read:
+            return await self._call(served, call, tenant)
+        write = asyncio.create_task(self._call(served, call, tenant), name=f"tool {tool.name}")
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        return await asyncio.shield(write)
+
+    async def _call(self, served: ServedTool, call: ToolCall, tenant: str) -> ToolResult:
+        tool, started_s = served.tool, self.clock()
         fate = Fate.CALLED
         try:
             async with asyncio.timeout(tool.deadline_ms / 1000):

@@ -107,10 +107,10 @@ async def test_no_answer_in_time_is_told_as_what_it_is(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = Service(takes_s=9.0)
-    tools = box(clock, price=(read(), service), order=(write(), service))
+    tools = box(clock, price=(read(), service), order=(write(deadline_ms=500), service))
     began_s = clock()
     late_read = await tools.call(read(), call(read()))
-    late_write = await tools.call(write(deadline_ms=500), call(write(), '{"card": "4111"}'))
+    late_write = await tools.call(write(), call(write(), '{"card": "4111"}'))
     assert (error(late_read), error(late_write)) == (LATE_READ, LATE_WRITE)
     assert clock() - began_s == pytest.approx(3.5, abs=0.01)
     assert late_write.fate is Fate.LATE and service.n_at_once == 0
@@ -225,6 +225,21 @@ async def test_arguments_that_are_none_call_nothing(clock: Clock) -> None:
     result = await box(clock, order=(write(), service)).call(write(), call(write(), "[1]"))
     assert error(result) == "arguments: expected a JSON object, found a list"
     assert service.n_begun == 0
+
+
+async def test_a_side_effect_under_way_is_finished_though_nobody_waits_for_it(
+    clock: Clock,
+) -> None:
+    service, reads = Service(takes_s=2.0), Service(takes_s=2.0)
+    tools = box(clock, order=(write(), service), price=(read(), reads))
+    asked = [asyncio.create_task(tools.call(each, call(each))) for each in (write(), read())]
+    await asyncio.sleep(0.5)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    await tools.close()
+    assert (service.n_begun, service.n_done) == (1, 1)
+    assert (reads.n_begun, reads.n_done) == (1, 0)
 
 
 async def test_all_executors_are_started_and_closed(clock: Clock) -> None:
