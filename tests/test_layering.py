@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "cli": {"command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
         "agent", "backends", "call", "config", "errors", "http", "models", "telemetry",
-        "workers",
+        "tools", "workers",
     },
     "doctor": {"backends", "config", "errors", "models", "workers"},
     "models": {
@@ -34,8 +34,11 @@ MAY_IMPORT = {
     "http": {"agent", "backends", "capabilities", "config", "errors", "realtime"},
     "call": {
         "agent", "backends", "config", "errors", "listening", "realtime", "reply", "telemetry",
+        "tools",
     },
-    "reply": {"agent", "backends", "config", "errors", "listening", "realtime", "telemetry"},
+    "reply": {
+        "agent", "backends", "config", "errors", "listening", "realtime", "telemetry", "tools",
+    },
     "listening": {"backends", "errors", "realtime", "telemetry"},
     "tools": {"agent", "backends", "errors"},
     "agent_file": {"agent", "backends", "capabilities", "config_reader", "errors"},

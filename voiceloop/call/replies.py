@@ -249,6 +249,19 @@ class Replies:
             output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=UNANSWERED)
             protocol.add_item(output, behind)
 
+    def record_result(self, call: ToolCall, text: str) -> None:
+        """What came of a call whose reply is over: behind the call, wherever that stands by now.
+
+        Language models want it there, and many services refuse a prompt where it is not.
+        """
+        protocol = self._context.protocol
+        behind = protocol.conversation.place_of_output(call.call_id)
+        if behind is None or protocol.conversation.is_answered(call.call_id):
+            return  # the client has deleted the call, or has said itself what came of it
+        item_id = protocol.new_id("item")
+        output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=text)
+        protocol.add_item(output, behind)
+
     # --- done ---
 
     def _done(self, reply: Reply) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from audio.vad import Vad
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends, RecognizerOptions
+from voiceloop.backends import Backends, RecognizerOptions, ToolCall
 from voiceloop.call import events as told
 from voiceloop.call.connection import Disconnected, Transport
 from voiceloop.call.greeting import GreetingWait
@@ -49,6 +49,8 @@ from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
 from voiceloop.telemetry import Metrics
+from voiceloop.tools.pending import SessionTools
+from voiceloop.tools.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class Session:
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         vad: VoiceActivity | None = None,
+        toolbox: Toolbox | None = None,
     ) -> None:
         self._transport = transport
         self._backends = backends
@@ -87,6 +90,7 @@ class Session:
         self._config = config
         self._metrics = metrics if metrics is not None else Metrics()
         self._clock = clock
+        self._toolbox = toolbox if toolbox is not None else Toolbox({}, clock)
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         limits = config.limits
         self._output = asyncio.Event()
@@ -178,6 +182,9 @@ class Session:
             anticipation=anticipation,
             protocol=self.protocol,
             agent=self._agent,
+            tools=SessionTools(
+                self._toolbox, tasks, self._record_result, self._transport.hello.tenant
+            ),
             clock=self._clock,
             new_stream_id=lambda: self.protocol.new_id("voice"),
             load=self._backends.utilization,
@@ -218,6 +225,9 @@ class Session:
             reads_p_end=ahead.p_end,
         )
         self._turn_taking = TurnTaking(self._agent.barge_in)
+
+    def _record_result(self, call: ToolCall, output: str) -> None:
+        self._replies.record_result(call, output)
 
     def _recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
         asked = settings.transcription

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from msgspec.structs import replace
 
@@ -31,6 +31,7 @@ from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sayable import SayableText
 from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
 from voiceloop.reply.tool_answers import ToolAnswers, as_refusals, as_results
+from voiceloop.tools.pending import PendingCall
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Generation:
         self.plan = plan
         self.rounds = Rounds(failure)
         self._context = context
-        self._tools = ToolAnswers(context.agent, plan.tools)
+        self._tools = ToolAnswers(context.agent, plan.tools, context.tools)
         self.live = live
         self._is_preemptive = live is not None
         self._attempt: int | None = None  # whose text is read; None: the reply's own
@@ -92,6 +93,7 @@ class Generation:
     def open(self, *, is_out_of_band: bool) -> None:
         """Take the branch that answers the plan's prompt."""
         anticipation = self._context.anticipation
+        self._tools.is_recorded = not is_out_of_band
         # What the caller is saying is staged for the reply to it, not for one beside it.
         begin = anticipation.begin if is_out_of_band else anticipation.adopt
         self.live, self._tail = begin(self.plan.prompt, self.plan.tools)
@@ -107,16 +109,21 @@ class Generation:
             assert self.live is not None
             await self.live.commit(self._tail, self._params)
 
-    def begin_round(self, results: list[tuple[ToolCall, str]], *, is_out_of_band: bool) -> None:
-        """Another round, in which the model is given these results of its calls."""
+    def begin_round(self, results: Sequence[PendingCall], *, is_out_of_band: bool) -> None:
+        """Another round, in which the model is given the results of these calls."""
         protocol = self._context.protocol
         self._text, self._may_ask_again = self._new_text(), True
         self._tail = as_results(results, None if is_out_of_band else protocol)
+        self._tools.end_round()
         self._tail += as_refusals(self.round.refused)
         self.rounds.begin()
 
     def close(self) -> None:
-        """Give the branch up, unless the open user turn still has it (it was never committed)."""
+        """Give the branch up, unless the open user turn still has it (it was never committed).
+
+        The calls of the reply are left: what changes nothing ends here, side effects go on.
+        """
+        self._tools.leave()
         if self.live is not None and not self._is_preemptive:
             self.live.close()
 
@@ -237,9 +244,13 @@ class Generation:
     def _may_call(self) -> bool:
         return bool(self.plan.tools) and self._params.tool_choice != "none"
 
-    def results(self) -> list[tuple[ToolCall, str]] | None:
-        """The agent file's answer to every call of the round; None where there is none to give."""
-        results = self._tools.of(self.round.calls)
-        if results is None:
+    def call_early(self, call: ToolCall) -> None:
+        """Make a call of this round before its words are said, if it changes nothing."""
+        self._tools.call_early(call)
+
+    async def results(self) -> tuple[PendingCall, ...]:
+        """Every call of the round, once all are over; none where the server has none to answer."""
+        results = await self._tools.of(self.round.calls)
+        if not results:
             self.round.open_calls = tuple(self.round.calls)
         return results

@@ -2,7 +2,7 @@
 
 Owns its tasks: one reads the model, one speaks and plays. A reply ends in exactly one way
 (completed, incomplete, failed, cancelled), catches every error itself, and leaves nothing open.
-Where the agent file answers all tool calls of a response, the reply continues in another response;
+Where the server answers all tool calls of a response, the reply continues in another response;
 calls that are left to the client end it, and their results begin the next reply.
 
 A preemptive reply is made before it is known to be wanted: audio, text and calls are held until it
@@ -14,7 +14,7 @@ A sound can interrupt a reply before it is known whether somebody spoke to the a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Literal
 
@@ -31,6 +31,7 @@ from voiceloop.reply.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound
 from voiceloop.telemetry import TurnTimeline
+from voiceloop.tools.pending import PendingCall
 
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
@@ -289,14 +290,15 @@ class Reply:
                 self._end("failed", said.failure)
                 return
             outcome: Outcome = "incomplete" if said.finish_reason == "length" else "completed"
-            results = self._generation.results()
-            if results is None or not n_more:
+            results = await self._generation.results()
+            if not results or not n_more:
                 self._end(outcome)
                 return
+            await self._may_answer.wait()  # it may have been interrupted meanwhile
             self._close_response(outcome)
             self._begin_round(results)
 
-    def _begin_round(self, results: list[tuple[ToolCall, str]]) -> None:
+    def _begin_round(self, results: Sequence[PendingCall]) -> None:
         """Go on in another response, with the results of the calls of this one."""
         self._generation.begin_round(results, is_out_of_band=self.response.is_out_of_band)
         self._answer_in(self._context.protocol.open_response(self.response.request))
@@ -368,11 +370,13 @@ class Reply:
     async def _announce(self, call: ToolCall) -> None:
         await self._may_answer.wait()
         calls = self._generation.round.calls
-        if calls and not self.response.calls_at_once:
-            return  # the client asked for one at a time
+        is_known = any(before.call_id == call.call_id for before in calls)
+        if is_known or (calls and not self.response.calls_at_once):
+            return  # named twice, or the client asked for one at a time
         calls.append(call)
         self.response.function_call(call.call_id, call.name)
         self.response.arguments_done(call.call_id, call.arguments)
+        self._generation.call_early(call)
 
     # --- spoken ---
 

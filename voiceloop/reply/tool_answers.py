@@ -1,8 +1,9 @@
-"""The tool calls of a reply: which may be made, and the results that the agent file itself gives.
+"""The tool calls of a reply: which may be made, and which of them the server makes, and when.
 
-Owns when such a tool is called: once, in the committed reply; for a preemptive reply only where the
-agent file says that the tool has no side effects. Other tools are the client's. A call that lacks
-what its tool requires is nobody's: the model is told what is missing.
+Owns when a tool is called: once, in the committed reply, when what the agent says with the call has
+been said, so that the caller can still object. One without side effects is called as soon as the
+model names it, and for a preemptive reply too. Other tools are the client's. A call that lacks what
+its tool requires is nobody's: the model is told what is missing.
 """
 
 from __future__ import annotations
@@ -10,22 +11,33 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from voiceloop.agent import AgentConfig
+from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, PreemptiveCall, Tool, ToolCall
 from voiceloop.realtime.items import FunctionCallOutput
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.reply.steps import IncompleteCall
+from voiceloop.tools.pending import PendingCall, SessionTools
+
+# Calls made ahead of one reply. Chosen: twice what a reply makes in practice; each of them asks
+# somebody's service for an answer that may be thrown away.
+MAX_AHEAD = 8
 
 
 class ToolAnswers:
-    """The calls of one reply. offered: the tools that its prompt names."""
+    """The calls of one reply. offered: the tools that its prompt names.
 
-    def __init__(self, agent: AgentConfig, offered: Sequence[Tool]) -> None:
+    is_recorded: the reply stands in the conversation, and with it its calls.
+    """
+
+    def __init__(self, agent: AgentConfig, offered: Sequence[Tool], tools: SessionTools) -> None:
+        self.is_recorded = True
+        self._session_tools = tools
         own = agent.session_settings().tools
         # A client's tool may have the name of one of the agent file's: then it is the client's.
         self._tools = {tool.name: agent.tool(tool.name) for tool in offered if tool in own}
         self._offered = {tool.name: tool for tool in offered}
-        self.ahead: dict[tuple[str, str], str] = {}  # results by name and arguments
+        self._ahead: dict[tuple[str, str], PendingCall] = {}  # by name and arguments
+        self._begun: list[PendingCall] = []  # in the present round
 
     def admits(self, call: ToolCall, tool_choice: str) -> bool:
         """Whether the call may be made: of a tool that exists, in a round that need not speak."""
@@ -50,27 +62,73 @@ class ToolAnswers:
         )
 
     def call_ahead(self, call: PreemptiveCall) -> None:
-        """Answer ahead a call that a preemptive reply would make, if that is allowed."""
-        tool = self._tools.get(call.name)
+        """Make ahead a call that a preemptive reply would make, if that is allowed."""
+        tool = self._served(call.name)
         key = (call.name, call.arguments)
-        if tool is None or not tool.side_effect_free or key in self.ahead or self.missing(call):
+        if tool is None or not tool.side_effect_free or key in self._ahead or self.missing(call):
             return
-        answer = tool.answer(call.arguments)
-        if answer is not None:
-            self.ahead[key] = answer
+        if len(self._ahead) < MAX_AHEAD:
+            early = ToolCall("", call.name, call.arguments)
+            self._ahead[key] = self._session_tools.begin(tool, early, is_recorded=False)
 
-    def of(self, calls: Sequence[ToolCall]) -> list[tuple[ToolCall, str]] | None:
-        """The result of every call; None where there is no call, or a client must answer one."""
-        found = []
-        for call in calls:
-            answer = self.ahead.get((call.name, call.arguments))
-            tool = self._tools.get(call.name)
-            if answer is None and tool is not None:
-                answer = tool.answer(call.arguments)
-            if answer is None:
-                return None
-            found.append((call, answer))
-        return found or None
+    def call_early(self, call: ToolCall) -> None:
+        """The model has named this call and may write on: make it now, if it changes nothing."""
+        tool = self._served(call.name)
+        if tool is not None and tool.side_effect_free:
+            self._begin(call, tool)
+
+    async def of(self, calls: Sequence[ToolCall]) -> tuple[PendingCall, ...]:
+        """Every call of the round, made and over; none where a client must answer one of them.
+
+        They are made together, and take as long as the longest.
+        """
+        tools = [self._served(call.name) for call in calls]
+        if not all(tools):
+            self._drop_begun()  # the client answers all of them
+            return ()
+        pending = tuple(
+            self._begin(call, tool) for call, tool in zip(calls, tools, strict=True) if tool
+        )
+        for each in pending:  # all of them have begun
+            await each.result()
+        return pending
+
+    def end_round(self) -> None:
+        """The results of the round have been taken."""
+        self._begun.clear()
+
+    def leave(self) -> None:
+        """The reply is over: of what it has begun, only side effects go on."""
+        for pending in self._ahead.values():
+            pending.drop()
+        for pending in self._begun:
+            pending.leave()
+        self._ahead.clear()
+        self._begun.clear()
+
+    def _served(self, name: str) -> AgentTool | None:
+        """The tool of this name, where the server answers its calls."""
+        tool = self._tools.get(name)
+        return None if tool is None or tool.is_clients else tool
+
+    def _begin(self, call: ToolCall, tool: AgentTool) -> PendingCall:
+        """Make the call, unless that has been done."""
+        # The same object, not an equal one: a model may ask for the same thing twice in a round.
+        begun = next((each for each in self._begun if each.call is call), None)
+        if begun is not None:
+            return begun
+        early = self._ahead.pop((call.name, call.arguments), None)
+        if early is not None:
+            begun = self._session_tools.adopt(early, call, is_recorded=self.is_recorded)
+        else:
+            begun = self._session_tools.begin(tool, call, is_recorded=self.is_recorded)
+        self._begun.append(begun)
+        return begun
+
+    def _drop_begun(self) -> None:
+        for pending in self._begun:
+            pending.drop()
+        self._begun.clear()
 
 
 def _says_nothing(value: object, schema: object) -> bool:
@@ -109,11 +167,14 @@ def _what_lacks(refused: IncompleteCall) -> str:
 
 
 def as_results(
-    answers: Sequence[tuple[ToolCall, str]], protocol: Protocol | None
+    answered: Sequence[PendingCall], protocol: Protocol | None
 ) -> tuple[ChatMessage, ...]:
     """The results as the model is given them; with a protocol, its conversation gets them too."""
-    for call, answer in answers:
+    messages = []
+    for pending in answered:
+        text, call_id = pending.take().text, pending.call.call_id
         if protocol is not None:
             item_id = protocol.new_id("item")
-            protocol.add_item(FunctionCallOutput(id=item_id, call_id=call.call_id, output=answer))
-    return tuple(ChatMessage("tool", answer, (), call.call_id) for call, answer in answers)
+            protocol.add_item(FunctionCallOutput(id=item_id, call_id=call_id, output=text))
+        messages.append(ChatMessage("tool", text, (), call_id))
+    return tuple(messages)

@@ -31,6 +31,7 @@ from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
 from voiceloop.server.websocket import SocketTransport
 from voiceloop.telemetry import Metrics
+from voiceloop.tools.toolbox import Toolbox, toolbox_of
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Gateway:
     clock: Callable[[], float] = time.monotonic
     metrics: Metrics = field(default_factory=Metrics)
     keys: auth.KeyRing = field(init=False)
+    toolbox: Toolbox = field(init=False)
     admission: Admission = field(init=False)
     http_admission: Admission = field(init=False)
     _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -58,6 +60,9 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.keys = auth.KeyRing(self.config.keys)
+        beside = self.config.agent  # the file, whose Python modules may stand there
+        folder = str(beside.resolve().parent) if beside is not None else ""
+        self.toolbox = toolbox_of(self.agent, self.clock, folder=folder)
         emptied = self._one_is_empty.set
         self.admission = Admission(self.config.limits.max_sessions, "sessions", emptied)
         self.http_admission = Admission(MAX_HTTP_REQUESTS, "requests over HTTP", emptied)
@@ -87,6 +92,7 @@ class Gateway:
                 self.config,
                 metrics=self.metrics,
                 clock=self.clock,
+                toolbox=self.toolbox,
             )
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message[:MAX_REASON_CHARACTERS])

@@ -175,7 +175,8 @@ async def serve(
     loading up; a second one after the first ends the calls at once.
 
     Raises:
-        ConfigError: the configuration, the agent file or the port is wrong.
+        ConfigError: the configuration, the agent file or the port is wrong, or a tool's function or
+            the variable that it names is not there.
         BackendError: a model cannot be loaded.
     """
     auth.check_bind(
@@ -198,6 +199,8 @@ async def serve(
                 if opened is None:
                     return
                 gateway.backends, gateway.is_ready = opened
+                models.push_async_callback(gateway.toolbox.close)
+                await gateway.toolbox.start()
                 if ready is not None:
                     ready(_url(config, sock))
                 await _serve_calls(gateway, serving, stop)

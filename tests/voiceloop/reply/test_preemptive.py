@@ -15,11 +15,11 @@ from tests.fakes import (
     Reply,
     instant_backends,
 )
+from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
-from voiceloop.backends import Backends, ChatMessage, PreemptiveCall, ToolCall
+from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Ahead, Config
 from voiceloop.reply.preemptive import WasteBudget
-from voiceloop.reply.tool_answers import ToolAnswers
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -168,18 +168,23 @@ async def test_what_still_stands_of_a_preemptive_reply_to_other_words_is_kept_wi
     assert caller.transcript() == "Sure thing, one large latte."
 
 
-async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is_over() -> None:
-    tools = (
-        AgentTool("hours", side_effect_free=True, result="nine"),
-        AgentTool("order", result="ordered"),
-    )
-    agent = AgentConfig(tools=tools)
-    answers = ToolAnswers(agent, agent.session_settings().tools)
-    answers.call_ahead(PreemptiveCall(1, "hours", "{}"))
-    answers.call_ahead(PreemptiveCall(1, "order", "{}"))
-    assert len(answers.ahead) == 1
-    calls = [ToolCall("c1", "hours", "{}"), ToolCall("c2", "order", "{}")]
-    assert [answer for _, answer in answers.of(calls) or ()] == ["nine", "ordered"]
+async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is_over(
+    clock: Clock,
+) -> None:
+    service, tool = Service(takes_s=0.1), AgentTool("hours", side_effect_free=True, url="http://a/")
+
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        is_answered = messages[-1].role == "tool"
+        return Reply("Nine.") if is_answered else Reply("", (ToolCall("c", "hours", "{}"),))
+
+    model = FakeLanguageModel(reply, ttft_ms=20, p_end_of_turn=lambda text: 0.9)
+    toolbox, agent = box(clock, hours=(tool, service)), AgentConfig(tools=(tool,))
+    async with Caller(clock, slow_models(model), agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+        (committed,) = caller.of("input_audio_buffer.committed")
+    assert len(service.begun_s) == 1 and service.begun_s[0] < committed.at_s
+    assert caller.transcript() == "Nine."
 
 
 async def test_a_session_that_wasted_its_budget_makes_nothing_ahead_any_more(clock: Clock) -> None:

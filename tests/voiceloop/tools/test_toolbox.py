@@ -5,68 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
 from voiceloop.tools.executor import ToolFailed
-from voiceloop.tools.slots import Slots
 from voiceloop.tools.toolbox import (
     LATE_READ,
     LATE_WRITE,
     Fate,
-    ServedTool,
-    Toolbox,
     ToolResult,
     toolbox_of,
 )
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
-
-
-class Service:
-    """An executor that takes `takes_s` a call, and fails as often as it is told."""
-
-    def __init__(self, takes_s: float = 0.4, failures: tuple[ToolFailed, ...] = ()) -> None:
-        self.source = "shop"
-        self.takes_s = takes_s
-        self.failures = list(failures)
-        self.n_begun = self.n_done = self.n_at_once = self.most_at_once = 0
-        self.is_open = False
-        self.answer = "3"
-
-    async def start(self) -> None:
-        self.is_open = True
-
-    async def run(self, call_id: str, arguments: Mapping[str, Any]) -> str:
-        self.n_begun += 1
-        self.n_at_once += 1
-        self.most_at_once = max(self.most_at_once, self.n_at_once)
-        try:
-            answer = self.answer  # as it stands when the call arrives
-            await asyncio.sleep(self.takes_s)
-            if self.failures:
-                raise self.failures.pop(0)
-            self.n_done += 1
-            return answer
-        finally:
-            self.n_at_once -= 1
-
-    async def close(self) -> None:
-        self.is_open = False
-
-
-def box(clock: Clock, **executors: tuple[AgentTool, Service]) -> Toolbox:
-    served = {
-        name: ServedTool(tool, service, Slots(name, tool.at_once))
-        for name, (tool, service) in executors.items()
-    }
-    return Toolbox(served, clock)
 
 
 def read(**fields: Any) -> AgentTool:

@@ -1,0 +1,57 @@
+"""A scripted service behind the tools of an agent, on the test's own clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from voiceloop.agent import AgentTool
+from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.slots import Slots
+from voiceloop.tools.toolbox import ServedTool, Toolbox
+
+
+class Service:
+    """An executor that takes `takes_s` a call, and fails as often as it is told."""
+
+    def __init__(self, takes_s: float = 0.4, failures: tuple[ToolFailed, ...] = ()) -> None:
+        self.source = "shop"
+        self.takes_s = takes_s
+        self.failures = list(failures)
+        self.n_begun = self.n_done = self.n_at_once = self.most_at_once = 0
+        self.is_open = False
+        self.answer = "3"
+        self.begun_s: list[float] = []
+        self.done: list[str] = []  # ids of the calls, in the order in which they took effect
+
+    async def start(self) -> None:
+        self.is_open = True
+
+    async def run(self, call_id: str, arguments: Mapping[str, Any]) -> str:
+        self.n_begun += 1
+        self.begun_s.append(asyncio.get_running_loop().time())
+        self.n_at_once += 1
+        self.most_at_once = max(self.most_at_once, self.n_at_once)
+        try:
+            answer = self.answer  # as it stands when the call arrives
+            await asyncio.sleep(self.takes_s)
+            if self.failures:
+                raise self.failures.pop(0)
+            self.n_done += 1
+            self.done.append(call_id)
+            return answer
+        finally:
+            self.n_at_once -= 1
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+def box(clock: Callable[[], float], **executors: tuple[AgentTool, Service]) -> Toolbox:
+    """A server's tools, each with its service."""
+    served = {
+        name: ServedTool(tool, service, Slots(name, tool.at_once))
+        for name, (tool, service) in executors.items()
+    }
+    return Toolbox(served, clock)

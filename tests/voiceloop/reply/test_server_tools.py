@@ -1,0 +1,126 @@
+"""Tools that the server calls, in a whole session: what the caller hears, and what is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.tool_service import Service, box
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.backends import Backends, ChatMessage, ToolCall
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+READ = AgentTool("price", url="https://shop.test/", side_effect_free=True)
+WRITE = AgentTool("order", url="https://shop.test/")
+AGENT = AgentConfig(tools=(READ, WRITE))
+
+
+def calling(*names: str, words: str = "") -> Backends:
+    """A model that calls these tools at once, and then says what came of them."""
+
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        if messages[-1].role != "tool":
+            return Reply(words, tuple(ToolCall(f"{n}_{len(messages)}", n, "{}") for n in names))
+        results = [message.content for message in messages if message.role == "tool"]
+        return Reply(f"It is {' and '.join(results)}.")
+
+    return instant_backends(
+        recognizer=FakeRecognizer(["how much is it", "no wait stop"], ms_per_word=100),
+        language_model=FakeLanguageModel(reply),
+    )
+
+
+def outputs(caller: Caller) -> list[str]:
+    items = [received.event["item"] for received in caller.of("conversation.item.added")]
+    return [item["output"] for item in items if item["type"] == "function_call_output"]
+
+
+async def test_two_tools_of_one_reply_are_called_together_and_spoken_of_once(clock: Clock) -> None:
+    reads, writes = Service(), Service()
+    writes.answer = "4"
+    toolbox = box(clock, price=(READ, reads), order=(WRITE, writes))
+    async with Caller(clock, calling("price", "order"), AGENT, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+        (first, second) = caller.of("response.done")
+        called = caller.of("response.function_call_arguments.done")
+    assert caller.transcript() == "It is 3 and 4."
+    assert first.at_s - called[-1].at_s == pytest.approx(0.4, abs=0.05)  # not 0.8
+    assert outputs(caller) == ["3", "4"] and second.at_s > first.at_s
+
+
+async def test_a_side_effect_waits_until_what_is_said_with_it_was_said(clock: Clock) -> None:
+    service = Service()
+    toolbox = box(clock, order=(WRITE, service), price=(READ, Service()))
+    backends = calling("order", words="I will order that for you now, one moment please.")
+    async with Caller(clock, backends, AGENT, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.say(900)  # no wait stop
+        await caller.listen_until("response.done")
+        await caller.wait_quietly(3000)
+        assert service.n_begun <= 1  # by a reply to "no wait stop" alone
+        first = caller.of("response.done")[0]
+    assert caller.statuses()[0] == "cancelled"
+    assert all(begun_s > first.at_s for begun_s in service.begun_s)
+
+
+async def test_a_caller_who_speaks_while_an_order_is_under_way_loses_and_doubles_nothing(
+    clock: Clock,
+) -> None:
+    service = Service(takes_s=2.0)
+    toolbox = box(clock, order=(WRITE, service), price=(READ, Service()))
+    n_asked = 0
+
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        nonlocal n_asked
+        if messages[-1].role == "user":
+            n_asked += 1
+            if n_asked == 1:
+                return Reply("", (ToolCall("c1", "order", "{}"),))
+        return Reply("Fine.")
+
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["order it", "hello are you there"], ms_per_word=100),
+        language_model=FakeLanguageModel(reply),
+    )
+    async with Caller(clock, backends, AGENT, toolbox=toolbox) as caller:
+        await caller.say(600)
+        await caller.listen_until("response.function_call_arguments.done")
+        await caller.say(900)
+        await caller.wait_quietly(4000)
+        messages = caller.session.protocol.conversation.messages()
+    assert service.done == ["c1"] and service.n_begun == 1
+    assert outputs(caller) == ["3"]
+    roles = [message.role for message in messages]
+    at = roles.index("tool")
+    assert messages[at - 1].tool_calls[0].call_id == messages[at].tool_call_id == "c1"
+
+
+async def test_a_line_that_drops_leaves_the_order_to_its_end(clock: Clock) -> None:
+    service = Service(takes_s=1.0)
+    toolbox = box(clock, order=(WRITE, service), price=(READ, Service()))
+    async with Caller(clock, calling("order"), AGENT, toolbox=toolbox) as caller:
+        await caller.say(600)
+        await caller.listen_until("response.function_call_arguments.done")
+        await caller.wait_quietly(100)
+    assert service.n_done == 0
+    await toolbox.close()
+    assert (service.n_begun, service.n_done) == (1, 1)
+
+
+async def test_a_tool_that_has_no_answer_is_told_to_the_model_and_the_turn_goes_on(
+    clock: Clock,
+) -> None:
+    tool = AgentTool("price", url="https://shop.test/", side_effect_free=True, deadline_ms=500)
+    agent, toolbox = AgentConfig(tools=(tool,)), box(clock, price=(tool, Service(takes_s=60.0)))
+    async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+    assert [json.loads(text) for text in outputs(caller)] == [{"error": "no answer in time"}]
+    assert caller.statuses() == ["completed"] * 2
