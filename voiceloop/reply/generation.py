@@ -123,7 +123,7 @@ class Generation:
 
         The calls of the reply are left: what changes nothing ends here, side effects go on.
         """
-        self._tools.leave()
+        self.leave_calls()
         if self.live is not None and not self._is_preemptive:
             self.live.close()
 
@@ -243,6 +243,15 @@ class Generation:
     @property
     def _may_call(self) -> bool:
         return bool(self.plan.tools) and self._params.tool_choice != "none"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the round has calls that the server answers, so that another round follows."""
+        return self._tools.serves(self.round.calls)
+
+    def leave_calls(self) -> None:
+        """The reply is over; what is to be said of its calls in the conversation is said now."""
+        self._tools.leave()
 
     def call_early(self, call: ToolCall) -> None:
         """Make a call of this round before its words are said, if it changes nothing."""

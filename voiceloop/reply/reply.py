@@ -179,6 +179,7 @@ class Reply:
     def cancel(self) -> None:
         """Silence now, for good; idempotent. The response itself is closed by who cancels."""
         self.outcome = self.outcome or "cancelled"
+        self._generation.leave_calls()  # at once: the next turn's branch begins with what they say
         self.speech.stop()
         if self._task is not None:
             self._task.cancel()
@@ -213,7 +214,8 @@ class Reply:
     @property
     def remaining_ms(self) -> float | None:
         """Audio that the caller has still to hear; None while more may come."""
-        return self._playout.pacer.remaining_ms(self._context.clock())
+        now_s = self._context.clock()
+        return None if self._generation.goes_on else self._playout.pacer.remaining_ms(now_s)
 
     @property
     def play_end_s(self) -> float:

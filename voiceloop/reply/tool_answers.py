@@ -77,18 +77,20 @@ class ToolAnswers:
         if tool is not None and tool.side_effect_free:
             self._begin(call, tool)
 
+    def serves(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether there are calls, and the server answers every one of them."""
+        return bool(calls) and all(self._served(call.name) for call in calls)
+
     async def of(self, calls: Sequence[ToolCall]) -> tuple[PendingCall, ...]:
         """Every call of the round, made and over; none where a client must answer one of them.
 
         They are made together, and take as long as the longest.
         """
-        tools = [self._served(call.name) for call in calls]
-        if not all(tools):
+        if not self.serves(calls):
             self._drop_begun()  # the client answers all of them
             return ()
-        pending = tuple(
-            self._begin(call, tool) for call, tool in zip(calls, tools, strict=True) if tool
-        )
+        tools = [(call, self._served(call.name)) for call in calls]
+        pending = tuple(self._begin(call, tool) for call, tool in tools if tool is not None)
         for each in pending:  # all of them have begun
             await each.result()
         return pending
@@ -99,11 +101,9 @@ class ToolAnswers:
 
     def leave(self) -> None:
         """The reply is over: of what it has begun, only side effects go on."""
-        for pending in self._ahead.values():
-            pending.drop()
+        self._drop_ahead()
         for pending in self._begun:
             pending.leave()
-        self._ahead.clear()
         self._begun.clear()
 
     def _served(self, name: str) -> AgentTool | None:
@@ -117,6 +117,8 @@ class ToolAnswers:
         begun = next((each for each in self._begun if each.call is call), None)
         if begun is not None:
             return begun
+        if not tool.side_effect_free:
+            self._drop_ahead()  # what was read before it may no longer be so
         early = self._ahead.pop((call.name, call.arguments), None)
         if early is not None:
             begun = self._session_tools.adopt(early, call, is_recorded=self.is_recorded)
@@ -124,6 +126,11 @@ class ToolAnswers:
             begun = self._session_tools.begin(tool, call, is_recorded=self.is_recorded)
         self._begun.append(begun)
         return begun
+
+    def _drop_ahead(self) -> None:
+        for pending in self._ahead.values():
+            pending.drop()
+        self._ahead.clear()
 
     def _drop_begun(self) -> None:
         for pending in self._begun:

@@ -124,6 +124,19 @@ async def test_where_a_client_answers_one_of_the_calls_the_server_makes_none(clo
 
 
 @pytest.mark.virtual_time
+async def test_what_was_read_ahead_of_a_side_effect_is_read_again(clock: Clock) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        made = Made(clock, tasks)
+        made.answers.call_ahead(PreemptiveCall(1, "price", "{}"))
+        await asyncio.sleep(0.5)
+        await made.answers.of([ToolCall("c1", "order", "{}")])
+        made.answers.end_round()
+        made.reads.answer = "4"
+        [result] = await made.answers.of([ToolCall("c2", "price", "{}")])
+    assert result.take().text == "4" and made.reads.n_begun == 2
+
+
+@pytest.mark.virtual_time
 async def test_only_so_many_calls_are_made_ahead(clock: Clock) -> None:
     async with asyncio.TaskGroup() as tasks:
         made = Made(clock, tasks)
