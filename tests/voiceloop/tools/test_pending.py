@@ -94,9 +94,7 @@ async def test_who_stops_waiting_stops_nothing_else(clock: Clock) -> None:
 async def test_a_session_has_only_so_many_calls_open(clock: Clock) -> None:
     async with asyncio.TaskGroup() as tasks:
         tools = SessionTools(box(clock, order=(WRITE, Service())), tasks, Recorded())
-        begun = [
-            tools.begin(WRITE, call(str(n)), is_recorded=False) for n in range(MAX_OPEN + 2)
-        ]
+        begun = [tools.begin(WRITE, call(str(n)), is_recorded=False) for n in range(MAX_OPEN + 2)]
         assert [each.is_over for each in begun].count(True) == 2
         assert begun[-1].take() is TOO_MANY
         await begun[0].result()
