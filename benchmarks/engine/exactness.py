@@ -200,10 +200,10 @@ def quality(setting: Setting) -> list[Bar]:
     if not setting.is_trained:
         setting.tell("not measured: random weights cannot tell")
         return bars()
-    from engine.recipes.calls import generate_call
-    from engine.recipes.chat_format import render_chat
-    from engine.recipes.corpus import Corpus
-    from engine.recipes.dialogues import data_directory
+    from engine.recipes.conversations.calls import generate_call
+    from engine.recipes.conversations.dialogues import data_directory
+    from engine.recipes.model.chat_format import render_chat
+    from engine.recipes.training.corpus import Corpus
 
     try:
         folder = data_directory(None)

@@ -10,8 +10,8 @@ import argparse
 import random
 from pathlib import Path
 
-from .corpus import MIXTURE, Corpus
-from .dialogues import data_directory
+from .conversations.dialogues import data_directory
+from .training.corpus import MIXTURE, Corpus
 
 _SOURCES = ("calls", "sgd", "star", "tm4", "tm3", "mschat", "ohf")
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from ..types import EngineError
-from .chat_format import OWN_FORMAT
-from .decoding import load_agent
-from .evaluation import Evaluation, Figure
-from .likelihoods import compression, draft_acceptance, end_of_turn
+from .measuring.evaluation import Evaluation, Figure
+from .measuring.likelihoods import compression, draft_acceptance, end_of_turn
+from .model.chat_format import OWN_FORMAT
+from .model.decoding import load_agent
 
 EMBEDDED_DRAFT = Path(__file__).resolve().parents[1] / "embedded" / "draft"
 EMBEDDED_AGENT = Path(__file__).resolve().parents[1] / "embedded" / "agent"

@@ -17,10 +17,10 @@ from torch import Tensor
 from ..end_of_turn import end_ids, probability
 from ..engine import Engine
 from ..types import EngineConfig, EngineError
-from .corpus import Corpus
-from .dialogues import data_directory
+from .conversations.dialogues import data_directory
 from .train_end_of_turn import BATCH_TOKENS, MAX_TOKENS, Places, Reader, figures, show
-from .word_ends import conversations
+from .training.corpus import Corpus
+from .training.word_ends import conversations
 
 BATCH_ROWS = 512  # of logits, fp32
 

@@ -10,14 +10,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .agent_model import AgentModel
-from .call import Call
-from .calls import generate_call
-from .chat_format import CALL_OPEN, ChatEncoder
-from .corpus import Corpus
-from .decoding import generate_replies, load_agent
-from .dialogues import data_directory
+from .conversations.call import Call
+from .conversations.calls import generate_call
+from .conversations.dialogues import data_directory
 from .evaluate_agent import EMBEDDED_AGENT
+from .model.agent_model import AgentModel
+from .model.chat_format import CALL_OPEN, ChatEncoder
+from .model.decoding import generate_replies, load_agent
+from .training.corpus import Corpus
 
 _MAX_AGENT_STEPS = 2  # a tool call, and the reply that uses its result
 

@@ -10,7 +10,7 @@ import argparse
 import signal
 from pathlib import Path
 
-from .adapter_trainer import AdapterOptions, AdapterTrainer
+from .training.adapter_trainer import AdapterOptions, AdapterTrainer
 
 
 def main() -> None:

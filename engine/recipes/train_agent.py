@@ -12,10 +12,10 @@ import os
 import signal
 from pathlib import Path
 
-from .agent_model import SIZES
-from .distillation import Distiller
-from .train_options import TrainOptions, next_time_of_day, short_run
-from .trainer import Trainer
+from .model.agent_model import SIZES
+from .training.distillation import Distiller
+from .training.train_options import TrainOptions, next_time_of_day, short_run
+from .training.trainer import Trainer
 
 
 def main() -> None:

@@ -28,11 +28,11 @@ from ..engine import Engine
 from ..runner import Extension, Runner
 from ..sequence import Sequence
 from ..types import EngineConfig, EngineError
-from .corpus import Corpus
-from .dialogues import data_directory
-from .measures import area_under_curve
-from .misheard import Misheard
-from .word_ends import STYLES, WordEnds, conversations
+from .conversations.dialogues import data_directory
+from .conversations.misheard import Misheard
+from .measuring.measures import area_under_curve
+from .training.corpus import Corpus
+from .training.word_ends import STYLES, WordEnds, conversations
 
 MAX_TOKENS = 512  # of a conversation; later turns of a long one are like those before
 BATCH_TOKENS = 2048

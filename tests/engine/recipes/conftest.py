@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.recipes.dialogues import SOURCES
+from engine.recipes.conversations.dialogues import SOURCES
 
 DEMO_TURN = "How much is the carrot cake?"
 USER_TURNS = (

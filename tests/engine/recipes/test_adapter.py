@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from engine.load.source import adapted, open_source
-from engine.recipes.adapter_data import ADAPTER_MIXTURE
-from engine.recipes.adapter_trainer import AdapterOptions, AdapterTrainer
-from engine.recipes.base_model import load_base
-from engine.recipes.chat_format import ChatEncoder
-from engine.recipes.chatml import CHATML_FORMAT, CHATML_TEMPLATE
-from engine.recipes.lora import adapt, save_adapter
+from engine.recipes.model.base_model import load_base
+from engine.recipes.model.chat_format import ChatEncoder
+from engine.recipes.model.chatml import CHATML_FORMAT, CHATML_TEMPLATE
+from engine.recipes.model.lora import adapt, save_adapter
+from engine.recipes.training.adapter_data import ADAPTER_MIXTURE
+from engine.recipes.training.adapter_trainer import AdapterOptions, AdapterTrainer
 from engine.text.text import Text
 from engine.text.tool_calls import notation_of
 from tests.engine.conftest import WriteCheckpoint

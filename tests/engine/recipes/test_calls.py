@@ -7,12 +7,19 @@ import re
 
 import pytest
 
-from engine.recipes import measures
-from engine.recipes.business import random_business
-from engine.recipes.calls import Chatter, generate_call, is_held_out_turn
-from engine.recipes.lexicon import FIRST_NAMES, is_held_out, pick
-from engine.recipes.recognizer_noise import RecognizerNoise
-from engine.recipes.wording import DAYS, clock, digit_words, expand, join, number_words
+from engine.recipes.conversations.business import random_business
+from engine.recipes.conversations.calls import Chatter, generate_call, is_held_out_turn
+from engine.recipes.conversations.lexicon import FIRST_NAMES, is_held_out, pick
+from engine.recipes.conversations.recognizer_noise import RecognizerNoise
+from engine.recipes.conversations.wording import (
+    DAYS,
+    clock,
+    digit_words,
+    expand,
+    join,
+    number_words,
+)
+from engine.recipes.measuring import measures
 
 NOISE = RecognizerNoise(["latte", "ladder", "muffin", "moving"])
 CHATTER = Chatter((("Do you sleep?", "I don't sleep."),), ("Who was Galileo?",))

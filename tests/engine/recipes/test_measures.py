@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.recipes import measures
-from engine.recipes.trigram import Trigram
+from engine.recipes.measuring import measures
+from engine.recipes.measuring.trigram import Trigram
 
 TOOLS = [{"type": "function", "function": {"name": "book", "parameters": {
     "type": "object", "required": ["day", "people"],

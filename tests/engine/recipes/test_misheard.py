@@ -6,10 +6,10 @@ import json
 import random
 from pathlib import Path
 
-from engine.recipes.lexicon import DRINKS, FIRST_NAMES, is_held_out
-from engine.recipes.misheard import Misheard
-from engine.recipes.open_words import draw
-from engine.recipes.recognizer_noise import RecognizerNoise
+from engine.recipes.conversations.lexicon import DRINKS, FIRST_NAMES, is_held_out
+from engine.recipes.conversations.misheard import Misheard
+from engine.recipes.conversations.open_words import draw
+from engine.recipes.conversations.recognizer_noise import RecognizerNoise
 
 PAIRS = [("two lattes please", "to lattes peas")] * 30 + [("a muffin", "nothing")] * 30
 

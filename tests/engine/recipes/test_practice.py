@@ -7,18 +7,18 @@ import re
 
 import pytest
 
-from engine.recipes import measures
-from engine.recipes.call import Call
-from engine.recipes.calls import holds_held_out
-from engine.recipes.practice import (
+from engine.recipes.conversations.call import Call
+from engine.recipes.conversations.calls import holds_held_out
+from engine.recipes.conversations.practice import (
     counter_call,
     desk_call,
     facts_call,
     front_desk_call,
     tally,
 )
-from engine.recipes.recognizer_noise import RecognizerNoise
-from engine.recipes.wording import number_words
+from engine.recipes.conversations.recognizer_noise import RecognizerNoise
+from engine.recipes.conversations.wording import number_words
+from engine.recipes.measuring import measures
 
 NOISE = RecognizerNoise(["latte", "ladder", "muffin", "moving"])
 

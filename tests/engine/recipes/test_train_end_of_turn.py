@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from engine.end_of_turn import HEAD_FILE, read_head
 from engine.engine import Engine
-from engine.recipes import evaluate_end_of_turn, train_end_of_turn, word_ends
-from engine.recipes.calls import generate_call
-from engine.recipes.corpus import Corpus
+from engine.recipes import evaluate_end_of_turn, train_end_of_turn
+from engine.recipes.conversations.calls import generate_call
 from engine.recipes.train_end_of_turn import Head, Places, Reader, figures, train
-from engine.recipes.word_ends import SOURCES, STYLES, conversations
+from engine.recipes.training import word_ends
+from engine.recipes.training.corpus import Corpus
+from engine.recipes.training.word_ends import SOURCES, STYLES, conversations
 from engine.types import EngineConfig, Staged
 
 HIDDEN = 32  # of the tiny model

@@ -14,8 +14,9 @@ import pytest
 import torch
 from tokenizers.decoders import DecodeStream
 
-from engine.recipes.agent_model import SIZES, AgentConfig, AgentModel, document_mask, rotate
-from engine.recipes.chat_format import (
+from engine.recipes.conversations.dialogues import SOURCES, mask
+from engine.recipes.model.agent_model import SIZES, AgentConfig, AgentModel, document_mask, rotate
+from engine.recipes.model.chat_format import (
     END,
     PAD,
     USER,
@@ -23,13 +24,12 @@ from engine.recipes.chat_format import (
     render_chat,
     train_tokenizer,
 )
-from engine.recipes.corpus import DRILLS, MIXTURE, Rows, pack_rows
-from engine.recipes.decoding import generate_replies, load_agent, log_probabilities
-from engine.recipes.dialogues import SOURCES, mask
-from engine.recipes.distillation import Distiller, prune
-from engine.recipes.induction import insert_matching_layers, insert_silent_layers
-from engine.recipes.train_options import TrainOptions, learning_rate_scale, short_run
-from engine.recipes.trainer import Trainer
+from engine.recipes.model.decoding import generate_replies, load_agent, log_probabilities
+from engine.recipes.model.induction import insert_matching_layers, insert_silent_layers
+from engine.recipes.training.corpus import DRILLS, MIXTURE, Rows, pack_rows
+from engine.recipes.training.distillation import Distiller, prune
+from engine.recipes.training.train_options import TrainOptions, learning_rate_scale, short_run
+from engine.recipes.training.trainer import Trainer
 
 MESSAGES = [
     {"role": "system", "content": "You are Ava. Open at 7 am."},

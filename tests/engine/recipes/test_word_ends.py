@@ -11,10 +11,16 @@ from typing import Any
 
 import pytest
 
-from engine.recipes import word_ends
-from engine.recipes.calls import generate_call, is_held_out_turn
-from engine.recipes.corpus import Corpus
-from engine.recipes.word_ends import LAST_SENTENCES, SOURCES, WordEnds, conversations, encode
+from engine.recipes.conversations.calls import generate_call, is_held_out_turn
+from engine.recipes.training import word_ends
+from engine.recipes.training.corpus import Corpus
+from engine.recipes.training.word_ends import (
+    LAST_SENTENCES,
+    SOURCES,
+    WordEnds,
+    conversations,
+    encode,
+)
 from engine.text.text import Text
 
 AGENT = Path(__file__).resolve().parents[3] / "engine" / "embedded" / "agent"

@@ -75,7 +75,7 @@ def data_directory(given: Path | None = None) -> Path:
     Raises:
         FileNotFoundError: none of them holds `dialogues/`.
     """
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     folder = given or Path(os.environ.get("VOICELOOP_DATA") or root.parent / "shared" / "data")
     if not (folder / "dialogues").is_dir():
         raise FileNotFoundError(f"expected a folder with dialogues/, found none at {folder}")

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from ..load.loader import ModelConfig
-from ..load.source import adapted, open_source
+from engine.load.loader import ModelConfig
+from engine.load.source import adapted, open_source
+
 from .agent_model import AgentConfig, AgentModel
 
 

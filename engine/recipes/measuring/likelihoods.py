@@ -7,11 +7,11 @@ import random
 import re
 from typing import Any
 
+from ..conversations.dialogues import SOURCES, Dialogue, as_messages
+from ..model.agent_model import AgentModel
+from ..model.decoding import log_probabilities, states_and_logits
+from ..training.corpus import Corpus
 from . import measures
-from .agent_model import AgentModel
-from .corpus import Corpus
-from .decoding import log_probabilities, states_and_logits
-from .dialogues import SOURCES, Dialogue, as_messages
 from .evaluation import Evaluation, Figure
 from .trigram import Trigram
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .chat_format import CALL_CLOSE, CALL_OPEN
-from .wording import STOP_WORDS
+from ..conversations.wording import STOP_WORDS
+from ..model.chat_format import CALL_CLOSE, CALL_OPEN
 
 _REFUSAL = re.compile(
     r"(can't|cannot|can not|not able to|unable to) (help|answer|do)|only help|can only help|outside"

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 from tokenizers import Tokenizer
 
-from .chat_format import ChatEncoder
+from ..conversations.dialogues import data_directory
+from ..conversations.misheard import Misheard
+from ..model.chat_format import ChatEncoder
 from .corpus import Corpus, Rows, build_rows
-from .dialogues import data_directory
-from .misheard import Misheard
 
 Mixture = dict[str, int]
 Shard = TypeVar("Shard")

@@ -1,26 +1,21 @@
-"""Plain questions to three businesses: the shipped cafe, the shipped pizzeria, and a dentist.
+"""Asks an agent the plain questions and judges what it says by their keyword rules.
 
-Owns the reading of `questions/*.toml`, the call in which they are asked (the agent's own replies go
-on into the history, its tools answer from their tables) and the keyword rules that judge a reply.
+Owns the call in which they are asked: the agent's own replies go on into the history, its tools
+answer from their tables.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from .chat_format import CALL_OPEN
+from ..conversations.plain_questions import Question, Questions
+from ..model.chat_format import CALL_OPEN
 from .measures import parse_tool_call
 
-_ROOT = Path(__file__).resolve().parents[2]
-_FOLDER = Path(__file__).with_name("questions")
-BUSINESSES = ("cafe", "pizzeria", "dentist")
 _MAX_TOOL_CALLS = 2  # of one turn
 
 Messages = list[dict[str, Any]]
@@ -28,39 +23,8 @@ Reply = Callable[[Messages, list[dict[str, Any]]], str]  # messages, tool schema
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One typed turn and its rule: of each list of `expect` one is said, of `never` nothing.
-
-    tool: the tool that must be called first; without it a call is allowed.
-    """
-
-    text: str
-    expect: tuple[tuple[str, ...], ...]
-    never: tuple[str, ...] = ()
-    tool: str | None = None
-
-    def is_met(self, reply: str, called: Sequence[str]) -> bool:
-        """Whether the words that were spoken, and the tools called, satisfy the rule."""
-        return (
-            CALL_OPEN not in reply
-            and (self.tool is None or self.tool in called)
-            and all(any(_says(reply, word) for word in words) for words in self.expect)
-            and not any(_says(reply, word) for word in self.never)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """The turns for one business, asked in one call or each in a call of its own."""
-
-    agent: dict[str, Any]
-    is_one_call: bool
-    turns: tuple[Question, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """What a question got."""
+    """What a question got: the words that were spoken, and the tools called."""
 
     question: Question
     reply: str
@@ -68,26 +32,14 @@ class Answer:
 
     @property
     def is_good(self) -> bool:
-        return self.question.is_met(self.reply, self.called)
-
-
-@lru_cache
-def read_questions(business: str) -> Questions:
-    """The turns of one of `BUSINESSES` and its agent file."""
-    given = tomllib.loads((_FOLDER / f"{business}.toml").read_text())
-    return Questions(
-        tomllib.loads((_ROOT / given["agent"]).read_text()),
-        given["is_one_call"],
-        tuple(
-            Question(
-                turn["text"],
-                tuple(tuple(words) for words in turn["expect"]),
-                tuple(turn.get("never", ())),
-                turn.get("tool"),
-            )
-            for turn in given["turns"]
-        ),
-    )
+        """Whether they satisfy the question's rule."""
+        question, reply = self.question, self.reply
+        return (
+            CALL_OPEN not in reply
+            and (question.tool is None or question.tool in self.called)
+            and all(any(_says(reply, word) for word in words) for words in question.expect)
+            and not any(_says(reply, word) for word in question.never)
+        )
 
 
 def ask(questions: Questions, reply_to: Reply) -> list[Answer]:

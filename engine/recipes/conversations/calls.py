@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from . import skills_booking, skills_info, skills_order, skills_talk, skills_tools
 from .business import Business, random_business
 from .call import Call
 from .plain_questions import BUSINESSES, read_questions
 from .recognizer_noise import RecognizerNoise
+from .skills import booking, info, order, talk, tools
 from .wording import expand, join
 
-_DEMO_CALL = Path(__file__).resolve().parents[2] / "clients" / "call" / "call.toml"
+_DEMO_CALL = Path(__file__).resolve().parents[3] / "clients" / "call" / "call.toml"
 _HELD_OUT_PLACES = ("juniper", "luna pizza", "bright smile")
 _LEAST_WORDS = (
     3  # of a plain question that is held out: greetings cannot be kept out of any dialogue
@@ -137,7 +137,7 @@ def greeting(call: Call, place: Business) -> None:
             n=place.name,
         )
     elif call.rng.random() < 0.3:
-        skills_talk.greet(call)
+        talk.greet(call)
 
 
 def _place_call(call: Call, chatter: Chatter) -> None:
@@ -147,42 +147,42 @@ def _place_call(call: Call, chatter: Chatter) -> None:
     silent = "silent" in place.facts
     greeting(call, place)
     moves: list[tuple[Move, float]] = [
-        (skills_info.hours_of_day, 0 if silent else 12),
-        (skills_info.hours_in_general, 0 if silent else 2),
-        (skills_info.price, 0 if silent else 7),
-        (skills_info.price_of_it, 0 if silent else 3),
-        (skills_info.is_there, 0 if silent else 4),
-        (skills_info.menu, 0 if silent else 9),
-        (skills_info.fact, 5),
-        (skills_info.unknown_fact, 2),
-        (skills_info.identity, 3),
-        (skills_order.digits, 6),
-        (skills_order.recall_number, 1),
-        (skills_talk.repeat, 2),
-        (skills_talk.half_turn, 2.5),
-        (skills_talk.interrupted, 4),
-        (skills_talk.thanks, 2),
-        (lambda c: skills_talk.refuse(c, chatter.questions), 6),
-        (lambda c: skills_talk.small_talk(c, chatter.small_talk), 2.5),
+        (info.hours_of_day, 0 if silent else 12),
+        (info.hours_in_general, 0 if silent else 2),
+        (info.price, 0 if silent else 7),
+        (info.price_of_it, 0 if silent else 3),
+        (info.is_there, 0 if silent else 4),
+        (info.menu, 0 if silent else 9),
+        (info.fact, 5),
+        (info.unknown_fact, 2),
+        (info.identity, 3),
+        (order.digits, 6),
+        (order.recall_number, 1),
+        (talk.repeat, 2),
+        (talk.half_turn, 2.5),
+        (talk.interrupted, 4),
+        (talk.thanks, 2),
+        (lambda c: talk.refuse(c, chatter.questions), 6),
+        (lambda c: talk.small_talk(c, chatter.small_talk), 2.5),
     ]
     if place.sells_food and not silent:
         moves += [
-            (skills_order.order, 12),
-            (skills_order.more, 2.5),
-            (skills_order.correct, 7),
-            (skills_order.confirm, 7),
-            (skills_order.unavailable, 3),
-            (skills_order.cost_of_order, 2),
+            (order.order, 12),
+            (order.more, 2.5),
+            (order.correct, 7),
+            (order.confirm, 7),
+            (order.unavailable, 3),
+            (order.cost_of_order, 2),
         ]
     if place.films:
-        moves.append((skills_info.ticket, 12))
+        moves.append((info.ticket, 12))
     if not silent:
-        moves.append((skills_booking.booking, 4 if place.sells_food else 14))
+        moves.append((booking.booking, 4 if place.sells_food else 14))
     run_moves(call, moves, rng.choice((2, 3, 4, 5, 6, 7, 8, 9)))
     if rng.random() < 0.45:
         if rng.random() < 0.4:
-            skills_talk.thanks(call)
-        skills_talk.goodbye(call)
+            talk.thanks(call)
+        talk.goodbye(call)
 
 
 def _tool_call(call: Call, chatter: Chatter) -> None:
@@ -190,7 +190,7 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
     place = call.place = random_business(rng, call.held_out)
     while not place.sells_food:
         place = call.place = random_business(rng, call.held_out)
-    desk = skills_tools.ToolDesk(call)
+    desk = tools.ToolDesk(call)
     facts = [sentence for _, sentence, _, _ in place.facts.values() if sentence]
     place.facts.pop("silent", None)
     items = join(list(place.items))
@@ -213,7 +213,7 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
                         if rng.random() < 0.8
                         else "",
                         *facts,
-                        skills_tools.tool_instruction(rng),
+                        tools.tool_instruction(rng),
                     ),
                 )
             ),
@@ -224,35 +224,35 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
         call,
         [
             (lambda _: desk.act(), 24),
-            (skills_info.fact if facts else skills_info.identity, 3),
-            (skills_info.identity, 1),
-            (skills_talk.thanks, 2),
-            (skills_order.digits, 1),
-            (skills_talk.repeat, 1),
-            (lambda c: skills_talk.refuse(c, chatter.questions), 3),
-            (lambda c: skills_talk.small_talk(c, chatter.small_talk), 1),
-            (skills_talk.half_turn, 1),
+            (info.fact if facts else info.identity, 3),
+            (info.identity, 1),
+            (talk.thanks, 2),
+            (order.digits, 1),
+            (talk.repeat, 1),
+            (lambda c: talk.refuse(c, chatter.questions), 3),
+            (lambda c: talk.small_talk(c, chatter.small_talk), 1),
+            (talk.half_turn, 1),
         ],
         rng.choice((2, 2, 3, 3, 4, 5)),
     )
     if rng.random() < 0.4:
-        skills_talk.goodbye(call)
+        talk.goodbye(call)
 
 
 def _home_call(call: Call, chatter: Chatter) -> None:
     rng = call.rng
-    prompt, states = skills_booking.home_prompt(call)
+    prompt, states = booking.home_prompt(call)
     call.messages.append({"role": "system", "content": prompt})
     run_moves(
         call,
         [
-            (lambda c: skills_booking.home_request(c, states), 20),
-            (lambda c: skills_booking.home_list(c, states), 3),
-            (skills_talk.thanks, 2),
-            (skills_talk.repeat, 1),
-            (lambda c: skills_talk.refuse(c, chatter.questions), 4),
-            (lambda c: skills_talk.small_talk(c, chatter.small_talk), 1),
-            (skills_talk.half_turn, 1),
+            (lambda c: booking.home_request(c, states), 20),
+            (lambda c: booking.home_list(c, states), 3),
+            (talk.thanks, 2),
+            (talk.repeat, 1),
+            (lambda c: talk.refuse(c, chatter.questions), 4),
+            (lambda c: talk.small_talk(c, chatter.small_talk), 1),
+            (talk.half_turn, 1),
         ],
         rng.choice((2, 3, 4, 5, 6)),
     )
@@ -272,4 +272,4 @@ def run_moves(call: Call, moves: Sequence[tuple[Move, float]], n_moves: int) -> 
         or (len(call.messages) - 1 in call.unlearned)
     ):
         # An interruption needs what the caller said next.
-        call.rng.choices(functions[:1])[0](call) if call.place is None else skills_talk.thanks(call)
+        call.rng.choices(functions[:1])[0](call) if call.place is None else talk.thanks(call)

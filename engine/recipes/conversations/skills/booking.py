@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .call import Call
-from .lexicon import FIRST_NAMES, HOME_DEVICES, HOME_ROOMS, TOWNS
-from .open_words import draw
-from .wording import DAYS, article, expand, join, number_words
+from ..call import Call
+from ..lexicon import FIRST_NAMES, HOME_DEVICES, HOME_ROOMS, TOWNS
+from ..open_words import draw
+from ..wording import DAYS, article, expand, join, number_words
 
 _MONTHS = (
     "January",

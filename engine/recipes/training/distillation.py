@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .agent_model import AgentConfig, AgentModel, document_mask
+from ..model.agent_model import AgentConfig, AgentModel, document_mask
+from ..model.decoding import load_agent
 from .corpus import Rows
-from .decoding import load_agent
 from .train_options import TrainOptions
 from .trainer import Trainer
 

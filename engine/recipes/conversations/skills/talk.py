@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .call import Call
-from .lexicon import is_held_out
-from .wording import expand
+from ..call import Call
+from ..lexicon import is_held_out
+from ..wording import expand
 
 # Wordings of questions no agent here should answer, by template; a tenth is kept for evaluation.
 _OFF_TOPIC = tuple(

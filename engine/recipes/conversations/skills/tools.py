@@ -10,13 +10,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from .business import Business
-from .call import Call
-from .lexicon import FIRST_NAMES
-from .open_words import draw
-from .skills_booking import spoken_day
+from ..business import Business
+from ..call import Call
+from ..lexicon import FIRST_NAMES
+from ..open_words import draw
+from ..wording import DAYS, clock, counted, expand, join, number_words
+from .booking import spoken_day
 from .tool_schemas import ARGUMENTS, Tool, random_tool
-from .wording import DAYS, clock, counted, expand, join, number_words
 
 _FILLERS = (
     "",

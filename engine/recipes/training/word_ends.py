@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..text.text import Text
-from .calls import generate_call, is_held_out_turn
+from engine.text.text import Text
+
+from ..conversations.calls import generate_call, is_held_out_turn
+from ..conversations.dialogues import as_messages
 from .corpus import Corpus
-from .dialogues import as_messages
 
 Style = Literal["recognized", "noisy", "written"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .lexicon import DRINKS, FIRST_NAMES, MEALS, PASTRIES, SERVICES
-from .open_words import draw
-from .skills_booking import spoken_day
-from .skills_tools import ToolDesk
+from ..lexicon import DRINKS, FIRST_NAMES, MEALS, PASTRIES, SERVICES
+from ..open_words import draw
+from ..wording import article, clock, expand, join, number_words
+from .booking import spoken_day
 from .tool_schemas import Tool
-from .wording import article, clock, expand, join, number_words
+from .tools import ToolDesk
 
 _QUESTIONS = {
     "day": "(for |)(which|what) day( would you like| works for you|)|what (day|date) (would you "

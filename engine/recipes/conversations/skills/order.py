@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .business import Business
-from .call import Call
-from .lexicon import DRINKS, MEALS, MILKS, PASTRIES, SIZES
-from .open_words import draw
-from .wording import article, counted, digit_words, expand, join, number_words, plural
+from ..business import Business
+from ..call import Call
+from ..lexicon import DRINKS, MEALS, MILKS, PASTRIES, SIZES
+from ..open_words import draw
+from ..wording import article, counted, digit_words, expand, join, number_words, plural
 
 _ORDER_OPENERS = (
     "(i'd like|i would like|i'll have|i'll take|i want|i wanna get|give me|let me get|let me have|"
@@ -264,7 +264,7 @@ def ask_name(call: Call) -> None:
 
 
 def _caller_name(call: Call) -> str:
-    from .lexicon import FIRST_NAMES, LAST_NAMES, invented_word
+    from ..lexicon import FIRST_NAMES, LAST_NAMES, invented_word
 
     rng = call.rng
     first = draw(rng, FIRST_NAMES, call.held_out)

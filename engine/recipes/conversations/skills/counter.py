@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from .business import Business, category_words
-from .call import Call
-from .lexicon import DRINKS, MEALS, PASTRIES, SERVICES
-from .open_words import draw
-from .place_topics import AMENITIES, COMMON_NAMES, COMMON_SERVICES, TOPICS, WORDINGS
-from .wording import DAYS, article, join, plural
+from ..business import Business, category_words
+from ..call import Call
+from ..lexicon import DRINKS, MEALS, PASTRIES, SERVICES
+from ..open_words import draw
+from ..place_topics import AMENITIES, COMMON_NAMES, COMMON_SERVICES, TOPICS, WORDINGS
+from ..wording import DAYS, article, join, plural
 
 _DENY = "(sorry|i'm sorry|no, sorry), we don't (have|sell|offer|do) {i}.( {o}|)"
 

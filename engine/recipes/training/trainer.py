@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .agent_model import SIZES, AgentModel, document_mask
-from .chat_format import ChatEncoder
-from .checkpoint import export_model, load_checkpoint, save_checkpoint
+from ..model.agent_model import SIZES, AgentModel, document_mask
+from ..model.chat_format import ChatEncoder
+from ..model.checkpoint import export_model, load_checkpoint, save_checkpoint
+from ..model.decoding import load_agent
+from ..model.induction import N_INSERTED, insert_matching_layers, insert_silent_layers
 from .corpus import DRILLS, MIXTURE, Rows, build_rows, tokenizer_from
-from .decoding import load_agent
-from .induction import N_INSERTED, insert_matching_layers, insert_silent_layers
 from .shards import Mixture, ShardsAhead, load_corpus, rows_of, start_rows
 from .train_options import TrainOptions, learning_rate_scale
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ..load.gguf import is_gguf
+from engine.load.gguf import is_gguf
+
 from .agent_model import AgentConfig, AgentModel, KeyValueCache
 from .base_model import load_base
 from .chat_format import ChatEncoder

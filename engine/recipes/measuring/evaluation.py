@@ -14,20 +14,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..end_of_turn import end_ids, probability, read_head
-from ..load.source import adapted, open_source
-from ..text.text import Text
-from . import measures
-from .call import Call
-from .calls import generate_call
-from .chat_format import CALL_OPEN
-from .corpus import Corpus
-from .decoding import generate_replies, load_agent
-from .dialogues import as_messages, data_directory
-from .plain_questions import BUSINESSES, ask, read_questions
-from .skills_talk import off_topic_question
+from engine.end_of_turn import end_ids, probability, read_head
+from engine.load.source import adapted, open_source
+from engine.text.text import Text
 
-_ROOT = Path(__file__).resolve().parents[2]
+from ..conversations.call import Call
+from ..conversations.calls import generate_call
+from ..conversations.dialogues import as_messages, data_directory
+from ..conversations.plain_questions import BUSINESSES, read_questions
+from ..conversations.skills.talk import off_topic_question
+from ..model.chat_format import CALL_OPEN
+from ..model.decoding import generate_replies, load_agent
+from ..training.corpus import Corpus
+from . import measures
+from .plain_answers import ask
+
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from tokenizers import (
     trainers,
 )
 
-from .wording import STOP_WORDS
+from ..conversations.wording import STOP_WORDS
 
 SYSTEM, TOOLS, USER, ASSISTANT, TOOL, END, PAD = (
     "<|system|>",

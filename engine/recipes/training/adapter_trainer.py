@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..model.base_model import load_base
+from ..model.chatml import CHATML_TEMPLATE
+from ..model.checkpoint import load_checkpoint, save_checkpoint
+from ..model.lora import adapt, read_adapter, save_adapter
 from .adapter_data import ADAPTER_MIXTURE, AdapterData, Encoded, shard_of, start_data
-from .base_model import load_base
-from .chatml import CHATML_TEMPLATE
-from .checkpoint import load_checkpoint, save_checkpoint
-from .lora import adapt, read_adapter, save_adapter
 from .shards import ShardsAhead
 
 WARMUP_STEPS = 30

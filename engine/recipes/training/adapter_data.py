@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from .chat_format import ChatEncoder
-from .chatml import CHATML_FORMAT
+from ..conversations.dialogues import data_directory
+from ..model.chat_format import ChatEncoder
+from ..model.chatml import CHATML_FORMAT
 from .corpus import Corpus
-from .dialogues import data_directory
 
 Encoded = tuple[list[int], list[float]]  # tokens, and the weight of predicting each
 

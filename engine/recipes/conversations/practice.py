@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from . import skills_booking, skills_counter, skills_info, skills_order, skills_talk
 from .business import Business, random_business, random_hours, random_price, write_prompt
 from .call import Call
 from .calls import Move, greeting, holds_held_out, run_moves
@@ -21,9 +20,10 @@ from .lexicon import DRINKS, MEALS, PASTRIES
 from .open_words import draw
 from .place_topics import DENIALS, TOPICS
 from .recognizer_noise import RecognizerNoise
-from .skills_desk import PracticeDesk
-from .skills_tools import ToolDesk, tool_instruction
-from .tool_schemas import random_tool
+from .skills import booking, counter, info, order, talk
+from .skills.desk import PracticeDesk
+from .skills.tool_schemas import random_tool
+from .skills.tools import ToolDesk, tool_instruction
 from .wording import counted, digit_words, expand, join
 
 _BOOKING_KINDS = ("times", "appoint", "book", "available", "status", "cancel", "transfer")
@@ -47,16 +47,16 @@ def facts_call(rng: random.Random, noise: RecognizerNoise) -> Call:
         assert call.place is not None
         call.messages.append({"role": "system", "content": call.place.prompt})
         moves: list[tuple[Move, float]] = [
-            (skills_info.hours_of_day, 12),
-            (skills_info.price, 6),
-            (skills_info.price_of_it, 5),
-            (skills_info.is_there, 4),
-            (skills_info.menu, 9),
-            (skills_info.fact, 4 if call.place.facts else 0),
-            (skills_info.identity, 2),
-            (skills_info.ticket, 8 if call.place.films else 0),
-            (skills_booking.booking, 4),
-            (skills_order.digits, 6),
+            (info.hours_of_day, 12),
+            (info.price, 6),
+            (info.price_of_it, 5),
+            (info.is_there, 4),
+            (info.menu, 9),
+            (info.fact, 4 if call.place.facts else 0),
+            (info.identity, 2),
+            (info.ticket, 8 if call.place.films else 0),
+            (booking.booking, 4),
+            (order.digits, 6),
         ]
         run_moves(call, moves, 12)
         if not holds_held_out(call):
@@ -72,13 +72,13 @@ def counter_call(rng: random.Random, noise: RecognizerNoise, questions: Sequence
         if rng.random() < 0.8:
             greeting(call, call.place)
         moves: list[tuple[Move, float]] = [
-            *skills_counter.MOVES,
-            (skills_info.price, 8),
-            (skills_info.menu, 3),
-            (skills_info.identity, 3),
-            (skills_order.order, 4 if call.place.sells_food else 0),
-            (skills_order.unavailable, 2 if call.place.sells_food else 0),
-            (lambda c: skills_talk.refuse(c, questions), 18),
+            *counter.MOVES,
+            (info.price, 8),
+            (info.menu, 3),
+            (info.identity, 3),
+            (order.order, 4 if call.place.sells_food else 0),
+            (order.unavailable, 2 if call.place.sells_food else 0),
+            (lambda c: talk.refuse(c, questions), 18),
         ]
         # A first question follows the greeting as often as a later one follows others.
         run_moves(call, moves, rng.choice((1, 2, 4, 8, 12)))
@@ -110,21 +110,21 @@ def front_desk_call(rng: random.Random, noise: RecognizerNoise, questions: Seque
             greeting(call, place)
         moves: list[tuple[Move, float]] = [
             (partial(_act, desk), 14),
-            (skills_counter.absent, 2 if has_price_list else 0),
-            (skills_info.price, 8 if has_price_list else 0),
-            (skills_counter.closed_day, 0 if "hours" in kinds else 8),
-            (skills_counter.closed_days, 0 if "hours" in kinds else 1),
-            (skills_info.menu, 3),
-            (skills_counter.of_a_kind, 2),
-            (skills_counter.topic, 4),
-            (skills_counter.nobody_knows, 4),
-            (skills_info.identity, 2),
-            (skills_talk.thanks, 1),
-            (lambda c: skills_talk.refuse(c, questions), 9),
+            (counter.absent, 2 if has_price_list else 0),
+            (info.price, 8 if has_price_list else 0),
+            (counter.closed_day, 0 if "hours" in kinds else 8),
+            (counter.closed_days, 0 if "hours" in kinds else 1),
+            (info.menu, 3),
+            (counter.of_a_kind, 2),
+            (counter.topic, 4),
+            (counter.nobody_knows, 4),
+            (info.identity, 2),
+            (talk.thanks, 1),
+            (lambda c: talk.refuse(c, questions), 9),
         ]
         run_moves(call, moves, rng.choice((1, 2, 4, 6, 8)))
         if rng.random() < 0.3:
-            skills_talk.goodbye(call)
+            talk.goodbye(call)
         if not holds_held_out(call):
             return call
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from .calls import Chatter, generate_call
-from .chat_format import ChatEncoder, render_chat, train_tokenizer
-from .dialogues import SOURCES, Dialogue, as_messages, open_talk, read_dialogues
-from .drills import echo, fill, lookup, unlearned
-from .misheard import Misheard
-from .practice import counter_call, desk_call, facts_call, front_desk_call, tally
-from .recognizer_noise import RecognizerNoise
+from ..conversations.calls import Chatter, generate_call
+from ..conversations.dialogues import SOURCES, Dialogue, as_messages, open_talk, read_dialogues
+from ..conversations.drills import echo, fill, lookup, unlearned
+from ..conversations.misheard import Misheard
+from ..conversations.practice import counter_call, desk_call, facts_call, front_desk_call, tally
+from ..conversations.recognizer_noise import RecognizerNoise
+from ..model.chat_format import ChatEncoder, render_chat, train_tokenizer
 
 ROW_TOKENS = 512
 MAX_POSITION = 2048
@@ -141,9 +141,9 @@ class Corpus:
 
 def refusal_call(rng: random.Random, corpus: Corpus) -> list[dict[str, Any]]:
     """A short call that holds an out-of-scope question."""
-    from .business import random_business
-    from .call import Call
-    from .skills_talk import refuse
+    from ..conversations.business import random_business
+    from ..conversations.call import Call
+    from ..conversations.skills.talk import refuse
 
     call = Call(
         rng, corpus.noise, random_business(rng), rng.choice(("written", "recognized", "noisy"))

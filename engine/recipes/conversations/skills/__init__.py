@@ -1,0 +1,1 @@
+"""What a caller and an agent do next: the moves that calls are put together from."""

@@ -1,0 +1,1 @@
+"""What the model card says: cases, measures, and the figures taken with them."""

@@ -1,0 +1,1 @@
+"""The model as it is trained: layers, adapters, chat format, checkpoints, a plain decoder."""

@@ -1,0 +1,1 @@
+"""Rows of tokens and the loops that learn from them."""
