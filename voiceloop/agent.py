@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from voiceloop.backends import Tool
+from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -139,7 +140,8 @@ class AgentConfig:
     greets: one that begins by itself does so within this, and the slow ones are SDKs on a busy
     machine. ``fallback`` is said where the model answers a caller with nothing at all, or fails;
     silence is no answer. ``tool_timeout_ms``: for the output of a client's tool, instead of the
-    server's own. ``try_saying``: what a page offers a caller who does not know what to ask.
+    server's own. ``answer``: what is answered word for word, without the model. ``try_saying``:
+    what a page offers a caller who does not know what to ask.
     """
 
     name: str = "Agent"
@@ -153,6 +155,7 @@ class AgentConfig:
     tools: tuple[AgentTool, ...] = ()
     tool_timeout_ms: int | None = None
     hotwords: tuple[str, ...] = ()
+    answer: tuple[ApprovedAnswer, ...] = ()
     try_saying: tuple[str, ...] = ()
     noise_reduction: Literal["none", "near_field", "far_field"] = "none"
     eagerness: Literal["auto", "low", "medium", "high"] = "auto"

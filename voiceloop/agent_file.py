@@ -19,6 +19,7 @@ from voiceloop.backends import MAX_TOOLS, TOOL_NAME
 from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
+from voiceloop.knowledge.answers import ApprovedAnswers
 
 MINUTE_MS = 60_000
 SUFFIX = ".toml"
@@ -122,6 +123,10 @@ def check_agent(agent: AgentConfig, source: str) -> None:
     if agent.crisis.words and not agent.crisis.answer.strip():
         raise _wrong(source, "crisis.answer", "a text beside crisis.words", "nothing")
     _check_tools(agent.tools, source)
+    try:
+        ApprovedAnswers(agent.answer)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def _check_phrases(where: str, phrases: Iterable[str], source: str) -> None:

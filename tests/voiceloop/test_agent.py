@@ -117,6 +117,8 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     ("[limits]\ntemperature = nan", "limits.temperature: expected 0 to 2, found nan"),
     ("[barge_in]\nstop_ms = -5", "barge_in.stop_ms: expected 0 to 60000, found -5"),
     ("[barge_in]\nleast_words = 0", "barge_in.least_words: expected 1 to 100, found 0"),
+    ("[[answer]]\nquestions = ['when']", "answer[0].text: expected a value, found nothing"),
+    ("[[answer]]\nquestions = ['?']\ntext = 'x'", "answer[0].questions[0]: expected words"),
     ("[crisis]\nwords = ['help']", "crisis.answer: expected a text beside crisis.words"),
 ])  # fmt: skip
 def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:

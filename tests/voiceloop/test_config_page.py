@@ -13,6 +13,7 @@ from typing import Any
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config
+from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.listening.endpointing import FITTED, LONGEST_WAIT_MS
 
 PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "CONFIG.md"
@@ -73,10 +74,14 @@ def test_every_variable_and_flag_of_the_server_is_on_the_page() -> None:
 
 
 def test_every_key_of_an_agent_file_is_on_the_page_with_its_default() -> None:
-    tools = [(f"tools.{name}", written(default)) for name, default in settings(AgentTool)]
+    lists = [
+        (f"{table}.{name}", written(default))
+        for table, kind in (("answer", ApprovedAnswer), ("tools", AgentTool))
+        for name, default in settings(kind)
+    ]
     expected = [(key, written(default)) for key, default in settings(AgentConfig)]
     shown = [(key, default) for key, default, _ in rows(AGENT, 3)]
-    assert shown == expected + tools
+    assert shown == expected + lists
 
 
 def test_the_waits_on_the_page_are_those_that_ship() -> None:

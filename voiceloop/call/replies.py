@@ -136,11 +136,12 @@ class Replies:
     def answer(self, turn: UserTurn) -> None:
         """Release the preemptive reply where it is what is asked for, else begin from here."""
         response = self._context.protocol.open_response()
-        crisis = self._context.agent.crisis
-        whole = [m.content for m in response.messages()[-1:] if m.role == "user"]  # of all pieces
-        if any(crisis.answers(said) for said in (turn.text, *whole)):
+        pieces = [m.content for m in response.messages()[-1:] if m.role == "user"]
+        whole = pieces[0] if pieces else turn.text  # with what was said before, unanswered
+        if (fixed := self._context.fixed_answer(whole, turn.text)) is not None:
+            turn.timeline.facts["answered_by"] = fixed.table
             self.abandon_preparation()
-            self._begin(response, turn.timeline, crisis.answer, answers=turn)
+            self._begin(response, turn.timeline, fixed.text, answers=turn)
             return
         plan = plan_of_response(response, self._context.agent)
         reply = self.preemptive.take(response, plan, turn)

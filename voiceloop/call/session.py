@@ -32,6 +32,7 @@ from voiceloop.call.replies import Replies
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config
 from voiceloop.errors import SessionExpired, VoiceLoopError
+from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import Listener, VoiceActivity
 from voiceloop.realtime.commands import (
@@ -79,6 +80,7 @@ class Session:
         agent: AgentConfig,
         config: Config,
         *,
+        answers: ApprovedAnswers | None = None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         vad: VoiceActivity | None = None,
@@ -88,6 +90,7 @@ class Session:
         self._backends = backends
         self._agent = agent
         self._config = config
+        self._answers = ApprovedAnswers(agent.answer) if answers is None else answers
         self._metrics = metrics if metrics is not None else Metrics()
         self._clock = clock
         self._toolbox = toolbox if toolbox is not None else Toolbox({}, clock)
@@ -189,6 +192,7 @@ class Session:
             new_stream_id=lambda: self.protocol.new_id("voice"),
             load=self._backends.utilization,
             lead_ms=float(self._config.pacing_lead_ms),
+            answers=self._answers,
         )
         self._anticipation = anticipation
         self._item_audio = ItemAudio(self._backends.recognizer, self.protocol, tasks)

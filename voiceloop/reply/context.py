@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Voice
+from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.playout import LEAD_MS
 from voiceloop.tools.pending import SessionTools
+
+
+class FixedAnswer(NamedTuple):
+    """What the agent file has said in place of a model's reply, and which of its tables has it."""
+
+    text: str
+    table: Literal["crisis", "answer"]
 
 
 @dataclass(slots=True)
@@ -26,3 +35,15 @@ class ReplyContext:
     new_stream_id: Callable[[], str]  # for the voice
     load: Callable[[], float] = lambda: 0.0  # utilization of the busiest model process, 0 to 1
     lead_ms: float = LEAD_MS
+    answers: ApprovedAnswers = field(default_factory=ApprovedAnswers)
+
+    def fixed_answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
+        """The answer to the caller's whole turn that needs no model; words of danger go first.
+
+        pieces: of the turn, in which such words may stand apart from it.
+        """
+        crisis = self.agent.crisis
+        if any(crisis.answers(said) for said in (turn, *pieces)):
+            return FixedAnswer(crisis.answer, "crisis")
+        approved = self.answers.find(turn)
+        return FixedAnswer(approved.text, "answer") if approved is not None else None

@@ -106,7 +106,7 @@ class PreemptiveReplies:
         if self._budget.is_turn_spent or self._has_reply_to(words):
             return
         live = self._context.anticipation.live
-        if live is None or self._context.agent.crisis.answers(text := live.turn_text(words)):
+        if live is None or self._context.fixed_answer(text := live.turn_text(words)) is not None:
             return
         is_busy = self._context.load() > MAX_UTILIZATION
         if is_busy or self._budget.is_spent(self._context.clock()):

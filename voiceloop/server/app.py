@@ -29,6 +29,7 @@ from voiceloop.http.gate import Door, error_response
 from voiceloop.http.health import health_routes, no_such_route, realtime_routes
 from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
+from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.server.websocket import SocketTransport
 from voiceloop.telemetry import Metrics
 from voiceloop.tools.toolbox import Toolbox, toolbox_of
@@ -51,6 +52,7 @@ class Gateway:
     is_ready: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
     metrics: Metrics = field(default_factory=Metrics)
+    answers: ApprovedAnswers = field(init=False)  # of the agent, read once for all sessions
     keys: auth.KeyRing = field(init=False)
     toolbox: Toolbox = field(init=False)
     admission: Admission = field(init=False)
@@ -59,6 +61,7 @@ class Gateway:
     _sessions: list[Session] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
+        self.answers = ApprovedAnswers(self.agent.answer)
         self.keys = auth.KeyRing(self.config.keys)
         beside = self.config.agent  # the file, whose Python modules may stand there
         folder = str(beside.resolve().parent) if beside is not None else ""
@@ -90,6 +93,7 @@ class Gateway:
                 self.backends,
                 self.agent,
                 self.config,
+                answers=self.answers,
                 metrics=self.metrics,
                 clock=self.clock,
                 toolbox=self.toolbox,

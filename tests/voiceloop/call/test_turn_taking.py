@@ -20,6 +20,7 @@ from tests.fakes import (
 )
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.knowledge.answers import ApprovedAnswer
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -337,6 +338,43 @@ async def test_a_crisis_phrase_said_in_two_turns_gets_the_fixed_answer(clock: Cl
             )
         await caller.listen_until("response.done")
     assert caller.transcript() == "Please call your local helpline."
+
+
+HOURS = ApprovedAnswer(("when do you open",), "At nine, every day.")
+
+
+async def test_an_approved_answer_is_given_without_the_model(clock: Clock) -> None:
+    model = FakeLanguageModel(["Twelve."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["hello when do you open"]), language_model=model
+    )
+    async with Caller(clock, backends, AgentConfig(answer=(HOURS,)), chunk_ms=40) as caller:
+        caller.send("session.update", session={"voiceloop": {"timeline": True}})
+        await caller.say(1300)
+        timeline = await caller.wait_for("voiceloop.timeline")
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "At nine, every day."
+    assert timeline.event["timeline"]["answered_by"] == "answer"
+    assert not model.prompts
+
+
+async def test_the_end_of_a_turn_that_is_an_approved_question_alone_goes_to_the_model(
+    clock: Clock,
+) -> None:
+    model = FakeLanguageModel(["Done."])
+    recognizer = FakeRecognizer(["cancel my order and tell me", "when do you open"])
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, AgentConfig(answer=(HOURS,)), chunk_ms=40) as caller:
+        for answers in (False, True):
+            detection = {"type": "semantic_vad", "create_response": answers}
+            audio = {"input": {"turn_detection": detection, "transcription": {"model": "any"}}}
+            caller.send("session.update", session={"type": "realtime", "audio": audio})
+            await caller.say(1500)
+            await caller.listen_until(
+                "conversation.item.input_audio_transcription.completed", count=1 + answers
+            )
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "Done."
 
 
 async def test_a_client_that_does_not_read_is_closed(clock: Clock) -> None:

@@ -19,6 +19,7 @@ from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Ahead, Config
+from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.reply.preemptive import WasteBudget
 
 pytestmark = pytest.mark.virtual_time
@@ -117,6 +118,17 @@ async def test_words_in_danger_are_never_answered_ahead(clock: Clock) -> None:
     assert caller.transcript() == "Please call for help."
     assert isinstance(backends.language_model, FakeLanguageModel)
     assert not backends.language_model.prompts
+
+
+async def test_what_has_an_approved_answer_is_not_drafted(clock: Clock) -> None:
+    approved = ApprovedAnswer(("what time is it",), "Look up.")
+    backends = slow_models()
+    async with Caller(clock, backends, AgentConfig(answer=(approved,))) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+    assert caller.transcript() == "Look up."
+    assert isinstance(backends.language_model, FakeLanguageModel)
+    assert not any(branch.attempts for branch in backends.language_model.branches)
 
 
 async def test_a_setting_changed_meanwhile_makes_the_preemptive_reply_void(clock: Clock) -> None:
