@@ -1,8 +1,8 @@
 """One call, from the accepted socket to the last task gone.
 
 Owns the session's task group: the reader, the one writer, the listener and the replies. The reader
-turns frames into commands, the writer alone touches the socket's sending side and drops the deltas
-of responses that were cut short. When the task group ends, nothing is left.
+turns frames into commands, the writer (`writer.py`) alone touches the sending side of the socket.
+When the task group ends, nothing is left.
 
 All that turn-taking answers goes through one loop, `_advance`: an event to turn-taking, its actions
 to the performer, what they bring about to turn-taking again, until nothing is left to do.
@@ -15,6 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 from msgspec.structs import replace
 
@@ -30,8 +31,9 @@ from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
 from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.call.writer import Writer
 from voiceloop.config import Config
-from voiceloop.errors import SessionExpired, VoiceLoopError
+from voiceloop.errors import SessionExpired
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import Listener, VoiceActivity
@@ -44,7 +46,7 @@ from voiceloop.realtime.commands import (
     SettingsChanged,
 )
 from voiceloop.realtime.events import SessionExpiring
-from voiceloop.realtime.protocol import Outgoing, Protocol, ProtocolLimits
+from voiceloop.realtime.protocol import Protocol, ProtocolLimits
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation
@@ -57,8 +59,6 @@ log = logging.getLogger(__name__)
 
 SLICE_MS = 20  # audio heard at once: less than a window of the voice detector (`Listener.feed`)
 N_SLICES = 10  # between two looks at other tasks: a minute in one frame must not stall other calls
-MAX_UNREAD_BYTES = 2 * 1024 * 1024  # of events; a client that leaves more is not heard either
-MAX_WAITING_FRAMES = 4096  # a minute of 20 ms deltas: only a client that never reads has them
 
 
 class SessionOver(Exception):
@@ -96,7 +96,7 @@ class Session:
         self._toolbox = toolbox if toolbox is not None else Toolbox({}, clock)
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         limits = config.limits
-        self._output = asyncio.Event()
+        output = asyncio.Event()
         self.protocol = Protocol(
             self._first_settings(),
             limits=ProtocolLimits(
@@ -107,9 +107,11 @@ class Session:
             ),
             expires_at=int(time.time() + transport.hello.longest_s(60.0 * limits.session_minutes)),
             is_beta=self._transport.hello.beta,
-            on_put=self._output.set,
+            on_put=output.set,
         )
-        self._sent = asyncio.Event()
+        self._writer = Writer(
+            self.protocol, transport, output, limits.slow_client_s, self._end, self._mark_audio
+        )
         self._greeting = GreetingWait(
             is_asked=transport.hello.greeting,
             is_configured=transport.hello.is_configured,
@@ -145,7 +147,7 @@ class Session:
                 self._assemble(tasks)
                 try:
                     tasks.create_task(self._listener.run(), name="listener")
-                    tasks.create_task(self._write(), name="writer")
+                    tasks.create_task(self._writer.run(), name="writer")
                     tasks.create_task(self._watch_the_clock(), name="session clock")
                     tasks.create_task(self._greet(), name="greeting")
                     self.protocol.connect()
@@ -244,22 +246,13 @@ class Session:
 
     async def _read(self) -> None:
         while True:
-            await self._until_the_client_reads()
+            await self._writer.until_the_client_reads()
             try:
                 frame = await self._transport.receive()
             except Disconnected:
                 self._end(1000, "")
             for command in self.protocol.receive(frame):
                 await self._obey(command)
-
-    async def _until_the_client_reads(self) -> None:
-        """Wait while too much lies unread: every frame of the client's may ask for more.
-
-        The writer ends it: with what it sends, or with the session when a client takes too long.
-        """
-        while self.protocol.outbox.n_bytes > MAX_UNREAD_BYTES:
-            self._sent.clear()
-            await self._sent.wait()
 
     async def _obey(self, command: Command) -> None:
         self._greeting.observe(command)
@@ -317,33 +310,9 @@ class Session:
         """The language model's P(end of turn) after these words of the open turn."""
         self._advance_all(self._performer.weigh(words, p_end))
 
-    # --- writing ---
-
-    async def _write(self) -> None:
-        outbox = self.protocol.outbox
-        while True:
-            await self._output.wait()
-            self._output.clear()
-            frames = self.protocol.take_outgoing()
-            if len(frames) > MAX_WAITING_FRAMES:
-                self._end(1013, "the client does not read")
-            for frame in frames:
-                if not outbox.is_stale(frame):
-                    await self._send(frame)
-                outbox.done(frame)
-                self._sent.set()
-
-    async def _send(self, frame: Outgoing) -> None:
-        try:
-            async with asyncio.timeout(self._config.limits.slow_client_s):
-                await self._transport.send(frame.data)
-        except TimeoutError:
-            self._end(1013, "the client does not read")
-        except Disconnected:
-            self._end(1000, "")
-        if frame.is_audio and frame.response_id is not None:
-            if (reply := self._replies.of(frame.response_id)) is not None:
-                reply.timeline.mark("first_byte_on_wire", self._clock())
+    def _mark_audio(self, response_id: str) -> None:
+        if (reply := self._replies.of(response_id)) is not None:
+            reply.timeline.mark("first_byte_on_wire", self._clock())
 
     # --- time ---
 
@@ -358,7 +327,7 @@ class Session:
         if await self._lifetime.end() is Ending.EXPIRED:
             most_min = self._lifetime.whole_s / 60.0
             expired = SessionExpired(f"expected a session of at most {most_min:g} minutes")
-            await self._say_last(expired)
+            await self._writer.say_last(expired)
             self._end(1001, "session expired")
         try:
             async with asyncio.timeout(self._lifetime.drain_s):
@@ -372,25 +341,12 @@ class Session:
         if self.protocol.settings.notices:
             self.protocol.send(SessionExpiring(seconds_left=seconds))
 
-    async def _say_last(self, error: VoiceLoopError) -> None:
-        """Wait until the client has been sent this; one that reads too late is not waited for."""
-        self.protocol.error(error)
-        outbox = self.protocol.outbox
-        last = outbox.n_put
-        try:
-            async with asyncio.timeout(self._config.limits.slow_client_s):
-                while outbox.n_done < last:
-                    self._sent.clear()
-                    await self._sent.wait()
-        except TimeoutError:
-            pass
-
     async def _until_idle(self) -> None:
         """Wait for a moment in which nobody speaks and nothing is owed."""
         if not self._turn_taking.is_idle(self._performer.status()):
             await self._idleness.wait()
 
-    def _end(self, code: int, reason: str) -> None:
+    def _end(self, code: int, reason: str) -> NoReturn:
         self._advance(told.CallEnding())
         raise SessionOver(code, reason)
 
