@@ -32,6 +32,7 @@ from .speculative import Drafter, Speculation
 from .text.grammar import GrammarCompiler
 from .text.text import Text
 from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
+from .tiers.host_tier import HostTier
 from .types import (
     BLOCK_TOKENS,
     Done,
@@ -68,7 +69,8 @@ class Engine:
         self.vocab_size = model.vocab_size
         n_blocks = config.kv_tokens // BLOCK_TOKENS
         self.pool = decoder.make_pool(n_blocks, config.kv_format, config.poison)
-        self.tree = PrefixTree(self.pool, is_sharing=config.prefix_cache)
+        tier = HostTier.open(self.pool, config.host_tier_bytes if config.prefix_cache else 0)
+        self.tree = PrefixTree(self.pool, config.prefix_cache, tier)
         self.runner = device.make_runner(decoder, self.pool, config, end_ids(text))
         self.lacks = device.lacks
         self.scheduler = Scheduler(self.pool, self.tree, config)
@@ -141,7 +143,7 @@ class Engine:
         self._draft()
         coming = self._coming_grammars()
         tasks = self.scheduler.compose(self._branches.values())
-        self._is_stalled = not tasks and not coming
+        self._is_stalled = not (tasks or coming or self.scheduler.n_restored)
         if not tasks:
             wait(coming, GRAMMAR_WAIT_S, FIRST_COMPLETED)
         started = self.clock()
@@ -169,6 +171,8 @@ class Engine:
             "kv_blocks": self.pool.n_blocks,
             "kv_blocks_free": self.pool.n_free,
             "kv_blocks_shared": len(self.tree),
+            "kv_blocks_parked": self.tree.n_parked,
+            "kv_blocks_restored": self.tree.n_restored,
         }
 
     # -- what a branch needs of us ---------------------------------------------------------------

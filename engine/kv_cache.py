@@ -8,12 +8,23 @@ import math
 import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .kv_format import KV_FORMATS, KvFormat
 from .types import BLOCK_TOKENS, IntegrityError, OutOfMemory
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStore:
+    """Blocks outside the pool: [block, layer, token in block, key or value, kv head, code]; scales
+    likewise, with nothing in the last dimension where the format has none.
+    """
+
+    codes: Tensor
+    scales: Tensor
 
 
 class KvPool:
@@ -42,7 +53,7 @@ class KvPool:
         self.slots = [layer.flatten(0, 1) for layer in self.blocks]
         self.scale_blocks = list(self._scales.unbind(0))
         self._scale_slots = [layer.flatten(0, 1) for layer in self.scale_blocks]
-        self.n_blocks, self.poison = n_blocks, poison
+        self.n_blocks, self.poison, self.device = n_blocks, poison, device
         # Tokens beyond those asked for that a sequence keeps room for: a runner that computes
         # steps ahead writes there.
         self.n_ahead = 0
@@ -95,6 +106,35 @@ class KvPool:
         """Copy the KV of one block in all layers."""
         self._codes[:, target] = self._codes[:, source]
         self._scales[:, target] = self._scales[:, source]
+
+    @property
+    def block_bytes(self) -> int:
+        """What one block takes in memory, in all layers."""
+        return sum(part.numel() * part.itemsize for part in (self._codes, self._scales)) // (
+            self.n_blocks
+        )
+
+    def store(self, n_blocks: int, *, is_pinned: bool | None = None) -> BlockStore:
+        """Room in the machine's memory for copies of blocks; for a GPU it is pinned.
+
+        is_pinned: other than that.
+        """
+        if is_pinned is None:
+            is_pinned = self.device.startswith("cuda")
+        layers, _, *rest = self._codes.shape
+        codes = _zeros((n_blocks, layers, *rest), self._codes.dtype, "cpu", is_pinned)
+        scales = (n_blocks, layers, *self._scales.shape[2:])
+        return BlockStore(codes, _zeros(scales, self._scales.dtype, "cpu", is_pinned))
+
+    def save(self, block: int, store: BlockStore, place: int) -> None:
+        """Copy a block into a store; where that is pinned, when the device gets there."""
+        store.codes[place].copy_(self._codes[:, block], non_blocking=True)
+        store.scales[place].copy_(self._scales[:, block], non_blocking=True)
+
+    def restore(self, store: BlockStore, place: int, block: int) -> None:
+        """The inverse."""
+        self._codes[:, block].copy_(store.codes[place], non_blocking=True)
+        self._scales[:, block].copy_(store.scales[place], non_blocking=True)
 
     def _fill(self, block: "int | slice", value: float) -> None:
         (self._scales if self.format.is_scaled else self._codes)[:, block] = value
@@ -156,14 +196,16 @@ class KvPool:
                 )
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+def _zeros(
+    shape: tuple[int, ...], dtype: torch.dtype, device: str, is_pinned: bool = False
+) -> Tensor:
     """Zeros: a masked slot still meets the softmax's 0, and 0 * NaN is NaN.
 
     On a CPU they are pages that nobody has written yet: a server whose pool is never full has only
     the used part of it in memory.
     """
     n_bytes = math.prod(shape) * dtype.itemsize
-    if device != "cpu" or not n_bytes:
-        return torch.zeros(shape, dtype=dtype, device=device)
+    if device != "cpu" or is_pinned or not n_bytes:
+        return torch.zeros(shape, dtype=dtype, device=device, pin_memory=is_pinned)
     pages = torch.frombuffer(mmap.mmap(-1, n_bytes), dtype=torch.uint8)
     return pages.view(dtype).view(shape)

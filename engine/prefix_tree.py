@@ -1,58 +1,153 @@
 """Owns the sharing of committed prefixes between requests, block by block.
 
-A node stands for one full block of tokens after all blocks above it; it holds one reference to the
-KV block. Every salt has a root of its own, so tenants never meet. Children are found by their
-token ids themselves (a hash finds the place, equality decides), so a collision cannot mix prompts.
+A node stands for one full block of tokens after all blocks above it. Its KV lies in the pool, to
+whose block the node holds one reference, or is parked in the host tier; what stands above a block
+of the pool lies in the pool too. Children are found by their salt and their token ids themselves (a
+hash finds the place, equality decides), so that tenants never meet and a collision cannot mix
+prompts; only the operator's own prefix stands for all of them.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 
 from .kv_cache import KvPool
-from .types import BLOCK_TOKENS, IntegrityError
+from .tiers.host_tier import HostTier
+from .types import BLOCK_TOKENS, IntegrityError, OutOfMemory
 
-Tokens = tuple[int, ...]
+Key = tuple[str, tuple[int, ...]]  # salt and token ids
+
+NOWHERE = -1
+PUBLIC = "\0public"  # the salt of what every tenant may share; no tenant's name has a NUL
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    tokens: Tokens
+    """block: of the pool. slot: of the host tier. One of them is NOWHERE."""
+
+    key: Key
     block: int
     parent: "Node | None"
-    children: dict[Tokens, "Node"] = field(default_factory=dict)
+    slot: int = NOWHERE
+    children: "dict[Key, Node]" = field(default_factory=dict)
+
+    @property
+    def is_parked(self) -> bool:
+        return self.slot != NOWHERE
+
+    @property
+    def is_public(self) -> bool:
+        return self.key[0] == PUBLIC
 
 
 class PrefixTree:
-    """Committed blocks of all conversations; the least recently used are given back first."""
+    """Committed blocks of all conversations; the least recently used make room first."""
 
-    def __init__(self, pool: KvPool, is_sharing: bool = True) -> None:
-        """is_sharing: False stores nothing, so that every prompt is computed anew."""
-        self.pool, self.is_sharing = pool, is_sharing
-        self._roots: dict[str, Node] = {}
-        # Oldest first, and a parent always younger than its children: leaves come first.
+    def __init__(self, pool: KvPool, is_sharing: bool = True, tier: HostTier | None = None) -> None:
+        """is_sharing: False stores nothing, so that every prompt is computed anew.
+
+        tier: where blocks go that make room; None: they are forgotten.
+        """
+        self.pool, self.is_sharing, self.tier = pool, is_sharing, tier
+        self.public: list[int] = []  # the operator's prefix: whoever computes it shares it with all
+        self._root = Node((PUBLIC, ()), NOWHERE, None)
+        # Oldest first, and a parent always younger than its children: leaves come first. By block,
+        # and by slot.
         self._by_age: OrderedDict[int, Node] = OrderedDict()
+        self._parked: OrderedDict[int, Node] = OrderedDict()
         pool.evict = self.evict
 
     def __len__(self) -> int:
+        """Blocks of the pool."""
         return len(self._by_age)
 
+    @property
+    def n_parked(self) -> int:
+        """Blocks in the host tier."""
+        return len(self._parked)
+
+    @property
+    def n_restored(self) -> int:
+        """Blocks that came back from there since the start."""
+        return self.tier.n_restored if self.tier is not None else 0
+
     def match(self, tokens: Sequence[int], salt: str = "") -> list[int]:
-        """Blocks of the longest stored prefix. The caller must take its own references."""
+        """Blocks of the longest prefix in the pool. The caller must take its own references."""
         path = self._walk(tokens, salt)
+        self._touch(path)
+        return [node.block for node in takewhile(lambda node: not node.is_parked, path)]
+
+    def n_to_restore(self, tokens: Sequence[int], salt: str, n_resident: int) -> int:
+        """Parked blocks of a prefix that lie behind the `n_resident` tokens already here."""
+        if not self._parked:
+            return 0
+        path = self._walk(tokens, salt)
+        n_parked = sum(node.is_parked for node in path)
+        n_gained = len(path) * BLOCK_TOKENS - n_resident
+        return n_parked if n_gained > (n_parked - 1) * BLOCK_TOKENS else 0
+
+    def restore(self, tokens: Sequence[int], salt: str, n_most: int) -> int:
+        """Bring back the first parked blocks of a prefix, up to `n_most` and as many as find room.
+
+        Returns how many.
+        """
+        path = self._walk(tokens, salt)
+        self._touch(path)
+        held = [node.block for node in path if not node.is_parked]
+        parked = [node for node in path if node.is_parked][:n_most]
+        self.pool.share(held)  # what is here already makes no room for the rest of it
+        n_held = len(held)
+        try:
+            for node in parked:
+                if not node.is_parked:
+                    break  # it went for good, to make room for another of the path
+                held.append(self._restore(node, held[-1] if held else None))
+        except OutOfMemory:
+            pass  # all the rest is in use: these tokens are computed, when there is room
+        finally:
+            self.pool.release(held)
+            self._touch(path)
+        return len(held) - n_held
+
+    def _restore(self, node: Node, after: int | None) -> int:
+        """Returns the node's block, with a reference for the caller too. Raises: OutOfMemory."""
+        assert self.tier is not None
+        # While a block is found, what lies in the slot cannot be what goes for good.
+        del self._parked[node.slot]
+        try:
+            block = self.pool.allocate(after)
+        except OutOfMemory:
+            self._parked[node.slot] = node
+            raise
+        self.tier.restore(node.slot, block)
+        self._place(node, block)
+        return block
+
+    def _place(self, node: Node, block: int) -> None:
+        """The node's KV lies in this block now; one more reference is held."""
+        node.block, node.slot = block, NOWHERE
+        self.pool.share([block])
+        self._by_age[block] = node
+
+    def _touch(self, path: list[Node]) -> None:
+        """Used now: the last to make room, a parent after its children."""
         for node in reversed(path):
-            self._by_age.move_to_end(node.block)
-        return [node.block for node in path]
+            if node.block in self._by_age:
+                self._by_age.move_to_end(node.block)
+            elif node.slot in self._parked:
+                self._parked.move_to_end(node.slot)
 
     def _walk(self, tokens: Sequence[int], salt: str) -> list[Node]:
-        node, path = self._roots.get(salt), []
+        node, path = self._root, list[Node]()
         for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-            if node is None:
+            block = tuple(tokens[start : start + BLOCK_TOKENS])
+            found = node.children.get((PUBLIC, block)) if node.is_public else None
+            found = found or node.children.get((salt, block))
+            if found is None:
                 break
-            node = node.children.get(tuple(tokens[start : start + BLOCK_TOKENS]))
-            if node is not None:
-                path.append(node)
+            path.append(found)
+            node = found
         return path
 
     def publish(self, tokens: Sequence[int], blocks: Sequence[int], salt: str = "") -> None:
@@ -63,48 +158,96 @@ class PrefixTree:
         if not self.is_sharing:
             return
         path = self._walk(tokens, salt)
-        if salt not in self._roots:
-            self._roots[salt] = Node((), -1, None)
-        node = path[-1] if path else self._roots[salt]
+        if not self._bring_up(path, blocks):
+            return
+        node, n_public = path[-1] if path else self._root, self._n_public(tokens)
         for i in range(len(path), len(tokens) // BLOCK_TOKENS):
             if blocks[i] in self._by_age:
                 break  # the block already stands elsewhere in the tree
-            key = tuple(tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS])
-            child = Node(key, blocks[i], node)
-            self.pool.share([blocks[i]])
+            block_tokens = tuple(tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS])
+            key = PUBLIC if i < n_public else salt, block_tokens
+            child = Node(key, NOWHERE, node)
+            self._place(child, blocks[i])
             node.children[key] = child
-            self._by_age[blocks[i]] = child
             path.append(child)
             node = child
-        for node in reversed(path):
-            self._by_age.move_to_end(node.block)
+        self._touch(path)
+
+    def _bring_up(self, path: list[Node], blocks: Sequence[int]) -> bool:
+        """Have parked nodes take blocks that were computed again; returns whether all could."""
+        for node, block in zip(path, blocks, strict=False):
+            if not node.is_parked:
+                continue
+            if block in self._by_age or self.tier is None:
+                return False
+            del self._parked[node.slot]
+            self.tier.forget(node.slot)
+            self._place(node, block)
+        return True
+
+    def _n_public(self, tokens: Sequence[int]) -> int:
+        """How many blocks of `tokens` are the operator's."""
+        n = 0
+        while (n + 1) * BLOCK_TOKENS <= min(len(tokens), len(self.public)):
+            own = slice(n * BLOCK_TOKENS, (n + 1) * BLOCK_TOKENS)
+            if list(tokens[own]) != self.public[own]:
+                break
+            n += 1
+        return n
 
     def _evictable(self) -> Iterator[Node]:
-        """Oldest first: nodes that nobody but the tree holds, after all their children."""
-        kept: set[int] = set()
+        """Nodes that nobody but the tree holds, after all their children: the oldest first, the
+        operator's prefix last.
+        """
+        kept, public = set[int](), list[Node]()
         for block, node in self._by_age.items():
             if self.pool.refs[block] == 1 and block not in kept:
-                yield node
+                if node.is_public:
+                    public.append(node)
+                else:
+                    yield node
             elif node.parent is not None:
                 kept.add(node.parent.block)
+        yield from public
 
     def can_evict(self, n_blocks: int) -> bool:
         """Whether `evict` could give back that many; looks no further than it must."""
         return sum(1 for _ in islice(self._evictable(), max(n_blocks, 0))) >= n_blocks
 
     def evict(self, n_blocks: int) -> int:
-        """Give back up to `n_blocks`, oldest first; returns how many."""
+        """Give back up to `n_blocks` of the pool, oldest first; returns how many."""
         victims = list(islice(self._evictable(), n_blocks))
         for node in victims:
-            self._drop(node)
+            self._leave_pool(node)
         return len(victims)
 
-    def _drop(self, node: Node) -> None:
+    def _leave_pool(self, node: Node) -> None:
+        """Into the host tier, if there is room; else for good."""
+        if self.tier is not None and not self.tier.n_free:
+            self._forget_parked(self.tier)
+        block, node.block = node.block, NOWHERE
+        del self._by_age[block]
+        if self.tier is not None and self.tier.n_free:
+            node.slot = self.tier.save(block)
+            self._parked[node.slot] = node
+        else:
+            self._cut(node)
+        self.pool.release([block])
+
+    def _forget_parked(self, tier: HostTier) -> None:
+        """The oldest parked block goes for good, the operator's last."""
+        public = next(iter(self._parked.values()), None)
+        node = next((node for node in self._parked.values() if not node.is_public), public)
+        if node is not None:  # the only slot may be that of the block which is coming back
+            del self._parked[node.slot]
+            tier.forget(node.slot)
+            node.slot = NOWHERE
+            self._cut(node)
+
+    def _cut(self, node: Node) -> None:
         if node.children or node.parent is None:
-            raise IntegrityError(f"expected a leaf to evict, found block {node.block} inside")
-        del node.parent.children[node.tokens]
-        del self._by_age[node.block]
-        self.pool.release([node.block])
+            raise IntegrityError("expected a leaf to forget, found a block inside")
+        del node.parent.children[node.key]
 
     def held(self) -> Iterator[int]:
         """Every reference the tree holds."""
@@ -112,12 +255,20 @@ class PrefixTree:
 
     def check_integrity(self) -> None:
         """Raises: IntegrityError."""
-        for node in self._by_age.values():
+        for place, node in (*self._by_age.items(), *self._parked.items()):
             parent = node.parent
-            if parent is None or parent.children.get(node.tokens) is not node:
-                raise IntegrityError(f"expected block {node.block} under its parent, found it cut")
-            if len(node.tokens) != BLOCK_TOKENS:
+            if parent is None or parent.children.get(node.key) is not node:
+                raise IntegrityError(f"expected block {place} under its parent, found it cut")
+            if len(node.key[1]) != BLOCK_TOKENS:
                 raise IntegrityError(
-                    f"expected {BLOCK_TOKENS} tokens in block {node.block}, "
-                    f"found {len(node.tokens)}"
+                    f"expected {BLOCK_TOKENS} tokens in block {place}, found {len(node.key[1])}"
                 )
+            if parent.is_parked and not node.is_parked:
+                raise IntegrityError(f"expected block {place} below the pool's, found it above")
+            if place != (node.slot if node.is_parked else node.block):
+                raise IntegrityError(f"expected block {place} where it is filed, found it moved")
+        if self.tier is not None and self.n_parked + self.tier.n_free != self.tier.n_slots:
+            raise IntegrityError(
+                f"expected {self.tier.n_slots} slots of the host tier, "
+                f"found {self.n_parked + self.tier.n_free}"
+            )

@@ -89,6 +89,7 @@ class Scheduler:
     def __init__(self, pool: KvPool, tree: PrefixTree, config: EngineConfig) -> None:
         self.pool, self.tree, self.config = pool, tree, config
         self._ms_per_row = 0.0  # running estimate for chunks; 0 until measured
+        self.n_restored = 0  # blocks that came back from the host tier for the newest step
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -110,6 +111,7 @@ class Scheduler:
     def compose(self, branches: Iterable[Branch]) -> list[Task]:
         """The tasks of the next step, blocks reserved."""
         branches = sorted(branches, key=lambda branch: (is_batch(branch), branch.order))
+        self.n_restored = 0
         self._admit(branches)
         running = [b for b in branches if b.phase is Phase.REPLYING and not awaits_grammar(b)]
         tasks = self._committed([b for b in running if not is_batch(b)], branches)
@@ -129,7 +131,7 @@ class Scheduler:
         """Rows for admitted replies: each in decode, then prompts as far as the step has room."""
         tasks: list[Task] = []
         decoding = [branch for branch in running if is_decoding(branch)]
-        waiting = [branch for branch in running if not is_decoding(branch)]
+        waiting = [b for b in running if not is_decoding(b) and self._is_back(b, branches)]
         n_left = self._chunk(self.config.step_tokens) - len(decoding)
         chunks = share_out([branch.sequence.n_pending for branch in waiting], n_left)
         limits = [self.config.step_tokens] * len(decoding) + chunks
@@ -154,6 +156,8 @@ class Scheduler:
             if branch.phase is not Phase.OPEN or not sequence.n_pending:
                 continue
             sequence.attach()  # somebody may have committed our prefix meanwhile
+            if not self._is_back(branch, branches):
+                continue
             n_known = min(sequence.n_pending, budget)
             if not self._has_spare(sequence.n_blocks_to_reserve(n_known), branches):
                 continue
@@ -187,6 +191,30 @@ class Scheduler:
         return tasks
 
     # -- memory ----------------------------------------------------------------------------------
+
+    def _is_back(self, branch: Branch, branches: list[Branch]) -> bool:
+        """Bring back what a prompt has in the host tier; False where more comes with the next step.
+
+        A step brings back as much as its time allows. Where computing is faster, or no memory is
+        spare for it, nobody waits.
+        """
+        sequence, tier = branch.sequence, self.tree.tier
+        n_parked = sequence.n_to_restore()
+        if not n_parked or tier is None or not tier.pays(self._ms_per_row):
+            return True
+        n_most = max(1, int(self.config.step_budget_ms / tier.ms_per_block)) - self.n_restored
+        n_blocks = min(n_parked, n_most)
+        if n_blocks <= 0:
+            return False
+        promised = self._promised(branches) if branch.phase is not Phase.REPLYING else 0
+        if not self.tree.can_evict(n_blocks + promised - self.pool.n_free):
+            return True
+        n_before = sequence.n_resident
+        n_restored = sequence.restore(n_blocks)
+        self.n_restored += n_restored
+        if branch.reply is not None and not branch.reply.tokens:
+            branch.reply.count(cached_tokens=sequence.n_resident - n_before)
+        return n_restored == 0 or not sequence.n_to_restore()
 
     def _promised(self, branches: Iterable[Branch]) -> int:
         return sum(worst_blocks(branch) for branch in branches if branch.phase is Phase.REPLYING)

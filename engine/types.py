@@ -96,6 +96,7 @@ class EngineConfig:
         (nearly free on a GPU, costly on a CPU).
     preemptive_tokens: most tokens of one preemptive reply; how many there are is the gateway's.
     prefix_cache: share committed prefixes between branches of the same salt.
+    host_tier_bytes: memory of the machine for shared blocks that had to leave the KV pool; 0: none.
     adapter_dir: a PEFT folder of low-rank changes (LoRA), merged into the weights on load; its
         chat template and end-of-turn head, where it has them, take the model's place.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
@@ -122,6 +123,7 @@ class EngineConfig:
     share_steps: bool = False
     preemptive_tokens: int = 256
     prefix_cache: bool = True
+    host_tier_bytes: int = 0
     adapter_dir: Path | None = None
     draft_dir: Path | None = None
     ngram_draft: bool = False
@@ -147,7 +149,7 @@ class EngineConfig:
         for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in ("max_draft_tokens", "preemptive_tokens"):
+        for name in ("max_draft_tokens", "preemptive_tokens", "host_tier_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
 
