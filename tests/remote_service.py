@@ -69,8 +69,7 @@ class Service:
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         self.requests.append((path, body))
         self._asked.set()
-        script = self.answers[path]
-        answer = script.pop(0) if len(script) > 1 else script[0]
+        answer = self.answer_to(path, body)
         if answer.hold is not None:
             await self._hold_or_hang_up(reader, answer.hold)
         if answer.drop_before:
@@ -90,6 +89,10 @@ class Service:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
         return True
+
+    def answer_to(self, path: str, body: bytes) -> Answer:
+        script = self.answers[path]
+        return script.pop(0) if len(script) > 1 else script[0]
 
     async def _hold_or_hang_up(self, reader: asyncio.StreamReader, release: asyncio.Event) -> None:
         released = asyncio.create_task(release.wait())
@@ -119,8 +122,8 @@ class Remote:
 
 
 @asynccontextmanager
-async def scripted_remote() -> AsyncIterator[Remote]:
-    service = Service()
+async def scripted_remote(service: Service | None = None) -> AsyncIterator[Remote]:
+    service = service or Service()
     server = await asyncio.start_server(service.handle, "127.0.0.1", 0)
     service.port = server.sockets[0].getsockname()[1]
     remote = Remote(service)

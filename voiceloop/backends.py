@@ -162,7 +162,9 @@ class GenerateParams(msgspec.Struct, frozen=True):
 class Staged(msgspec.Struct, frozen=True, tag="staged"):
     """Answer to ``stage``: tokens of this prompt now in the cache, and P(end of turn) after them.
 
-    ``stage_id`` echoes the call. ``p_end_of_turn`` is None where the model cannot tell.
+    ``stage_id`` echoes the call. ``p_end_of_turn`` is None where the model cannot tell. A remote
+    service comes again for the same call once it has read more; n_prefilled then counts what it had
+    to read, or all where it does not say what it had cached.
     """
 
     stage_id: int
@@ -218,6 +220,7 @@ class Usage(msgspec.Struct, frozen=True):
     Of the prompt, n_turn_tokens are the caller's last turn, and n_turn_resident of these were in
     the cache when the reply was asked for. n_discarded_tokens: made ahead in this turn, and not
     used. n_unheard_tokens: of a reply that the caller interrupted, what was not heard any more.
+    n_read_ahead_tokens: prompts of requests that only had a remote service read this one ahead.
     """
 
     n_prompt_tokens: int = 0
@@ -227,6 +230,7 @@ class Usage(msgspec.Struct, frozen=True):
     n_unheard_tokens: int = 0
     n_turn_tokens: int = 0
     n_turn_resident: int = 0
+    n_read_ahead_tokens: int = 0
     queue_ms: float = 0.0
     ttft_ms: float = 0.0
 

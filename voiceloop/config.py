@@ -52,8 +52,9 @@ class Ahead:
     wait. speculative_reply: a reply is generated in the pause; held_clause: and its speech is
     synthesized and held. prefix_cache: the engine's. speculative_decoding: switches nothing today,
     for no preset turns a token drafter on. warm_requests: a remote language model is called when
-    the caller begins. remote_drafts: preemptive replies also where a remote language model writes
-    (and bills) them.
+    the caller begins. remote_prefill: and made to read the conversation, then the words, where that
+    pays. remote_drafts: preemptive replies also where a remote language model writes (and bills)
+    them. remote_priority: how it is told which requests nobody waits for yet.
     budget_tokens, budget_speech_ms: what one session may throw away each minute, of preemptive
     replies and of replies cut short, before it begins no more of the former.
     """
@@ -65,7 +66,9 @@ class Ahead:
     prefix_cache: bool = True
     speculative_decoding: bool = True
     warm_requests: bool = True
+    remote_prefill: bool = True
     remote_drafts: bool = True
+    remote_priority: Literal["auto", "low_first", "high_first", "none"] = "auto"
     budget_tokens: int = 1000
     budget_speech_ms: int = 60_000
 

@@ -143,6 +143,10 @@ class Metrics:
         self.tokens = counter(
             "voiceloop_reply_tokens", "Reply tokens: generated in all, and thrown away.", ["fate"]
         )
+        self.read_ahead_tokens = counter(
+            "voiceloop_read_ahead_tokens",
+            "Prompts of requests that only had a remote language model read them ahead, in tokens.",
+        )
         self.drafts = counter(
             "voiceloop_drafts", "Replies made ahead of the end of the caller's turn.", ["fate"]
         )
@@ -175,6 +179,7 @@ class Metrics:
         self.tokens.labels(fate="generated").inc(usage.n_reply_tokens + n_unused)
         self.tokens.labels(fate="discarded").inc(usage.n_discarded_tokens)
         self.tokens.labels(fate="unheard").inc(usage.n_unheard_tokens)
+        self.read_ahead_tokens.inc(usage.n_read_ahead_tokens)
 
     def observe_barge_in(self, action: str, delay_s: float) -> None:
         self.barge_ins.labels(action=action).inc()

@@ -323,10 +323,13 @@ async def _remote_language_model(config: Config, connect: Connect) -> LanguageMo
         return None
     from voiceloop.remote.language import RemoteLanguageModel
 
+    ahead = config.anticipation
     return RemoteLanguageModel(
         await connect(config.llm_url, config.llm_model),
-        keeps_warm=config.anticipation.warm_requests,
-        is_preemptive=config.anticipation.remote_drafts,
+        keeps_warm=ahead.warm_requests,
+        reads_ahead=ahead.prefill and ahead.remote_prefill,
+        is_preemptive=ahead.remote_drafts,
+        priority=ahead.remote_priority,
     )
 
 

@@ -1,9 +1,9 @@
 """The end of the caller's turn, read by a second model where the one that answers cannot tell it.
 
 A remote service gives a reply but no P(end of turn) after the words so far. The embedded engine
-does, at no cost that the caller waits for. Owns the pair: what is staged goes to the model that
-reads, what is committed to the one that answers. Without the reader the call goes on, and
-endpointing falls back to prosody and words.
+does, at no cost that the caller waits for. Owns the pair: what is staged goes to both, what is
+committed to the model that answers. Without the reader the call goes on, and endpointing falls back
+to prosody and words.
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
         self._answering = answering
         self._reading = reading
         self._unread: list[int] = []  # stages the reader has not answered
+        self._resident = Staged(0, 0, 0, None)  # in the cache of the model that answers
         self._keep(self._relay(), "answers")
         if reading is not None:
             self._keep(self._read(reading), "ends")
 
     def stage(self, stage_id: int, user_text: str) -> None:
-        if self._reading is None:
-            self._answering.stage(stage_id, user_text)
-            return
-        self._unread.append(stage_id)
-        self._reading.stage(stage_id, user_text)
+        self._answering.stage(stage_id, user_text)
+        if self._reading is not None:
+            self._unread.append(stage_id)
+            self._reading.stage(stage_id, user_text)
 
     def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
         self._answering.begin_preemptive(attempt, user_text, params)
@@ -119,21 +119,31 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
     async def _relay(self) -> None:
         try:
             async for event in self._answering.events():
-                self.deliver(event)
+                if not isinstance(event, Staged):
+                    self.deliver(event)
+                    continue
+                self._resident = event
+                if event.stage_id not in self._unread:  # else the reader's answer tells it
+                    self.deliver(self._staged(event.stage_id, None))
         except VoiceLoopError as error:
             self.fail(error)
 
     async def _read(self, reading: Branch) -> None:
-        """Pass P(end of turn) on; the tokens resident are the reader's, not the reply's."""
+        """Pass P(end of turn) on, with the tokens that are resident where the reply is made."""
         try:
             async for event in reading.events():
                 if isinstance(event, Staged):
                     if event.stage_id in self._unread:
                         self._unread.remove(event.stage_id)
-                    self.deliver(Staged(event.stage_id, 0, 0, event.p_end_of_turn))
+                    self.deliver(self._staged(event.stage_id, event.p_end_of_turn))
         except VoiceLoopError as error:
             log.warning("the end of turn is no longer read: %s", error)
             self._reading = None
             await reading.close()
-            for stage_id in self._unread:
-                self.deliver(Staged(stage_id, 0, 0, None))
+            unread, self._unread = self._unread, []
+            for stage_id in unread:
+                self.deliver(self._staged(stage_id, None))
+
+    def _staged(self, stage_id: int, p_end_of_turn: float | None) -> Staged:
+        known = self._resident if self._resident.stage_id == stage_id else Staged(0, 0, 0, None)
+        return Staged(stage_id, known.n_resident, known.n_prefilled, p_end_of_turn)

@@ -1,22 +1,24 @@
 """A language model behind ``/v1/chat/completions``, streamed (vLLM, SGLang, llama.cpp, OpenAI).
 
-Such a service keeps no branch for us: staging is answered at once and costs nothing, its prefix
-cache does what it can, and closing a branch in mid-reply closes the connection, which aborts the
-generation there. A prompt that is no chat goes to ``/v1/completions``; not every service has that.
+Such a service keeps no branch for us; its prefix cache does what it can. What is staged it is made
+to read by requests for one token, where that pays (``open_turn.py``, ``prompt_cache.py``). Closing
+a branch in mid-reply closes the connection, which aborts the generation there. A prompt that is no
+chat goes to ``/v1/completions``; not every service has that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+
+from msgspec.structs import replace
 
 from voiceloop.backends import (
     ChatMessage,
-    Generated,
     GenerateParams,
     LanguageEvent,
     PreemptiveCall,
@@ -25,29 +27,47 @@ from voiceloop.backends import (
     Staged,
     TextDelta,
     Tool,
-    ToolCall,
     Usage,
 )
-from voiceloop.errors import BackendError, error_of
+from voiceloop.errors import BackendError, BackendRefused, error_of
 from voiceloop.event_stream import TaskStream
+from voiceloop.remote.chat_answer import ChatAnswer, chunk_of
+from voiceloop.remote.chat_request import request_body, tool_json
+from voiceloop.remote.dialect import Dialect, PriorityOrder, Urgency
+from voiceloop.remote.open_turn import OpenTurn
+from voiceloop.remote.prompt_cache import Prompt, PromptCache
 from voiceloop.remote.service import RemoteService
 
-FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+ONE_TOKEN = GenerateParams(max_tokens=1)
+# Before the caller has said a word: many a chat template wants a message of theirs at the end.
+NO_WORDS_YET = "."
 
 
 class RemoteLanguageModel:
     """``LanguageModel`` over a service.
 
-    ``keeps_warm``: a connection is made as the caller begins. ``is_preemptive``: replies that may
-    be thrown away (and are paid for) are asked for too.
+    ``keeps_warm``: a connection is made as the caller begins. ``reads_ahead``: the service is made
+    to read the history then, and the words once they are staged, where that pays.
+    ``is_preemptive``: replies that may be thrown away (and are paid for) are asked for too.
     """
 
     def __init__(
-        self, service: RemoteService, *, keeps_warm: bool = True, is_preemptive: bool = True
+        self,
+        service: RemoteService,
+        *,
+        keeps_warm: bool = True,
+        reads_ahead: bool = True,
+        is_preemptive: bool = True,
+        priority: PriorityOrder = "auto",
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._service = service
+        self.reads_ahead = reads_ahead
+        self.is_preemptive = is_preemptive
+        self.dialect = Dialect(service.owner, priority)
+        self.prompt_cache = PromptCache(clock)
+        self.clock = clock
+        self.service = service
         self._keeps_warm = keeps_warm
-        self._is_preemptive = is_preemptive
 
     async def branch(
         self,
@@ -57,41 +77,65 @@ class RemoteLanguageModel:
         tenant: str = "",
     ) -> RemoteBranch:
         if self._keeps_warm:
-            self._service.keep_warm()
-        return RemoteBranch(
-            branch_id, self._service, history, tools, is_preemptive=self._is_preemptive
-        )
+            self.service.keep_warm()
+        return RemoteBranch(branch_id, self, history, tools, tenant)
 
 
 class RemoteBranch(TaskStream[LanguageEvent]):
-    """One conversation's continuation: its messages are sent whole with each commit."""
+    """One conversation's continuation: its messages are sent whole with each request."""
 
     def __init__(
         self,
         branch_id: str,
-        service: RemoteService,
+        model: RemoteLanguageModel,
         history: tuple[ChatMessage, ...],
         tools: tuple[Tool, ...],
-        *,
-        is_preemptive: bool = True,
+        tenant: str = "",
     ) -> None:
         super().__init__(branch_id)
-        self._service = service
-        self._messages = list(history)
-        self._tools = [_tool(tool) for tool in tools]
+        self._model = model
+        self._messages = history
+        self._tools = [tool_json(tool) for tool in tools]
+        self._tools_text = json.dumps(self._tools) if tools else ""
+        self._tenant = tenant
         self._task: asyncio.Task[None] | None = None
         self._attempt: _Attempt | None = None
-        self._is_preemptive = is_preemptive
+        self._turn = OpenTurn(self._read, self._pays, self.deliver, self._keep)
+        self._n_discarded = 0  # reply tokens that nobody is going to hear
+        self._n_read_ahead = 0
+
+    # --- staged ---
 
     def stage(self, stage_id: int, user_text: str) -> None:
-        self.deliver(Staged(stage_id, 0, 0, None))
+        """What pays to be read is read: at speech onset the history, later the words."""
+        if self._model.reads_ahead and self.live:
+            self._turn.stage(stage_id, user_text)
+        else:
+            self.deliver(Staged(stage_id, 0, 0, None))
+
+    def _pays(self, user_text: str) -> bool:
+        return self._model.prompt_cache.pays(self._prompt(_open_turn(user_text)))
+
+    async def _read(self, user_text: str) -> Usage:
+        """Have the service read the turn so far; the token it answers with is thrown away.
+
+        Raises: BackendError, BackendRefused, BackendTimeout.
+        """
+        self._n_discarded += 1
+        turn = _open_turn(user_text)
+        usage = (await self._ask(turn, ONE_TOKEN, Urgency.STAGED, lambda text: None)).usage
+        self._n_read_ahead += usage.n_prompt_tokens
+        return usage
+
+    # --- a preemptive reply ---
 
     def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
         """An ordinary request; whether one that may be thrown away is worth it is asked before."""
         self._give_up_attempt()
-        if not self._is_preemptive:
+        if not self._model.is_preemptive:
             self.deliver(PreemptiveDone(attempt, "lost"))
         elif self.live and self._task is None:
+            self._turn.abort_unless_begins(user_text)
             turn = (ChatMessage("user", user_text),)
             made = self._attempt = _Attempt(attempt, turn, params)
             made.task = self._keep(self._write_ahead(made), "attempt")
@@ -105,11 +149,25 @@ class RemoteBranch(TaskStream[LanguageEvent]):
     def _give_up_attempt(self) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None and attempt.task is not None:
+            self._n_discarded += len(attempt.pieces)
             attempt.task.cancel()
 
     async def _write_ahead(self, attempt: _Attempt) -> None:
         try:
-            await self._generate(attempt.params, attempt)
+            answer = await self._ask(
+                attempt.turn,
+                attempt.params,
+                Urgency.PREEMPTIVE,
+                lambda text: attempt.add(text, self),
+            )
+            if not attempt.is_committed:
+                generated, calls = answer.finish()
+                for call in calls:
+                    self.deliver(PreemptiveCall(attempt.number, call.name, call.arguments))
+                self.deliver(PreemptiveDone(attempt.number, generated.finish_reason))
+                attempt.is_whole = True
+                await attempt.committed.wait()
+            self._finish(answer)
         except Exception as error:  # a bug too: somebody waits for this
             failure = error_of(error)
             if attempt.is_committed:
@@ -118,12 +176,15 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                 self._attempt = None
                 self.deliver(PreemptiveDone(attempt.number, "lost"))
 
+    # --- the reply ---
+
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         if not self.live:
             return False
         if self._task is not None and not self._task.done():
             self.fail(BackendError("expected a commit after the reply, found it still under way"))
             return False
+        self._turn.end(tail[0].content if tail else "")
         attempt = self._attempt
         if attempt is not None and (attempt.turn, attempt.params) == (tail, params):
             self._attempt = None
@@ -137,70 +198,82 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         return False
 
     async def _reply(self, params: GenerateParams) -> None:
+        urgency = Urgency.BATCH if params.is_batch else Urgency.COMMITTED
         try:
-            await self._generate(params)
+            answer = await self._ask(
+                (), params, urgency, lambda text: self.deliver(TextDelta(text))
+            )
+            self._finish(answer)
         except Exception as error:  # as above
             self.fail(error_of(error))
 
-    async def _generate(self, params: GenerateParams, attempt: _Attempt | None = None) -> None:
-        started = monotonic()
-        reply = _Reply()
-        messages = [*self._messages, *(attempt.turn if attempt is not None else ())]
-        body = self._body(messages, params)
-        path = "/completions" if params.is_raw else "/chat/completions"
-        async with self._service.stream(path, json=body) as response:
-            # Read to the very end, past "[DONE]": only then the connection can be used again.
-            async with aclosing(self._service.lines(response)) as lines:
-                async for line in lines:
-                    text = reply.add(_chunk(line))
-                    if reply.ttft_ms == 0.0 and (text or reply.calls):
-                        reply.ttft_ms = 1000 * (monotonic() - started)
-                    if text and attempt is not None:
-                        attempt.add(text, self)
-                    elif text:
-                        self.deliver(TextDelta(text))
-        generated, calls = reply.finish()
-        if attempt is not None and not attempt.is_committed:
-            for call in calls:
-                self.deliver(PreemptiveCall(attempt.number, call.name, call.arguments))
-            self.deliver(PreemptiveDone(attempt.number, generated.finish_reason))
-            attempt.is_whole = True
-            await attempt.committed.wait()
-        self._messages.append(ChatMessage("assistant", reply.text, calls))
+    def _finish(self, answer: ChatAnswer) -> None:
+        """The reply is whole. Raises: BackendError when it stopped before its end."""
+        generated, calls = answer.finish()
+        self._messages += (ChatMessage("assistant", answer.text, calls),)
+        self._model.prompt_cache.add(self._prompt())
         for call in calls:
             self.deliver(call)
-        self.deliver(generated)
-
-    def _body(self, messages: list[ChatMessage], params: GenerateParams) -> dict[str, Any]:
-        asked: Any = (
-            {"prompt": messages[-1].content}
-            if params.is_raw
-            else {"messages": [_chat(message) for message in messages]}
+        usage = replace(
+            generated.usage,
+            n_discarded_tokens=self._n_discarded,
+            n_read_ahead_tokens=self._n_read_ahead,
         )
-        body: dict[str, Any] = {
-            **asked,
-            "model": self._service.model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "max_tokens": params.max_tokens,
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "seed": params.seed,
-        }
-        if params.top_k:
-            body["top_k"] = params.top_k  # no OpenAI field, but vLLM's, SGLang's and llama.cpp's
-        for name in ("presence_penalty", "frequency_penalty"):
-            if penalty := getattr(params, name):
-                body[name] = penalty
-        if params.stop:
-            body["stop"] = list(params.stop)
-        if params.json_schema is not None:
-            schema = {"name": "reply", "schema": json.loads(params.json_schema), "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if self._tools:
-            body["tools"] = self._tools
-            body["tool_choice"] = _tool_choice(params.tool_choice)
-        return body
+        self._n_discarded = self._n_read_ahead = 0
+        self.deliver(replace(generated, usage=usage))
+
+    # --- asked ---
+
+    def _prompt(self, turn: tuple[ChatMessage, ...] = ()) -> Prompt:
+        return Prompt(self._tenant, self._tools_text, (*self._messages, *turn))
+
+    async def _ask(
+        self,
+        turn: tuple[ChatMessage, ...],
+        params: GenerateParams,
+        urgency: Urgency,
+        on_text: Callable[[str], None],
+    ) -> ChatAnswer:
+        """One request: the conversation so far and `turn`. Its text is passed on as it comes.
+
+        Raises: BackendError, BackendRefused, BackendTimeout.
+        """
+        fields = self._model.dialect.fields(urgency, self._tenant)
+        try:
+            return await self._ask_once(turn, params, fields, on_text)
+        except BackendRefused as refusal:
+            if "priority" not in fields or not self._model.dialect.gives_way(refusal):
+                raise
+        fields.pop("priority")
+        return await self._ask_once(turn, params, fields, on_text)
+
+    async def _ask_once(
+        self,
+        turn: tuple[ChatMessage, ...],
+        params: GenerateParams,
+        fields: dict[str, object],
+        on_text: Callable[[str], None],
+    ) -> ChatAnswer:
+        service, cache, prompt = self._model.service, self._model.prompt_cache, self._prompt(turn)
+        body = {**request_body(service.model, prompt.messages, self._tools, params), **fields}
+        path = "/completions" if params.is_raw else "/chat/completions"
+        n_unread, started_s = cache.n_unread(prompt), self._model.clock()
+        answer = ChatAnswer()
+        async with service.stream(path, is_ahead=params is ONE_TOKEN, json=body) as response:
+            # Read to the very end, past "[DONE]": only then the connection can be used again.
+            async with aclosing(service.lines(response)) as lines:
+                async for line in lines:
+                    text = answer.add(chunk_of(line))
+                    if answer.has_begun and answer.ttft_ms == 0.0:
+                        answer.ttft_ms = 1000 * (self._model.clock() - started_s)
+                        cache.observe(prompt, n_unread, answer.ttft_ms)
+                    if text:
+                        on_text(text)
+        return answer
+
+
+def _open_turn(user_text: str) -> tuple[ChatMessage, ...]:
+    return (ChatMessage("user", user_text or NO_WORDS_YET),)
 
 
 @dataclass(slots=True, eq=False)
@@ -227,120 +300,3 @@ class _Attempt:
         self.committed.set()
         if self.pieces:
             branch.deliver(TextDelta("".join(self.pieces)))
-
-
-@dataclass(slots=True)
-class _Call:
-    index: int
-    call_id: str = ""
-    name: str = ""
-    arguments: str = ""
-
-
-class _Reply:
-    """What the chunks of one answer amount to."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.calls: list[_Call] = []
-        self.ttft_ms = 0.0
-        self._finish_reason: str | None = None
-        self._usage: dict[str, Any] = {}
-
-    def add(self, chunk: dict[str, Any]) -> str:
-        """Take one chunk; its text. Raises: BackendError when it reports an error or is none."""
-        try:
-            return self._add(chunk)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise BackendError(f"expected a chunk of a chat reply, found {error}") from error
-
-    def _add(self, chunk: dict[str, Any]) -> str:
-        if chunk.get("error"):
-            error = chunk["error"]
-            message = error.get("message") if isinstance(error, dict) else error
-            raise BackendError(f"the language model failed in mid-reply: {message}")
-        self._usage = chunk.get("usage") or self._usage
-        text = ""
-        for choice in (chunk.get("choices") or [])[:1]:
-            delta = choice.get("delta") or {}
-            text = delta.get("content") or choice.get("text") or ""
-            for part in delta.get("tool_calls") or []:
-                call = self._call_of(part)
-                function = part.get("function") or {}
-                call.name = function.get("name") or call.name
-                call.arguments += function.get("arguments") or ""
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
-        self.text += text
-        return text
-
-    def _call_of(self, part: dict[str, Any]) -> _Call:
-        """The call of a part; services that give all calls one index begin one with a new id."""
-        call_id, index = part.get("id"), part.get("index") or 0
-        found = [call for call in self.calls if call.index == index]
-        if not found or (call_id and found[-1].call_id not in ("", call_id)):
-            found.append(_Call(index))
-            self.calls.append(found[-1])
-        found[-1].call_id = call_id or found[-1].call_id
-        return found[-1]
-
-    def finish(self) -> tuple[Generated, tuple[ToolCall, ...]]:
-        """Raises: BackendError when the answer stopped before its end."""
-        if self._finish_reason is None:
-            raise BackendError("expected the reply to its end, found the connection closed before")
-        calls = tuple(
-            ToolCall(call.call_id or f"call_{index}", call.name, call.arguments or "{}")
-            for index, call in enumerate(self.calls)
-        )
-        reason: Any = FINISH_REASONS.get(self._finish_reason, "stop")
-        if calls and reason == "stop":
-            reason = "tool_calls"  # some services say "stop" after a call
-        details = self._usage.get("prompt_tokens_details") or {}
-        usage = Usage(
-            n_prompt_tokens=self._usage.get("prompt_tokens") or 0,
-            n_cached_tokens=details.get("cached_tokens") or 0,
-            n_reply_tokens=self._usage.get("completion_tokens") or 0,
-            ttft_ms=self.ttft_ms,
-        )
-        return Generated(reason, usage), calls
-
-
-def _chunk(line: str) -> dict[str, Any]:
-    """The data of one server-sent line, {} where it has none. Raises: BackendError."""
-    data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-    if not data or data == "[DONE]":
-        return {}
-    try:
-        chunk = json.loads(data)
-    except ValueError as error:
-        raise BackendError(f"expected a JSON chunk of the reply, found {error}") from error
-    if not isinstance(chunk, dict):
-        raise BackendError("expected a JSON object as chunk of the reply, found another value")
-    return chunk
-
-
-def _chat(message: ChatMessage) -> dict[str, Any]:
-    chat: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        chat["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        chat["tool_call_id"] = message.tool_call_id
-    return chat
-
-
-def _tool_choice(choice: str) -> Any:
-    """auto, none, required, or the Realtime API's {"type", "name"} as the chat API spells it."""
-    if not choice.startswith("{"):
-        return choice
-    return {"type": "function", "function": {"name": json.loads(choice)["name"]}}
-
-
-def _tool(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}

@@ -58,6 +58,7 @@ class RemoteService:
         self.url = url.rstrip("/")
         self.model = model or UNNAMED_MODEL
         self._is_named = bool(model)
+        self.owner = ""  # whom the service names as the owner of its model: "vllm", "openai"
         self.reachable = False  # whether the last request was answered, with whatever status
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.AsyncClient(
@@ -78,9 +79,11 @@ class RemoteService:
             BackendError: nobody answers.
             ConfigError: the service has several models, and none of them was named.
         """
-        listed = _model_ids(await self.warm_up())
-        if listed and not self._is_named:
-            self.model = self._only(listed)
+        owners = _owners_by_model(await self.warm_up())
+        if owners and not self._is_named:
+            self.model = self._only(list(owners))
+        # An adapter that SGLang is asked for as MODEL:NAME is not among those it lists.
+        self.owner = owners.get(self.model, next(iter(owners.values()), ""))
         self._watch = asyncio.create_task(self._look_again(), name=f"watch {self.url}")
 
     def _only(self, listed: list[str]) -> str:
@@ -143,14 +146,17 @@ class RemoteService:
         return response
 
     @asynccontextmanager
-    async def stream(self, path: str, **content: Any) -> AsyncIterator[httpx.Response]:
+    async def stream(
+        self, path: str, *, is_ahead: bool = False, **content: Any
+    ) -> AsyncIterator[httpx.Response]:
         """An answer whose first bytes are there; leaving early closes its connection.
 
+        is_ahead: nobody waits for it, so a service that is busy is not asked a second time.
         Read it through ``lines`` or ``pieces``, which raise the same.
         Raises: BackendError, BackendRefused, BackendTimeout.
         """
         with self._breaker.request(self.url):
-            response = await self._open(path, content)
+            response = await self._open(path, content, () if is_ahead else RETRY_PAUSES_S)
         try:
             yield response
         finally:
@@ -167,8 +173,10 @@ class RemoteService:
             async for piece in response.aiter_bytes():
                 yield piece
 
-    async def _open(self, path: str, content: dict[str, Any]) -> httpx.Response:
-        for pause_s in (*RETRY_PAUSES_S, None):
+    async def _open(
+        self, path: str, content: dict[str, Any], pauses_s: tuple[float, ...]
+    ) -> httpx.Response:
+        for pause_s in (*pauses_s, None):
             try:
                 return await self._open_once(path, content)
             except _Retriable as error:
@@ -228,12 +236,13 @@ def _retry_after_s(response: httpx.Response) -> float | None:
         return None  # absent, or a date
 
 
-def _model_ids(response: httpx.Response) -> list[str]:
-    """The models that a service lists; none where it does not."""
+def _owners_by_model(response: httpx.Response) -> dict[str, str]:
+    """The models that a service lists, and whose they are; none where it does not."""
     try:
-        return [str(model["id"]) for model in response.json()["data"]]
-    except (ValueError, KeyError, TypeError):
-        return []
+        models = response.json()["data"]
+        return {str(model["id"]): str(model.get("owned_by") or "") for model in models}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _reason(response: httpx.Response) -> str:

@@ -123,7 +123,8 @@ class LiveBranch:
                 self._branch_id, self.context.messages, self.context.tools, self._tenant
             )
             self._opened.set()
-            self._stage_words()
+            if self._on_p_end is not None:  # of the open turn: a reply's is committed at once
+                self._stage_words()
             async for event in self._branch.events():
                 if isinstance(event, Staged):
                     self._observe(event)

@@ -19,20 +19,32 @@ def models(**reading: object) -> tuple[FakeLanguageModel, FakeLanguageModel]:
     return FakeLanguageModel(["certainly"]), reader
 
 
-async def test_the_reader_is_staged_and_the_other_answers() -> None:
+async def test_both_are_staged_one_reads_the_end_and_the_other_answers() -> None:
     answering, reader = models()
+    reader.stage_delay_ms = 5.0
     branch = await EndReadingModel(answering, reader).branch("b1", ())
     events = branch.events()
     branch.stage(1, "a table")
-    # Tokens resident in the reader save the answering model nothing: they are not reported.
-    assert await anext(events) == Staged(1, 0, 0, 0.07)
+    # Tokens resident in the reader save the answering model nothing: those of the latter are told.
+    assert await anext(events) == Staged(1, 2, 1, 0.07)
     branch.commit(USER, GenerateParams())
     assert await anext(events) == TextDelta("certainly")
     assert isinstance(await anext(events), Generated)
     await branch.close()
     assert (len(answering.prompts), len(reader.prompts)) == (1, 0)
-    assert answering.branches[0].staged == []
+    assert answering.branches[0].staged == reader.branches[0].staged == ["a table"]
     assert not answering.open_branches and not reader.open_branches
+
+
+async def test_the_end_is_told_before_the_answering_model_has_read_the_words() -> None:
+    answering, reader = models()
+    answering.stage_delay_ms = 5.0
+    branch = await EndReadingModel(answering, reader).branch("b1", ())
+    events = branch.events()
+    branch.stage(1, "a table")
+    assert await anext(events) == Staged(1, 0, 0, 0.07)
+    assert await anext(events) == Staged(1, 2, 1, None)
+    await branch.close()
 
 
 async def test_the_reader_is_given_what_was_said_and_not_the_instructions() -> None:
@@ -67,9 +79,9 @@ async def test_a_reader_that_fails_in_mid_call_leaves_no_stage_unanswered() -> N
     branch = await EndReadingModel(answering, reader).branch("b1", ())
     events = branch.events()
     branch.stage(1, "a")
-    assert await anext(events) == Staged(1, 0, 0, 0.01)
+    assert await anext(events) == Staged(1, 1, 1, 0.01)
     branch.stage(2, "a table")
-    assert await anext(events) == Staged(2, 0, 0, None)
+    assert await anext(events) == Staged(2, 2, 1, None)
     branch.stage(3, "a table for")
     staged = await anext(events)
     assert isinstance(staged, Staged) and staged.stage_id == 3 and staged.p_end_of_turn is None

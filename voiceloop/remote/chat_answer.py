@@ -1,0 +1,110 @@
+"""The answer of ``/v1/chat/completions`` or ``/v1/completions``, from its chunks. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from voiceloop.backends import Generated, ToolCall, Usage
+from voiceloop.errors import BackendError
+
+FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+
+
+@dataclass(slots=True)
+class _Call:
+    index: int
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class ChatAnswer:
+    """What the chunks of one answer amount to."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.calls: list[_Call] = []
+        self.ttft_ms = 0.0
+        self._finish_reason: str | None = None
+        self._usage: dict[str, Any] = {}
+
+    def add(self, chunk: dict[str, Any]) -> str:
+        """Take one chunk; its text. Raises: BackendError when it reports an error or is none."""
+        try:
+            return self._add(chunk)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise BackendError(f"expected a chunk of a chat reply, found {error}") from error
+
+    def _add(self, chunk: dict[str, Any]) -> str:
+        if chunk.get("error"):
+            error = chunk["error"]
+            message = error.get("message") if isinstance(error, dict) else error
+            raise BackendError(f"the language model failed in mid-reply: {message}")
+        self._usage = chunk.get("usage") or self._usage
+        text = ""
+        for choice in (chunk.get("choices") or [])[:1]:
+            delta = choice.get("delta") or {}
+            text = delta.get("content") or choice.get("text") or ""
+            for part in delta.get("tool_calls") or []:
+                call = self._call_of(part)
+                function = part.get("function") or {}
+                call.name = function.get("name") or call.name
+                call.arguments += function.get("arguments") or ""
+            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+        self.text += text
+        return text
+
+    def _call_of(self, part: dict[str, Any]) -> _Call:
+        """The call of a part; services that give all calls one index begin one with a new id."""
+        call_id, index = part.get("id"), part.get("index") or 0
+        found = [call for call in self.calls if call.index == index]
+        if not found or (call_id and found[-1].call_id not in ("", call_id)):
+            found.append(_Call(index))
+            self.calls.append(found[-1])
+        found[-1].call_id = call_id or found[-1].call_id
+        return found[-1]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first token has come, be it one without text."""
+        return bool(self.text or self.calls or self._finish_reason)
+
+    @property
+    def usage(self) -> Usage:
+        """As the service reports it with the last chunk; zeros where it does not."""
+        details = self._usage.get("prompt_tokens_details") or {}
+        return Usage(
+            n_prompt_tokens=self._usage.get("prompt_tokens") or 0,
+            n_cached_tokens=details.get("cached_tokens") or 0,
+            n_reply_tokens=self._usage.get("completion_tokens") or 0,
+            ttft_ms=self.ttft_ms,
+        )
+
+    def finish(self) -> tuple[Generated, tuple[ToolCall, ...]]:
+        """Raises: BackendError when the answer stopped before its end."""
+        if self._finish_reason is None:
+            raise BackendError("expected the reply to its end, found the connection closed before")
+        calls = tuple(
+            ToolCall(call.call_id or f"call_{index}", call.name, call.arguments or "{}")
+            for index, call in enumerate(self.calls)
+        )
+        reason: Any = FINISH_REASONS.get(self._finish_reason, "stop")
+        if calls and reason == "stop":
+            reason = "tool_calls"  # some services say "stop" after a call
+        return Generated(reason, self.usage), calls
+
+
+def chunk_of(line: str) -> dict[str, Any]:
+    """The data of one server-sent line, {} where it has none. Raises: BackendError."""
+    data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+    if not data or data == "[DONE]":
+        return {}
+    try:
+        chunk = json.loads(data)
+    except ValueError as error:
+        raise BackendError(f"expected a JSON chunk of the reply, found {error}") from error
+    if not isinstance(chunk, dict):
+        raise BackendError("expected a JSON object as chunk of the reply, found another value")
+    return chunk

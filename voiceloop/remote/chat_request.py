@@ -1,0 +1,75 @@
+"""What a chat service is asked, in the words of ``/v1/chat/completions``. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from voiceloop.backends import ChatMessage, GenerateParams, Tool
+
+
+def request_body(
+    model: str,
+    messages: Sequence[ChatMessage],
+    tools: Sequence[dict[str, Any]],
+    params: GenerateParams,
+) -> dict[str, Any]:
+    """The body of one streamed request; ``tools`` as `tool_json` gives them."""
+    asked: Any = (
+        {"prompt": messages[-1].content}
+        if params.is_raw
+        else {"messages": [_message_json(message) for message in messages]}
+    )
+    body: dict[str, Any] = {
+        **asked,
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": params.max_tokens,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "seed": params.seed,
+    }
+    if params.top_k:
+        body["top_k"] = params.top_k  # no OpenAI field, but vLLM's, SGLang's and llama.cpp's
+    for name in ("presence_penalty", "frequency_penalty"):
+        if penalty := getattr(params, name):
+            body[name] = penalty
+    if params.stop:
+        body["stop"] = list(params.stop)
+    if params.json_schema is not None:
+        schema = {"name": "reply", "schema": json.loads(params.json_schema), "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if tools:
+        body["tools"] = list(tools)
+        body["tool_choice"] = _tool_choice(params.tool_choice)
+    return body
+
+
+def _message_json(message: ChatMessage) -> dict[str, Any]:
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        chat["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        chat["tool_call_id"] = message.tool_call_id
+    return chat
+
+
+def _tool_choice(choice: str) -> Any:
+    """auto, none, required, or the Realtime API's {"type", "name"} as the chat API spells it."""
+    if not choice.startswith("{"):
+        return choice
+    return {"type": "function", "function": {"name": json.loads(choice)["name"]}}
+
+
+def tool_json(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
