@@ -119,8 +119,8 @@ def _make(data: Path, part: Part) -> list[CallerTurn]:
         noises = [read_flac(path).samples for path in sorted((data / "speech/noise").glob("*"))]
         # By the name: every nth would fall in step with the plain and hesitating copies of a clip.
         known = [turn for turn in found if turn.words is not None and _is_copied(turn)]
-        found += [_in_noise(turn, noises[i % len(noises)]) for i, turn in enumerate(known)]
-        found += [_over_u_law(turn) for turn in known]
+        found += [in_noise(turn, noises[i % len(noises)]) for i, turn in enumerate(known)]
+        found += [over_u_law(turn) for turn in known]
     for scripted in short_answers(part):
         found += [_in_room(clip) for clip in _synthetic(scripted, part)]
     return found
@@ -142,7 +142,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _human(data: Path, row: dict[str, Any], part: Part) -> Iterator[CallerTurn]:
-    samples = _levelled(read_flac(data / "speech" / row["file"]).samples)
+    samples = levelled(read_flac(data / "speech" / row["file"]).samples)
     slices = {"human"} | ({"digits"} if row["source"] == "fsdd" else set())
     yield from _labelled(
         row["file"], row["speaker"], part, samples, words_of(row["text"]), GREETING, slices
@@ -151,7 +151,7 @@ def _human(data: Path, row: dict[str, Any], part: Part) -> Iterator[CallerTurn]:
 
 def _order(data: Path, row: dict[str, Any]) -> Iterator[CallerTurn]:
     """A spontaneous order: no exact transcript, so only its end and its own pauses are known."""
-    samples = _levelled(read_flac(data / "speech" / row["file"]).samples)
+    samples = levelled(read_flac(data / "speech" / row["file"]).samples)
     end = speech_end(samples, RECOGNIZER_HZ) or len(samples)
     yield CallerTurn(
         row["file"], row["file"], "test", samples, None, _holds(samples, 0.0, end / MS),
@@ -164,7 +164,7 @@ def _synthetic(scripted: ScriptedTurn, part: Part) -> Iterator[CallerTurn]:
     if knows(words):
         slices = {"synthetic"} | ({scripted.kind} - {"turn"})
         yield from _labelled(
-            scripted.name, scripted.speaker, part, _levelled(speak(scripted)), words,
+            scripted.name, scripted.speaker, part, levelled(speak(scripted)), words,
             scripted.history or GREETING, slices,
         )  # fmt: skip
 
@@ -197,7 +197,7 @@ def _holds(samples: Samples, after_ms: float, before_ms: float) -> tuple[tuple[f
     return tuple((start, end) for start, end in found if start > after_ms and end < before_ms)
 
 
-def _levelled(samples: Samples) -> Samples:
+def levelled(samples: Samples) -> Samples:
     """Rumble out, speech at -23 dBFS."""
     rumble = butter(2, 50, "high", fs=RECOGNIZER_HZ, output="sos")
     centred = sosfiltfilt(rumble, samples.astype(np.float64))
@@ -283,7 +283,7 @@ def _is_copied(turn: CallerTurn) -> bool:
     return _seed(f"copy {turn.name}") % COPIES_EVERY == 0
 
 
-def _in_noise(turn: CallerTurn, noise: Samples) -> CallerTurn:
+def in_noise(turn: CallerTurn, noise: Samples) -> CallerTurn:
     long_enough = np.resize(noise, len(turn.samples)).astype(np.float64)
     wanted = FULL_SCALE * 10.0 ** ((SPEECH_DBFS - NOISE_DB) / 20.0)
     long_enough *= wanted / float(np.sqrt(np.mean(np.square(long_enough))))
@@ -293,7 +293,7 @@ def _in_noise(turn: CallerTurn, noise: Samples) -> CallerTurn:
     )
 
 
-def _over_u_law(turn: CallerTurn) -> CallerTurn:
+def over_u_law(turn: CallerTurn) -> CallerTurn:
     """To 8 kHz u-law and back, as the server hears a telephone."""
     down, up = Resampler(RECOGNIZER_HZ, 8_000), Resampler(8_000, RECOGNIZER_HZ)
     narrow = np.concatenate([down.push(turn.samples), down.flush()])
