@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from voiceloop.backends import ChatMessage, SpokenWord, Tool, ToolCall
+from voiceloop.backends import ChatMessage, SpokenWord, Tool
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, Message, Part
+from voiceloop.realtime.prompt import append_message, with_results
 
 ROOT = "root"
 # English is near 4 characters a token, a small vocabulary near 3.5; roles and markers come on top.
@@ -254,7 +255,7 @@ class Conversation:
 
         Items in progress, replies of which nothing was heard, broken tool calls and user audio
         without words are left out, and so is what fell out of the window, and the output of a call
-        that got another later.
+        that got another later. Every call has a result behind it, if only that it is not over.
         """
         self._slide_window(instructions)
         start = self._find(self._oldest_shown) if self._oldest_shown is not None else None
@@ -268,10 +269,10 @@ class Conversation:
             if goes_on and _is_spoken(item) and text:
                 messages[-1] = replace(messages[-1], content=f"{messages[-1].content} {text}")
                 continue
-            _append_message(messages, item, text)
+            append_message(messages, item, text)
             if len(messages) > n_before:
                 goes_on = _is_spoken(item)
-        return tuple(messages)
+        return with_results(messages)
 
     def _slide_window(self, instructions: str) -> None:
         """Drop the oldest items from view when the rest is too long; a user's turn comes first."""
@@ -320,14 +321,6 @@ class Conversation:
         return self._replies.setdefault(item_id, _Reply())
 
 
-def chat_messages(instructions: str, items: Iterable[Item]) -> tuple[ChatMessage, ...]:
-    """Items that are no conversation (a response's own input) for the language model."""
-    messages = [ChatMessage(role="system", content=instructions)] if instructions else []
-    for item in items:
-        _append_message(messages, item, item.text if isinstance(item, Message) else "")
-    return tuple(messages)
-
-
 def most_characters(n_context_tokens: int) -> int:
     """The most that a prompt may have, whoever counts its tokens; 0 tokens: not known."""
     return MOST_CHARACTERS_A_TOKEN * (n_context_tokens or UNKNOWN_CONTEXT_TOKENS)
@@ -368,29 +361,3 @@ def _is_spoken(item: Item) -> bool:
         and bool(item.content)
         and all(part.type == "input_audio" for part in item.content)
     )
-
-
-def _append_message(messages: list[ChatMessage], item: Item, text: str) -> None:
-    match item:
-        case Message(status="in_progress"):
-            return
-        case Message():
-            last = messages[-1] if messages else None
-            if not text:
-                return
-            if item.role == "assistant" and last is not None and last.role == "assistant":
-                # A reply taken up again, or a call made before its words were said.
-                messages[-1] = replace(last, content=f"{last.content} {text}".lstrip())
-                return  # many templates want roles in turn
-            messages.append(ChatMessage(role=item.role, content=text))
-        case FunctionCall(status="completed"):
-            call = ToolCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
-            last = messages[-1] if messages else None
-            if last is not None and last.role == "assistant":  # one turn of the model
-                messages[-1] = replace(last, tool_calls=(*last.tool_calls, call))
-            else:
-                messages.append(ChatMessage(role="assistant", content="", tool_calls=(call,)))
-        case FunctionCallOutput():
-            messages.append(
-                ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)
-            )

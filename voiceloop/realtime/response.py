@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from voiceloop.backends import ChatMessage, SpokenWord, Usage
 from voiceloop.errors import VoiceLoopError
 from voiceloop.realtime import events
-from voiceloop.realtime.conversation import Conversation, chat_messages
+from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import FunctionCall, Item, ItemStatus, Message, Part
+from voiceloop.realtime.prompt import chat_messages
 from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import Json, SessionSettings
 

@@ -251,7 +251,7 @@ class Generation:
 
     def leave_calls(self) -> None:
         """The reply is over; what is to be said of its calls in the conversation is said now."""
-        self._tools.leave()
+        self._tools.leave(self.round.calls)
 
     def call_early(self, call: ToolCall) -> None:
         """Make a call of this round before its words are said, if it changes nothing."""

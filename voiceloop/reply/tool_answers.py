@@ -21,6 +21,7 @@ from voiceloop.tools.pending import PendingCall, SessionTools
 # Calls made ahead of one reply. Chosen: twice what a reply makes in practice; each of them asks
 # somebody's service for an answer that may be thrown away.
 MAX_AHEAD = 8
+NOT_CALLED = json.dumps({"error": "not called: the reply was broken off"})
 
 
 class ToolAnswers:
@@ -99,12 +100,20 @@ class ToolAnswers:
         """The results of the round have been taken."""
         self._begun.clear()
 
-    def leave(self) -> None:
-        """The reply is over: of what it has begun, only side effects go on."""
+    def leave(self, calls: Sequence[ToolCall] = ()) -> None:
+        """The reply is over; idempotent. calls: of its last round.
+
+        Of what it has begun, only side effects go on. What stands in the conversation and was never
+        made is said there not to have been.
+        """
         self._drop_ahead()
         for pending in self._begun:
             pending.leave()
-        self._begun.clear()
+        if self.is_recorded and self.serves(calls):
+            begun = [pending.call for pending in self._begun]
+            for call in calls:
+                if not any(call is one for one in begun):
+                    self._session_tools.record(call, NOT_CALLED)
 
     def _served(self, name: str) -> AgentTool | None:
         """The tool of this name, where the server answers its calls."""

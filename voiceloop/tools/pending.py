@@ -110,7 +110,7 @@ class SessionTools:
     ) -> None:
         self._toolbox = toolbox
         self._tasks = tasks
-        self._record = record
+        self.record = record
         self._tenant = tenant
         self._n_open = 0
 
@@ -119,14 +119,14 @@ class SessionTools:
 
         is_recorded: the call stands in the conversation, and so shall its result.
         """
-        record = self._record if is_recorded else None
+        record = self.record if is_recorded else None
         return PendingCall(
             call, self._begin(tool, call), is_read=tool.side_effect_free, record=record
         )
 
     def adopt(self, pending: PendingCall, call: ToolCall, *, is_recorded: bool) -> PendingCall:
         """A call made ahead, as this call of the reply."""
-        pending.adopt(call, self._record if is_recorded else None)
+        pending.adopt(call, self.record if is_recorded else None)
         return pending
 
     def _begin(self, tool: AgentTool, call: ToolCall) -> asyncio.Future[ToolResult]:

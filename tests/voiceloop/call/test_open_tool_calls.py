@@ -129,7 +129,8 @@ async def test_a_call_overdue_while_the_agent_speaks_of_something_else_is_told_o
     def reply(messages: tuple[ChatMessage, ...]) -> Reply:
         if sum(message.role == "user" for message in messages) == 1:
             return Reply("", (ToolCall("call_1", "book", "{}"),))
-        return Reply(SORRY if any(message.role == "tool" for message in messages) else other)
+        is_told = any("error" in message.content for message in messages if message.role == "tool")
+        return Reply(SORRY if is_told else other)
 
     model = FakeLanguageModel(reply)
     models = instant_backends(recognizer=FakeRecognizer(["hello"]), language_model=model)

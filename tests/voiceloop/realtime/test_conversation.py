@@ -10,6 +10,7 @@ from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.conversation import Conversation, Window
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
+from voiceloop.realtime.prompt import NOT_OVER
 
 TEXT = "We close at six on Saturday."
 WORDS = [
@@ -88,8 +89,9 @@ def test_words_and_calls_of_one_turn_are_one_message() -> None:
         conversation.insert(FunctionCall(id=f"f{n}", call_id=f"c{n}", name="x", arguments="{}"))
     conversation.insert(FunctionCallOutput(id="o", call_id="c1", output="ok"))
     messages = conversation.messages()
-    assert [message.role for message in messages] == ["assistant", "tool"]
+    assert [message.role for message in messages] == ["assistant", "tool", "tool"]
     assert messages[0].content == TEXT and len(messages[0].tool_calls) == 2
+    assert [message.content for message in messages[1:]] == ["ok", NOT_OVER]
 
 
 def call(n: int) -> FunctionCall:
@@ -132,7 +134,31 @@ def test_of_several_outputs_of_a_call_the_model_is_shown_the_last() -> None:
     conversation.insert(FunctionCall(id="again", call_id="c1", name="x", arguments="{}"))
     conversation.insert(output("c", 1, "ten"))
     shown = [message.content for message in conversation.messages() if message.role == "tool"]
-    assert shown == ["nine", "ten"]
+    assert shown == ["nine", NOT_OVER, "ten"]
+
+
+def test_a_call_under_way_has_a_result_in_the_prompt_and_its_own_once_that_is_there() -> None:
+    """Services refuse a prompt in which something else follows a call."""
+    conversation = Conversation()
+    conversation.insert(call(1))
+    part = Part(type="input_text", text="And a tea.")
+    conversation.insert(Message(id="u", role="user", content=(part,)))
+    before = [(message.role, message.content) for message in conversation.messages()]
+    assert before == [("assistant", ""), ("tool", NOT_OVER), ("user", "And a tea.")]
+    conversation.insert(output("late", 1, "done"))
+    after = [(message.role, message.content) for message in conversation.messages()]
+    assert after == [("assistant", ""), ("tool", "done"), ("user", "And a tea.")]
+
+
+def test_a_later_calls_result_is_not_that_of_an_earlier_call_with_its_id() -> None:
+    conversation = Conversation()
+    conversation.insert(call(1))
+    part = Part(type="input_text", text="And a tea.")
+    conversation.insert(Message(id="u", role="user", content=(part,)))
+    conversation.insert(FunctionCall(id="again", call_id="c1", name="x", arguments="{}"))
+    conversation.insert(output("o", 1, "done"))
+    shown = [message.content for message in conversation.messages() if message.role == "tool"]
+    assert shown == [NOT_OVER, "done"]
 
 
 def test_ids_are_unique_and_places_known() -> None:

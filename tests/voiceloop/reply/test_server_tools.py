@@ -67,6 +67,9 @@ async def test_a_side_effect_waits_until_what_is_said_with_it_was_said(clock: Cl
         assert service.n_begun <= 1  # by a reply to "no wait stop" alone
         first = caller.of("response.done")[0]
     assert caller.statuses()[0] == "cancelled"
+    assert [json.loads(text) for text in outputs(caller)][:1] == [
+        {"error": "not called: the reply was broken off"}
+    ]
     assert all(begun_s > first.at_s for begun_s in service.begun_s)
 
 
