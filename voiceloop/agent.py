@@ -32,7 +32,9 @@ class AgentTool:
     Of a call by ``url`` or ``python``: it ends within ``deadline_ms``, is tried ``retries`` times
     more where that can do no harm, and is one of at most ``at_once``, over all sessions. Its result
     stands for ``cache_s`` seconds. Of the result the model is given the fields of ``keep`` (none:
-    all of it) and no more than ``max_result_chars`` characters.
+    all of it) and no more than ``max_result_chars`` characters. ``late``: what to do with one that
+    comes when the reply that wanted it is over: tell the caller of it, or have the next reply find
+    it.
     """
 
     name: str
@@ -52,6 +54,7 @@ class AgentTool:
     cache_s: float = 0.0
     keep: tuple[str, ...] = ()
     max_result_chars: int = 4000
+    late: Literal["speak", "drop"] = "speak"
 
     @property
     def is_clients(self) -> bool:
@@ -111,6 +114,20 @@ class BargeIn:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a caller hears of tools that take their time.
+
+    After ``say_after_ms`` of silence one of the lines of ``say``, in turn, and at most one a reply:
+    a hold line that comes twice says that nobody is there. After ``budget_ms`` of waiting, over all
+    rounds of a reply, the agent answers without what is not there yet.
+    """
+
+    say_after_ms: int = 1500
+    say: tuple[str, ...] = ("One moment, please.",)
+    budget_ms: int = 8000
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyLimits:
     """How long and how freely the agent answers."""
 
@@ -154,6 +171,7 @@ class AgentConfig:
     language: str = "en"
     tools: tuple[AgentTool, ...] = ()
     tool_timeout_ms: int | None = None
+    waiting: Waiting = field(default_factory=Waiting)
     hotwords: tuple[str, ...] = ()
     answer: tuple[ApprovedAnswer, ...] = ()
     try_saying: tuple[str, ...] = ()

@@ -102,6 +102,8 @@ def check_agent(agent: AgentConfig, source: str) -> None:
         ("barge_in.words_ms", barge_in.words_ms, 0, MINUTE_MS),
         ("barge_in.least_words", barge_in.least_words, 1, 100),
         ("tool_timeout_ms", agent.tool_timeout_ms or 0, 0, 10 * MINUTE_MS),
+        ("waiting.say_after_ms", agent.waiting.say_after_ms, 0, MINUTE_MS),
+        ("waiting.budget_ms", agent.waiting.budget_ms, 0, MINUTE_MS),
         ("limits.max_reply_tokens", limits.max_reply_tokens, 1, 4096),
         ("limits.temperature", limits.temperature, 0, 2),
         ("limits.seed", limits.seed, -(2**63), 2**63 - 1),
@@ -117,6 +119,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
         raise _wrong(source, "voice", "the name of a voice", "nothing")
     _check_phrases("hotwords", agent.hotwords, source)
     _check_try_saying(agent.try_saying, source)
+    _check_phrases("waiting.say", agent.waiting.say, source)
     _check_phrases("barge_in.stop_words", barge_in.stop_words, source)
     _check_phrases("barge_in.backchannels", barge_in.backchannels, source)
     _check_phrases("crisis.words", agent.crisis.words, source)

@@ -40,6 +40,10 @@ class ToolCallsOverdue(msgspec.Struct, frozen=True):
     calls: tuple[ToolCall, ...]
 
 
+class ResultLate(msgspec.Struct, frozen=True):
+    """What came of a tool's call stands in the conversation now; its reply had to do without."""
+
+
 class CallEnding(msgspec.Struct, frozen=True):
     """The session is over: nothing is answered any more."""
 
@@ -52,5 +56,6 @@ CallEvent = (
     | GreetingDue
     | CallerIdle
     | ToolCallsOverdue
+    | ResultLate
     | CallEnding
 )

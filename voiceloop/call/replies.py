@@ -80,6 +80,7 @@ class Replies:
             heard_ms=reply.heard_ms,
             item_heard_ms=reply.item_heard_ms,
             remaining_ms=reply.remaining_ms,
+            is_calling=reply.is_calling,
             said_lately=reply.said_lately,
             answers=reply.answers,
             released_s=reply.released_s,
@@ -93,9 +94,9 @@ class Replies:
             return
         match step:
             case Step.REDUCE_LEAD:
-                reply.reduce_lead()
+                reply.playout.reduce_lead()
             case Step.DUCK:
-                reply.duck()
+                reply.playout.duck()
             case Step.PAUSE:
                 reply.pause()
             case Step.RESUME:
@@ -250,18 +251,19 @@ class Replies:
             output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=UNANSWERED)
             protocol.add_item(output, behind)
 
-    def record_result(self, call: ToolCall, text: str) -> None:
+    def record_result(self, call: ToolCall, text: str) -> bool:
         """What came of a call whose reply is over: behind the call, wherever that stands by now.
 
-        Language models want it there, and many services refuse a prompt where it is not.
+        Returns False where the client has deleted the call, or has said itself what came of it.
         """
         protocol = self._context.protocol
         behind = protocol.conversation.place_of_output(call.call_id)
         if behind is None or protocol.conversation.is_answered(call.call_id):
-            return  # the client has deleted the call, or has said itself what came of it
+            return False
         item_id = protocol.new_id("item")
         output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=text)
         protocol.add_item(output, behind)
+        return True
 
     # --- done ---
 

@@ -232,8 +232,9 @@ class Session:
         )
         self._turn_taking = TurnTaking(self._agent.barge_in)
 
-    def _record_result(self, call: ToolCall, output: str) -> None:
-        self._replies.record_result(call, output)
+    def _record_result(self, call: ToolCall, output: str, is_news: bool) -> None:
+        if self._replies.record_result(call, output) and is_news:
+            self._advance(told.ResultLate())
 
     def _recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
         asked = settings.transcription

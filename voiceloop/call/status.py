@@ -48,7 +48,7 @@ class ReplyStatus:
 
     is_open: its response has not ended on the wire. is_spoken: it has sound. heard_ms: of the whole
     reply; item_heard_ms: of its present item. remaining_ms: to be heard still, None while more may
-    come. said_lately: the text whose echo may be heard now. answers: the caller's turn it is for.
+    come. is_calling: it waits for tools that the server calls for it. said_lately: the text whose echo may be heard now. answers: the caller's turn it is for.
     released_s: when its first sound was let go.
     """
 
@@ -59,6 +59,7 @@ class ReplyStatus:
     heard_ms: float = 0.0
     item_heard_ms: float = 0.0
     remaining_ms: float | None = None
+    is_calling: bool = False
     said_lately: str = ""
     answers: UserTurn | None = None
     released_s: float | None = None

@@ -39,7 +39,7 @@ class TurnTaking:
         self._pending: dict[int, PendingTranscript] = {}  # by segment
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
         self._owed: UserTurn | None = None  # to be answered when nobody speaks
-        self._has_news = False  # calls that nobody answered: to be told when nobody speaks
+        self._has_news = False  # of tools' calls, late or overdue: to be told when nobody speaks
         self.is_over = False  # the session ends: nothing is answered any more
 
     def agent(self, status: CallStatus) -> Agent:
@@ -98,6 +98,9 @@ class TurnTaking:
                     yield from self._begin(do.SpeakFirst(idle_since_ms=since_ms))
             case told.ToolCallsOverdue(calls=calls) if status.creates_responses:
                 yield do.FailToolCalls(calls)
+                self._has_news = True
+                yield from self._settle(status)
+            case told.ResultLate() if status.creates_responses:
                 self._has_news = True
                 yield from self._settle(status)
             case told.CallEnding():
@@ -176,8 +179,9 @@ class TurnTaking:
         self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
         yield do.OpenUserTurn(activity.onset_ms)
         if reply is not None:
-            if self._owed is None and (retracts or reply.heard_ms == 0.0):
-                self._owed = reply.answers  # nothing of it was heard: it is owed still
+            is_unbegun = reply.heard_ms == 0.0 and not reply.is_calling
+            if self._owed is None and (retracts or is_unbegun):
+                self._owed = reply.answers  # nothing came of it: it is owed still
             is_speech = self._judge.by_words or not reply.is_spoken
             yield do.InterruptReply(
                 None if retracts else reply.item_heard_ms,

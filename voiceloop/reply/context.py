@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Literal, NamedTuple
 
 from voiceloop.agent import AgentConfig
@@ -11,7 +12,7 @@ from voiceloop.backends import Voice
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.reply.anticipation import Anticipation
-from voiceloop.reply.playout import LEAD_MS
+from voiceloop.reply.sound.playout import LEAD_MS
 from voiceloop.tools.pending import SessionTools
 
 
@@ -36,6 +37,10 @@ class ReplyContext:
     load: Callable[[], float] = lambda: 0.0  # utilization of the busiest model process, 0 to 1
     lead_ms: float = LEAD_MS
     answers: ApprovedAnswers = field(default_factory=ApprovedAnswers)
+    waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn
+
+    def __post_init__(self) -> None:
+        self.waiting_lines = cycle(self.agent.waiting.say)
 
     def fixed_answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
         """The answer to the caller's whole turn that needs no model; words of danger go first.

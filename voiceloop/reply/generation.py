@@ -109,14 +109,19 @@ class Generation:
             assert self.live is not None
             await self.live.commit(self._tail, self._params)
 
-    def begin_round(self, results: Sequence[PendingCall], *, is_out_of_band: bool) -> None:
-        """Another round, in which the model is given the results of these calls."""
+    def begin_round(
+        self, calls: Sequence[PendingCall], *, is_out_of_band: bool, is_last: bool
+    ) -> None:
+        """Another round, in which the model is given what came of these calls so far.
+
+        is_last: it shall speak, and call nothing more.
+        """
         protocol = self._context.protocol
         self._text, self._may_ask_again = self._new_text(), True
-        self._tail = as_results(results, None if is_out_of_band else protocol)
+        self._tail = as_results(calls, None if is_out_of_band else protocol)
         self._tools.end_round()
         self._tail += as_refusals(self.round.refused)
-        self.rounds.begin()
+        self.rounds.begin(is_last=is_last)
 
     def close(self) -> None:
         """Give the branch up, unless the open user turn still has it (it was never committed).
@@ -257,9 +262,12 @@ class Generation:
         """Make a call of this round before its words are said, if it changes nothing."""
         self._tools.call_early(call)
 
-    async def results(self) -> tuple[PendingCall, ...]:
-        """Every call of the round, once all are over; none where the server has none to answer."""
-        results = await self._tools.of(self.round.calls)
-        if not results:
+    def make_calls(self) -> tuple[PendingCall, ...]:
+        """Make the calls of the round that are still to be made; returns all of them.
+
+        None where the server has none to answer: what there is is left to the client.
+        """
+        calls = self._tools.of(self.round.calls)
+        if not calls:
             self.round.open_calls = tuple(self.round.calls)
-        return results
+        return calls

@@ -18,20 +18,21 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Literal
 
-from audio.codec import encode
 from voiceloop.backends import PreemptiveDone, ToolCall, Usage, VoiceOptions
 from voiceloop.errors import BackendTimeout, VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
-from voiceloop.realtime.response import CloseReason, ResponseHandle
+from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.generation import GENERATE_DEADLINE_S, Generation
 from voiceloop.reply.live_branch import LiveBranch
+from voiceloop.reply.output import ReplyOutput
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.reply.playout import Chunk, Pacer, Playout
+from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound
+from voiceloop.reply.tool_wait import ToolWait
 from voiceloop.telemetry import TurnTimeline
-from voiceloop.tools.pending import PendingCall
+from voiceloop.tools.pending import PendingCall, are_over
 
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
@@ -73,8 +74,8 @@ class Reply:
         self._context = context
         self._fixed_text = fixed_text
         self._generation = Generation(context, plan, failure, live)
-        self._may_answer = asyncio.Event()  # while it is ANSWERING
-        self._response: ResponseHandle | None = None
+        self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING
+        self._tool_wait = ToolWait(context.agent.waiting, context.waiting_lines, context.clock)
         self._task: asyncio.Task[None] | None = None
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead)
 
@@ -132,32 +133,21 @@ class Reply:
         return is_promised
 
     def _answer_in(self, response: ResponseHandle) -> None:
-        """The response of this round; whoever closes it asks the round what was used."""
-        self._response = response
-        response.usage_so_far = self._generation.round.take_usage
+        self._output.answer_in(response, self._generation.round)
         if self.state is ReplyState.PREEMPTIVE:
             self.released_s = self._context.clock()
             self.timeline.turn_id = response.id
         self.state = ReplyState.ANSWERING
-        self._may_answer.set()
 
     # --- who speaks ---
 
-    def duck(self) -> None:
-        """Play more quietly until `resume`."""
-        self._playout.duck()
-
-    def reduce_lead(self) -> None:
-        """Send less far ahead until `resume`: somebody may be about to speak."""
-        self._playout.reduce_lead()
-
     def pause(self) -> None:
         """Fade out and send nothing until `resume`; no sample is lost."""
-        self._playout.pause()
+        self.playout.pause()
 
     def resume(self) -> None:
-        """Undo `duck`, `reduce_lead` and `pause`."""
-        self._playout.resume()
+        """Undo `pause`, and what else holds the playout back."""
+        self.playout.resume()
 
     def interrupt(self, heard_text: str, heard_ms: float) -> None:
         """Its response has ended, after these words and this much audio of its item: pause.
@@ -168,7 +158,7 @@ class Reply:
         self.pause()
         if self.state is ReplyState.ANSWERING:
             self.state = ReplyState.INTERRUPTED
-            self._may_answer.clear()
+            self._output.interrupt()
         self.speech.interrupt(heard_text, heard_ms)
 
     def resume_in(self, response: ResponseHandle) -> None:
@@ -193,18 +183,16 @@ class Reply:
     @property
     def response(self) -> ResponseHandle:
         """The response being answered (of this round); only after the release."""
-        if self._response is None:
-            raise RuntimeError("expected a released reply, found one that is preemptive")
-        return self._response
+        return self._output.response
 
     @property
     def is_audible(self) -> bool:
-        return self._playout.pacer.is_audible(self._context.clock())
+        return self.playout.pacer.is_audible(self._context.clock())
 
     @property
     def heard_ms(self) -> float:
         """Audio that the caller has heard in this round, over all of its items."""
-        return self._playout.heard_ms()
+        return self.playout.heard_ms()
 
     @property
     def item_heard_ms(self) -> float:
@@ -215,12 +203,12 @@ class Reply:
     def remaining_ms(self) -> float | None:
         """Audio that the caller has still to hear; None while more may come."""
         now_s = self._context.clock()
-        return None if self._generation.goes_on else self._playout.pacer.remaining_ms(now_s)
+        return None if self.is_calling else self.playout.pacer.remaining_ms(now_s)
 
     @property
     def play_end_s(self) -> float:
         """When the client will have played all that was sent."""
-        return self._playout.pacer.play_end_s
+        return self.playout.pacer.play_end_s
 
     @property
     def said_lately(self) -> str:
@@ -242,12 +230,17 @@ class Reply:
         return self._generation.rounds.usage(self.speech.unheard)
 
     @property
+    def is_calling(self) -> bool:
+        """Whether its round has calls that the server answers, so that another round follows."""
+        return self._generation.goes_on
+
+    @property
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Calls of the last round that the client has to answer."""
         return self._generation.round.open_calls
 
     @property
-    def _playout(self) -> Playout:
+    def playout(self) -> Playout:
         return self.speech.playout
 
     # --- the reply's own task ---
@@ -257,7 +250,7 @@ class Reply:
             if self._fixed_text is None and self._generation.live is None:
                 self._generation.open(is_out_of_band=self.response.is_out_of_band)
             await self._answer()
-            await self._playout.played_out()
+            await self.playout.played_out()
         except asyncio.CancelledError:
             self._end("cancelled")
             raise
@@ -277,13 +270,7 @@ class Reply:
 
     def _end(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
         self.outcome, self.failure = self.outcome or outcome, error or self.failure
-        if self._response is not None:
-            self._close_response(outcome, error)
-
-    def _close_response(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
-        """End the response on the wire, unless whoever cancelled has done so."""
-        reason: CloseReason | None = "max_output_tokens" if outcome == "incomplete" else None
-        self.response.close(outcome, reason, error)
+        self._output.close(outcome, error)
 
     async def _answer(self) -> None:
         for n_more in reversed(range(MAX_ROUNDS)):
@@ -292,18 +279,44 @@ class Reply:
                 self._end("failed", said.failure)
                 return
             outcome: Outcome = "incomplete" if said.finish_reason == "length" else "completed"
-            results = await self._generation.results()
-            if not results or not n_more:
+            calls = self._generation.make_calls()
+            if not calls or not n_more:
                 self._end(outcome)
                 return
-            await self._may_answer.wait()  # it may have been interrupted meanwhile
-            self._close_response(outcome)
-            self._begin_round(results)
+            await self._wait_for(calls)
+            await self._output.ready()  # it may have been interrupted meanwhile
+            self._output.close(outcome)
+            self._begin_round(calls)
 
-    def _begin_round(self, results: Sequence[PendingCall]) -> None:
-        """Go on in another response, with the results of the calls of this one."""
-        self._generation.begin_round(results, is_out_of_band=self.response.is_out_of_band)
-        self._answer_in(self._context.protocol.open_response(self.response.request))
+    async def _wait_for(self, calls: Sequence[PendingCall]) -> None:
+        """Until they are over, or the reply has waited long enough for all its tools."""
+        wait = self._tool_wait
+        wait.begin()
+        if not await are_over(calls, wait.quiet_s(self.play_end_s)):
+            if self.plan.speaks and (line := wait.take_line()) is not None:
+                await self._say_meanwhile(line)
+            await are_over(calls, wait.left_s)
+        wait.end()
+
+    async def _say_meanwhile(self, line: str) -> None:
+        """In a response of its own: that of the calls has told all it had to."""
+        await self._output.ready()
+        self._go_on()
+        self.speech.say(line)
+        self.speech.finish()
+        await self.speech.run()
+        await self._output.ready()
+        self._output.send_rest(self.speech)
+
+    def _begin_round(self, calls: Sequence[PendingCall]) -> None:
+        """Go on in another response, with the results of these calls."""
+        is_beside, is_last = self.response.is_out_of_band, self._tool_wait.is_spent
+        self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """In another response, once the last one has been played."""
+        self._output.go_on(self._generation.round)
         wasted_ms = self.speech.wasted_ms
         self.speech = self._new_speech(self.play_end_s)
         self.speech.wasted_ms = wasted_ms
@@ -314,9 +327,9 @@ class Reply:
             tasks.create_task(self._generate())
             if self.plan.speaks:
                 tasks.create_task(self.speech.run())
-        await self._may_answer.wait()
+        await self._output.ready()
         if self.plan.speaks:
-            self.response.transcript_delta(self.speech.text.take_rest())
+            self._output.send_rest(self.speech)
         return self._generation.round
 
     # --- generated ---
@@ -366,19 +379,11 @@ class Reply:
         if self.plan.speaks:
             self.speech.say(text)
             return
-        await self._may_answer.wait()
-        self.response.text_delta(text)
+        await self._output.write(text)
 
     async def _announce(self, call: ToolCall) -> None:
-        await self._may_answer.wait()
-        calls = self._generation.round.calls
-        is_known = any(before.call_id == call.call_id for before in calls)
-        if is_known or (calls and not self.response.calls_at_once):
-            return  # named twice, or the client asked for one at a time
-        calls.append(call)
-        self.response.function_call(call.call_id, call.name)
-        self.response.arguments_done(call.call_id, call.arguments)
-        self._generation.call_early(call)
+        if await self._output.announce(call, self._generation.round):
+            self._generation.call_early(call)
 
     # --- spoken ---
 
@@ -387,11 +392,6 @@ class Reply:
         self.timeline.mark("first_audio_frame", self._context.clock())
 
     def _emit(self, chunk: Chunk) -> None:
-        """One chunk to the wire; its words' text goes just before the sound."""
-        if chunk.words:
-            self.response.transcript_delta(self.speech.text.take(chunk.words[-1].text_end))
-            self.response.add_words(self.speech.in_item(chunk.words))
-        data = encode(chunk.samples, self.plan.output_format.encoding)
-        self.response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
+        self._output.send(chunk, self.speech, self.plan.output_format)
         self.timeline.mark("first_audio_queued", self._context.clock())
         self.timeline.facts.setdefault("held_ms", round(self.speech.held_ms, 1))

@@ -19,7 +19,7 @@ import numpy as np
 from audio.resample import Resampler
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceOptions, VoiceStream
 from voiceloop.errors import BackendError, BackendTimeout, Overloaded
-from voiceloop.reply.playout import Chunk, Pacer, Playout
+from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.text import ReplyText, TextEnd
 
 # For a stream to open, and between two pieces of audio once all text is there. Chosen: a voice that

@@ -86,6 +86,7 @@ class Rounds:
 
     def __init__(self, failure: VoiceLoopError | None = None) -> None:
         self._rounds = [ReplyRound(failure=failure)]
+        self._is_last = False
 
     @property
     def latest(self) -> ReplyRound:
@@ -95,8 +96,10 @@ class Rounds:
     def is_first(self) -> bool:
         return len(self._rounds) == 1
 
-    def begin(self) -> None:
+    def begin(self, *, is_last: bool = False) -> None:
+        """is_last: nothing that is called in it would be waited for."""
         self._rounds.append(ReplyRound())
+        self._is_last = is_last or len(self._rounds) >= MAX_ROUNDS
 
     def usage(self, unheard: float = 0.0) -> Usage:
         """The tokens of all rounds; the times of the first, which the caller waited for.
@@ -122,10 +125,9 @@ class Rounds:
     def params(self, asked: GenerateParams) -> GenerateParams:
         """How the latest round is sampled: the first as asked for.
 
-        From the second on a demanded call has been made, so the model may speak; in the last round
+        From the second on a demanded call has been made, so the model may speak; in the last one
         it must, since nobody would answer another call.
         """
-        number = len(self._rounds)
-        if number == 1:
+        if self.is_first:
             return asked
-        return replace(asked, tool_choice="none" if number >= MAX_ROUNDS else "auto")
+        return replace(asked, tool_choice="none" if self._is_last else "auto")

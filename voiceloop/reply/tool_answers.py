@@ -82,19 +82,13 @@ class ToolAnswers:
         """Whether there are calls, and the server answers every one of them."""
         return bool(calls) and all(self._served(call.name) for call in calls)
 
-    async def of(self, calls: Sequence[ToolCall]) -> tuple[PendingCall, ...]:
-        """Every call of the round, made and over; none where a client must answer one of them.
-
-        They are made together, and take as long as the longest.
-        """
+    def of(self, calls: Sequence[ToolCall]) -> tuple[PendingCall, ...]:
+        """Every call of the round, made together; none where a client must answer one of them."""
         if not self.serves(calls):
             self._drop_begun()  # the client answers all of them
             return ()
         tools = [(call, self._served(call.name)) for call in calls]
-        pending = tuple(self._begin(call, tool) for call, tool in tools if tool is not None)
-        for each in pending:  # all of them have begun
-            await each.result()
-        return pending
+        return tuple(self._begin(call, tool) for call, tool in tools if tool is not None)
 
     def end_round(self) -> None:
         """The results of the round have been taken."""
@@ -113,7 +107,7 @@ class ToolAnswers:
             begun = [pending.call for pending in self._begun]
             for call in calls:
                 if not any(call is one for one in begun):
-                    self._session_tools.record(call, NOT_CALLED)
+                    self._session_tools.record(call, NOT_CALLED, False)
 
     def _served(self, name: str) -> AgentTool | None:
         """The tool of this name, where the server answers its calls."""
@@ -182,15 +176,20 @@ def _what_lacks(refused: IncompleteCall) -> str:
     return f"not called: {names} is missing. Ask the caller for it."
 
 
-def as_results(
-    answered: Sequence[PendingCall], protocol: Protocol | None
-) -> tuple[ChatMessage, ...]:
-    """The results as the model is given them; with a protocol, its conversation gets them too."""
+def as_results(calls: Sequence[PendingCall], protocol: Protocol | None) -> tuple[ChatMessage, ...]:
+    """What came of the calls as the model is given it; with a protocol, its conversation too.
+
+    Those that are not over go on without the reply, and are recorded when they are.
+    """
     messages = []
-    for pending in answered:
-        text, call_id = pending.take().text, pending.call.call_id
-        if protocol is not None:
-            item_id = protocol.new_id("item")
-            protocol.add_item(FunctionCallOutput(id=item_id, call_id=call_id, output=text))
+    for pending in calls:
+        call_id = pending.call.call_id
+        if pending.is_over:
+            text = pending.take().text
+            if protocol is not None:
+                item_id = protocol.new_id("item")
+                protocol.add_item(FunctionCallOutput(id=item_id, call_id=call_id, output=text))
+        else:
+            text = pending.postpone()
         messages.append(ChatMessage("tool", text, (), call_id))
     return tuple(messages)

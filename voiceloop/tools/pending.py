@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from voiceloop.agent import AgentTool
@@ -19,39 +19,41 @@ from voiceloop.tools.toolbox import Fate, Toolbox, ToolResult
 
 # Of one session: four rounds of eight calls. Chosen; a reply of 160 tokens has no room for more.
 MAX_OPEN = 32
+POSTPONED = json.dumps({"status": "not finished yet: say that you will come back to it"})
+TOO_LATE = json.dumps({"error": "no answer in time"})
 INTERRUPTED = json.dumps({"error": "not answered: the caller spoke meanwhile"})
 TOO_MANY = ToolResult(json.dumps({"error": "too busy at the moment"}), Fate.FAILED)
 BROKEN = ToolResult(json.dumps({"error": "failed"}), Fate.FAILED)
 
-Record = Callable[[ToolCall, str], None]
+# Called with a call, what came of it, and whether the caller is to be told of that.
+Record = Callable[[ToolCall, str, bool], None]
 
 
 class CallState(Enum):
     WANTED = "wanted"  # a reply waits for it, or will
     TAKEN = "taken"  # a reply has its result
-    LEFT = "left"  # the reply has gone: what comes of it is recorded
+    LEFT = "left"  # the reply goes on without it, or has gone: what comes of it is recorded
     DROPPED = "dropped"  # nobody is ever told
 
 
 class PendingCall:
-    """A call that has begun. One of `take`, `leave` and `drop` ends it; the first counts.
+    """A call that has begun. One of `take`, `postpone`, `leave`, `drop` ends it; the first counts.
 
-    is_read: it changes nothing. record: where the result of a call that was left goes; None while
-    the call stands in no conversation.
+    record: where the result of a call that was left goes; None while the call stands in no
+    conversation.
     """
 
     def __init__(
         self,
+        tool: AgentTool,
         call: ToolCall,
         result: asyncio.Future[ToolResult],
-        *,
-        is_read: bool,
         record: Record | None,
     ) -> None:
         self.call = call
         self.state = CallState.WANTED
+        self._tool = tool
         self._result = result
-        self._is_read = is_read
         self._record = record
 
     @property
@@ -71,18 +73,28 @@ class PendingCall:
         self.state = CallState.TAKEN
         return self._result.result()
 
+    def postpone(self) -> str:
+        """The reply goes on without it; returns what the model is told meanwhile."""
+        self.state = CallState.LEFT
+        if self._tool.side_effect_free and not self._is_awaited:
+            self._result.cancel()
+            self._write(TOO_LATE)
+            return TOO_LATE
+        self._result.add_done_callback(self._tell_late)
+        return POSTPONED
+
     def leave(self) -> None:
         """The reply has gone, and its call stands in the conversation."""
         if self.state is not CallState.WANTED:
             return
         self.state = CallState.LEFT
         if self._result.done():
-            self._tell(self._result)
-        elif self._is_read:
+            self._write(self._result.result().text)
+        elif self._tool.side_effect_free:
             self._result.cancel()
             self._write(INTERRUPTED)
         else:
-            self._result.add_done_callback(self._tell)
+            self._result.add_done_callback(self._tell_late)
 
     def drop(self) -> None:
         """It was made ahead, or early, and is not to be: only of calls that change nothing."""
@@ -90,13 +102,30 @@ class PendingCall:
             self.state = CallState.DROPPED
             self._result.cancel()
 
-    def _tell(self, result: asyncio.Future[ToolResult]) -> None:
-        if not result.cancelled():  # with its session
-            self._write(result.result().text)
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the caller is told of it when it comes late, and the conversation has it."""
+        return self._tool.late == "speak" and self._record is not None
 
-    def _write(self, text: str) -> None:
+    def _tell_late(self, result: asyncio.Future[ToolResult]) -> None:
+        if not result.cancelled():  # with its session
+            self._write(result.result().text, is_news=self._is_awaited)
+
+    def _write(self, text: str, *, is_news: bool = False) -> None:
         if self._record is not None:
-            self._record(self.call, text)
+            self._record(self.call, text, is_news)
+
+
+async def are_over(calls: Iterable[PendingCall], within_s: float) -> bool:
+    """Wait for all of these calls, at most so long; whether they are over."""
+    calls = tuple(calls)
+    try:
+        async with asyncio.timeout(within_s):
+            for each in calls:  # they run at the same time: it takes as long as the longest
+                await each.result()
+    except TimeoutError:
+        pass
+    return all(each.is_over for each in calls)
 
 
 class SessionTools:
@@ -120,9 +149,7 @@ class SessionTools:
         is_recorded: the call stands in the conversation, and so shall its result.
         """
         record = self.record if is_recorded else None
-        return PendingCall(
-            call, self._begin(tool, call), is_read=tool.side_effect_free, record=record
-        )
+        return PendingCall(tool, call, self._begin(tool, call), record)
 
     def adopt(self, pending: PendingCall, call: ToolCall, *, is_recorded: bool) -> PendingCall:
         """A call made ahead, as this call of the reply."""

@@ -39,6 +39,7 @@ OWN_EVENTS = {
     "GreetingDue",
     "CallerIdle",
     "ToolCallsOverdue",
+    "ResultLate",
     "CallEnding",
 }
 NOT_FOR_TURN_TAKING = {"AppendAudio", "ItemCreated", "ItemDeleted"}  # the session does these itself

@@ -97,6 +97,7 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
         "ToolCallsOverdue": [
             ("", told.ToolCallsOverdue((ToolCall("call", "book", "{}"),))),
         ],
+        "ResultLate": [("", told.ResultLate())],
         "CommitAudio": [("", asked.CommitAudio("item"))],
         "ClearAudio": [("", asked.ClearAudio())],
         "CreateResponse": [("", asked.CreateResponse(response))],

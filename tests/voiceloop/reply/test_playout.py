@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord
-from voiceloop.reply.loudness import DUCK_GAIN
-from voiceloop.reply.playout import (
+from voiceloop.reply.sound.loudness import DUCK_GAIN
+from voiceloop.reply.sound.playout import (
     CHUNK_MS,
     KEPT_MS,
     REDUCED_LEAD_CHUNK_MS,

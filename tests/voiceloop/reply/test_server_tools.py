@@ -10,8 +10,9 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from tests.tool_service import Service, box
-from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.tools.pending import POSTPONED
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -127,3 +128,75 @@ async def test_a_tool_that_has_no_answer_is_told_to_the_model_and_the_turn_goes_
         await caller.listen_until("response.done", count=2)
     assert [json.loads(text) for text in outputs(caller)] == [{"error": "no answer in time"}]
     assert caller.statuses() == ["completed"] * 2
+
+
+async def test_a_slow_tool_has_the_caller_told_to_wait_once(clock: Clock) -> None:
+    agent = AgentConfig(tools=(READ,), waiting=Waiting(1500, ("One moment.",)))
+    toolbox = box(clock, price=(READ, Service(takes_s=2.9)))
+    async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=3)
+        created, done = caller.of("response.created"), caller.of("response.done")
+    assert caller.transcript() == "One moment.It is 3." and caller.statuses() == ["completed"] * 3
+    assert done[0].at_s == pytest.approx(created[0].at_s + 1.5, abs=0.1)  # the call's own
+    assert created[2].at_s == pytest.approx(created[0].at_s + 2.9, abs=0.1)  # with the result
+
+
+async def test_a_quick_tool_has_nothing_said_of_it(clock: Clock) -> None:
+    toolbox = box(clock, price=(READ, Service(takes_s=1.0)))
+    agent = AgentConfig(tools=(READ,))
+    async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+    assert caller.transcript() == "It is 3."
+
+
+async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_result_is_told_later(
+    clock: Clock,
+) -> None:
+    slow = AgentTool("price", url="https://shop.test/", side_effect_free=True, deadline_ms=60_000)
+    agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), 3000))
+    service = Service(takes_s=9.0)
+    async with Caller(
+        clock, calling("price"), agent, toolbox=box(clock, price=(slow, service))
+    ) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+        answered = caller.of("response.created")[1]
+        assert caller.transcript() == f"It is {POSTPONED}."
+        await caller.listen_until("response.done", count=3)
+        told = caller.of("response.created")[2]
+    asked = caller.of("response.created")[0]
+    assert answered.at_s == pytest.approx(asked.at_s + 3.0, abs=0.1)
+    assert told.at_s == pytest.approx(asked.at_s + 9.0, abs=0.5) and service.n_begun == 1
+    assert outputs(caller) == ["3"] and caller.transcript().endswith("It is 3.")
+
+
+async def test_a_result_that_is_not_to_be_told_is_found_by_the_next_reply(clock: Clock) -> None:
+    slow = AgentTool("order", url="https://shop.test/", deadline_ms=60_000, late="drop")
+    agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), 1000))
+    toolbox = box(clock, order=(slow, Service(takes_s=6.0)))
+    async with Caller(clock, calling("order"), agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+        await caller.wait_quietly(8000)
+    assert len(caller.of("response.created")) == 2 and outputs(caller) == ["3"]
+
+
+async def test_a_cough_while_a_tool_is_asked_ends_nothing(clock: Clock) -> None:
+    """A false interruption of a silent reply: it goes on waiting, and says the result."""
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["how much is it", ""], ms_per_word=100),
+        language_model=calling("price").language_model,
+    )
+    service = Service(takes_s=2.8)
+    toolbox = box(clock, price=(READ, service))
+    agent = AgentConfig(tools=(READ,), waiting=Waiting(say=()))
+    async with Caller(clock, backends, agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.function_call_arguments.done")
+        await caller.wait_quietly(500)
+        await caller.say(300)
+        await caller.wait_quietly(6000)
+    assert caller.transcript() == "It is 3." and outputs(caller) == ["3"]
+    assert service.n_begun == 1

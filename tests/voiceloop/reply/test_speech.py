@@ -11,7 +11,7 @@ import pytest
 from tests.fakes import FakeVoice
 from voiceloop.backends import VoiceOptions
 from voiceloop.errors import BackendError
-from voiceloop.reply.playout import Chunk, Pacer
+from voiceloop.reply.sound.playout import Chunk, Pacer
 from voiceloop.reply.speech import ReplySpeech
 
 pytestmark = pytest.mark.virtual_time

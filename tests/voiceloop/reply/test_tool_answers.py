@@ -13,7 +13,7 @@ from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import PreemptiveCall, Tool, ToolCall
 from voiceloop.reply.tool_answers import MAX_AHEAD, ToolAnswers, as_results
-from voiceloop.tools.pending import SessionTools
+from voiceloop.tools.pending import PendingCall, SessionTools, are_over
 
 Clock = Callable[[], float]
 
@@ -59,6 +59,12 @@ WRITE = AgentTool("order", url="https://shop.test/")
 AGENT = AgentConfig(tools=(READ, WRITE, AgentTool("hours", result="nine"), AgentTool("book")))
 
 
+async def over(answers: ToolAnswers, calls: list[ToolCall]) -> tuple[PendingCall, ...]:
+    pending = answers.of(calls)
+    assert await are_over(pending, 60.0)
+    return pending
+
+
 class Made:
     """The calls of one reply, within a session whose conversation is a list."""
 
@@ -67,7 +73,7 @@ class Made:
         self.recorded: list[tuple[str, str]] = []
         toolbox = box(clock, price=(READ, self.reads), order=(WRITE, self.writes))
         tools = SessionTools(
-            toolbox, tasks, lambda call, text: self.recorded.append((call.call_id, text))
+            toolbox, tasks, lambda call, text, _: self.recorded.append((call.call_id, text))
         )
         self.answers = ToolAnswers(AGENT, AGENT.session_settings().tools, tools)
 
@@ -78,7 +84,7 @@ async def test_calls_of_one_round_take_as_long_as_the_longest(clock: Clock) -> N
     async with asyncio.TaskGroup() as tasks:
         made = Made(clock, tasks)
         began_s = clock()
-        results = await made.answers.of(calls)
+        results = await over(made.answers, calls)
     assert clock() - began_s == pytest.approx(0.4, abs=0.01)
     told = [(message.tool_call_id, message.content) for message in as_results(results, None)]
     assert told == [("c0", "3"), ("c1", "3"), ("c2", "nine")]
@@ -98,7 +104,7 @@ async def test_a_call_made_early_or_ahead_is_not_made_again(clock: Clock) -> Non
         made.answers.call_early(ToolCall("c3", "order", "{}"))
         await asyncio.sleep(0.4)
         began_s = clock()
-        results = await made.answers.of([early, ahead])
+        results = await over(made.answers, [early, ahead])
     assert clock() == began_s and len(results) == 2
     assert made.reads.n_begun == 2 and made.writes.n_begun == 0
 
@@ -107,7 +113,7 @@ async def test_a_call_made_early_or_ahead_is_not_made_again(clock: Clock) -> Non
 async def test_two_equal_calls_with_side_effects_are_two(clock: Clock) -> None:
     async with asyncio.TaskGroup() as tasks:
         made = Made(clock, tasks)
-        await made.answers.of([ToolCall("c1", "order", "{}"), ToolCall("c2", "order", "{}")])
+        await over(made.answers, [ToolCall("c1", "order", "{}"), ToolCall("c2", "order", "{}")])
     assert made.writes.done == ["c1", "c2"]
 
 
@@ -118,8 +124,8 @@ async def test_where_a_client_answers_one_of_the_calls_the_server_makes_none(clo
     async with asyncio.TaskGroup() as tasks:
         made = Made(clock, tasks)
         made.answers.call_early(calls[1])
-        assert await made.answers.of(calls) == ()
-        assert await made.answers.of([]) == ()
+        assert made.answers.of(calls) == ()
+        assert made.answers.of([]) == ()
     assert made.writes.n_begun == 0 and made.reads.n_done == 0 and made.recorded == []
 
 
@@ -129,10 +135,10 @@ async def test_what_was_read_ahead_of_a_side_effect_is_read_again(clock: Clock) 
         made = Made(clock, tasks)
         made.answers.call_ahead(PreemptiveCall(1, "price", "{}"))
         await asyncio.sleep(0.5)
-        await made.answers.of([ToolCall("c1", "order", "{}")])
+        await over(made.answers, [ToolCall("c1", "order", "{}")])
         made.answers.end_round()
         made.reads.answer = "4"
-        [result] = await made.answers.of([ToolCall("c2", "price", "{}")])
+        [result] = await over(made.answers, [ToolCall("c2", "price", "{}")])
     assert result.take().text == "4" and made.reads.n_begun == 2
 
 

@@ -6,13 +6,23 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from tests.tool_service import Service, box
 from voiceloop.agent import AgentTool
 from voiceloop.backends import ToolCall
-from voiceloop.tools.pending import INTERRUPTED, MAX_OPEN, TOO_MANY, SessionTools
+from voiceloop.tools.pending import (
+    INTERRUPTED,
+    MAX_OPEN,
+    POSTPONED,
+    TOO_LATE,
+    TOO_MANY,
+    SessionTools,
+    are_over,
+)
 from voiceloop.tools.toolbox import Fate, Toolbox
 
 pytestmark = pytest.mark.virtual_time
@@ -28,10 +38,12 @@ class Recorded:
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
+        self.news: dict[str, bool] = {}
         self.counts: Counter[str] = Counter()
 
-    def __call__(self, call: ToolCall, text: str) -> None:
+    def __call__(self, call: ToolCall, text: str, is_news: bool) -> None:
         self.texts[call.call_id] = text
+        self.news[call.call_id] = is_news
         self.counts[call.call_id] += 1
 
 
@@ -59,6 +71,34 @@ async def test_what_changes_nothing_stops_when_it_is_left_and_says_why(clock: Cl
         await asyncio.sleep(0.1)
         pending.leave()
     assert recorded.texts == {"c1": INTERRUPTED} and service.n_done == 0
+
+
+@pytest.mark.parametrize("late", ["speak", "drop"])
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_a_call_that_a_reply_goes_on_without_ends_as_its_tool_says(
+    clock: Clock, late: Literal["speak", "drop"], is_read: bool
+) -> None:
+    service, recorded = Service(), Recorded()
+    tool = replace(READ if is_read else WRITE, late=late)
+    async with asyncio.TaskGroup() as tasks:
+        tools = SessionTools(box(clock, **{tool.name: (tool, service)}), tasks, recorded)
+        pending = tools.begin(tool, call("c1"), is_recorded=True)
+        assert not await are_over([pending], 0.1)
+        told = pending.postpone()
+        pending.leave()
+    is_given_up = is_read and late == "drop"  # nobody will ask for it
+    assert told == (TOO_LATE if is_given_up else POSTPONED)
+    assert recorded.texts == {"c1": TOO_LATE if is_given_up else "3"}
+    assert recorded.news == {"c1": late == "speak"} and recorded.counts["c1"] == 1
+    assert service.n_done == (not is_given_up)
+
+
+async def test_a_call_beside_the_conversation_is_not_gone_on_with(clock: Clock) -> None:
+    service, recorded = Service(), Recorded()
+    async with asyncio.TaskGroup() as tasks:
+        tools = SessionTools(box(clock, price=(READ, service)), tasks, recorded)
+        assert tools.begin(READ, call("c1"), is_recorded=False).postpone() == TOO_LATE
+    assert not recorded.texts and not service.n_done
 
 
 async def test_a_result_that_was_taken_is_recorded_by_nobody_else(clock: Clock) -> None:
@@ -127,12 +167,14 @@ async def one_order(clock: Clock, seed: int) -> None:
                 begun[call_id] += 1
                 made = call(call_id, f'{{"n":"{call_id}"}}')
                 pending.append(tools.begin(tool, made, is_recorded=True))
-            for each in pending:
-                await each.result()
+            await are_over(pending, chance.choice((0.0, 0.5, 60.0)))  # its budget
             await asyncio.sleep(chance.choice((0.0, 0.3)))  # interrupted, and may resume
             for each in pending:
-                each.take()
-                taken[each.call.call_id] += 1
+                if each.is_over:
+                    each.take()
+                    taken[each.call.call_id] += 1
+                else:
+                    each.postpone()
         finally:
             for each in pending:
                 each.leave()

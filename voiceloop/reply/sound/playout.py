@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from voiceloop.backends import SpokenWord
-from voiceloop.reply.loudness import FADE_OUT_MS, Loudness, Samples
-from voiceloop.reply.sample_queue import SampleQueue
+from voiceloop.reply.sound.loudness import FADE_OUT_MS, Loudness, Samples
+from voiceloop.reply.sound.sample_queue import SampleQueue
 
 FIRST_CHUNK_MS = 40  # the first sound of a reply leaves as soon as there is so much of it
 CHUNK_MS = 20  # one write thereafter: the smaller, the less is ahead of what is being played

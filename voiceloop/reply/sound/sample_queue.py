@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from voiceloop.reply.loudness import Samples
+from voiceloop.reply.sound.loudness import Samples
 
 
 class SampleQueue:

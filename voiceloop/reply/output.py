@@ -1,0 +1,89 @@
+"""Where a reply goes: the response that it is said in, one after the other.
+
+Owns what of a reply becomes an event. Nothing does while it has no response, or while the last one
+was interrupted and nobody knows yet whether another will follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from audio.codec import encode
+from voiceloop.backends import ToolCall
+from voiceloop.errors import VoiceLoopError
+from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseStatus
+from voiceloop.realtime.settings import AudioFormat
+from voiceloop.reply.sound.playout import Chunk
+from voiceloop.reply.speech import ReplySpeech
+from voiceloop.reply.steps import ReplyRound
+
+
+class ReplyOutput:
+    """Of one reply. ``answer_in`` opens it; ``ready`` waits for that."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self._response: ResponseHandle | None = None
+        self._is_open = asyncio.Event()
+
+    @property
+    def response(self) -> ResponseHandle:
+        """The response being answered (of this round); only after the release."""
+        if self._response is None:
+            raise RuntimeError("expected a released reply, found one that is preemptive")
+        return self._response
+
+    def answer_in(self, response: ResponseHandle, said: ReplyRound) -> None:
+        """Say the round in this response; whoever closes it asks the round what was used."""
+        self._response = response
+        response.usage_so_far = said.take_usage
+        self._is_open.set()
+
+    def go_on(self, said: ReplyRound) -> None:
+        """The response has said all it had to: go on in another, which was asked for like it."""
+        self.close("completed")
+        self.answer_in(self._protocol.open_response(self.response.request), said)
+
+    def interrupt(self) -> None:
+        """The response has ended; `answer_in` may follow."""
+        self._is_open.clear()
+
+    async def ready(self) -> None:
+        await self._is_open.wait()
+
+    def close(self, status: ResponseStatus, error: VoiceLoopError | None = None) -> None:
+        """End the response on the wire, if there is one; unless whoever cancelled has done so."""
+        if self._response is not None:
+            reason: CloseReason | None = "max_output_tokens" if status == "incomplete" else None
+            self._response.close(status, reason, error)
+
+    # --- said ---
+
+    async def write(self, text: str) -> None:
+        """Of a reply that is not spoken."""
+        await self.ready()
+        self.response.text_delta(text)
+
+    async def announce(self, call: ToolCall, said: ReplyRound) -> bool:
+        """Tell the client of a call of the round. Whether it is to be made."""
+        await self.ready()
+        is_known = any(before.call_id == call.call_id for before in said.calls)
+        if is_known or (said.calls and not self.response.calls_at_once):
+            return False  # named twice, or the client asked for one at a time
+        said.calls.append(call)
+        self.response.function_call(call.call_id, call.name)
+        self.response.arguments_done(call.call_id, call.arguments)
+        return True
+
+    def send(self, chunk: Chunk, speech: ReplySpeech, output_format: AudioFormat) -> None:
+        """A piece of sound; its words' text goes just before it."""
+        if chunk.words:
+            self.response.transcript_delta(speech.text.take(chunk.words[-1].text_end))
+            self.response.add_words(speech.in_item(chunk.words))
+        data = encode(chunk.samples, output_format.encoding)
+        self.response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
+
+    def send_rest(self, speech: ReplySpeech) -> None:
+        """The text that has no sound of its own: the last marks, spaces."""
+        self.response.transcript_delta(speech.text.take_rest())
