@@ -48,8 +48,9 @@ class ReplyStatus:
 
     is_open: its response has not ended on the wire. is_spoken: it has sound. heard_ms: of the whole
     reply; item_heard_ms: of its present item. remaining_ms: to be heard still, None while more may
-    come. is_calling: it waits for tools that the server calls for it. said_lately: the text whose echo may be heard now. answers: the caller's turn it is for.
-    released_s: when its first sound was let go.
+    come. is_calling: it waits for tools that the server calls for it. said_lately: the text whose
+    echo may be heard now. answers: the caller's turn it is for. released_s: when its first sound
+    was let go.
     """
 
     response_id: str
