@@ -171,7 +171,6 @@ class AgentConfig:
     language: str = "en"
     tools: tuple[AgentTool, ...] = ()
     tool_timeout_ms: int | None = None
-    waiting: Waiting = field(default_factory=Waiting)
     hotwords: tuple[str, ...] = ()
     answer: tuple[ApprovedAnswer, ...] = ()
     try_saying: tuple[str, ...] = ()
@@ -180,6 +179,7 @@ class AgentConfig:
     barge_in: BargeIn = field(default_factory=BargeIn)
     limits: ReplyLimits = field(default_factory=ReplyLimits)
     crisis: Crisis = field(default_factory=Crisis)
+    waiting: Waiting = field(default_factory=Waiting)
 
     def tool(self, name: str) -> AgentTool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
