@@ -6,7 +6,7 @@ came of it. One thread drives an engine; nothing here blocks, sleeps or knows ab
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
@@ -155,12 +155,7 @@ class Engine:
 
     def check_integrity(self) -> None:
         """Compare every reference there is with what the pool counts. Raises: IntegrityError."""
-        held = list(self.tree.held())
-        for branch in self._branches.values():
-            held += branch.sequence.table
-            if branch.preemptive is not None and branch.preemptive.sequence is not None:
-                held += branch.preemptive.sequence.table
-        self.pool.check_integrity(held)
+        self.pool.check_integrity([*self.tree.held(), *self._held()])
         self.tree.check_integrity()
 
     def metrics(self) -> dict[str, float]:
@@ -173,7 +168,15 @@ class Engine:
             "kv_blocks_shared": len(self.tree),
             "kv_blocks_parked": self.tree.n_parked,
             "kv_blocks_restored": self.tree.n_restored,
+            "kv_blocks_held": len(set(self._held())),  # the rest of the tree can be given back
         }
+
+    def _held(self) -> Iterator[int]:
+        """Every reference to a block that branches hold."""
+        for branch in self._branches.values():
+            yield from branch.sequence.table
+            if branch.preemptive is not None and branch.preemptive.sequence is not None:
+                yield from branch.preemptive.sequence.table
 
     # -- what a branch needs of us ---------------------------------------------------------------
 

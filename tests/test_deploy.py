@@ -63,7 +63,7 @@ def test_the_images_install_extras_that_exist() -> None:
     assert {name for one in installed for name in one.split(",")} <= extras.keys()
 
 
-def test_the_image_starts_a_server_whose_flags_exist_and_is_asked_whether_it_is_ready() -> None:
+def test_the_image_starts_a_server_whose_flags_exist_and_is_asked_whether_it_lives() -> None:
     by_word = dict(instructions())
     [command] = re.findall(r"\[(.*)\]", by_word["CMD"])
     arguments = re.findall(r'"([^"]*)"', command)
@@ -71,7 +71,7 @@ def test_the_image_starts_a_server_whose_flags_exist_and_is_asked_whether_it_is_
     assert (given.host, given.port) == ("0.0.0.0", None)
     assert by_word["EXPOSE"] == str(Config().port)
     assert f'-v "$PWD/keys:{given.keys_file}:ro"' in PAGE
-    assert f"127.0.0.1:{Config().port}/readyz" in by_word["HEALTHCHECK"]
+    assert f"127.0.0.1:{Config().port}/healthz" in by_word["HEALTHCHECK"]
 
 
 def test_what_the_image_leaves_out_is_in_no_installation() -> None:

@@ -24,20 +24,21 @@ MAY_IMPORT = {
     "__main__": {"cli", "rooms"},
     "cli": {"command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
-        "agent", "backends", "call", "config", "errors", "http", "knowledge", "models",
-        "telemetry", "tools", "workers",
+        "admission", "agent", "backends", "call", "config", "errors", "http", "knowledge",
+        "models", "telemetry", "tools", "workers",
     },
     "doctor": {"backends", "config", "errors", "models", "workers"},
     "models": {
         "agent", "agent_file", "backends", "capabilities", "config", "errors", "remote", "workers",
     },
-    "http": {"agent", "backends", "capabilities", "config", "errors", "realtime"},
+    "http": {"admission", "agent", "backends", "capabilities", "config", "errors", "realtime"},
     "call": {
-        "agent", "backends", "config", "errors", "knowledge", "listening", "realtime", "reply",
-        "telemetry", "tools",
+        "admission", "agent", "backends", "config", "errors", "knowledge", "listening",
+        "realtime", "reply", "telemetry", "tools",
     },
     "reply": {
-        "agent", "backends", "config", "errors", "knowledge", "listening", "realtime", "telemetry",
+        "admission", "agent", "backends", "config", "errors", "knowledge", "listening",
+        "realtime", "telemetry",
         "tools",
     },
     "listening": {"backends", "errors", "realtime", "telemetry"},
@@ -48,7 +49,8 @@ MAY_IMPORT = {
     "realtime": {"backends", "capabilities", "errors"},
     "workers": {"backends", "errors", "event_stream", "rooms"},
     "remote": {"backends", "errors", "event_stream"},
-    "telemetry": {"backends"},
+    "telemetry": {"backends", "config"},
+    "admission": {"errors"},
     "command_parser": {"config_reader"},
     "config": {"config_reader", "errors"},
     "backends": {"capabilities"},
@@ -64,7 +66,8 @@ MODEL_MODULES = {
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
     "listening/endpointing", "listening/evidence", "listening/segment", "listening/audio_clock",
-    "call/turn_taking", "call/status", "call/barge_in", "http/admission",
+    "call/turn_taking", "call/status", "call/barge_in", "admission/slots", "admission/ladder",
+    "admission/room", "workers/waits",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

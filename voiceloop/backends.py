@@ -16,7 +16,7 @@ whoever consumes an event stamps it with its own clock.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -40,12 +40,14 @@ class Word(msgspec.Struct, frozen=True):
 class RecognizerOptions(msgspec.Struct, frozen=True):
     """How one stream recognizes.
 
-    ``context`` is free text whose words are likely: the agent's instructions.
+    ``context`` is free text whose words are likely: the agent's instructions. ``is_batch``: nobody
+    waits for it in a call.
     """
 
     language: str = "en"
     hotwords: tuple[str, ...] = ()
     context: str = ""
+    is_batch: bool = False
 
 
 class Partial(msgspec.Struct, frozen=True, tag="partial"):
@@ -290,8 +292,11 @@ class LanguageModel(Protocol):
 
 
 class VoiceOptions(msgspec.Struct, frozen=True):
+    """How one text is spoken. ``is_batch``: nobody waits for it in a call."""
+
     voice: str = "default"
     speed: float = 1.0
+    is_batch: bool = False
 
 
 class SpokenWord(msgspec.Struct, frozen=True):
@@ -346,14 +351,44 @@ class Voice(Protocol):
     async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream: ...
 
 
+class WorkerLoad(msgspec.Struct, frozen=True):
+    """A process that holds models, at one moment.
+
+    state: "ready", or what it does instead. busy: share of its time that it computes. oldest_s: how
+    long the oldest thing that a caller waits for has had no answer; overdue_s: beyond what is usual
+    on this machine. restarts: how often, by cause. totals: what its models count.
+    """
+
+    name: str
+    roles: tuple[RoleName, ...]
+    state: str
+    busy: float = 0.0
+    oldest_s: float = 0.0
+    overdue_s: float = 0.0
+    n_streams: int = 0
+    hop_ms: float = 0.0
+    restarts: dict[str, int] = {}
+    totals: dict[str, float] = {}
+
+
+def _no_workers() -> tuple[WorkerLoad, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The three models of a running server, and what is known of what they speak and hear."""
+    """The three models of a running server, and what is known of what they speak and hear.
+
+    workers: the processes that hold those of them which are here. take_answers: what callers waited
+    for since it was last called, each with the seconds that it took.
+    """
 
     recognizer: Recognizer
     language_model: LanguageModel
     voice: Voice
     capabilities: Capabilities = Capabilities()
+    workers: Callable[[], Sequence[WorkerLoad]] = _no_workers
+    take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""

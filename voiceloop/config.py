@@ -42,6 +42,7 @@ class Limits:
     slow_client_s: float = 5.0
     drain_s: float = 10.0
     connections_per_address: int = 256
+    admit_by_load: bool = True  # else calls are only counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +85,25 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Slo:
+    """What the operator promises callers; turns are counted against it.
+
+    gap_ms: from the caller's last sound to the agent's first, as the server sees it. answer_ms: the
+    part of it after the decision that the caller has finished; where its p95 is later than that
+    under load, fewer calls are let in. barge_in_ms: from the caller's onset to the agent's silence.
+    """
+
+    gap_ms: int = 800
+    answer_ms: int = 500
+    barge_in_ms: int = 300
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One server. Every field may be set in TOML, as ``VOICELOOP_<FIELD>``, or by a flag.
 
     Fields of ``limits`` stand in a table of that name, or as ``VOICELOOP_LIMITS_<FIELD>``; so do
-    those of ``anticipation`` and ``engine``.
+    those of the other tables.
     """
 
     host: str = "127.0.0.1"
@@ -120,10 +135,11 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     anticipation: Ahead = field(default_factory=Ahead)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    slo: Slo = field(default_factory=Slo)
 
 
 TABLES: Mapping[str, type[Any]] = {
-    "limits": Limits, "anticipation": Ahead, "engine": EngineSettings,
+    "limits": Limits, "anticipation": Ahead, "engine": EngineSettings, "slo": Slo,
 }  # fmt: skip
 
 
@@ -227,6 +243,9 @@ def _check(config: Config) -> None:
         ("limits.connections_per_address", limits.connections_per_address, 1, 100_000),
         ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
         ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
+        ("slo.gap_ms", config.slo.gap_ms, 100, 60_000),
+        ("slo.answer_ms", config.slo.answer_ms, 50, 60_000),
+        ("slo.barge_in_ms", config.slo.barge_in_ms, 50, 10_000),
     ]
     if config.context_tokens:
         ranges.append(("context_tokens", config.context_tokens, LEAST_CONTEXT_TOKENS, 10**8))

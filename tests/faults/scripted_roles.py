@@ -111,6 +111,9 @@ class EchoRole:
     def has_work(self) -> bool:
         return bool(self._due)
 
+    def totals(self) -> dict[str, float]:
+        return {"steps": float(self._n_steps)}
+
     def step(
         self, interrupted: Callable[[], bool] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:

@@ -13,7 +13,8 @@ import pytest
 from tests.callers import Caller
 from voiceloop.backends import Backends
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
-from voiceloop.workers.supervisor import Supervisor, WorkerProcess
+from voiceloop.workers.process import WorkerProcess
+from voiceloop.workers.supervisor import Supervisor
 
 ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
 PLACE = "scripted_roles:load"

@@ -16,13 +16,23 @@ class Idleness:
         self._on_timeout = on_timeout
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
+        self._quiet_since_s: float | None = asyncio.get_running_loop().time()
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long nobody has spoken and nothing has been owed; 0 while that is not so."""
+        since_s = self._quiet_since_s
+        return asyncio.get_running_loop().time() - since_s if since_s is not None else 0.0
 
     def observe(self, is_idle: bool, *, timeout_ms: int | None, now_ms: float) -> None:
         """The call changed; idle time counts from here, on the session's audio clock too."""
         self.stop()
         if not is_idle:
             self._idle.clear()
+            self._quiet_since_s = None
             return
+        if self._quiet_since_s is None:
+            self._quiet_since_s = asyncio.get_running_loop().time()
         self._idle.set()
         if timeout_ms is not None:
             loop = asyncio.get_running_loop()

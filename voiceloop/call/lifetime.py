@@ -1,6 +1,7 @@
-"""How long a session lasts: its longest time, the notice before its end, a server shutting down.
+"""How long a session lasts: its longest time, the notice before its end, a server that lets it go.
 
-Owns the wait for whichever end comes first, and when a client is told of it.
+Owns the wait for whichever end comes first, when a client is told of it, and the exception that
+ends a session's tasks.
 """
 
 from __future__ import annotations
@@ -12,11 +13,30 @@ from enum import Enum
 EXPIRY_WARNING_S = 60.0
 
 
-class Ending(Enum):
-    """Why a session is to end."""
+class SessionOver(Exception):
+    """Ends the session's task group; carries what the close frame says."""
 
-    EXPIRED = "expired"
-    DRAINED = "drained"
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+    @classmethod
+    def of(cls, group: BaseExceptionGroup[SessionOver]) -> SessionOver:
+        """The first of those that a task group has ended by."""
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        assert isinstance(error, SessionOver)
+        return error
+
+
+class Ending(Enum):
+    """Why a session is to end, and what its close frame says."""
+
+    EXPIRED = 1001, "session expired"
+    DRAINED = 1012, "the server restarts"
+    SHED = 1013, "the server has too many calls; nobody has spoken in this one for long"
 
 
 class Lifetime:
@@ -30,10 +50,12 @@ class Lifetime:
         self.drain_s = drain_s
         self._notify = notify
         self._draining = asyncio.Event()
+        self._why = Ending.DRAINED
 
-    def drain(self) -> None:
-        """The server shuts down: the turn under way is the last."""
+    def drain(self, why: Ending = Ending.DRAINED) -> None:
+        """The server shuts down, or has too much to do: the turn under way is the last."""
         if not self._draining.is_set():
+            self._why = why
             self._draining.set()
             self._notify(round(self.drain_s))
 
@@ -50,4 +72,4 @@ class Lifetime:
                 await self._draining.wait()
         except TimeoutError:
             return Ending.EXPIRED
-        return Ending.DRAINED
+        return self._why

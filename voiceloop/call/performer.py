@@ -19,7 +19,7 @@ from voiceloop.listening.events import UserTurn
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.reply.anticipation import Anticipation
-from voiceloop.telemetry import Metrics
+from voiceloop.telemetry.metrics import Metrics
 
 
 class Performer:

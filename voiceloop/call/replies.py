@@ -24,7 +24,8 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
-from voiceloop.telemetry import Metrics, TurnTimeline, anticipation_facts
+from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.timeline import TurnTimeline, anticipation_facts
 
 log = logging.getLogger(__name__)
 

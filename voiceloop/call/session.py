@@ -20,13 +20,14 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 from audio.vad import Vad
+from voiceloop.admission.ladder import Level
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, RecognizerOptions, ToolCall
 from voiceloop.call import events as told
 from voiceloop.call.connection import Disconnected, Transport
 from voiceloop.call.greeting import GreetingWait
 from voiceloop.call.idleness import Idleness
-from voiceloop.call.lifetime import Ending, Lifetime
+from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
 from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
@@ -51,7 +52,7 @@ from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
-from voiceloop.telemetry import Metrics
+from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.toolbox import Toolbox
 
@@ -59,15 +60,6 @@ log = logging.getLogger(__name__)
 
 SLICE_MS = 20  # audio heard at once: less than a window of the voice detector (`Listener.feed`)
 N_SLICES = 10  # between two looks at other tasks: a minute in one frame must not stall other calls
-
-
-class SessionOver(Exception):
-    """Ends the session's task group; carries what the close frame says."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
 
 
 class Session:
@@ -84,6 +76,7 @@ class Session:
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         vad: VoiceActivity | None = None,
+        level: Callable[[], Level] = lambda: Level.NORMAL,
         toolbox: Toolbox | None = None,
     ) -> None:
         self._transport = transport
@@ -93,6 +86,7 @@ class Session:
         self._answers = ApprovedAnswers(agent.answer) if answers is None else answers
         self._metrics = metrics if metrics is not None else Metrics()
         self._clock = clock
+        self._level = level
         self._toolbox = toolbox if toolbox is not None else Toolbox({}, clock)
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         limits = config.limits
@@ -137,6 +131,15 @@ class Session:
         """Finish what is being said, then close; for a server that shuts down."""
         self._lifetime.drain()
 
+    def shed(self) -> None:
+        """Leave room for others; for a call in which nobody has spoken for long."""
+        self._lifetime.drain(Ending.SHED)
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long nobody has spoken and nothing has been owed."""
+        return self._idleness.quiet_s
+
     async def run(self) -> None:
         """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
         self._metrics.sessions.inc()
@@ -157,7 +160,7 @@ class Session:
                     self._open_calls.close()
                     self._advance(told.CallEnding())
         except* SessionOver as group:
-            over = _first(group)
+            over = SessionOver.of(group)
             self._closing = (over.code, over.reason)
         finally:
             self._metrics.sessions.dec()
@@ -181,6 +184,7 @@ class Session:
             self._on_p_end,
             ahead,
             self._transport.hello.tenant,
+            self._level,
         )
         context = ReplyContext(
             voice=self._backends.voice,
@@ -193,6 +197,7 @@ class Session:
             clock=self._clock,
             new_stream_id=lambda: self.protocol.new_id("voice"),
             load=self._backends.utilization,
+            level=self._level,
             lead_ms=float(self._config.pacing_lead_ms),
             answers=self._answers,
         )
@@ -325,17 +330,18 @@ class Session:
             self._advance(told.GreetingDue(self._agent.greeting))
 
     async def _watch_the_clock(self) -> None:
-        if await self._lifetime.end() is Ending.EXPIRED:
+        ending = await self._lifetime.end()
+        if ending is Ending.EXPIRED:
             most_min = self._lifetime.whole_s / 60.0
             expired = SessionExpired(f"expected a session of at most {most_min:g} minutes")
             await self._writer.say_last(expired)
-            self._end(1001, "session expired")
+            self._end(*ending.value)
         try:
             async with asyncio.timeout(self._lifetime.drain_s):
                 await self._until_idle()
         except TimeoutError:
             pass
-        self._end(1012, "the server restarts")
+        self._end(*ending.value)
 
     def _tell_time_left(self, seconds: int) -> None:
         """For clients that asked for notices."""
@@ -350,11 +356,3 @@ class Session:
     def _end(self, code: int, reason: str) -> NoReturn:
         self._advance(told.CallEnding())
         raise SessionOver(code, reason)
-
-
-def _first(group: BaseExceptionGroup[SessionOver]) -> SessionOver:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, SessionOver)
-    return error

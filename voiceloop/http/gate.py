@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from voiceloop.admission.slots import Admission, retry_after
 from voiceloop.backends import Backends
 from voiceloop.errors import (
     BackendError,
@@ -25,7 +26,6 @@ from voiceloop.errors import (
     Overloaded,
     VoiceLoopError,
 )
-from voiceloop.http.admission import Admission, retry_after
 from voiceloop.http.auth import KeyRing, check_origin, client_key
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json

@@ -6,6 +6,8 @@ that further APIs stand beside these.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from uuid import uuid4
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -14,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from voiceloop.admission.slots import retry_after
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, expected
-from voiceloop.http.admission import retry_after
 from voiceloop.http.auth import client_key
 from voiceloop.http.gate import Door
 from voiceloop.realtime.client_events import parse_frame
@@ -41,21 +43,30 @@ async def no_such_route(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": body}, error.status_code, error.headers)
 
 
-def health_routes(door: Door, registry: CollectorRegistry) -> list[Route]:
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the routes tell. not_ready: what keeps a new caller out; report: the server's state."""
+
+    not_ready: Callable[[], str | None]
+    report: Callable[[], Json]
+    registry: CollectorRegistry
+
+
+def health_routes(door: Door, health: Health) -> list[Route]:
     """``/healthz`` and ``/readyz`` for probes (no key), ``/metrics`` for Prometheus (key)."""
 
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        reason = door.not_ready()
+        reason = health.not_ready()
         if reason is None:
-            return JSONResponse({"status": "ready"})
-        headers = {"Retry-After": retry_after()}
-        return JSONResponse({"status": "not ready", "reason": reason}, 503, headers)
+            return JSONResponse({"status": "ready", **health.report()})
+        body = {"status": "not ready", "reason": reason, **health.report()}
+        return JSONResponse(body, 503, {"Retry-After": retry_after()})
 
     async def metrics(request: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(health.registry), media_type=CONTENT_TYPE_LATEST)
 
     return [
         Route("/healthz", healthz, methods=["GET"]),

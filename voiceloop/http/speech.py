@@ -52,7 +52,7 @@ def parse_speech(raw: Json, settings: SessionSettings) -> SpeechRequest:
         raise expected("response_format", ", ".join(FORMATS), response_format)
     asked: Any = raw.get("voice")
     voice = settings.voice if asked is None else settings.real_voice(read_voice(asked, "voice"))
-    return SpeechRequest(text, VoiceOptions(voice, speed), response_format)
+    return SpeechRequest(text, VoiceOptions(voice, speed, is_batch=True), response_format)
 
 
 def speech_routes(door: Door, settings: SessionSettings) -> list[Route]:

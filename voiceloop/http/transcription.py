@@ -102,6 +102,7 @@ async def _read_form(request: Request, language: str) -> TranscriptionRequest:
         options = RecognizerOptions(
             language=_field(form, "language", language)[:16],
             context=_field(form, "prompt", "")[:MAX_PROMPT_CHARACTERS],
+            is_batch=True,
         )
         kinds = form.getlist("timestamp_granularities[]")
         return TranscriptionRequest(await file.read(), options, response_format, "word" in kinds)

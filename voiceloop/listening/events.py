@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from voiceloop.errors import BackendError
-from voiceloop.telemetry import TurnTimeline
+from voiceloop.telemetry.timeline import TurnTimeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
 from voiceloop.listening.segment import SpeechSegment
 from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
-from voiceloop.telemetry import TurnTimeline
+from voiceloop.telemetry.timeline import TurnTimeline
 
 SPEECH_THRESHOLD = 0.5  # Silero's own default
 # Silero's own too: speech ends only below threshold - this, so that a weak syllable is no pause.

@@ -11,7 +11,7 @@ from typing import Any
 
 from audio.frames import VAD_WINDOW_MS
 from voiceloop.listening.events import Activity, UserTurn
-from voiceloop.telemetry import TurnTimeline
+from voiceloop.telemetry.timeline import TurnTimeline
 
 # The detector answers some 50 ms after the last sound; beyond three windows the loudness is more
 # likely wrong.

@@ -34,7 +34,8 @@ from voiceloop.models.preset_check import (
 from voiceloop.models.resolve import ResolvedModel, capabilities_of, resolve_models
 from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
-from voiceloop.workers.supervisor import Progress, Supervisor
+from voiceloop.workers.process import Progress
+from voiceloop.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from voiceloop.remote.service import RemoteService
@@ -296,6 +297,8 @@ async def open_backends(
             language_model or supervisor.language_model(),
             voice or supervisor.voice(),
             capabilities_of(_plan(config)[2]),
+            workers=supervisor.loads,
+            take_answers=supervisor.take_answers,
         )
         yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
 

@@ -8,7 +8,9 @@ handed to the reply that answers.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
+from voiceloop.admission.ladder import Level
 from voiceloop.backends import ChatMessage, LanguageModel, Tool
 from voiceloop.config import Ahead
 from voiceloop.reply.live_branch import Context, KnownEnd, LiveBranch, PEndCallback
@@ -25,6 +27,7 @@ class Anticipation:
         on_p_end: PEndCallback,
         ahead: Ahead,
         tenant: str = "",
+        level: Callable[[], Level] = lambda: Level.NORMAL,
     ) -> None:
         self._language_model = language_model
         self._session_id = session_id
@@ -32,6 +35,7 @@ class Anticipation:
         self._on_p_end = on_p_end
         self._prefills = ahead.prefill
         self._tenant = tenant
+        self._level = level
         # P(end) and preemptive replies need staged words: without prefill, those of a pause.
         self._enabled = ahead.prefill or ahead.p_end or ahead.speculative_reply
         self._live: LiveBranch | None = None
@@ -80,7 +84,8 @@ class Anticipation:
 
         Returns as `LiveBranch.stage`.
         """
-        if self._live is not None and (full or self._prefills):
+        reads_ahead = self._prefills and self._level().stages_ahead
+        if self._live is not None and (full or reads_ahead):
             return self._live.stage(stable + unstable if full else stable)
         return None
 

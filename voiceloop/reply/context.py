@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Literal, NamedTuple
 
+from voiceloop.admission.ladder import Level
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Voice
 from voiceloop.knowledge.answers import ApprovedAnswers
@@ -35,6 +36,7 @@ class ReplyContext:
     clock: Callable[[], float]
     new_stream_id: Callable[[], str]  # for the voice
     load: Callable[[], float] = lambda: 0.0  # utilization of the busiest model process, 0 to 1
+    level: Callable[[], Level] = lambda: Level.NORMAL
     lead_ms: float = LEAD_MS
     answers: ApprovedAnswers = field(default_factory=ApprovedAnswers)
     waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn

@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 # Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
 # (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
 GENERATE_DEADLINE_S = 30.0
+# Under overload a reply ends with the first sentence that is over behind so many characters, some
+# three seconds of speech: "Sure." alone would be no answer.
+BRIEF_CHARACTERS = 40
+SENTENCE_ENDS = (".", "!", "?")
 
 
 class Generation:
@@ -62,6 +66,7 @@ class Generation:
         self._attempt: int | None = None  # whose text is read; None: the reply's own
         self._text = self._new_text()
         self._may_ask_again = True  # in this round
+        self._said = ""  # of the answer that is being read
         # What `ask` commits; None where `commit_preemptive` does it instead.
         self._tail: tuple[ChatMessage, ...] | None = None
         self._deadline: asyncio.Timeout | None = None
@@ -151,11 +156,15 @@ class Generation:
 
     async def _answer(self) -> AsyncIterator[str | ToolCall | PreemptiveDone]:
         assert self.live is not None
-        said = self.round
+        said, self._said = self.round, ""
         async for event in self.live.events():
             match event:
                 case TextDelta(text=text):
+                    if self._is_enough(text):
+                        self.live.close()
+                        return
                     said.n_deltas += 1
+                    self._said += text
                     if sayable := self._text_of(None).feed(text):
                         yield sayable
                     if self._breaks_off():
@@ -210,6 +219,16 @@ class Generation:
         self.round.needs_fallback = self._text.needs_fallback
         self.live.close()
         return True
+
+    def _is_enough(self, coming: str) -> bool:
+        """Whether the reply ends before these words: other calls need the machine."""
+        return (
+            self._context.level().is_brief
+            and not self.round.calls
+            and len(self._said) >= BRIEF_CHARACTERS
+            and self._said.endswith(SENTENCE_ENDS)
+            and coming[:1].isspace()
+        )
 
     def _may_be_made(self, call: ToolCall) -> bool:
         if not self._tools.admits(call, self._params.tool_choice):

@@ -21,7 +21,8 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch, Preemptive
 from voiceloop.reply.plan import ReplyPlan, plan_of
 from voiceloop.reply.reply import Reply
-from voiceloop.telemetry import Metrics, TurnTimeline
+from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.timeline import TurnTimeline
 
 # The caller's words and P(end of turn) are known some 50 ms into a pause. When that takes five
 # times as long the machine is overloaded, and speculation is what steps down first.
@@ -108,7 +109,7 @@ class PreemptiveReplies:
         live = self._context.anticipation.live
         if live is None or self._context.fixed_answer(text := live.turn_text(words)) is not None:
             return
-        is_busy = self._context.load() > MAX_UTILIZATION
+        is_busy = self._context.load() > MAX_UTILIZATION or not self._context.level().speculates
         if is_busy or self._budget.is_spent(self._context.clock()):
             self._metrics.drafts.labels(fate="forgone").inc()
             return

@@ -31,7 +31,7 @@ from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound
 from voiceloop.reply.tool_wait import ToolWait
-from voiceloop.telemetry import TurnTimeline
+from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.tools.pending import PendingCall, are_over
 
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]

@@ -11,12 +11,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
+from voiceloop.admission.ladder import Level
+from voiceloop.admission.room import Room, for_new_callers
+from voiceloop.admission.slots import Admission, LateCalls
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello, Transport
@@ -24,14 +28,14 @@ from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import Overloaded, VoiceLoopError, expected
 from voiceloop.http import auth
-from voiceloop.http.admission import Admission
 from voiceloop.http.gate import Door, error_response
-from voiceloop.http.health import health_routes, no_such_route, realtime_routes
+from voiceloop.http.health import Health, health_routes, no_such_route, realtime_routes
 from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.server.load_watch import LoadWatch
 from voiceloop.server.websocket import SocketTransport
-from voiceloop.telemetry import Metrics
+from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.toolbox import Toolbox, toolbox_of
 
 log = logging.getLogger(__name__)
@@ -39,7 +43,11 @@ log = logging.getLogger(__name__)
 # Beside the calls, not instead of them: the engine has branches for more, but each request there
 # takes a share of every step from the people on the line.
 MAX_HTTP_REQUESTS = 16
+MAX_HTTP_REQUESTS_IN_NEED = 4  # while the ladder of overload is not at its foot
 MAX_REASON_CHARACTERS = 100  # of a close frame, which holds 123 bytes
+# A call in which nobody has spoken for so long costs nothing, and may be told to leave.
+QUIET_CALL_S = 30.0
+SHED_EVERY_S = 1.0  # one at a time, for the load to ease between two
 
 
 @dataclass(slots=True)
@@ -51,24 +59,44 @@ class Gateway:
     backends: Backends | None = None
     is_ready: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics = field(init=False)
     answers: ApprovedAnswers = field(init=False)  # of the agent, read once for all sessions
     keys: auth.KeyRing = field(init=False)
     toolbox: Toolbox = field(init=False)
     admission: Admission = field(init=False)
     http_admission: Admission = field(init=False)
+    late_calls: LateCalls = field(init=False)
+    load_watch: LoadWatch = field(init=False)
+    _shed_at: float = field(init=False, default=0.0)
     _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _sessions: list[Session] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.answers = ApprovedAnswers(self.agent.answer)
         self.keys = auth.KeyRing(self.config.keys)
+        self.metrics = Metrics(promised=self.config.slo)
         beside = self.config.agent  # the file, whose Python modules may stand there
         folder = str(beside.resolve().parent) if beside is not None else ""
         self.toolbox = toolbox_of(self.agent, self.clock, folder=folder)
-        emptied = self._one_is_empty.set
-        self.admission = Admission(self.config.limits.max_sessions, "sessions", emptied)
-        self.http_admission = Admission(MAX_HTTP_REQUESTS, "requests over HTTP", emptied)
+        emptied, most = self._one_is_empty.set, self.config.limits.max_sessions
+        self.admission = Admission(
+            most,
+            "sessions",
+            emptied,
+            n_reserved=most - for_new_callers(most),
+            lacks=self._lacks_for_call,
+        )
+        self.http_admission = Admission(
+            MAX_HTTP_REQUESTS, "requests over HTTP", emptied, lacks=self._lacks_for_request
+        )
+        self.late_calls = LateCalls(self.clock)
+        self.load_watch = LoadWatch(
+            lambda: self.backends.workers() if self.backends is not None else (),
+            lambda: self.n_talking,
+            Room(most, self.config.slo.answer_ms / 1000.0),
+            self.metrics,
+            self.clock,
+        )
 
     def not_ready(self) -> str | None:
         """What keeps calls out, None when nothing does."""
@@ -77,12 +105,74 @@ class Gateway:
         if self.backends is None:
             return "the models are loading"
         if not self.is_ready():
-            return "a worker is restarting"
+            lost = [worker for worker in self.backends.workers() if worker.state != "ready"]
+            told = ", ".join(f"the worker {worker.name} is {worker.state}" for worker in lost)
+            return told or "a model's service does not answer"
         return None
+
+    def not_ready_for_calls(self) -> str | None:
+        """What keeps a new caller out at this moment, None when nothing does."""
+        return self.not_ready() or self.admission.lack()
+
+    def report(self) -> dict[str, Any]:
+        """What an operator asks first; the same as in `/metrics`, for a person to read."""
+        workers = self.backends.workers() if self.backends is not None else ()
+        return {
+            "level": self.load_watch.level.name.lower(),
+            "calls": self.n_sessions,
+            "calls_talking": self.n_talking,
+            "room_for_calls": self.load_watch.room.n_calls,
+            "workers": [
+                {
+                    "name": worker.name,
+                    "state": worker.state,
+                    "busy": round(worker.busy, 3),
+                    "queue_age_s": round(worker.oldest_s, 3),
+                    "restarts": worker.restarts,
+                }
+                for worker in workers
+            ],
+        }
 
     @property
     def n_sessions(self) -> int:
         return len(self._sessions)
+
+    @property
+    def n_talking(self) -> int:
+        """Calls in which somebody has spoken lately."""
+        return sum(session.quiet_s < QUIET_CALL_S for session in self._sessions)
+
+    def _lacks_for_call(self, is_returning: bool) -> str | None:
+        if not self.config.limits.admit_by_load:
+            return None
+        level, n_places = self.load_watch.level, self.load_watch.room.n_calls
+        if level.sheds or not (level.takes_calls or is_returning):
+            return f"an overload (level {level.name.lower()})"
+        if self.n_talking >= (n_places if is_returning else for_new_callers(n_places)):
+            return f"as many calls as this machine carries ({n_places})"
+        return None
+
+    def _lacks_for_request(self, is_returning: bool) -> str | None:
+        level, n_inside = self.load_watch.level, self.http_admission.n_inside
+        if not level.takes_requests:
+            return f"that the calls need the machine (level {level.name.lower()})"
+        if level is not Level.NORMAL and n_inside >= MAX_HTTP_REQUESTS_IN_NEED:
+            return f"{n_inside} already beside calls that need the machine"
+        return None
+
+    async def watch_load(self) -> None:
+        """Look at the load for ever, and let quiet calls go where there are too many."""
+        await self.load_watch.run(self._shed)
+
+    def _shed(self) -> None:
+        now_s = self.clock()
+        if not self.load_watch.level.sheds or now_s - self._shed_at < SHED_EVERY_S:
+            return
+        quiet = [session for session in self._sessions if session.quiet_s >= QUIET_CALL_S]
+        if quiet:
+            self._shed_at = now_s
+            quiet[-1].shed()  # the newest
 
     async def serve_session(self, transport: Transport) -> None:
         """Run one session to its end."""
@@ -97,6 +187,7 @@ class Gateway:
                 metrics=self.metrics,
                 clock=self.clock,
                 toolbox=self.toolbox,
+                level=lambda: self.load_watch.level,
             )
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message[:MAX_REASON_CHARACTERS])
@@ -108,6 +199,7 @@ class Gateway:
             log.exception("a session failed")
         finally:
             self._sessions.remove(session)
+            self.late_calls.add(session.protocol.session_id)
 
     async def drain(self) -> None:
         """Take nothing new; let each session inside finish what is being said, and each answer."""
@@ -134,7 +226,8 @@ def build_app(gateway: Gateway) -> Starlette:
         backends=lambda: gateway.backends,
         admission=gateway.http_admission,
     )
-    routes = health_routes(door, gateway.metrics.registry)
+    health = Health(gateway.not_ready_for_calls, gateway.report, gateway.metrics.registry)
+    routes = health_routes(door, health)
     routes += realtime_routes(door, agent.session_settings())
     routes += openai_routes(door, config, agent)
     calls = WebSocketRoute("/v1/realtime", realtime)
@@ -156,7 +249,8 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         if reason is not None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
         hello = _hello(websocket, entry)
-        with gateway.admission.slot():
+        ended_id = websocket.query_params.get("voiceloop.returns", "")
+        with gateway.admission.slot(is_returning=gateway.late_calls.take(ended_id)):
             await websocket.accept(subprotocol=auth.subprotocol(offered))
             await gateway.serve_session(SocketTransport(websocket, hello))
     except VoiceLoopError as error:

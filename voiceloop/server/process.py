@@ -33,8 +33,7 @@ from voiceloop.server.connections import (
     raise_descriptor_limit,
 )
 from voiceloop.server.websocket import BoundedWebSocket
-from voiceloop.telemetry import probe_loop_lag
-from voiceloop.workers.supervisor import Progress
+from voiceloop.workers.process import Progress
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +238,7 @@ async def _unless_stopped(work: Coroutine[None, None, T], stop: Stop) -> T | Non
 
 async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop) -> None:
     """Take calls until told to stop, then let those inside end."""
-    lag = asyncio.create_task(probe_loop_lag(gateway.metrics, gateway.clock), name="loop lag")
+    watch = asyncio.create_task(gateway.watch_load(), name="load watch")
     try:
         await _first_of(stop.wait(), asyncio.shield(serving))
         # A session that drains ends by itself within drain_s; the second is for its close.
@@ -248,7 +247,7 @@ async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop
         log.info("stopping: at most %g s for calls in progress to end: %d", most_s, n_calls)
         await _first_of(gateway.drain(), stop.wait(), timeout_s=drain_s)
     finally:
-        lag.cancel()
+        watch.cancel()
 
 
 async def _first_of(*waits: Awaitable[object], timeout_s: float | None = None) -> None:

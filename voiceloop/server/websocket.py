@@ -17,8 +17,8 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
+from voiceloop.admission.slots import Pace
 from voiceloop.call.connection import Disconnected, Hello
-from voiceloop.http.admission import Pace
 from voiceloop.server.connections import Connections
 
 WRITE_BUFFER_BYTES = 32 * 1024  # half a second of base64 PCM16 at 24 kHz

@@ -33,6 +33,7 @@ from voiceloop.event_stream import EventStream
 from voiceloop.workers import messages
 from voiceloop.workers.heartbeat import Pulse
 from voiceloop.workers.messages import FrameError, FrameReader, FromWorker, ToWorker
+from voiceloop.workers.waits import Waits
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class WorkerConnection(asyncio.Protocol):
         self.hop_ms = 0.0  # the last event's way from the step that made it to this process
         self.changed = asyncio.Event()  # set at each change of `startup`, and at the end
         self.lost = asyncio.Event()
+        self.waits = Waits(clock)  # of callers; what is asked over HTTP is nobody's
         self._clock = clock
         self._frames = FrameReader()
         self._streams: dict[str, WorkerStream[object]] = {}
@@ -87,6 +89,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def forget(self, stream: WorkerStream[object]) -> None:
         self._streams.pop(stream.stream_id, None)
+        self.waits.forget(stream.stream_id)
 
     def send(self, stream: WorkerStream[object], message: ToWorker) -> None:
         """Pass one message on at once; one that the worker would not take fails its stream.
@@ -100,6 +103,8 @@ class WorkerConnection(asyncio.Protocol):
         except FrameError as error:
             stream.refuse(BackendRefused(f"worker {self.name}: {error}"))
             return
+        if not stream.is_batch:
+            self.waits.ask(stream.stream_id, message)
         if not self._is_paused:
             self._transport.write(frame)
             return
@@ -146,6 +151,7 @@ class WorkerConnection(asyncio.Protocol):
         self._waiting.clear()
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
+            self.waits.forget(stream.stream_id)
             stream.fail(WorkerLost(f"the worker {self.name} died; it is being restarted"))
 
     def _receive(self, message: FromWorker) -> None:
@@ -154,10 +160,12 @@ class WorkerConnection(asyncio.Protocol):
                 stream = self._streams.get(message.stream_id)
                 if stream is not None:
                     self.hop_ms = 1000 * (self._clock() - message.sent_at)
+                    self.waits.answer(message.stream_id, message.event)
                     stream.deliver(message.event)
             case messages.StreamFailed():
                 stream = self._streams.pop(message.stream_id, None)
                 if stream is not None:
+                    self.waits.forget(message.stream_id)
                     stream.fail(_failure(message))
             case messages.Heartbeat():
                 self.pulse.observe(message)
@@ -174,10 +182,13 @@ def _failure(failed: messages.StreamFailed) -> BackendError:
 
 
 class WorkerStream(EventStream[EventT]):
-    """One stream of one worker process."""
+    """One stream of one worker process. is_batch: nobody waits for it in a call."""
 
-    def __init__(self, connection: WorkerConnection, stream_id: str) -> None:
+    def __init__(
+        self, connection: WorkerConnection, stream_id: str, *, is_batch: bool = False
+    ) -> None:
         super().__init__(stream_id)
+        self.is_batch = is_batch
         self.n_waiting_bytes = 0
         self._connection = connection
         self._as_stream = cast("WorkerStream[object]", self)
@@ -309,7 +320,8 @@ class WorkerRecognizer(_WorkerModel):
 
     async def open(self, stream_id: str, options: RecognizerOptions) -> WorkerRecognizerStream:
         connection = await self._client.current()
-        stream = WorkerRecognizerStream(connection, self._client.wire_id(stream_id))
+        wire_id = self._client.wire_id(stream_id)
+        stream = WorkerRecognizerStream(connection, wire_id, is_batch=options.is_batch)
         stream.send(messages.OpenRecognizer(stream.stream_id, options))
         return stream
 
@@ -348,6 +360,7 @@ class WorkerVoice(_WorkerModel):
 
     async def open(self, stream_id: str, options: VoiceOptions) -> WorkerVoiceStream:
         connection = await self._client.current()
-        stream = WorkerVoiceStream(connection, self._client.wire_id(stream_id))
+        wire_id = self._client.wire_id(stream_id)
+        stream = WorkerVoiceStream(connection, wire_id, is_batch=options.is_batch)
         stream.send(messages.OpenVoice(stream.stream_id, options))
         return stream

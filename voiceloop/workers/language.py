@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -352,6 +352,9 @@ class LanguageRole:
 
     def has_work(self) -> bool:
         return self._model.has_work() or any(s.has_work for s in self._streams.values())
+
+    def totals(self) -> Mapping[str, float]:
+        return self._model.metrics()
 
     def step(
         self, interrupted: Callable[[], bool] | None = None

@@ -205,12 +205,16 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """The step loop turns: steps taken so far, and time spent in them."""
+    """The step loop turns: steps taken so far, and time spent in them.
+
+    ``totals``: what the models of the worker count, by name.
+    """
 
     n_steps: int
     busy_ms: float
     has_work: bool
     sent_at: float = 0.0
+    totals: dict[str, float] = {}
 
 
 FromWorker = StreamEvent | StreamFailed | Loading | Ready | LoadFailed | Heartbeat

@@ -8,7 +8,7 @@ bounded. Roles are found by name, so that a worker imports only the models it ho
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -58,6 +58,9 @@ class Role(Protocol):
         """Forget a stream; idempotent."""
 
     def has_work(self) -> bool: ...
+
+    def totals(self) -> Mapping[str, float]:
+        """What the model has counted since its start, by name; asked four times a second."""
 
     def step(
         self, interrupted: Callable[[], bool] | None = None

@@ -105,6 +105,9 @@ class SpeechRole(ABC, Generic[ModelT]):
     def has_work(self) -> bool:
         return self._model.has_work()
 
+    def totals(self) -> Mapping[str, float]:
+        return {}  # speech models count nothing
+
     def step(
         self, interrupted: Callable[[], bool] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:

@@ -245,7 +245,9 @@ class Worker:
         if now < self._next_heartbeat:
             return
         self._next_heartbeat = now + HEARTBEAT_S
-        self._send([Heartbeat(self._n_steps, 1000 * self._busy_s, has_work, sent_at=now)])
+        totals = {name: n for role in self._roles.values() for name, n in role.totals().items()}
+        busy_ms = 1000 * self._busy_s
+        self._send([Heartbeat(self._n_steps, busy_ms, has_work, sent_at=now, totals=totals)])
 
     def _send(self, messages: Iterable[FromWorker]) -> None:
         self._connection.sendall(b"".join(encode(message) for message in messages))

@@ -27,7 +27,7 @@ from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
-from voiceloop.telemetry import TurnTimeline
+from voiceloop.telemetry.timeline import TurnTimeline
 
 PAGE = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"
 BEGIN, END = "<!-- states:begin -->", "<!-- states:end -->"

@@ -206,7 +206,9 @@ async def test_a_server_that_still_loads_is_alive_not_ready_and_takes_no_call() 
 async def test_a_worker_that_restarts_shows_in_readyz() -> None:
     async with running(is_ready=lambda: False) as server:
         async with httpx.AsyncClient(base_url=server.http) as http:
-            assert (await http.get("/readyz")).json()["reason"] == "a worker is restarting"
+            assert (await http.get("/readyz")).json()[
+                "reason"
+            ] == "a model's service does not answer"
 
 
 async def test_metrics_count_sessions_and_want_a_key() -> None:

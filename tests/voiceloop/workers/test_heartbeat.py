@@ -20,7 +20,7 @@ from voiceloop.workers.heartbeat import (
     thread_times,
 )
 from voiceloop.workers.messages import Loading, WorkerSpec
-from voiceloop.workers.supervisor import LOAD_SILENCE_S, WorkerProcess
+from voiceloop.workers.process import LOAD_SILENCE_S, WorkerProcess
 
 LOOK_S = 0.25
 HUNG_AFTER_S = 2.0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.backends import Usage
-from voiceloop.telemetry import STAGES, Metrics, TurnTimeline, anticipation_facts, probe_loop_lag
+from voiceloop.config import Slo
+from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.timeline import STAGES, TurnTimeline, anticipation_facts
 
 MARKS = [mark for mark, _ in STAGES]
 
@@ -59,18 +59,6 @@ def test_a_turn_is_counted_with_its_stages() -> None:
     assert sample("voiceloop_stage_seconds_count", {"stage": "silence wait"}) == 1
 
 
-@pytest.mark.virtual_time
-async def test_the_loop_lag_is_measured(clock: Callable[[], float]) -> None:
-    import asyncio
-
-    metrics = Metrics()
-    task = asyncio.create_task(probe_loop_lag(metrics, clock))
-    await asyncio.sleep(1.05)
-    task.cancel()
-    await asyncio.wait([task])
-    assert metrics.registry.get_sample_value("voiceloop_loop_lag_seconds_count") == 10
-
-
 def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
     usage = Usage(40, 36, 12, 5, 3, n_turn_tokens=9, n_turn_resident=8)
     assert anticipation_facts(usage, 31.26, "salvaged") == {
@@ -83,3 +71,46 @@ def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
         "n_unheard_tokens": 3,
         "wasted_audio_ms": 31.3,
     }
+
+
+def timeline_of(gap_s: float, *, decided_s: float = 0.25) -> TurnTimeline:
+    timeline = TurnTimeline("t")
+    timeline.mark("speech_end", 0.0)
+    timeline.mark("endpoint_decision", decided_s)
+    timeline.mark("first_byte_on_wire", gap_s)
+    return timeline
+
+
+def test_turns_are_counted_against_what_is_promised() -> None:
+    metrics = Metrics(promised=Slo(gap_ms=500))
+    metrics.observe_turn(timeline_of(0.4), "completed")
+    metrics.observe_turn(timeline_of(0.6), "cancelled")
+    metrics.observe_turn(timeline_of(0.4), "failed")
+    metrics.observe_turn(TurnTimeline("a greeting"), "completed")
+    silent = TurnTimeline("the caller went on")
+    silent.mark("speech_end", 0.0)
+    metrics.observe_turn(silent, "cancelled")
+    counted = {
+        outcome: metrics.registry.get_sample_value(
+            "voiceloop_promises_total", {"promise": "gap", "outcome": outcome}
+        )
+        for outcome in ("kept", "late", "failed")
+    }
+    assert counted == {"kept": 1, "late": 1, "failed": 1}
+
+
+def test_a_barge_in_is_counted_against_its_promise_once_the_agent_is_silent() -> None:
+    metrics = Metrics(promised=Slo(barge_in_ms=200))
+    for action, delay_s in (("duck", 0.9), ("hold", 0.15), ("stop", 0.4), ("resume", 0.9)):
+        metrics.observe_barge_in(action, delay_s)
+    value = metrics.registry.get_sample_value
+    labels = {"promise": "barge_in"}
+    assert value("voiceloop_promises_total", {**labels, "outcome": "kept"}) == 1
+    assert value("voiceloop_promises_total", {**labels, "outcome": "late"}) == 1
+
+
+def test_the_time_of_an_answer_counts_from_the_decision_and_is_taken_once() -> None:
+    metrics = Metrics()
+    metrics.observe_turn(timeline_of(2.4, decided_s=2.1), "completed")
+    assert metrics.take_answers_s() == [pytest.approx(0.3)]
+    assert not metrics.take_answers_s()

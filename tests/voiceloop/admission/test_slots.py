@@ -1,0 +1,94 @@
+"""Slots for sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from voiceloop.admission.slots import Admission, LateCalls, Pace
+from voiceloop.errors import Overloaded
+
+
+def test_slots_are_bounded_and_come_free() -> None:
+    admission = Admission(1, "sessions")
+    with admission.slot():
+        with pytest.raises(Overloaded, match="all 1 of them taken"), admission.slot():
+            pass
+        assert admission.n_inside == 1
+    with admission.slot():
+        pass
+
+
+def test_a_failed_session_gives_its_slot_back() -> None:
+    admission = Admission(1, "sessions")
+    with pytest.raises(ZeroDivisionError), admission.slot():
+        raise ZeroDivisionError
+    with admission.slot():
+        pass
+
+
+def test_a_draining_server_takes_none() -> None:
+    admission = Admission(1, "sessions")
+    with admission.slot():
+        admission.drain()
+        assert admission.n_inside == 1
+    with pytest.raises(Overloaded, match="shutting down"), admission.slot():
+        pass
+
+
+def test_the_last_to_leave_is_told_of() -> None:
+    told: list[int] = []
+    admission = Admission(2, "requests over HTTP", lambda: told.append(admission.n_inside))
+    with admission.slot():
+        with admission.slot():
+            pass
+        assert not told
+    assert told == [0]
+
+
+def test_a_burst_passes_and_then_the_pace_holds() -> None:
+    now = [0.0]
+    pace = Pace(10.0, 20.0, lambda: now[0])
+    assert [pace.take() for _ in range(20)] == [0.0] * 20
+    assert pace.take() == pytest.approx(0.1)
+    now[0] += 0.1
+    assert pace.take(2) == pytest.approx(0.2)
+    now[0] += 100.0
+    assert pace.take(20) == 0.0
+
+
+def test_some_slots_are_kept_for_callers_who_come_back() -> None:
+    admission = Admission(2, "sessions", n_reserved=1)
+    with admission.slot():
+        with pytest.raises(Overloaded), admission.slot():
+            pass
+        with admission.slot(is_returning=True):
+            assert admission.n_inside == 2
+            with pytest.raises(Overloaded), admission.slot(is_returning=True):
+                pass
+
+
+def test_what_lacks_keeps_a_caller_out_and_is_named() -> None:
+    admission = Admission(2, "sessions", lacks=lambda is_back: None if is_back else "an overload")
+    with pytest.raises(Overloaded, match="found an overload"), admission.slot():
+        pass
+    with admission.slot(is_returning=True):
+        pass
+    assert admission.lack() == "an overload"
+
+
+def test_a_call_is_known_for_a_minute_after_its_end_and_once() -> None:
+    now = [0.0]
+    calls = LateCalls(lambda: now[0])
+    calls.add("sess_1")
+    calls.add("sess_2")
+    now[0] = 59.0
+    assert calls.take("sess_1") and not calls.take("sess_1")
+    now[0] = 61.0
+    assert not calls.take("sess_2") and not calls.take("")
+
+
+def test_no_more_ended_calls_are_remembered_than_the_bound() -> None:
+    calls = LateCalls(lambda: 0.0)
+    for number in range(LateCalls.MOST + 1):
+        calls.add(f"sess_{number}")
+    assert not calls.take("sess_0") and calls.take("sess_1")

@@ -1,0 +1,254 @@
+"""What the server sees of its load, and what it leaves out for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.fakes import instant_backends
+from tests.voiceloop.server.test_app import event, running
+from voiceloop.admission.ladder import Level
+from voiceloop.admission.room import Room
+from voiceloop.backends import WorkerLoad
+from voiceloop.config import Config, Limits
+from voiceloop.server import load_watch
+from voiceloop.server.app import Gateway
+from voiceloop.server.load_watch import LoadWatch, kv_used, read_memory_pressure
+from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.timeline import TurnTimeline
+
+BUSY = WorkerLoad("speech", ("recognizer", "voice"), "ready", busy=0.93, oldest_s=0.9)
+ENGINE = WorkerLoad("engine", ("engine",), "ready", totals={"kv_blocks": 8, "kv_blocks_held": 2})
+
+
+class Watched:
+    """A watch whose clock and workers the test sets."""
+
+    def __init__(self, workers: Sequence[WorkerLoad] = ()) -> None:
+        self.now_s = 0.0
+        self.workers: Sequence[WorkerLoad] = workers
+        self.metrics = Metrics()
+        self.watch = LoadWatch(
+            lambda: self.workers,
+            lambda: 2,
+            Room(64, 0.5),
+            self.metrics,
+            lambda: self.now_s,
+            processor_s=lambda: 0.1 * self.now_s,
+            memory_pressure=lambda: 0.0,
+        )
+
+    def pass_time(self, seconds: float) -> Level:
+        for _ in range(round(seconds / 0.25)):
+            self.now_s += 0.25
+            self.watch.tick()
+        return self.watch.level
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+def test_the_load_is_that_of_the_worst_worker() -> None:
+    watched = Watched((BUSY, ENGINE))
+    watched.pass_time(0.25)
+    assert watched.watch.load.busy == 0.93
+    assert watched.watch.load.kv_used == 0.25
+    assert kv_used(BUSY) == 0.0
+
+
+def test_a_change_of_level_is_a_number_and_a_line_that_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    watched = Watched((BUSY, ENGINE))
+    assert watched.pass_time(3.0) is Level.NO_HELD_WORK
+    assert watched.sample("voiceloop_ladder_level") == 2
+    assert watched.sample("voiceloop_ladder_moves_total", level="no_held_work") == 1
+    assert "overload: no_held_work after no_speculation: busy 0.93" in caplog.text
+    watched.workers = (ENGINE,)
+    assert watched.pass_time(5.0) is Level.NORMAL
+    assert watched.sample("voiceloop_ladder_level") == 0
+    assert "overload: normal after no_speculation" in caplog.text
+
+
+def test_a_late_event_loop_is_load_and_one_late_moment_is_not() -> None:
+    watched = Watched()
+    watched.watch.observe_lag(0.4)
+    for _ in range(39):
+        watched.watch.observe_lag(0.001)
+    watched.pass_time(0.25)
+    assert watched.watch.load.loop_lag_s == 0.001
+    for _ in range(39):
+        watched.watch.observe_lag(0.09)
+    assert watched.pass_time(3.0) is Level.NO_HELD_WORK
+
+
+def test_what_calls_cost_is_learnt_of_the_gateway_too() -> None:
+    watched = Watched((BUSY,))
+    watched.pass_time(300.0)
+    costs = watched.watch.room.costs
+    assert costs["gateway"] == pytest.approx(0.05, rel=0.1)  # 10 % of a processor, two calls
+    assert costs["speech"] == pytest.approx(0.46, rel=0.1)
+
+
+@pytest.mark.virtual_time
+async def test_the_loop_is_looked_at_and_ticks_follow(clock: Callable[[], float]) -> None:
+    metrics, ticks = Metrics(), []
+    watch = LoadWatch(tuple, lambda: 0, Room(64, 0.5), metrics, clock)
+    task = asyncio.create_task(watch.run(lambda: ticks.append(clock())))
+    await asyncio.sleep(1.02)
+    task.cancel()
+    await asyncio.wait([task])
+    assert len(ticks) == 4
+    assert metrics.registry.get_sample_value("voiceloop_loop_lag_seconds_count") == 20
+
+
+def test_the_pressure_of_memory_is_read_where_the_kernel_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "memory"
+    monkeypatch.setattr(load_watch, "PRESSURE_FILE", str(file))
+    assert read_memory_pressure() == 0.0
+    file.write_text("some avg10=12.50 avg60=1.00 avg300=0 total=9\nfull avg10=3.00 avg60=0\n")
+    assert read_memory_pressure() == 12.5
+
+
+def test_late_answers_under_load_make_less_room() -> None:
+    watched = Watched((BUSY,))
+
+    def answer_late() -> None:
+        for number in range(20):
+            timeline = TurnTimeline(str(number))
+            timeline.mark("endpoint_decision", 0.0)
+            timeline.mark("first_byte_on_wire", 0.9)
+            watched.metrics.observe_turn(timeline, "completed")
+
+    answer_late()
+    watched.pass_time(0.25)
+    assert watched.watch.room.n_calls > 1  # the machine was not known to be under load
+    watched.pass_time(3.0)
+    assert watched.watch.level >= Level.NO_HELD_WORK
+    answer_late()
+    watched.pass_time(0.25)
+    assert watched.watch.room.n_calls == 1  # of two calls that talked, a tenth fewer
+
+
+# --- served ---------------------------------------------------------------------------------------
+
+
+def climb(gateway: Gateway, level: Level) -> None:
+    """Bring a server's ladder there."""
+    ladder = gateway.load_watch._ladder
+    ladder.level = level
+
+
+async def test_a_new_call_is_refused_in_overload_and_told_when_to_come_back() -> None:
+    async with running() as server:
+        climb(server.gateway, Level.REFUSING)
+        with pytest.raises(InvalidStatus) as caught:
+            async with server.connect():
+                pass
+        assert caught.value.response.status_code == 503
+        assert 2 <= int(caught.value.response.headers["Retry-After"]) <= 12
+        async with httpx.AsyncClient(base_url=server.http) as http:
+            ready = await http.get("/readyz")
+            assert ready.status_code == 503
+            assert ready.json()["reason"] == "an overload (level refusing)"
+            assert (await http.get("/healthz")).status_code == 200
+        climb(server.gateway, Level.SHORTER)
+        async with server.connect():
+            pass
+
+
+async def test_a_caller_whose_call_has_just_ended_is_let_back_in() -> None:
+    async with running() as server:
+        async with server.connect() as client:
+            call_id = (await event(client))["session"]["id"]
+        async with asyncio.timeout(5):
+            while server.gateway.n_sessions:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+        climb(server.gateway, Level.REFUSING)
+        async with server.connect(f"?voiceloop.returns={call_id}") as client:
+            await event(client)
+        for other in (call_id, "sess_invented"):
+            with pytest.raises(InvalidStatus):
+                async with server.connect(f"?voiceloop.returns={other}"):
+                    pass
+
+
+async def test_one_call_more_than_the_machine_carries_is_refused_unless_load_is_not_asked() -> None:
+    for asks, n_let_in in ((True, 6), (False, 8)):
+        config = Config(limits=Limits(admit_by_load=asks))
+        async with running(config) as server:
+            calls = []
+            for _ in range(8):
+                try:
+                    calls.append(await server.connect())
+                except InvalidStatus as error:
+                    told = json.loads(error.response.body or b"")["error"]["message"]
+                    assert "as many calls as this machine carries (6)" in told
+            assert len(calls) == n_let_in
+            for call in calls:
+                await call.close()
+
+
+async def test_requests_over_http_give_way_to_calls() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    async with (
+        running() as server,
+        httpx.AsyncClient(base_url=server.http) as http,
+    ):
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+        climb(server.gateway, Level.SHORTER)
+        refused = await http.post("/v1/chat/completions", json=body)
+        assert refused.status_code == 503 and "Retry-After" in refused.headers
+        climb(server.gateway, Level.NO_SPECULATION)
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_the_newest_quiet_call_is_told_to_leave_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("voiceloop.server.app.QUIET_CALL_S", 0.05)
+    async with running() as server:
+        url = f"ws://127.0.0.1:{server.port}/v1/realtime"
+        old = await connect(url, proxy=None)
+        new = await connect(f"{url}?voiceloop.notices=1", proxy=None)
+        await event(old)
+        await event(new)
+        await asyncio.sleep(0.1)
+        server.gateway._shed()
+        climb(server.gateway, Level.SHEDDING)
+        server.gateway._shed()
+        server.gateway._shed()  # one a second
+        kinds = []
+        with pytest.raises(ConnectionClosed) as caught:
+            while True:
+                kinds.append((await event(new))["type"])
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1013
+        assert "voiceloop.session_expiring" in kinds
+        assert server.gateway.n_sessions == 1
+        await old.close()
+
+
+async def test_readyz_tells_what_an_operator_asks_first() -> None:
+    backends = replace(instant_backends(), workers=lambda: (BUSY, ENGINE))
+    async with (
+        running(backends=backends) as server,
+        server.connect(),
+        httpx.AsyncClient(base_url=server.http) as http,
+    ):
+        told = (await http.get("/readyz")).json()
+    assert (told["level"], told["calls"], told["calls_talking"]) == ("normal", 1, 1)
+    assert told["room_for_calls"] == 6
+    speech = told["workers"][0]
+    assert (speech["name"], speech["busy"], speech["queue_age_s"]) == ("speech", 0.93, 0.9)

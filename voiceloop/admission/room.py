@@ -1,0 +1,120 @@
+"""How many calls this machine carries: learnt while it serves, and asked before one more comes in.
+
+Owns `Room`. What one call costs is measured: the share of each process's time, over the calls that
+were talking meanwhile. Where the gap broke nevertheless, the bound is the number of calls that it
+broke at, less a tenth; it rises again by one for every while that it holds. A server that has
+proven little yet is filled by doubling. Pure: time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from math import exp
+
+# Of one process's time. Above it a queue forms that callers hear: at 0.75 work waits three times as
+# long as it takes (1 / (1 - busy) - 1).
+BUSY_MOST = 0.75
+# Before anything is measured: ten calls to a process, and so much is worth one call for 30 s.
+COST_PRIOR = 0.075
+PRIOR_CALL_S = 30.0
+FORGOTTEN_AFTER_S = 300.0  # an agent with longer answers, or another model, is learnt in minutes
+# Doubling: calls let in before any has proven to hold, and how long a number must hold to have.
+FIRST_CALLS = 6
+PROVEN_AFTER_S = 5.0
+# Turns by which the gap is judged: their p95 among fewer than ten is their worst.
+WINDOW_S = 30.0
+LEAST_TURNS = 10
+MOST_TURNS = 512
+BACKED_OFF = 0.9
+RESERVED = 0.1  # of all places, for callers who come back
+
+
+class Room:
+    """The places of one server. most: `limits.max_sessions`. late_s: p95 of answers that is late.
+
+    Of an answer counts the time from the decision that the caller has finished to its first sound:
+    what comes before is the wait that was meant.
+    """
+
+    def __init__(self, most: int, late_s: float) -> None:
+        self._most = most
+        self._late_s = late_s
+        # process -> seconds that it computed, and seconds that calls talked, both fading
+        self._busy_s: dict[str, float] = {}
+        self._call_s = 0.0
+        self._n_proven = 0
+        self._held_since: tuple[int, float] | None = None
+        self._n_broke: int | None = None  # the bound since the gap last broke
+        self._bound_since_s = 0.0
+        self._answers = deque[tuple[float, float]](maxlen=MOST_TURNS)  # at, seconds
+
+    def observe(
+        self, dt_s: float, now_s: float, n_talking: int, busy: Mapping[str, float], *, is_calm: bool
+    ) -> None:
+        """`dt_s` have passed with so many calls talking; is_calm: the ladder is at its foot."""
+        if n_talking:
+            kept = exp(-dt_s / FORGOTTEN_AFTER_S)
+            self._call_s = kept * self._call_s + n_talking * dt_s
+            for name in self._busy_s.keys() | busy.keys():
+                spent_s = busy.get(name, 0.0) * dt_s
+                self._busy_s[name] = kept * self._busy_s.get(name, 0.0) + spent_s
+        self._judge(now_s, n_talking, is_calm)
+
+    def observe_answer(self, now_s: float, answer_s: float) -> None:
+        self._answers.append((now_s, answer_s))
+
+    def _judge(self, now_s: float, n_talking: int, is_calm: bool) -> None:
+        while self._answers and self._answers[0][0] < now_s - WINDOW_S:
+            self._answers.popleft()
+        is_late = self._p95() > self._late_s
+        if is_late and not is_calm and n_talking:
+            # Late on a quiet machine is a slow model or service: fewer calls would not help it.
+            self._n_broke = max(1, int(BACKED_OFF * n_talking))
+            self._n_proven = min(self._n_proven, self._n_broke)
+            self._bound_since_s = now_s
+            self._answers.clear()  # what is judged next came about under the new bound
+        elif self._n_broke is not None and now_s - self._bound_since_s >= WINDOW_S:
+            self._bound_since_s = now_s
+            if n_talking >= self._n_broke and not is_late:
+                self._n_broke += 1
+        self._prove(now_s, n_talking, is_calm and not is_late)
+
+    def _prove(self, now_s: float, n_talking: int, holds: bool) -> None:
+        if not holds or n_talking <= self._n_proven:
+            self._held_since = None
+        elif self._held_since is None or n_talking < self._held_since[0]:
+            self._held_since = n_talking, now_s
+        elif now_s - self._held_since[1] >= PROVEN_AFTER_S:
+            self._n_proven, self._held_since = self._held_since[0], None
+
+    def _p95(self) -> float:
+        if len(self._answers) < LEAST_TURNS:
+            return 0.0
+        return _percentile((seconds for _, seconds in self._answers), 0.95)
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """Of one talking call, the share of each process's time."""
+        known_s = self._call_s + PRIOR_CALL_S
+        prior_s = COST_PRIOR * PRIOR_CALL_S
+        return {name: (spent_s + prior_s) / known_s for name, spent_s in self._busy_s.items()}
+
+    @property
+    def n_calls(self) -> int:
+        """How many calls may be in at once."""
+        bounds = [self._most, max(FIRST_CALLS, 2 * self._n_proven)]
+        bounds += [int(BUSY_MOST / cost) for cost in self.costs.values() if cost > 0.0]
+        if self._n_broke is not None:
+            bounds.append(self._n_broke)
+        return max(1, min(bounds))
+
+
+def for_new_callers(n_places: int) -> int:
+    """Of so many places those for callers who were not here before; a tenth is for the others."""
+    return n_places - int(RESERVED * n_places)
+
+
+def _percentile(values: Iterable[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

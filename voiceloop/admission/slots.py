@@ -1,0 +1,112 @@
+"""How many sessions there may be, who has a place kept, and how fast one of them may send.
+
+Owns the count of what is inside, the callers who may come back, and the pace of a connection. Pure:
+clock passed in, no sockets.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from voiceloop.errors import Overloaded
+
+RETRY_AFTER_S = (2, 12)  # a call lasts minutes; a slot may come free at any moment
+
+
+def retry_after() -> str:
+    """Whole seconds for a refused client: each another, so that they do not come back as one."""
+    return str(random.randint(*RETRY_AFTER_S))
+
+
+class Admission:
+    """Slots, n_most of them, for what is named. ``drain`` stops new ones; those inside go on.
+
+    n_reserved: of them, for callers who come back. on_empty: called when the last one has left.
+    lacks: asked before each is let in whether it comes back; what there is none of for it, None
+    where nothing lacks.
+    """
+
+    def __init__(
+        self,
+        n_most: int,
+        named: str,
+        on_empty: Callable[[], None] = lambda: None,
+        *,
+        n_reserved: int = 0,
+        lacks: Callable[[bool], str | None] = lambda is_returning: None,
+    ) -> None:
+        self._n_most = n_most
+        self._n_reserved = n_reserved
+        self._named = named
+        self.n_inside = 0
+        self.is_draining = False
+        self._on_empty = on_empty
+        self._lacks = lacks
+
+    @contextmanager
+    def slot(self, *, is_returning: bool = False) -> Iterator[None]:
+        """Hold a slot. Raises Overloaded when there is none."""
+        if (lack := self.lack(is_returning=is_returning)) is not None:
+            raise Overloaded(f"expected room for one more of the {self._named}, found {lack}")
+        self.n_inside += 1
+        try:
+            yield
+        finally:
+            self.n_inside -= 1
+            if not self.n_inside:
+                self._on_empty()
+
+    def lack(self, *, is_returning: bool = False) -> str | None:
+        """Why there is no slot at this moment; None where there is one."""
+        if self.is_draining:
+            return "a server that is shutting down"
+        n_most = self._n_most if is_returning else self._n_most - self._n_reserved
+        if self.n_inside >= n_most:
+            return f"all {n_most} of them taken"
+        return self._lacks(is_returning)
+
+    def drain(self) -> None:
+        self.is_draining = True
+
+
+class LateCalls:
+    """Calls that ended a moment ago, by id: who names one comes back. Nobody can guess an id."""
+
+    KEPT_S = 60.0  # a line that broke is dialled again within that
+    MOST = 4096
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ended_at: OrderedDict[str, float] = OrderedDict()
+
+    def add(self, call_id: str) -> None:
+        self._ended_at[call_id] = self._clock()
+        while len(self._ended_at) > self.MOST:
+            self._ended_at.popitem(last=False)
+
+    def take(self, call_id: str) -> bool:
+        """Whether this call ended within the last minute; it counts once."""
+        ended_at = self._ended_at.pop(call_id, None)
+        return ended_at is not None and self._clock() - ended_at <= self.KEPT_S
+
+
+class Pace:
+    """A bucket of tokens: ``burst`` at once, then ``per_s`` of them a second."""
+
+    def __init__(self, per_s: float, burst: float, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._clock = clock
+        self._tokens = burst
+        self._at = clock()
+
+    def take(self, n_tokens: float = 1.0) -> float:
+        """Take tokens, on credit if need be; returns the seconds to wait before the next take."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
+        self._at = now
+        self._tokens -= n_tokens
+        return max(0.0, -self._tokens / self._per_s)

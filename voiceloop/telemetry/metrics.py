@@ -1,0 +1,144 @@
+"""What a server counts, for Prometheus.
+
+Owns the metrics of one server over all its sessions. What each means to whoever runs the server
+stands in OPERATIONS.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from voiceloop.backends import Usage
+from voiceloop.config import Slo
+from voiceloop.telemetry.timeline import TurnTimeline
+
+_STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.5, 5.0)
+# Bounds stand at 120 and 250 ms: a percentile between two marks 20 ms apart is known well enough.
+_BARGE_IN_BUCKETS = (0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.2, 0.25, 0.3, 0.5, 1.0, 2.0)
+
+MOST_ANSWERS = 1024  # between two looks
+SILENCES = ("hold", "stop")  # what a caller hears as the agent's silence
+
+
+class Metrics:
+    """What one server counts, over all its sessions."""
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, promised: Slo | None = None
+    ) -> None:
+        self.registry = registry if registry is not None else CollectorRegistry()
+        self._promised = promised if promised is not None else Slo()
+        self._answers_s = deque[float](maxlen=MOST_ANSWERS)
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.stage = histogram(
+            "voiceloop_stage_seconds",
+            "Time of one stage between the caller's last sound and the agent's first.",
+            ["stage"],
+            buckets=_STAGE_BUCKETS,
+        )
+        self.gap = histogram(
+            "voiceloop_gap_seconds",
+            "Arrival of the caller's last speech sample to the first audio byte sent.",
+            buckets=_STAGE_BUCKETS,
+        )
+        self.turns = counter("voiceloop_turns", "Replies by how they ended.", ["outcome"])
+        self.kept = counter(
+            "voiceloop_promises",
+            "Answers and barge-ins against what `[slo]` promises: kept, late or failed.",
+            ["promise", "outcome"],
+        )
+        self.barge_ins = counter(
+            "voiceloop_barge_ins",
+            "What speech over the agent came to: duck, hold, stop, go_on or resume.",
+            ["action"],
+        )
+        self.barge_in_delay = histogram(
+            "voiceloop_barge_in_seconds",
+            "From the arrival of the caller's onset to the action.",
+            ["action"],
+            buckets=_BARGE_IN_BUCKETS,
+        )
+        self.tokens = counter(
+            "voiceloop_reply_tokens", "Reply tokens: generated in all, and thrown away.", ["fate"]
+        )
+        self.read_ahead_tokens = counter(
+            "voiceloop_read_ahead_tokens",
+            "Prompts of requests that only had a remote language model read them ahead, in tokens.",
+        )
+        self.drafts = counter(
+            "voiceloop_drafts", "Replies made ahead of the end of the caller's turn.", ["fate"]
+        )
+        self.wasted_audio_ms = counter(
+            "voiceloop_wasted_audio_ms", "Synthesized speech that was never sent."
+        )
+        self.sessions = Gauge("voiceloop_sessions", "Open sessions.", registry=self.registry)
+        self.closed = counter("voiceloop_closed", "Ended sessions by their close code.", ["code"])
+        self.refused = counter(
+            "voiceloop_refused", "Calls refused before they began, by the error's code.", ["code"]
+        )
+        self.ladder_level = Gauge(
+            "voiceloop_ladder_level",
+            "Level of the ladder of overload: 0 normal, 5 calls are told to leave.",
+            registry=self.registry,
+        )
+        self.ladder_moves = counter(
+            "voiceloop_ladder_moves", "Times that a level of the ladder was come to.", ["level"]
+        )
+        self.room = Gauge(
+            "voiceloop_room_calls",
+            "Calls that may be in at once, as this machine has shown so far.",
+            registry=self.registry,
+        )
+        ProcessCollector(registry=self.registry)  # memory, descriptors, processor time, on Linux
+        self.loop_lag = histogram(
+            "voiceloop_loop_lag_seconds",
+            "How late the event loop woke from a timer.",
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0),
+        )
+
+    def observe_turn(self, timeline: TurnTimeline, outcome: str) -> None:
+        self.turns.labels(outcome=outcome).inc()
+        for stage, ms in timeline.stages():
+            self.stage.labels(stage=stage).observe(ms / 1000.0)
+        if (gap_ms := timeline.gap_ms) is not None:
+            self.gap.observe(gap_ms / 1000.0)
+        if (answer_ms := timeline.answer_ms) is not None:
+            self._answers_s.append(answer_ms / 1000.0)
+        if "speech_end" in timeline.marks:
+            self._count_promise(
+                "gap", gap_ms, self._promised.gap_ms, has_failed=outcome == "failed"
+            )
+
+    def take_answers_s(self) -> list[float]:
+        """`TurnTimeline.answer_ms` of the turns since this was last called, in seconds."""
+        taken = list(self._answers_s)
+        self._answers_s.clear()
+        return taken
+
+    def _count_promise(
+        self, promise: str, ms: float | None, most_ms: float, *, has_failed: bool = False
+    ) -> None:
+        if ms is None and not has_failed:
+            return  # it was never to be heard: a caller who went on, or who hung up
+        is_kept = ms is not None and ms <= most_ms
+        outcome = "failed" if has_failed else "kept" if is_kept else "late"
+        self.kept.labels(promise=promise, outcome=outcome).inc()
+
+    def observe_work(self, usage: Usage, wasted_audio_ms: float) -> None:
+        """What a turn cost, and how much of it nobody heard."""
+        self.wasted_audio_ms.inc(wasted_audio_ms)
+        n_unused = usage.n_discarded_tokens + usage.n_unheard_tokens
+        self.tokens.labels(fate="generated").inc(usage.n_reply_tokens + n_unused)
+        self.tokens.labels(fate="discarded").inc(usage.n_discarded_tokens)
+        self.tokens.labels(fate="unheard").inc(usage.n_unheard_tokens)
+        self.read_ahead_tokens.inc(usage.n_read_ahead_tokens)
+
+    def observe_barge_in(self, action: str, delay_s: float) -> None:
+        self.barge_ins.labels(action=action).inc()
+        self.barge_in_delay.labels(action=action).observe(max(0.0, delay_s))
+        if action in SILENCES:
+            self._count_promise("barge_in", 1000.0 * delay_s, self._promised.barge_in_ms)

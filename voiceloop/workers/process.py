@@ -1,0 +1,340 @@
+"""Owns one worker process: starts it, watches its heartbeats, kills what hangs, starts it anew.
+
+A worker says Ready once its models are loaded and warm. From then on its step loop must be heard
+from: one that is silent for two seconds (``hung_after_s``) of its own doing and has computed
+nothing meanwhile hangs and is killed, and one that computes and is silent for fifteen spins; what
+it waited for a processor of a busy machine does not count. Before it is killed its stacks go to
+the log. A worker that dies is started anew with a growing pause, for ever, whatever a start fails
+of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import Enum
+from time import monotonic
+from typing import Literal
+
+import msgspec
+
+from voiceloop.backends import RoleName, WorkerLoad
+from voiceloop.errors import BackendRefused, VoiceLoopError, WorkerLost
+from voiceloop.workers.client import WorkerClient, WorkerConnection
+from voiceloop.workers.heartbeat import (
+    ThreadTimes,
+    Verdict,
+    WorkerSilence,
+    peak_memory_mb,
+    thread_times,
+)
+from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec
+
+log = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 0.25
+# A worker may load for as long as its disk and its share of the processors make it: it hangs once
+# it has come no further for this long of its own doing. Where the system does not tell how much
+# memory it fills, an 8B model must be read from a cold disk within this.
+LOAD_SILENCE_S = 300.0
+CLOSE_DEADLINE_S = 2.0
+STACKS_S = 0.2  # for a worker to write its stacks before it is killed
+RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEADY_AFTER_S = 30.0  # a worker up for this long has recovered: the next pause is short again
+
+
+WorkerState = Literal["starting", "loading", "ready", "restarting", "stopped"]
+
+
+class RoleState(msgspec.Struct, frozen=True):
+    """One role as /readyz and ``doctor`` tell it."""
+
+    role: RoleName
+    worker: str
+    ready: bool
+    state: WorkerState
+    n_restarts: int
+    load_ms: float = 0.0
+    hop_ms: float = 0.0  # the last event's way from the worker's step to this process
+    detail: str = ""
+
+
+Progress = Callable[[RoleState], None]
+
+
+class RestartCause(Enum):
+    """Why a worker had to be started anew."""
+
+    EXIT = "exit"  # it ended by itself, or was killed by somebody else
+    HUNG = "hung"
+    SPIN = "spin"
+    LOAD = "load"  # a start before this one did not come to its end
+    SPAWN = "spawn"  # there was no process, memory or descriptor to be had for one
+
+
+class WorkerProcess:
+    """One worker across its restarts. ``run`` lasts until it is cancelled."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        clock: Callable[[], float] = monotonic,
+        on_progress: Progress | None = None,
+        environ: dict[str, str] | None = None,
+        thread_times: Callable[[int], Mapping[int, ThreadTimes]] = thread_times,
+        peak_memory_mb: Callable[[int], int] = peak_memory_mb,
+    ) -> None:
+        self.spec = spec
+        self.client = WorkerClient(spec.name)
+        self.process: asyncio.subprocess.Process | None = None
+        self.state: WorkerState = "starting"
+        self.restarts: Counter[RestartCause] = Counter()
+        self.connection: WorkerConnection | None = None
+        self._clock = clock
+        self._on_progress = on_progress
+        self._environ = environ
+        self._thread_times = thread_times
+        self._peak_memory_mb = peak_memory_mb
+
+    @property
+    def n_restarts(self) -> int:
+        return self.restarts.total()
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process is not None else None
+
+    async def start(self) -> None:
+        """Spawn the process and wait until it is ready.
+
+        Raises:
+            BackendRefused: a role cannot be loaded; the message is the worker's own.
+            WorkerLost: the process ended, or hung while loading.
+        """
+        self._set_state("loading")
+        try:
+            connection = await self._spawn()
+            await self._wait_ready(connection)
+        except BaseException:
+            await self.end(at_once=True)
+            raise
+        self.client.attach(connection)
+        self._set_state("ready")
+
+    async def run(self) -> None:
+        """Watch the started process and replace it whenever it ends, until cancelled."""
+        n_failures = 0
+        while True:
+            started = self._clock()
+            cause = await self._watch()
+            if self._clock() - started > STEADY_AFTER_S:
+                n_failures = 0
+            while True:
+                self._set_state("restarting")
+                self.restarts[cause] += 1
+                pause_s = RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)]
+                # Servers that lost the same thing at once do not all come back for it at once.
+                await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
+                n_failures += 1
+                try:
+                    await self.start()
+                except VoiceLoopError as error:
+                    log.error("worker %s did not come back: %s", self.spec.name, error)
+                    cause = RestartCause.LOAD
+                except Exception:
+                    # No memory, no process or no descriptor to be had now may be had later.
+                    log.exception("worker %s could not be started", self.spec.name)
+                    cause = RestartCause.SPAWN
+                else:
+                    break
+
+    async def end(self, *, at_once: bool = False) -> None:
+        """Close the socket, upon which a healthy worker ends; kill it if it does not."""
+        self.client.detach()
+        if self.connection is not None:
+            self.connection.close()
+        process = self.process
+        if process is None:
+            return
+        if at_once:
+            _kill(process)
+        for _ in range(2):  # it is asked, then told
+            try:
+                async with asyncio.timeout(CLOSE_DEADLINE_S):
+                    await process.wait()
+                break
+            except TimeoutError:
+                _kill(process)
+        else:
+            # Held in the kernel (a device, a network disk). It cannot touch anything of ours.
+            log.error("worker %s (pid %d) does not end though killed", self.spec.name, process.pid)
+        self._set_state("stopped")
+
+    def states(self) -> list[RoleState]:
+        ready = self.connection.ready if self.connection is not None else None
+        loaded = {role.role: role for role in ready.roles} if ready is not None else {}
+        return [
+            RoleState(
+                role=spec.role,
+                worker=self.spec.name,
+                ready=self.client.is_alive,
+                state=self.state,
+                n_restarts=self.n_restarts,
+                load_ms=loaded[spec.role].load_ms if spec.role in loaded else 0.0,
+                hop_ms=self.connection.hop_ms if self.connection is not None else 0.0,
+                detail=loaded[spec.role].detail if spec.role in loaded else "",
+            )
+            for spec in self.spec.roles
+        ]
+
+    def load(self) -> WorkerLoad:
+        """How busy it is, and how far behind."""
+        connection, roles = self.connection, tuple(role.role for role in self.spec.roles)
+        restarts = {cause.value: n for cause, n in self.restarts.items()}
+        if connection is None or not connection.is_alive:
+            return WorkerLoad(self.spec.name, roles, self.state, restarts=restarts)
+        last = connection.pulse.last
+        return WorkerLoad(
+            self.spec.name,
+            roles,
+            self.state,
+            busy=connection.utilization,
+            oldest_s=connection.waits.oldest_s(),
+            overdue_s=connection.waits.overdue_s(),
+            n_streams=connection.n_streams,
+            hop_ms=connection.hop_ms,
+            restarts=restarts,
+            totals=last.totals if last is not None else {},
+        )
+
+    async def _spawn(self) -> WorkerConnection:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = WorkerConnection(self.spec.name, self._clock)
+        with theirs:
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)
+            self.connection = connection
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # a folder called engine/ or audio/ where the user stands must not win
+                "-m",
+                "voiceloop.workers.worker",
+                f"--fd={theirs.fileno()}",
+                f"--spec-json={msgspec.json.encode(self.spec).decode()}",
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                # A signal to the whole group is ours to answer: its calls are to end first.
+                start_new_session=True,
+                env=_environment(self._environ or {}),
+            )
+        return connection
+
+    async def _wait_ready(self, connection: WorkerConnection) -> None:
+        """Return once it says Ready. What it says, and the memory it fills, is its progress."""
+        assert self.process is not None
+        pid, n_said = self.process.pid, 0
+        silence = WorkerSilence(WATCH_EVERY_S, self._clock(), 0, lambda: self._thread_times(pid))
+        while connection.ready is None:
+            try:
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await connection.changed.wait()
+            except TimeoutError:
+                progress = n_said + self._peak_memory_mb(pid)
+                silence.observe(self._clock(), progress)
+                if silence.own_s < LOAD_SILENCE_S:
+                    continue
+                raise WorkerLost(
+                    f"expected the worker {self.spec.name} to go on loading, found it "
+                    f"{silence.own_s:.0f} s without progress in {_loading_of(connection)}"
+                ) from None
+            connection.changed.clear()
+            n_said += 1
+            if isinstance(connection.startup, LoadFailed):
+                raise BackendRefused(connection.startup.message)
+            if connection.lost.is_set():
+                code = await self.process.wait()
+                raise WorkerLost(
+                    f"the worker {self.spec.name} ended with exit code {code} while loading "
+                    f"{_loading_of(connection)}; its own words are above"
+                )
+            self._set_state(self.state)
+
+    async def _watch(self) -> RestartCause:
+        """Return once the process has ended, by itself or because it was silent too long."""
+        connection, process = self.connection, self.process
+        assert connection is not None and process is not None
+        silence = WorkerSilence(
+            WATCH_EVERY_S,
+            self._clock(),
+            connection.pulse.n_beats,
+            lambda: self._thread_times(process.pid),
+        )
+        limits = self.spec.hung_after_s, self.spec.spins_after_s
+        verdict = Verdict.BEATING
+        while not connection.lost.is_set() and not verdict.is_lost:
+            try:
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await connection.lost.wait()
+            except TimeoutError:
+                pass
+            silence.observe(self._clock(), connection.pulse.n_beats)
+            before, verdict = verdict, silence.verdict(*limits)
+            if verdict is Verdict.SLOW and before is Verdict.BEATING:
+                log.warning("worker %s is slow: %s", self.spec.name, _told(silence))
+        cause = RestartCause.EXIT
+        if not connection.lost.is_set():
+            cause = RestartCause.HUNG if verdict is Verdict.HUNG else RestartCause.SPIN
+            log.error(
+                "worker %s is %s and is killed: %s", self.spec.name, verdict.value, _told(silence)
+            )
+            await self._dump_stacks(process)
+        # One that hung up is about to end by itself: to kill it meanwhile would race for its code.
+        await self.end(at_once=not connection.lost.is_set())
+        code = process.returncode
+        log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)
+        return cause
+
+    async def _dump_stacks(self, process: asyncio.subprocess.Process) -> None:
+        """Have it write where its threads stand; a stopped one cannot."""
+        try:
+            process.send_signal(signal.SIGUSR1)
+        except ProcessLookupError:
+            return
+        await asyncio.sleep(STACKS_S)
+
+    def _set_state(self, state: WorkerState) -> None:
+        self.state = state
+        if self._on_progress is not None:
+            for role in self.states():
+                self._on_progress(role)
+
+
+def _loading_of(connection: WorkerConnection) -> str:
+    """The role that a worker was loading last, for a person to read."""
+    return connection.startup.role if isinstance(connection.startup, Loading) else "itself"
+
+
+def _told(silence: WorkerSilence) -> str:
+    """What a kill has for evidence."""
+    ran = "unknown" if silence.ran_s is None else f"{silence.ran_s:.1f} s"
+    return f"silent for {silence.own_s:.1f} s of its own, computing {ran} of it"
+
+
+def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """What a worker needs of ours: the configuration, keys above all, is the gateway's alone."""
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("VOICELOOP_")}
+    return {**ours, **extra}
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    try:
+        process.kill()
+    except ProcessLookupError:
+        pass  # it has ended by itself
