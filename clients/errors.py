@@ -38,3 +38,11 @@ class ServerDidNotStart(ClientError):
 
 class ConformanceError(ClientError):
     """The conformance suite was asked for a check it does not have."""
+
+
+class EndpointError(ClientError):
+    """A chat endpoint did not answer, refused, or answered with something else than a reply."""
+
+
+class BenchError(ClientError):
+    """A benchmark was asked for something that is not to be had of that endpoint."""

@@ -1,11 +1,11 @@
 """Simulated callers: ``python -m clients.loadgen URL --calls N``.
 
-Every caller is a whole call of the bundled script, barge-in included, in one of its voices, played
-in real time over a socket of its own. Callers begin spread over ``--ramp`` seconds, as people do.
-The figures are those of ``turn_latency``, over all calls; a caller whose call broke off is counted,
-not dropped, and after ctrl-C the calls that had ended are told as the part they are. Goodput is
-what is left of the load when only turns count that a person would call well answered: not cut into,
-and heard within ``--within`` ms.
+Every caller is a whole call of the bundled script, barge-in included, in one of its voices, or of
+a script of your own (``--script``), played in real time over a socket of its own. Callers begin
+spread over ``--ramp`` seconds, as people do. The figures are those of ``turn_latency``, over all
+calls; a caller whose call broke off is counted, not dropped, and after ctrl-C the calls that had
+ended are told as the part they are. Goodput is what is left of the load when only turns count that
+a person would call well answered: not cut into, and heard within ``--within`` ms.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from clients.arguments import DEFAULT_URL, number, whole_number
 from clients.call.result import CallResult
-from clients.call.script import Utterance, load_call, load_utterances
+from clients.call.script import CallScript, Utterance, load_call, load_utterances
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.command import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, run
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
@@ -33,12 +33,16 @@ from clients.progress import progress_bar
 from clients.provenance import provenance
 from clients.report.call_summary import summary_of
 
+# Query parameters that only VoiceLoop knows; other servers take no notice of them.
 EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``n_calls`` calls, at most ``at_once`` of them together, begun over ``ramp_s`` seconds."""
+    """``n_calls`` calls, at most ``at_once`` of them together, begun over ``ramp_s`` seconds.
+
+    extras: query parameters beside those of the URL. script: None for the bundled call.
+    """
 
     url: str = DEFAULT_URL
     n_calls: int = 1
@@ -48,6 +52,12 @@ class Load:
     key: str | None = None
     n_turns: int | None = None
     within_ms: float = 800.0
+    extras: Mapping[str, str] = field(default_factory=lambda: dict(EXTRAS))
+    script: CallScript | None = None
+
+    @property
+    def call(self) -> CallScript:
+        return self.script or load_call()
 
 
 @dataclass(slots=True)
@@ -87,7 +97,7 @@ def goodput_of(load: Load, result: LoadResult, n_turns_a_call: int) -> Goodput:
 
 def voices_of(load: Load) -> list[tuple[str, tuple[Utterance, ...]]]:
     """The utterances of each of the call's voices, read and resampled once for all callers."""
-    script = load_call()
+    script = load.call
     return [
         (voice, load_utterances(script, voice, RATE_HZ)[: load.n_turns]) for voice in script.voices
     ]
@@ -111,7 +121,9 @@ async def run_load(
         await asyncio.sleep(max(0.0, begins_at - time.monotonic()))
         async with free:
             try:
-                connection = await RealtimeConnection.open(load.url, key=load.key, extras=EXTRAS)
+                connection = await RealtimeConnection.open(
+                    load.url, key=load.key, extras=dict(load.extras)
+                )
                 options = CallOptions(seed=load.seed + index)
                 call = SimulatedCall(connection, utterances, voice=voice, options=options)
                 result.calls.append(await call.run())
@@ -139,7 +151,7 @@ def figures(load: Load, result: LoadResult) -> dict[str, Any]:
         "at_once": load.at_once,
         "broken_calls": len(result.broken),
         "broken": list(result.broken),
-        "goodput": asdict(goodput_of(load, result, len(load_call().turns[: load.n_turns]))),
+        "goodput": asdict(goodput_of(load, result, len(load.call.turns[: load.n_turns]))),
         **summary_of(result.calls),
     }
 
@@ -207,6 +219,11 @@ def parser() -> argparse.ArgumentParser:
         help="only the first turns of each call (default: all)",
     )  # fmt: skip
     arguments.add_argument(
+        "--script", type=Path, metavar="FILE",
+        help="a call of your own: TOML with [[turns]], each name, text, after (\"agent\" or "
+        "\"barge_in\") and file, a mono 16-bit WAV or FLAC beside it (default: the bundled call)",
+    )  # fmt: skip
+    arguments.add_argument(
         "--within", type=number("ms", above=0.0), default=800.0, metavar="MS",
         help="ms within which an answer is a good one (default: %(default)g)",
     )  # fmt: skip
@@ -234,6 +251,7 @@ def command() -> int:
         chosen.key or own_key(),
         chosen.turns,
         chosen.within,
+        script=load_call(chosen.script) if chosen.script is not None else None,
     )
     if chosen.json is not None:
         check_file(chosen.json)

@@ -100,6 +100,7 @@ class Service:
         await asyncio.wait([released, gone], return_when=asyncio.FIRST_COMPLETED)
         released.cancel()
         gone.cancel()
+        await asyncio.wait([released, gone])  # the next request is read by nobody else
         if not release.is_set():
             raise ConnectionError("the client hung up")
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "README.md", "NOTICE.md", "CHANGELOG.md", "voiceloop/PROTOCOL.md", "voiceloop/MODELS.md",
     "voiceloop/CONFIG.md", "voiceloop/YOUR_AGENT.md", "voiceloop/DEPLOY.md",
-    "voiceloop/OPERATIONS.md",
+    "voiceloop/OPERATIONS.md", "voiceloop/BENCH.md",
     "engine/embedded/README.md", "audio/embedded/recognizer/CARD.md",
     "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip

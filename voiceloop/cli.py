@@ -1,4 +1,4 @@
-"""The ``voiceloop`` command: serve, demo, talk, models, doctor.
+"""The ``voiceloop`` command: serve, demo, talk, conformance, bench, models, doctor.
 
 Owns the command line and its exit codes: 0 when all went well, 1 when a call got no answer or the
 doctor found a problem, 2 with one sentence on standard error for whatever a person can put right,
@@ -18,8 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clients.arguments import DEFAULT_URL, number, whole_number
+from clients.arguments import DEFAULT_URL, whole_number
+from clients.bench.arguments import DESCRIPTION as BENCH_DESCRIPTION
+from clients.bench.arguments import add_bench_arguments
 from clients.command import EXIT_BAD_INPUT, run
+from clients.conformance.arguments import add_conformance_arguments
 from clients.errors import ClientError
 from voiceloop import __version__
 from voiceloop.command_parser import CommandParser, Commands
@@ -88,6 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_talk(commands)
     _add_conformance(commands)
+    _add_bench(commands)
     _add_models(commands)
     _add_doctor(commands)
     return parser
@@ -221,41 +225,18 @@ def _add_conformance(commands: Commands) -> None:
         "VoiceLoop or another, and print a table. Exits with 1 where a check fails.",
     )
     _add_url(conformance)
-    conformance.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help="sent as a bearer token (default: the first key of VOICELOOP_KEYS, if set)",
-    )
-    conformance.add_argument(
-        "--model",
-        metavar="NAME",
-        default="gpt-realtime",
-        help="the model to ask for (default: %(default)s)",
-    )
-    conformance.add_argument(
-        "--only",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="a check or topic of --list; repeatable (default: all)",
-    )
-    conformance.add_argument("--list", action="store_true", help="print the checks and their rules")
-    conformance.add_argument("--json", action="store_true", help="print the results as JSON")
-    conformance.add_argument(
-        "--jobs",
-        type=whole_number(1),
-        default=4,
-        metavar="N",
-        help="checks at a time (default: %(default)s)",
-    )
-    conformance.add_argument(
-        "--timeout",
-        type=number("seconds", above=0.0),
-        default=15.0,
-        metavar="S",
-        help="seconds to wait for an event (default: %(default)g)",
-    )
+    add_conformance_arguments(conformance)
     conformance.set_defaults(run=_conformance)
+
+
+def _add_bench(commands: Commands) -> None:
+    bench = commands.add_parser(
+        "bench",
+        help="measure any chat or Realtime endpoint: first token, tokens a second, the gap",
+        description=BENCH_DESCRIPTION,
+    )
+    add_bench_arguments(bench)
+    bench.set_defaults(run=_bench)
 
 
 def _add_models(commands: Commands) -> None:
@@ -376,6 +357,12 @@ def _conformance(arguments: argparse.Namespace) -> int:
         arguments.timeout,
     )
     return asyncio.run(run_conformance(options))
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from clients.bench.command import run_bench
+
+    return run_bench(arguments)
 
 
 def _models(arguments: argparse.Namespace) -> int:

@@ -36,8 +36,9 @@ class Distribution:
     most: float | None = None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Distribution:
+    def of(cls, values: Sequence[float], n_digits: int = 1) -> Distribution:
+        """Rounded to so many digits behind the point."""
         if not values:
             return cls(0)
-        p50, p90, p95, p99 = (round(percentile(values, p), 1) for p in (50, 90, 95, 99))
-        return cls(len(values), p50, p90, p95, p99, round(min(values), 1), round(max(values), 1))
+        found = [percentile(values, percent) for percent in (50, 90, 95, 99, 0, 100)]
+        return cls(len(values), *(round(value, n_digits) for value in found))

@@ -210,6 +210,8 @@ def test_a_missing_extra_names_the_command_that_brings_it(
         ("demo", "--loud"),
         ("conformance", "--jobs", "0"),
         ("conformance", "--timeout", "nan"),
+        ("bench",),
+        ("bench", "http://127.0.0.1:1", "--at-once", "1,0"),
     ],
 )
 def test_arguments_that_do_not_exist_exit_with_2(
