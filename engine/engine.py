@@ -21,6 +21,7 @@ from .branch import Branch, Phase
 from .device import open_device
 from .end_of_turn import end_ids
 from .load.assembly import context_length, make_drafters, read_model
+from .load.kv_budget import with_kv_tokens
 from .model import Abandoned, Decoder, Interrupted
 from .prefix_tree import PrefixTree
 from .reply import Reply
@@ -28,7 +29,7 @@ from .runner import Outcome
 from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task, awaits_grammar, is_batch, is_decoding
 from .sequence import Sequence
-from .speculative import Drafter, Speculation
+from .speculative import Drafter, NgramDrafter, Speculation
 from .text.grammar import GrammarCompiler
 from .text.text import Text
 from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
@@ -99,6 +100,7 @@ class Engine:
         config = config or EngineConfig()
         torch.set_num_threads(config.threads)
         text, decoder = read_model(model_dir, config)
+        config = with_kv_tokens(config, decoder, context_length(decoder.config, config))
         engine = cls(text, decoder, config, clock, make_drafters(text, decoder, config))
         engine._grammars.warm_up()
         return engine
@@ -177,6 +179,14 @@ class Engine:
             yield from branch.sequence.table
             if branch.preemptive is not None and branch.preemptive.sequence is not None:
                 yield from branch.preemptive.sequence.table
+
+    @property
+    def drafter_names(self) -> list[str]:
+        """Who guesses tokens here, in words."""
+        if not self.config.max_draft_tokens:
+            return []
+        is_inside = self.config.ngram_draft and open_device(self.config).drafts_ngrams
+        return [NgramDrafter.name] * is_inside + self.speculation.names
 
     # -- what a branch needs of us ---------------------------------------------------------------
 

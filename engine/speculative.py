@@ -24,6 +24,8 @@ CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no ste
 
 
 class Drafter(Protocol):
+    name: str  # in words, for who asks what runs
+
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
         """Up to `n_most` guesses at what follows the target's tokens (prompt and reply so far)."""
         ...
@@ -40,6 +42,7 @@ class NgramDrafter:
     Source: prompt lookup decoding (Saxena 2023); longest match first.
     """
 
+    name = "n-grams"
     SIZES = (4, 3, 2)
 
     def __init__(self) -> None:
@@ -82,6 +85,8 @@ class ModelDrafter:
 
     It draws with the target's noise, so that where both agree on the odds they agree on the token.
     """
+
+    name = "a draft model"
 
     def __init__(
         self, decoder: Decoder, config: EngineConfig, context_length: int, make_runner: MakeRunner
@@ -143,6 +148,10 @@ class Speculation:
         self._drafters = [(drafter, DraftLength(lengths)) for drafter in drafters]
         self._clock = clock
         self._used: dict[str, DraftLength] = {}  # by branch: whose guesses a step verifies
+
+    @property
+    def names(self) -> list[str]:
+        return [drafter.name for drafter, _ in self._drafters]
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_replies: int) -> list[int]:
         """Guesses at one of `n_replies` that the next step decodes, from the first with any."""

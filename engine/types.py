@@ -86,6 +86,8 @@ class EngineConfig:
     calibration_text: real text (a file) on which int4 scales are searched while loading.
     kv_format: how keys and values are stored, "plain" being the compute dtype.
     kv_tokens: size of the KV pool; one conversation of 4k tokens needs 4096 of them.
+    kv_memory_share: above 0, the pool's size instead: this share of the device's memory that is
+        free once the weights are read, and no more than all branches could use.
     context_length: upper bound on prompt + reply; None takes the checkpoint's.
     threads: torch's intra-op threads; 1 is steadiest beside other processes.
     step_tokens: most tokens one step extends, the bound on a committed prefill chunk.
@@ -113,6 +115,7 @@ class EngineConfig:
     calibration_text: Path | None = None
     kv_format: str = "plain"
     kv_tokens: int = 32768
+    kv_memory_share: float = 0.0
     context_length: int | None = None
     max_branches: int = 64
     threads: int = 1
@@ -145,6 +148,10 @@ class EngineConfig:
         if self.kv_tokens < 2 * BLOCK_TOKENS:
             raise ConfigError(
                 f"kv_tokens: expected at least {2 * BLOCK_TOKENS}, found {self.kv_tokens}"
+            )
+        if not 0 <= self.kv_memory_share < 1:
+            raise ConfigError(
+                f"kv_memory_share: expected 0 to less than 1, found {self.kv_memory_share}"
             )
         for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
             if getattr(self, name) < 1:

@@ -25,7 +25,7 @@ from clients.command import EXIT_BAD_INPUT, run
 from clients.conformance.arguments import add_conformance_arguments
 from clients.errors import ClientError
 from voiceloop import __version__
-from voiceloop.command_parser import CommandParser, Commands
+from voiceloop.command_parser import CommandParser, Commands, add_table
 from voiceloop.errors import InvalidRequest, VoiceLoopError
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _add_serve(commands: Commands) -> None:
+    from voiceloop.config import EngineSettings
+
     serve = commands.add_parser(
         "serve",
         help="run the server: the OpenAI Realtime protocol at /v1/realtime",
@@ -174,6 +176,7 @@ def _add_serve(commands: Commands) -> None:
     )
     serve.add_argument("--certfile", metavar="FILE", help="serve TLS: the certificate (PEM)")
     serve.add_argument("--keyfile", metavar="FILE", help="and its private key (PEM)")
+    add_table(serve, "engine", EngineSettings)
     serve.set_defaults(run=_serve)
 
 
@@ -280,10 +283,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     from voiceloop.config import load_config
 
-    services = [f"{part}_{what}" for part in ("stt", "llm", "tts") for what in ("url", "model")]
-    files = ["llm_adapter", "keys_file", "certfile", "keyfile"]
-    names = ["host", "port", "preset", "agent", *services, *files]
-    flags = {name: getattr(arguments, name) for name in names}
+    flags = {key: value for key, value in vars(arguments).items() if key not in ("run", "config")}
     config, notes = _with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
 
     from voiceloop.server.process import serve

@@ -6,9 +6,10 @@ Owns what a person is told of a mistyped command or option. `cli.py` says which 
 from __future__ import annotations
 
 import argparse
-from typing import Any, TypeAlias
+import dataclasses
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
-from voiceloop.config_reader import nearest
+from voiceloop.config_reader import field_types, nearest
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -29,6 +30,35 @@ class CommandParser(argparse.ArgumentParser):
         if known and value not in known:
             wanted = f"expected one of {', '.join(known)}, found {value!r}{nearest(value, known)}"
             raise argparse.ArgumentError(action, wanted)
+
+
+def add_table(command: argparse.ArgumentParser, table: str, kind: type[Any]) -> None:
+    """A flag for each key of a configuration's table: ``--engine-kv`` for ``engine.kv``.
+
+    kind: the table's dataclass, whose fields carry the words for the help as metadata "told".
+    """
+    group = command.add_argument_group(f"[{table}] of the configuration")
+    kinds = field_types(kind)
+    for field in dataclasses.fields(kind):
+        name, told = f"--{table}-{field.name}".replace("_", "-"), field.metadata["told"]
+        options: dict[str, Any] = {"dest": f"{table}.{field.name}", "default": None}
+        value = kinds[field.name]
+        if value is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif get_origin(value) is Literal:
+            options["choices"] = get_args(value)
+        elif value in (int, float):
+            options |= {"type": value, "metavar": "NUMBER"}
+        else:
+            options["metavar"] = "NAME" if value is str else "PATH"
+        group.add_argument(name, help=f"{told} (default: {_written(field.default)})", **options)
+
+
+def _written(default: Any) -> str:
+    """A default in the words of a help: 0 and none leave a setting to the preset."""
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return str(default) if default else "the preset's"
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"

@@ -20,9 +20,14 @@ from voiceloop.errors import ConfigError
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024
 PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
+ENGINE_PATHS = ("draft_model", "calibration_text")
 MODELS = ("stt_model", "llm_model", "tts_model")
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
+MOST_CONTEXT_TOKENS = 10**8
+MOST_KV_SHARE = 0.9  # the rest is for what a step computes with, and for drafters
+MOST_THREADS = 64  # as many as the native layers run on
 BARE_WORD = re.compile(r"[\w-]+")
+DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 AUTO = "auto"  # the preset that is not named: the best that can start here
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset({
@@ -51,11 +56,11 @@ class Ahead:
 
     prefill: the caller's words are staged as they firm up. p_end: P(end of turn) weighs in the
     wait. speculative_reply: a reply is generated in the pause; held_clause: and its speech is
-    synthesized and held. prefix_cache: the engine's. speculative_decoding: switches nothing today,
-    for no preset turns a token drafter on. warm_requests: a remote language model is called when
-    the caller begins. remote_prefill: and made to read the conversation, then the words, where that
-    pays. remote_drafts: preemptive replies also where a remote language model writes (and bills)
-    them. remote_priority: how it is told which requests nobody waits for yet.
+    synthesized and held. prefix_cache: the engine's. speculative_decoding: drafters guess tokens
+    that the engine verifies; which ones, says ``engine.drafter``. warm_requests: a remote language
+    model is called when the caller begins. remote_prefill: and made to read the conversation, then
+    the words, where that pays. remote_drafts: preemptive replies also where a remote language model
+    writes (and bills) them. remote_priority: how it is told which requests nobody waits for yet.
     budget_tokens, budget_speech_ms: what one session may throw away each minute, of preemptive
     replies and of replies cut short, before it begins no more of the former.
     """
@@ -74,14 +79,37 @@ class Ahead:
     budget_speech_ms: int = 60_000
 
 
+def _told(default: Any, told: str) -> Any:
+    """A field with the words that its flag is told by."""
+    return field(default=default, metadata={"told": told})
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How the engine runs.
+    """How the engine runs the language model that is here; 0 and "auto": as the preset has it.
 
-    native: int8 and int4 layers by its C library on a CPU, where that can be had.
+    kv_memory_share: of the memory that is free once the weights are read, instead of kv_tokens.
+    step_budget_ms: chunks of a prompt are cut so that a step is predicted to end in this time.
     """
 
-    native: bool = True
+    weights: Literal["auto", "bf16", "int8", "int4", "fp8"] = _told(
+        "auto", "how the language model's weights are kept"
+    )
+    kv: Literal["auto", "bf16", "fp8", "int8", "int4"] = _told(
+        "auto", "how its keys and values are kept"
+    )
+    kv_tokens: int = _told(0, "room for keys and values, in tokens")
+    kv_memory_share: float = _told(0.0, "or as a share of the free memory")
+    context_tokens: int = _told(0, "most tokens of a prompt and its reply")
+    drafter: Literal["auto", "ngram", "model", "none"] = _told(
+        "auto", "what guesses tokens ahead, for the model to verify"
+    )
+    draft_model: Path | None = _told(None, "a small model of the same tokenizer, that drafts")
+    device: str = _told("auto", "cpu, cuda or cuda:N")
+    threads: int = _told(0, "of the language model on a CPU")
+    calibration_text: Path | None = _told(None, "a text on which int4 scales are searched")
+    step_budget_ms: float = _told(10.0, "how long one step of a prompt may take")
+    native: bool = _told(True, "int8 and int4 layers by a C library, on a CPU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +191,21 @@ def load_config(
     if environ is not None:
         config = overlay(config, _from_environment(environ), "the environment", is_text=True)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    config = _with_key_file(overlay(config, given, "the command line"))
+    config = _with_key_file(overlay(config, _nested(given), "the command line"))
     _check(config)
     return config
+
+
+def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """``engine.kv`` -> engine: {kv}: how flags name the keys of a table."""
+    found: dict[str, Any] = {}
+    for name, value in flags.items():
+        table, dot, key = name.partition(".")
+        if dot:
+            found.setdefault(table, {})[key] = value
+        else:
+            found[name] = value
+    return found
 
 
 def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -183,9 +223,17 @@ def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
         if key == "agent" and BARE_WORD.fullmatch(text):
             continue
         if key in PATHS or text.startswith(("./", "../")):
-            # Not Path.expanduser: that raises where a user is not known.
-            found[key] = str(path.absolute().parent / os.path.expanduser(text))
+            found[key] = _whole(path, text)
+    engine = found.get("engine")
+    if isinstance(engine, dict):
+        own = {key: engine[key] for key in ENGINE_PATHS if isinstance(engine.get(key), str)}
+        found["engine"] = engine | {key: _whole(path, text) for key, text in own.items()}
     return found
+
+
+def _whole(path: Path, text: str) -> str:
+    """A path as the file at ``path`` means it. Not Path.expanduser: that raises without a user."""
+    return str(path.absolute().parent / os.path.expanduser(text))
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -248,7 +296,9 @@ def _check(config: Config) -> None:
         ("slo.barge_in_ms", config.slo.barge_in_ms, 50, 10_000),
     ]
     if config.context_tokens:
-        ranges.append(("context_tokens", config.context_tokens, LEAST_CONTEXT_TOKENS, 10**8))
+        least, most = LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS
+        ranges.append(("context_tokens", config.context_tokens, least, most))
+    ranges += _engine_ranges(config.engine)
     for name in ("stt_url", "llm_url", "tts_url"):
         _check_url(name, getattr(config, name))
     for origin in config.allowed_origins:
@@ -264,6 +314,53 @@ def _check(config: Config) -> None:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     if (config.certfile is None) != (config.keyfile is None):
         raise ConfigError("expected certfile and keyfile together, found one of them")
+    _check_engine(config)
+
+
+def _engine_ranges(engine: EngineSettings) -> list[tuple[str, float, float, float]]:
+    """Of what is set in the table; 0 leaves it to the preset."""
+    ranges = [
+        ("kv_tokens", engine.kv_tokens, LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS),
+        ("kv_memory_share", engine.kv_memory_share, 0.01, MOST_KV_SHARE),
+        ("context_tokens", engine.context_tokens, LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS),
+        ("threads", engine.threads, 1, MOST_THREADS),
+    ]
+    found = [(f"engine.{name}", value, low, high) for name, value, low, high in ranges if value]
+    return [*found, ("engine.step_budget_ms", engine.step_budget_ms, 1, 1000)]
+
+
+def _check_engine(config: Config) -> None:
+    """Keys of ``[engine]`` that contradict each other, or act on nothing."""
+    engine = config.engine
+    if config.llm_url is not None:
+        own = EngineSettings(native=engine.native)  # which the end reader beside a service has too
+        for name in field_types(EngineSettings):
+            if getattr(engine, name) != getattr(own, name):
+                raise ConfigError(f"engine.{name}: expected a language model here, found llm_url")
+    if not DEVICE.fullmatch(engine.device):
+        raise ConfigError(
+            f"engine.device: expected auto, cpu, cuda or cuda:N, found {engine.device!r}"
+        )
+    if engine.kv_tokens and engine.kv_memory_share:
+        raise ConfigError("expected engine.kv_tokens or engine.kv_memory_share, found both")
+    if engine.kv_tokens and engine.kv_tokens < engine.context_tokens:
+        raise ConfigError(
+            f"engine.kv_tokens: expected engine.context_tokens ({engine.context_tokens}) at least, "
+            f"found {engine.kv_tokens}"
+        )
+    if engine.context_tokens and config.context_tokens > engine.context_tokens:
+        raise ConfigError(
+            f"context_tokens: expected engine.context_tokens ({engine.context_tokens}) at most, "
+            f"found {config.context_tokens}"
+        )
+    if engine.draft_model is not None and engine.drafter in ("ngram", "none"):
+        raise ConfigError(
+            f"engine.draft_model: expected engine.drafter auto or model, found {engine.drafter}"
+        )
+    if engine.calibration_text is not None and engine.weights != "int4":
+        raise ConfigError(
+            f"engine.calibration_text: expected engine.weights int4, found {engine.weights}"
+        )
 
 
 def _check_url(name: str, url: str | None) -> None:

@@ -70,6 +70,8 @@ def context_length(model: ModelConfig, config: EngineConfig) -> int:
 
 def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterator[Drafter]:
     """The drafters a config asks for, the cheapest first."""
+    if not config.max_draft_tokens:
+        return
     device = open_device(config)
     if config.ngram_draft and not device.drafts_ngrams:
         yield NgramDrafter()

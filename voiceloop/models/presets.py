@@ -23,6 +23,7 @@ from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.cache import hub_folder, read_json
 from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, Preset
+from voiceloop.models.engine_options import engine_options
 from voiceloop.models.machine import n_cores, this_machine
 from voiceloop.models.preset_check import (
     CPU_BUILD,
@@ -52,9 +53,6 @@ EMBEDDED_LIMITS = (
     "short facts of its instructions; it gets others wrong, makes things up, and calls tools it "
     "should not. For more: --llm-url URL, or voiceloop models pull cpu"
 )
-
-# The open turn's, the answer's, and four out of band.
-BRANCHES_PER_SESSION = 6
 
 # The first call should have its turns read, but a server does not wait for long without one.
 END_READER_WAIT_S = 10.0
@@ -214,7 +212,7 @@ def _role_options(
     if role == "engine":
         if resolved.model != preset.models.get(role):
             options = {**_bounds_of_named(config), **options}
-        return {**options, **_engine_options(config, resolved, n_threads)}
+        return _engine_options(config, resolved, options, n_threads)
     options["model"] = resolved.model.loader
     if resolved.folder is None:
         options.pop("device", None)  # of the models in packages none asks for one
@@ -223,37 +221,29 @@ def _role_options(
     return {**options, **{name: str(folder) for name, folder in resolved.parts.items()}}
 
 
+def _engine_options(
+    config: Config, resolved: ResolvedModel, base: Mapping[str, Any], n_threads: int
+) -> dict[str, Any]:
+    is_embedded = resolved.model == EMBEDDED_AGENT and config.llm_adapter is None
+    draft = embedded_model_dir().parent / "draft" if is_embedded else None
+    folder = _model_dir(resolved)
+    return engine_options(config, base, folder, n_threads=n_threads, draft=draft)
+
+
 def _bounds_of_named(config: Config) -> dict[str, Any]:
     """What a model without bounds of its own may keep; a longer context has to be asked for."""
     length = max(NAMED_CONTEXT_LENGTH, config.context_tokens + REPLY_TOKENS)
     return {"context_length": length, "kv_tokens": NAMED_CONTEXTS * length}
 
 
-def _engine_options(config: Config, resolved: ResolvedModel, n_threads: int) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "model_dir": str(_model_dir(resolved)),
-        "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
-        "threads": n_threads,
-    }
-    if config.llm_adapter is not None:
-        options["adapter_dir"] = str(config.llm_adapter)
-    if not config.engine.native:
-        options["native"] = False
-    if not config.anticipation.prefix_cache:
-        options["prefix_cache"] = False
-    if not config.anticipation.speculative_decoding:
-        options["max_draft_tokens"] = 0
-    return options
-
-
 def end_reader_spec(config: Config) -> WorkerSpec | None:
     """The process that reads the end of turn beside a remote language model, if it is wanted."""
     if config.llm_url is None or config.end_reader == "none":
         return None
-    options = {
-        **_options(EMBEDDED, "engine"),
-        **_engine_options(config, ResolvedModel(EMBEDDED_AGENT), 1),
-    }
+    # It reads, and says nothing: there is nothing to draft.
+    quiet = replace(config, anticipation=replace(config.anticipation, speculative_decoding=False))
+    base = _options(EMBEDDED, "engine")
+    options = _engine_options(quiet, ResolvedModel(EMBEDDED_AGENT), base, 1)
     return WorkerSpec("end reader", (RoleSpec("engine", options),))
 
 

@@ -28,6 +28,7 @@ class ServeProgress:
         self._notes = tuple(notes)
         self._states: dict[str, str] = {}
         self._announced = False
+        self._engine = ""  # what runs there, in words
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -56,6 +57,8 @@ class ServeProgress:
         self._tell_notes()
         before = self._states.get(state.role)
         self._states[state.role] = state.state
+        if state.role == "engine":
+            self._engine = state.detail
         if self._announced:
             return
         if self._bar is not None and self._task is not None:
@@ -68,13 +71,17 @@ class ServeProgress:
                 description=f"loading {waiting}" if waiting else "starting",
             )
         elif state.state == "ready" and before != "ready":
-            print(f"{state.role}: ready after {state.load_ms / 1000:.1f} s", file=sys.stderr)
+            told = f"; {state.detail}" if state.detail else ""
+            print(f"{state.role}: ready after {state.load_ms / 1000:.1f} s{told}", file=sys.stderr)
 
     def ready(self, url: str) -> None:
         """The server takes calls at ``url``."""
+        is_terminal = self._bar is not None
         self._stop_bar()
         self._tell_notes()
         self._announced = True
+        if is_terminal and self._engine:  # a log file has it in its own line
+            print(f"language model: {self._engine}", file=sys.stderr)
         address = url.replace("http", "ws", 1)
         print(f"voiceloop is ready: {address}/v1/realtime", file=sys.stderr)
         print(f"talk to it: open {_page_of(url)} in a browser", file=sys.stderr, flush=True)

@@ -22,6 +22,7 @@ from msgspec.structs import asdict
 import engine.types as engine_types
 from engine.branch import Branch
 from engine.engine import Engine
+from engine.load.description import describe
 from engine.types import (
     EngineConfig,
     EngineError,
@@ -386,14 +387,11 @@ def load(model_dir: str, **options: Any) -> LanguageRole:
 
     Raises: RoleError.
     """
-    for key in ("draft_dir", "adapter_dir"):
+    for key in ("draft_dir", "adapter_dir", "calibration_text"):
         if options.get(key) is not None:
             options[key] = Path(options[key])
     try:
         engine = Engine.load(Path(model_dir), EngineConfig(**options))
     except EngineError as error:
         raise RoleError(f"the language model cannot be loaded: {error}") from error
-    lacks = f" ({engine.lacks})" if engine.lacks else ""
-    return LanguageRole(
-        engine, f"{Path(model_dir).name}, its layers run by {engine.runner.layers}{lacks}"
-    )
+    return LanguageRole(engine, f"{Path(model_dir).name}: {describe(engine)}")

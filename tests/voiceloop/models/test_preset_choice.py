@@ -424,13 +424,6 @@ def test_the_switches_of_anticipation_reach_the_engine() -> None:
     flags = {"preset": "embedded", "anticipation": {"prefix_cache": False}}
     [engine] = worker_specs(load_config(flags=flags))[0].roles
     assert engine.options["prefix_cache"] is False
-    assert "max_draft_tokens" not in engine.options
-
-
-def test_the_engine_is_told_where_its_native_library_is_not_wanted() -> None:
-    for table, expected in (({}, None), ({"native": False}, False)):
-        [engine] = worker_specs(load_config(flags={"preset": "embedded", "engine": table}))[0].roles
-        assert engine.options.get("native") is expected
 
 
 def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> None:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
+import msgspec
 import pytest
 
 from voiceloop.server.progress import ServeProgress
+from voiceloop.workers.supervisor import RoleState
+
+LOADING = RoleState("engine", "engine", ready=False, state="loading", n_restarts=0)
+READY = msgspec.structs.replace(
+    LOADING, ready=True, state="ready", load_ms=1200.0, detail="embedded: int8 weights"
+)
 
 
 @pytest.mark.parametrize(
@@ -24,3 +33,24 @@ def test_the_address_of_calls_and_of_the_page_are_told(
     assert note == "a note"
     assert ready == f"voiceloop is ready: {calls}"
     assert browser == f"talk to it: open {page} in a browser"
+
+
+def test_a_log_tells_what_runs_the_language_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with ServeProgress("embedded") as progress:
+        progress.role_changed(LOADING)
+        progress.role_changed(READY)
+        progress.ready("http://127.0.0.1:8080")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "engine: ready after 1.2 s; embedded: int8 weights"
+    assert not any("language model" in line for line in lines)
+
+
+def test_a_terminal_tells_it_once_the_bar_is_gone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with ServeProgress("embedded") as progress:
+        progress.role_changed(READY)
+        progress.ready("http://127.0.0.1:8080")
+    told = "language model: embedded: int8 weights\n"  # behind what cleared the bar
+    assert told in capsys.readouterr().err

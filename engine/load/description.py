@@ -1,0 +1,28 @@
+"""Owns the words in which a loaded engine says what runs: for the start's lines and the doctor."""
+
+from ..engine import Engine
+from ..types import BLOCK_TOKENS
+
+WEIGHTS = {None: "bf16"}  # others are called what they are
+KV = {"plain": "bf16"}
+
+
+def describe(engine: Engine) -> str:
+    """Formats, what runs the layers, drafters, and the room for keys and values in callers.
+
+    A caller is counted with a whole context: most take less, and share what is alike.
+    """
+    config = engine.config
+    dense = config.dtype if config.dtype != "bf16" else None
+    weights = dense or config.quant or WEIGHTS[None]
+    kv = dense if dense and config.kv_format == "plain" else KV.get(config.kv_format)
+    n_tokens = engine.pool.n_blocks * BLOCK_TOKENS
+    n_callers = n_tokens / engine.context_length
+    parts = [
+        f"{weights} weights",
+        f"layers by {engine.runner.layers}" + (f" ({engine.lacks})" if engine.lacks else ""),
+        f"drafts by {' and '.join(engine.drafter_names) or 'nobody'}",
+        f"{kv or config.kv_format} KV for {n_tokens} tokens: "
+        f"{n_callers:.1f} callers of {engine.context_length}",
+    ]
+    return ", ".join(parts)

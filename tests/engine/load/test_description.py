@@ -1,0 +1,28 @@
+"""What an engine says of itself at the start."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.engine import Engine
+from engine.load.description import describe
+from engine.types import EngineConfig
+
+
+def test_formats_layers_drafters_and_room_are_told(tiny_model: Path, shallow_model: Path) -> None:
+    config = EngineConfig(
+        quant="int8", kv_format="int8", kv_tokens=1024, native=False, ngram_draft=True,
+        draft_dir=shallow_model,
+    )  # fmt: skip
+    assert describe(Engine.load(tiny_model, config)) == (
+        "int8 weights, layers by torch, drafts by n-grams and a draft model, "
+        "int8 KV for 1024 tokens: 2.0 callers of 512"
+    )
+
+
+def test_an_engine_without_quantization_and_drafters_says_so(
+    make_engine: Callable[..., Engine], tiny_model: Path
+) -> None:
+    config = EngineConfig(kv_tokens=512, native=False, ngram_draft=True, max_draft_tokens=0)
+    told = describe(Engine.load(tiny_model, config))
+    assert "bf16 weights" in told and "drafts by nobody" in told and "bf16 KV" in told
+    assert describe(make_engine(dtype="fp32")).startswith("fp32 weights")

@@ -1,0 +1,64 @@
+"""A KV pool that is a share of the memory that is free."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.engine import Engine
+from engine.load.assembly import read_model
+from engine.load.kv_budget import bytes_per_token, free_bytes, with_kv_tokens
+from engine.types import BLOCK_TOKENS, ConfigError, EngineConfig
+
+CONTEXT = 512  # the tiny model's
+# 2 layers, 2 KV heads of 8 numbers, keys and values: 64 numbers in bf16, or bytes and a bf16 scale
+# for each of 8 vectors.
+SIZES = {"plain": 128, "int8": 64 + 16}
+
+
+@pytest.mark.parametrize("kv_format", SIZES)
+def test_a_share_of_free_memory_becomes_as_many_tokens_as_fit(
+    tiny_model: Path, kv_format: str
+) -> None:
+    config = EngineConfig(kv_memory_share=0.5, kv_format=kv_format, max_branches=1000)
+    _, decoder = read_model(tiny_model, config)
+    pool = decoder.make_pool(7, kv_format)
+    assert bytes_per_token(pool) == SIZES[kv_format]
+    found = with_kv_tokens(config, decoder, CONTEXT, lambda device: 10_000_000)
+    assert found.kv_tokens % BLOCK_TOKENS == 0
+    n_bytes = found.kv_tokens * SIZES[kv_format]
+    assert 5_000_000 - BLOCK_TOKENS * SIZES[kv_format] < n_bytes <= 5_000_000
+
+
+def test_no_more_is_taken_than_all_branches_could_use(tiny_model: Path) -> None:
+    config = EngineConfig(kv_memory_share=0.5, max_branches=3)
+    _, decoder = read_model(tiny_model, config)
+    found = with_kv_tokens(config, decoder, CONTEXT, lambda device: 10**12)
+    assert found.kv_tokens == 3 * (CONTEXT + 2 * BLOCK_TOKENS)
+
+
+def test_a_share_that_holds_no_conversation_is_refused(tiny_model: Path) -> None:
+    config = EngineConfig(kv_memory_share=0.1)
+    _, decoder = read_model(tiny_model, config)
+    with pytest.raises(ConfigError, match="expected room for one context of 512 tokens"):
+        with_kv_tokens(config, decoder, CONTEXT, lambda device: 100_000)
+
+
+def test_a_number_of_tokens_stays_as_it_is(tiny_model: Path) -> None:
+    config = EngineConfig(kv_tokens=4096)
+    _, decoder = read_model(tiny_model, config)
+    assert with_kv_tokens(config, decoder, CONTEXT) == config
+
+
+def test_free_memory_is_what_the_system_tells(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:   2048 kB\n")
+    assert free_bytes("cpu", meminfo) == 2048 * 1024
+    assert free_bytes("cpu", tmp_path / "absent") > 0  # by the pages that are free
+
+
+def test_an_engine_is_loaded_with_the_share_it_was_given(tiny_model: Path) -> None:
+    torch.set_num_threads(1)
+    engine = Engine.load(tiny_model, EngineConfig(kv_memory_share=0.01, max_branches=2))
+    assert engine.pool.n_blocks * BLOCK_TOKENS == 2 * (CONTEXT + 2 * BLOCK_TOKENS)
+    assert engine.config.kv_tokens == engine.pool.n_blocks * BLOCK_TOKENS

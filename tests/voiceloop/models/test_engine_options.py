@@ -1,0 +1,121 @@
+"""Every key of `[engine]` reaches the worker that runs the language model."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.types import EngineConfig
+from voiceloop.cli import build_parser
+from voiceloop.config import EngineSettings, load_config
+from voiceloop.errors import ConfigError
+from voiceloop.models.engine_options import engine_options
+from voiceloop.models.presets import (
+    context_tokens,
+    embedded_model_dir,
+    end_reader_spec,
+    worker_specs,
+)
+
+DRAFT = embedded_model_dir().parent / "draft"
+
+
+def options_of(table: dict[str, Any], **flags: Any) -> dict[str, Any]:
+    """What the engine of the embedded preset is told."""
+    config = load_config(flags={"preset": "embedded", "engine": table, **flags})
+    [role] = worker_specs(config)[0].roles
+    return dict(role.options)
+
+
+@pytest.mark.parametrize(("table", "expected"), [
+    ({"weights": "int4"}, {"quant": "int4"}),
+    ({"weights": "bf16"}, {"quant": None}),
+    ({"weights": "int4", "calibration_text": "calls.txt"}, {"calibration_text": "calls.txt"}),
+    ({"kv": "int8"}, {"kv_format": "int8"}),
+    ({"kv": "bf16"}, {"kv_format": "plain"}),
+    ({"kv_tokens": 4096}, {"kv_tokens": 4096}),
+    ({"kv_memory_share": 0.25}, {"kv_memory_share": 0.25}),
+    ({"context_tokens": 1024}, {"context_length": 1024}),
+    ({"drafter": "ngram"}, {"ngram_draft": True, "draft_dir": None}),
+    ({"drafter": "model"}, {"ngram_draft": None, "draft_dir": str(DRAFT)}),
+    ({"drafter": "none"}, {"ngram_draft": None, "draft_dir": None, "max_draft_tokens": 0}),
+    ({"draft_model": "small"}, {"ngram_draft": True, "draft_dir": "small"}),
+    ({"device": "cuda:1"}, {"device": "cuda:1"}),
+    ({"threads": 3}, {"threads": 3}),
+    ({"step_budget_ms": 25.0}, {"step_budget_ms": 25.0}),
+    ({"native": False}, {"native": False}),
+])  # fmt: skip
+def test_a_key_changes_what_the_engine_is_told(
+    table: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    options = options_of(table)
+    assert {name: options.get(name) for name in expected} == expected
+    plain = options_of({})
+    assert {name: plain.get(name) for name in expected} != expected
+
+
+def test_every_key_is_tried_above() -> None:
+    [mark] = test_a_key_changes_what_the_engine_is_told.pytestmark  # type: ignore[attr-defined]
+    tried = {key for table, _ in mark.args[1] for key in table}
+    assert tried == {field.name for field in fields(EngineSettings)}
+
+
+@pytest.mark.parametrize("table", [{}, {"kv_memory_share": 0.5, "kv": "int8", "drafter": "none"}])
+def test_the_engine_knows_every_option_it_is_told(table: dict[str, Any]) -> None:
+    known = {field.name for field in fields(EngineConfig)} | {"model_dir"}
+    assert options_of(table).keys() <= known
+
+
+def test_the_embedded_agent_is_drafted_for_by_n_grams_and_its_own_draft_model() -> None:
+    options = options_of({})
+    assert options["ngram_draft"] is True and options["draft_dir"] == str(DRAFT)
+    assert (DRAFT / "config.json").is_file()
+
+
+def test_speculative_decoding_that_is_off_leaves_no_drafter() -> None:
+    off = {"speculative_decoding": False}
+    for table in ({}, {"drafter": "model"}, {"draft_model": "small"}):
+        options = options_of(table, anticipation=off)
+        assert options["max_draft_tokens"] == 0
+        assert not options.keys() & {"ngram_draft", "draft_dir"}
+
+
+def test_another_model_and_an_adapted_one_have_n_grams_alone(tmp_path: Path) -> None:
+    adapted = options_of({}, llm_adapter=str(tmp_path))
+    assert adapted["ngram_draft"] is True and "draft_dir" not in adapted
+
+
+def test_a_draft_model_that_nobody_brings_is_refused() -> None:
+    config = load_config(flags={"engine.drafter": "model"})
+    with pytest.raises(ConfigError, match="expected engine.draft_model beside model"):
+        engine_options(config, {}, Path("model"), n_threads=1, draft=None)
+
+
+def test_room_is_made_for_one_context_at_least() -> None:
+    config = load_config(flags={"engine.context_tokens": 16384})
+    base = {"kv_tokens": 8192, "context_length": 4096}
+    options = engine_options(config, base, Path("model"), n_threads=1, draft=None)
+    assert (options["kv_tokens"], options["context_length"]) == (16384, 16384)
+
+
+def test_the_gateway_cuts_prompts_to_the_context_of_the_engine() -> None:
+    config = load_config(flags={"preset": "embedded", "engine.context_tokens": 1024})
+    assert context_tokens(config) == 1024 - 256
+
+
+def test_the_end_reader_drafts_nothing() -> None:
+    spec = end_reader_spec(load_config(flags={"llm_url": "http://127.0.0.1:9/v1"}))
+    assert spec is not None
+    assert "draft_dir" not in spec.roles[0].options
+
+
+def test_flags_of_serve_set_the_table() -> None:
+    arguments = build_parser().parse_args(
+        ["serve", "--engine-kv", "int8", "--engine-threads", "2", "--no-engine-native"]
+    )
+    flags = {key: value for key, value in vars(arguments).items() if key not in ("run", "config")}
+    engine = load_config(flags=flags).engine
+    assert (engine.kv, engine.threads, engine.native) == ("int8", 2, False)

@@ -1,0 +1,98 @@
+"""What the language model's worker is told of the engine: the table `[engine]` over a preset.
+
+Owns the step from a configuration and a model to the fields of `engine.types.EngineConfig`. Nothing
+here imports the engine, for that needs torch: the names cross to the worker as plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from voiceloop.config import AUTO, Config
+from voiceloop.errors import ConfigError
+
+# The open turn's, the answer's, and four out of band.
+BRANCHES_PER_SESSION = 6
+DENSE = "bf16"  # what is not quantized
+PLAIN_KV = "plain"  # the engine's word for keys and values as they are computed
+
+
+def engine_options(
+    config: Config,
+    base: Mapping[str, Any],
+    model: Path | None,
+    *,
+    n_threads: int,
+    draft: Path | None,
+) -> dict[str, Any]:
+    """The options of the role `engine`.
+
+    base: the model's and the preset's own. model: None where it is not on disk. n_threads: where
+    the configuration names no number. draft: the draft model that goes with `model`; None where
+    there is none.
+
+    Raises:
+        ConfigError: `engine.drafter` asks for a draft model, and there is none.
+    """
+    engine = config.engine
+    options: dict[str, Any] = {
+        **base,
+        "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
+        "threads": engine.threads or n_threads,
+        **_drafters(config, draft),
+    }
+    if model is not None:
+        options["model_dir"] = str(model)
+    if config.llm_adapter is not None:
+        options["adapter_dir"] = str(config.llm_adapter)
+    if engine.weights != AUTO:
+        options["quant"] = None if engine.weights == DENSE else engine.weights
+    if engine.calibration_text is not None:
+        options["calibration_text"] = str(engine.calibration_text)
+    if engine.kv != AUTO:
+        options["kv_format"] = PLAIN_KV if engine.kv == DENSE else engine.kv
+    if engine.device != AUTO:
+        options["device"] = engine.device
+    if engine.step_budget_ms != type(engine)().step_budget_ms:
+        options["step_budget_ms"] = engine.step_budget_ms
+    if not engine.native:
+        options["native"] = False
+    if not config.anticipation.prefix_cache:
+        options["prefix_cache"] = False
+    return options | _memory(config, options)
+
+
+def _memory(config: Config, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Context, and room for keys and values: at least for one context."""
+    engine, found = config.engine, dict[str, Any]()
+    if engine.context_tokens:
+        found["context_length"] = engine.context_tokens
+        known = options.get("kv_tokens")
+        if known is not None and known < engine.context_tokens:
+            found["kv_tokens"] = engine.context_tokens
+    if engine.kv_tokens:
+        found["kv_tokens"] = engine.kv_tokens
+    if engine.kv_memory_share:
+        found["kv_memory_share"] = engine.kv_memory_share
+    return found
+
+
+def _drafters(config: Config, draft: Path | None) -> dict[str, Any]:
+    """n-grams where nothing else is said, and the draft model where there is one."""
+    engine = config.engine
+    if not config.anticipation.speculative_decoding or engine.drafter == "none":
+        return {"max_draft_tokens": 0}
+    folder = engine.draft_model or draft
+    if engine.drafter == "model" and folder is None:
+        raise ConfigError(
+            "engine.drafter: expected engine.draft_model beside model, for the language model "
+            "brings none, found nothing"
+        )
+    found: dict[str, Any] = {}
+    if engine.drafter != "model":
+        found["ngram_draft"] = True
+    if engine.drafter != "ngram" and folder is not None:
+        found["draft_dir"] = str(folder)
+    return found
