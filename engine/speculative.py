@@ -159,7 +159,7 @@ class Speculation:
         self._used.pop(branch_id, None)
         is_plain_due = any(length.is_plain_due for _, length in self._drafters)
         for drafter, length in [] if is_plain_due else self._drafters:
-            n_most = min(length.choose(branch_id, n_replies), n_left)
+            n_most = min(length.choose(n_replies), n_left)
             if n_most <= 0:
                 continue
             started = self._clock()
@@ -176,18 +176,17 @@ class Speculation:
         elapsed_ms: of a step that served nothing else.
         """
         used = [self._used.pop(branch_id, None) for branch_id, _, _ in decoded]
+        n = len(decoded)
         for _, length in self._drafters:
             n_drafted = n_accepted = 0
-            for (branch_id, n_guesses, n_hits), whose in zip(decoded, used, strict=True):
+            for (_, n_guesses, n_hits), whose in zip(decoded, used, strict=True):
                 if whose is length:
-                    length.verified(branch_id, n_guesses, n_hits)
-                    n_drafted, n_accepted = max(n_drafted, n_guesses), n_accepted + n_hits
+                    length.verified(n_guesses, n_hits)
+                    n_drafted, n_accepted = n_drafted + n_guesses, n_accepted + n_hits
             is_own = all(whose in (None, length) for whose in used)
-            n = len(decoded)
-            length.stepped(n, n_drafted, n_accepted / n, elapsed_ms if is_own else None)
+            length.stepped(n, n + n_drafted, n_accepted / n, elapsed_ms if is_own else None)
 
     def forget(self, branch_id: str) -> None:
         self._used.pop(branch_id, None)
-        for drafter, length in self._drafters:
+        for drafter, _ in self._drafters:
             drafter.forget(branch_id)
-            length.forget(branch_id)

@@ -237,7 +237,7 @@ class GraphRunner:
             yield from self._batches(few, max(e.n_rows for e in few))
         if plain:
             n = next((n for n in BATCHES if n >= len(plain)), BATCHES[-1])
-            n_rows = 1 + self.length.choose("all", n)
+            n_rows = 1 + self.length.choose(n)
             yield from self._batches(plain, min(n_rows, MAX_ROWS // n))
 
     def _batches(
@@ -337,14 +337,13 @@ class GraphRunner:
             shape, outcomes, n_accepted = launch.graph.shape, self._read(launch), 0
             for i in rows:
                 n_kept = len(outcomes[i].chosen or ()) - 1
-                self.length.verified("all", shape.n_rows - 1, n_kept)
+                self.length.verified(shape.n_rows - 1, n_kept)
                 n_accepted += n_kept
             is_timed = launch is ahead and len(launches) == 1 and before > 0
             elapsed_ms = (now - before) * 1e3 if is_timed else None
             self._read_at = now if len(launches) == 1 else 0.0
-            self.length.stepped(
-                shape.n_sequences, shape.n_rows - 1, n_accepted / len(rows), elapsed_ms
-            )
+            n = shape.n_sequences
+            self.length.stepped(n, n * shape.n_rows, n_accepted / len(rows), elapsed_ms)
 
 
 def _is_plain(extension: Extension) -> bool:

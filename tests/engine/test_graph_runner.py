@@ -240,11 +240,11 @@ def test_only_decoding_tells_what_guesses_are_worth(make_reference: MakeReferenc
     runner: Any = engine.runner
     booked: list[tuple[int, int, float, bool]] = []
 
-    def stepped(n_replies: int, n_drafted: int, n_accepted: float, ms: float | None) -> None:
-        booked.append((n_replies, n_drafted, n_accepted, ms is not None))
+    def stepped(n_replies: int, n_rows: int, n_accepted: float, ms: float | None) -> None:
+        booked.append((n_replies, n_rows - n_replies, n_accepted, ms is not None))
 
     runner.length.stepped = stepped
-    runner.length.choose = lambda branch_id, n_replies: 0
+    runner.length.choose = lambda n_replies: 0
     branch = engine.branch("b")
     for n_words in (1, 2, 5):
         branch.stage([7, 8, 9, 10, 11][:n_words])

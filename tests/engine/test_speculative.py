@@ -29,6 +29,8 @@ SAMPLINGS = (
 class Oracle:
     """Knows the reply, and errs where told: any acceptance rate one wants."""
 
+    name = "oracle"
+
     def __init__(self, reply: list[int], errors: Iterable[int]) -> None:
         self.reply, self.errors = reply, set(errors)
 
@@ -214,12 +216,12 @@ def decode(
     """A reply of so many tokens, whose plain steps take 2 ms: its time over theirs, and choices."""
     chance, choices, n_said, spent_ms = random.Random(seed), list[int](), 0, 0.0
     while n_said < n_tokens:
-        k = length.choose("b", 1)
+        k = length.choose(1)
         n_accepted = next((i for i in range(k) if chance.random() >= accepted), k)
         if k:
             length.drafted(1, k, draft_ms * k)
-        length.verified("b", k, n_accepted)
-        length.stepped(1, k, n_accepted, 2.0 + per_row_ms * k)
+        length.verified(k, n_accepted)
+        length.stepped(1, 1 + k, n_accepted, 2.0 + per_row_ms * k)
         choices.append(k)
         n_said += n_accepted + 1
         spent_ms += 2.0 + (per_row_ms + draft_ms) * k
@@ -236,7 +238,7 @@ def test_no_drafter_costs_more_than_a_few_percent(
     length = DraftLength(range(1, 5))
     decode(length, 100, accepted, draft_ms=draft_ms, seed=seed)
     ratio, _ = decode(length, 8000, accepted, draft_ms=draft_ms, seed=seed)
-    assert ratio <= 1.05
+    assert ratio <= 1.02
 
 
 def test_a_good_drafter_is_used_from_the_first_reply_on() -> None:
@@ -266,7 +268,7 @@ def test_a_drafter_that_lost_by_an_old_cost_gets_another_chance() -> None:
 def test_one_held_up_step_turns_no_drafter_off() -> None:
     length = DraftLength([4])
     decode(length, 100, 0.95, per_row_ms=0.1, draft_ms=0.1)
-    length.stepped(1, 4, 4, 40.0)
+    length.stepped(1, 5, 4, 40.0)
     _, choices = decode(length, 100, 0.95, per_row_ms=0.1, draft_ms=0.1)
     assert choices.count(0) <= 1
 
@@ -277,16 +279,18 @@ def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_few_percent(read
     length, spent_ms = DraftLength(range(1, 5)), list[float]()
     for _ in range(8000):
         n_before = len(spent_ms)
-        if length.choose("b", 1):
+        if length.choose(1):
             length.drafted(1, 0, read_ms)
             spent_ms.append(read_ms)
-        length.stepped(1, 0, 0, 2.0)
+        length.stepped(1, 1, 0, 2.0)
         assert len(spent_ms) - n_before <= 1
     assert sum(spent_ms[1:]) <= 0.05 * 2.0 * 8000
 
 
 class Sure:
     """Guesses every token, for nothing."""
+
+    name = "sure"
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
         return [7] * n_most
@@ -337,25 +341,27 @@ def test_in_a_batch_what_a_step_costs_and_gains_counts_once(has_company: bool) -
     """8 replies: a drafted step takes three plain ones and gives each reply 1.5 tokens."""
     length, n_replies, n_drafted_steps = DraftLength([4]), 8, 0
     for step in range(1000):
-        k = length.choose("b0", n_replies)
+        k = length.choose(n_replies)
         n_drafted_steps += k > 0
         hits = [(step + i) % 2 if k else 0 for i in range(n_replies)]
-        for i, n_accepted in enumerate(hits):
-            length.verified(f"b{i}", k, n_accepted)
+        for n_accepted in hits:
+            length.verified(k, n_accepted)
         is_timed = not has_company or step < 20
         elapsed_ms = 2.0 if not k else 6.0
-        length.stepped(n_replies, k, sum(hits) / n_replies, elapsed_ms if is_timed else None)
+        length.stepped(
+            n_replies, n_replies * (1 + k), sum(hits) / n_replies, elapsed_ms if is_timed else None
+        )
     assert 0 < n_drafted_steps < 20
 
 
 def test_a_batch_is_drafted_for_once_its_own_plain_step_was_measured() -> None:
     length = DraftLength([4])
     for _ in range(10):
-        length.stepped(1, 0, 0, 2.0)
-    assert length.choose("b", 1) == 4
-    assert length.choose("b", 2) == 0
-    length.stepped(2, 0, 0, 2.2)
-    assert length.choose("b", 2) == 4
+        length.stepped(1, 1, 0, 2.0)
+    assert length.choose(1) == 4
+    assert length.choose(2) == 0
+    length.stepped(2, 2, 0, 2.2)
+    assert length.choose(2) == 4
 
 
 def test_nobody_drafts_for_a_reply_that_nobody_waits_for(make_engine: MakeEngine) -> None:
@@ -374,11 +380,11 @@ def test_a_step_is_booked_once_for_all_its_replies(make_engine: MakeEngine) -> N
     draft_always(engine, 2, [Oracle(tokens, [])])
     [(_, length)] = engine.speculation._drafters
     booked: list[tuple[int, int, float]] = []
-    length.stepped = lambda n, drafted, hits, ms: booked.append((n, drafted, hits))  # type: ignore[method-assign, assign]
+    length.stepped = lambda n, rows, hits, ms: booked.append((n, rows - n, hits))  # type: ignore[method-assign, assign]
     asked = [([5, 6, 7], params, None)] * 2
     assert [reply for reply, _ in converse(engine, asked)] == [tokens, tokens]
     # After the first token of each 3 a step; of the last step's two guesses both are kept.
-    assert booked == [(2, 2, 2.0), (2, 2, 2.0), (2, 1, 1.0)]
+    assert booked == [(2, 4, 2.0), (2, 4, 2.0), (2, 2, 1.0)]
 
 
 def test_a_draft_model_of_another_tokenizer_is_refused(
