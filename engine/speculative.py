@@ -4,6 +4,7 @@ A drafter may say what it likes; the engine samples every position anyway (see `
 a guess only where it is what was sampled. So the reply is the same with any drafter or none.
 """
 
+from array import array
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from typing import Protocol
@@ -38,7 +39,8 @@ class Drafter(Protocol):
 class NgramDrafter:
     """Whatever followed the last time the same few tokens stood at the end.
 
-    Strong where a reply repeats the conversation: read-backs, names, tool arguments.
+    Strong where a reply repeats the conversation: read-backs, names, tool arguments. What it looks
+    through is all that the target has read: instructions, history, tool results, the reply.
     Source: prompt lookup decoding (Saxena 2023); longest match first.
     """
 
@@ -46,38 +48,38 @@ class NgramDrafter:
     SIZES = (4, 3, 2)
 
     def __init__(self) -> None:
-        self._indices: dict[str, _NgramIndex] = {}
+        self._read: dict[str, tuple[int, array[int]]] = {}  # by branch: n_prompt, tokens
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
         tokens = target.tokens
-        index = self._indices.setdefault(branch_id, _NgramIndex())
-        index.update(tokens, reply.n_prompt)
-        for size in self.SIZES:
-            place = index.ends.get(tuple(tokens[-size:])) if len(tokens) > size else None
-            if place is not None:
-                return tokens[place : place + n_most]
-        return []
+        n_prompt, read = self._read.get(branch_id, (-1, _TOKENS))
+        if n_prompt != reply.n_prompt or len(read) > len(tokens):
+            read = _TOKENS[:]  # another turn: the prompt may have been revised
+        read.extend(tokens[len(read) :])
+        self._read[branch_id] = reply.n_prompt, read
+        place = _last_place(read, self.SIZES)
+        return tokens[place : place + n_most] if place is not None else []
 
     def forget(self, branch_id: str) -> None:
-        self._indices.pop(branch_id, None)
+        self._read.pop(branch_id, None)
 
 
-class _NgramIndex:
-    """Where each n-gram of a conversation last ended, the one at its very end left out."""
+_TOKENS: "array[int]" = array("i")
 
-    def __init__(self) -> None:
-        self.ends: dict[tuple[int, ...], int] = {}
-        self._n_done = 0
-        self._n_prompt = 0
 
-    def update(self, tokens: list[int], n_prompt: int) -> None:
-        if n_prompt != self._n_prompt:  # another turn: the prompt may have been revised
-            self.ends, self._n_done, self._n_prompt = {}, 0, n_prompt
-        for end in range(self._n_done, len(tokens)):
-            for size in NgramDrafter.SIZES:
-                if end >= size:
-                    self.ends[tuple(tokens[end - size : end])] = end
-        self._n_done = len(tokens)
+def _last_place(tokens: "array[int]", sizes: Items[int]) -> int | None:
+    """Behind the last place, the end left out, where as many tokens stand as at the end.
+
+    A search of bytes: 0.2 ms for 4,000 new tokens, 9 us after; an index took 12 ms to build.
+    """
+    text, width = tokens.tobytes(), tokens.itemsize
+    for size in sizes:
+        wanted, end = text[-size * width :], len(text) - width
+        while len(tokens) > size and (place := text.rfind(wanted, 0, end)) >= 0:
+            if place % width == 0:
+                return place // width + size
+            end = place + len(wanted) - 1  # not at the beginning of a token
+    return None
 
 
 class ModelDrafter:

@@ -205,6 +205,41 @@ def test_ngrams_continue_what_was_said_before(tiny_model: Path, make_engine: Mak
     assert drafter.propose("b", target, reply, 3) == []
 
 
+def test_an_n_gram_is_found_at_whole_tokens_alone(make_engine: MakeEngine) -> None:
+    """Bytes alike that begin inside another token are no match."""
+    engine = make_engine()
+    target = Sequence(engine.pool, engine.tree)
+    target.tokens = [5 << 8, 6 << 8, 9 << 8, 40, 5, 6]
+    reply = engine.new_reply(4, SamplingParams())
+    assert NgramDrafter().propose("b", target, reply, 2) == []
+    target.tokens = [5, 6, 77, 5 << 8, 6 << 8, 9 << 8, 40, 5, 6]
+    reply = engine.new_reply(5, SamplingParams())
+    assert NgramDrafter().propose("b", target, reply, 1) == [77]
+
+
+def test_a_revised_prompt_is_looked_through_anew(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    target, drafter = Sequence(engine.pool, engine.tree), NgramDrafter()
+    target.tokens = [10, 11, 12, 13, 10, 11]
+    assert drafter.propose("b", target, engine.new_reply(6, SamplingParams()), 1) == [12]
+    target.tokens = [10, 11, 99, 13, 14, 10, 11]
+    assert drafter.propose("b", target, engine.new_reply(7, SamplingParams()), 1) == [99]
+    drafter.forget("b")
+    target.tokens = [20, 21, 22, 20, 21]
+    assert drafter.propose("b", target, engine.new_reply(5, SamplingParams()), 1) == [22]
+
+
+def test_the_last_of_several_places_is_continued_and_the_longest_first(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    target, reply = Sequence(engine.pool, engine.tree), engine.new_reply(9, SamplingParams())
+    target.tokens = [1, 2, 3, 50, 9, 2, 3, 60, 1, 2, 3]
+    assert NgramDrafter().propose("b", target, reply, 1) == [50]  # three tokens alike, not two
+    target.tokens = [2, 3, 50, 9, 2, 3, 60, 8, 2, 3]
+    assert NgramDrafter().propose("c", target, reply, 1) == [60]
+
+
 def decode(
     length: DraftLength,
     n_tokens: int,
