@@ -185,7 +185,10 @@ class Speculation:
                 if whose is length:
                     length.verified(n_guesses, n_hits)
                     n_drafted, n_accepted = n_drafted + n_guesses, n_accepted + n_hits
-            is_own = all(whose in (None, length) for whose in used)
+            is_own = all(
+                whose is length or (whose is None and not n_guesses)
+                for (_, n_guesses, _), whose in zip(decoded, used, strict=True)
+            )
             length.stepped(n, n + n_drafted, n_accepted / n, elapsed_ms if is_own else None)
 
     def forget(self, branch_id: str) -> None:
