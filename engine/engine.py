@@ -344,8 +344,12 @@ class Engine:
             return
         n_known, n_before = len(sequence.tokens), len(reply.tokens)
         output, error = list[str | ParsedCall](), None
+        # What a runner proposed itself, or a drafter here; else it was made ahead.
+        has_guesses = outcome.proposals != extension.proposals or self.speculation.has_guessed(
+            task.branch.branch_id
+        )
         try:
-            sampled = self._verify(reply, outcome)
+            sampled = self._verify(reply, outcome, has_guesses)
         except GrammarError as refused:
             sequence.n_resident, error = n_known, str(refused)
         else:
@@ -376,8 +380,11 @@ class Engine:
         if reply.finish_reason is not None:
             task.branch.finish(reply.finish_reason, error)
 
-    def _verify(self, reply: Reply, outcome: Outcome) -> list[int]:
-        """Sample at every row while the choice before it agreed with what was proposed."""
+    def _verify(self, reply: Reply, outcome: Outcome, has_guesses: bool) -> list[int]:
+        """Sample at every row while the choice before it agreed with what was proposed.
+
+        has_guesses: whether a drafter proposed it.
+        """
         sampled: list[int] = []
         proposals, later = outcome.proposals, list[int]()
         for i in range(len(proposals) + 1):
@@ -393,7 +400,10 @@ class Engine:
                 break
         if proposals:
             n_verified = len(proposals) - len(later)
-            reply.count(drafted_tokens=n_verified, accepted_tokens=len(sampled) - 1)
+            n_kept = len(sampled) - 1
+            reply.count(drafted_tokens=n_verified, accepted_tokens=n_kept)
+            if has_guesses:
+                reply.count(guessed_tokens=n_verified, confirmed_tokens=n_kept)
         reply.proposals = later
         return sampled
 

@@ -172,6 +172,10 @@ class Speculation:
                 return guesses
         return []
 
+    def has_guessed(self, branch_id: str) -> bool:
+        """Whether a drafter here proposed what the step under way verifies for this branch."""
+        return branch_id in self._used
+
     def verified(self, decoded: Items[tuple[str, int, int]], elapsed_ms: float | None) -> None:
         """What became of a step's guesses: of each reply it decoded its branch, guesses, and hits.
 

@@ -223,8 +223,10 @@ class Usage:
     cached_tokens: int = 0  # of the prompt: resident at `commit` (staged before, or shared)
     prefilled_tokens: int = 0  # of the prompt: computed after `commit`
     output_tokens: int = 0
-    drafted_tokens: int = 0  # proposed by a drafter and verified for this reply
+    drafted_tokens: int = 0  # verified for this reply: a drafter's guesses, and what was made ahead
     accepted_tokens: int = 0  # of those: kept
+    guessed_tokens: int = 0  # of the drafted: a drafter's guesses
+    confirmed_tokens: int = 0  # of those: kept
     adopted_tokens: int = 0  # taken over from a preemptive reply
     discarded_tokens: int = 0  # made ahead in this turn and thrown away
     kv_blocks: int = 0  # held by the branch at the end

@@ -223,6 +223,7 @@ class Usage(msgspec.Struct, frozen=True):
     the cache when the reply was asked for. n_discarded_tokens: made ahead in this turn, and not
     used. n_unheard_tokens: of a reply that the caller interrupted, what was not heard any more.
     n_read_ahead_tokens: prompts of requests that only had a remote service read this one ahead.
+    n_drafted_tokens: guessed by a drafter and verified; n_accepted_tokens: those that stood.
     """
 
     n_prompt_tokens: int = 0
@@ -235,6 +236,8 @@ class Usage(msgspec.Struct, frozen=True):
     n_read_ahead_tokens: int = 0
     queue_ms: float = 0.0
     ttft_ms: float = 0.0
+    n_drafted_tokens: int = 0
+    n_accepted_tokens: int = 0
 
 
 class Generated(msgspec.Struct, frozen=True, tag="generated"):

@@ -192,6 +192,7 @@ def test_a_draft_model_of_its_own_weights_is_always_right(engines: dict[str, Eng
     params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.9, seed=2)
     _, _, done = answer(engine, [5, 6, 7], params)
     assert 0 < done.usage.drafted_tokens == done.usage.accepted_tokens
+    assert done.usage.guessed_tokens == done.usage.confirmed_tokens == done.usage.drafted_tokens
 
 
 def test_ngrams_continue_what_was_said_before(tiny_model: Path, make_engine: MakeEngine) -> None:

@@ -57,6 +57,8 @@ class ReplyRound:
                 n_cached_tokens=before.n_cached_tokens + usage.n_cached_tokens,
                 n_reply_tokens=before.n_reply_tokens + usage.n_reply_tokens,
                 n_discarded_tokens=before.n_discarded_tokens + usage.n_discarded_tokens,
+                n_drafted_tokens=before.n_drafted_tokens + usage.n_drafted_tokens,
+                n_accepted_tokens=before.n_accepted_tokens + usage.n_accepted_tokens,
             )
         self.reported = usage
 
@@ -120,6 +122,8 @@ class Rounds:
             n_unheard_tokens=n_unheard - n_too_early,
             n_turn_tokens=sum(usage.n_turn_tokens for usage in used),
             n_turn_resident=sum(usage.n_turn_resident for usage in used),
+            n_drafted_tokens=sum(usage.n_drafted_tokens for usage in used),
+            n_accepted_tokens=sum(usage.n_accepted_tokens for usage in used),
         )
 
     def params(self, asked: GenerateParams) -> GenerateParams:

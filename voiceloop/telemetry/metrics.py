@@ -69,6 +69,11 @@ class Metrics:
             "voiceloop_read_ahead_tokens",
             "Prompts of requests that only had a remote language model read them ahead, in tokens.",
         )
+        self.draft_tokens = counter(
+            "voiceloop_draft_tokens",
+            "Tokens guessed by a drafter and verified, by whether they stood.",
+            ["fate"],
+        )
         self.drafts = counter(
             "voiceloop_drafts", "Replies made ahead of the end of the caller's turn.", ["fate"]
         )
@@ -136,6 +141,9 @@ class Metrics:
         self.tokens.labels(fate="discarded").inc(usage.n_discarded_tokens)
         self.tokens.labels(fate="unheard").inc(usage.n_unheard_tokens)
         self.read_ahead_tokens.inc(usage.n_read_ahead_tokens)
+        n_rejected = max(0, usage.n_drafted_tokens - usage.n_accepted_tokens)
+        self.draft_tokens.labels(fate="accepted").inc(usage.n_accepted_tokens)
+        self.draft_tokens.labels(fate="rejected").inc(n_rejected)
 
     def observe_barge_in(self, action: str, delay_s: float) -> None:
         self.barge_ins.labels(action=action).inc()

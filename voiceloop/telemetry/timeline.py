@@ -103,5 +103,7 @@ def anticipation_facts(usage: Usage, wasted_audio_ms: float, draft: str) -> dict
         "n_reply_tokens": usage.n_reply_tokens,
         "n_discarded_tokens": usage.n_discarded_tokens,
         "n_unheard_tokens": usage.n_unheard_tokens,
+        "n_drafted_tokens": usage.n_drafted_tokens,
+        "n_accepted_tokens": usage.n_accepted_tokens,
         "wasted_audio_ms": round(wasted_audio_ms, 1),
     }

@@ -153,6 +153,8 @@ class Reply:
             n_turn_resident=min(self.n_turn_tokens, n_resident),
             queue_ms=done.timings.queue_ms,
             ttft_ms=done.timings.ttft_ms,
+            n_drafted_tokens=done.usage.guessed_tokens,
+            n_accepted_tokens=done.usage.confirmed_tokens,
         )
         return Generated(reason, usage)
 

@@ -60,7 +60,8 @@ def test_a_turn_is_counted_with_its_stages() -> None:
 
 
 def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
-    usage = Usage(40, 36, 12, 5, 3, n_turn_tokens=9, n_turn_resident=8)
+    usage = Usage(40, 36, 12, 5, 3, n_turn_tokens=9, n_turn_resident=8,
+                  n_drafted_tokens=6, n_accepted_tokens=4)  # fmt: skip
     assert anticipation_facts(usage, 31.26, "salvaged") == {
         "draft": "salvaged",
         "n_turn_tokens": 9,
@@ -69,6 +70,8 @@ def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
         "n_reply_tokens": 12,
         "n_discarded_tokens": 5,
         "n_unheard_tokens": 3,
+        "n_drafted_tokens": 6,
+        "n_accepted_tokens": 4,
         "wasted_audio_ms": 31.3,
     }
 
@@ -114,3 +117,11 @@ def test_the_time_of_an_answer_counts_from_the_decision_and_is_taken_once() -> N
     metrics.observe_turn(timeline_of(2.4, decided_s=2.1), "completed")
     assert metrics.take_answers_s() == [pytest.approx(0.3)]
     assert not metrics.take_answers_s()
+
+
+def test_guesses_are_counted_by_whether_they_stood() -> None:
+    metrics = Metrics()
+    metrics.observe_work(Usage(n_drafted_tokens=6, n_accepted_tokens=4), 0.0)
+    for fate, n_tokens in (("accepted", 4), ("rejected", 2)):
+        name, labels = "voiceloop_draft_tokens_total", {"fate": fate}
+        assert metrics.registry.get_sample_value(name, labels) == n_tokens
