@@ -40,6 +40,11 @@ class DraftLength:
         self._n_since_plain = 0
 
     @property
+    def is_on(self) -> bool:
+        """Whether it drafts at present: what a drafter would read ahead is of use then alone."""
+        return self._is_on and bool(self._lengths)
+
+    @property
     def is_plain_due(self) -> bool:
         """Whether no drafter may guess at the coming step, so that a plain one is measured."""
         return self._n_since_plain >= PLAIN_EVERY * self._n_held

@@ -29,7 +29,7 @@ from .runner import Outcome
 from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task, awaits_grammar, is_batch, is_decoding
 from .sequence import Sequence
-from .speculative import Drafter, NgramDrafter, Speculation
+from .speculative import Drafter, Speculation
 from .text.grammar import GrammarCompiler
 from .text.text import Text
 from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
@@ -126,8 +126,10 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether `step` would do or return anything."""
-        if self.outbox or self._is_stalled:
-            return bool(self.outbox)
+        if self.outbox or self.speculation.is_behind:
+            return True
+        if self._is_stalled:
+            return False
         return any(
             branch.reply is not None
             or branch.sequence.n_pending
@@ -146,7 +148,9 @@ class Engine:
         coming = self._coming_grammars()
         tasks = self.scheduler.compose(self._branches.values())
         self._is_stalled = not (tasks or coming or self.scheduler.n_restored)
-        if not tasks:
+        if not tasks and self.speculation.is_behind:
+            self.speculation.stage(self._opened(), interrupted)
+        elif not tasks:
             wait(coming, GRAMMAR_WAIT_S, FIRST_COMPLETED)
         started = self.clock()
         if outcomes := self._run(tasks, started, interrupted):
@@ -179,14 +183,6 @@ class Engine:
             yield from branch.sequence.table
             if branch.preemptive is not None and branch.preemptive.sequence is not None:
                 yield from branch.preemptive.sequence.table
-
-    @property
-    def drafter_names(self) -> list[str]:
-        """Who guesses tokens here, in words."""
-        if not self.config.max_draft_tokens:
-            return []
-        is_inside = self.config.ngram_draft and open_device(self.config).drafts_ngrams
-        return [NgramDrafter.name] * is_inside + self.speculation.names
 
     # -- what a branch needs of us ---------------------------------------------------------------
 
@@ -275,6 +271,12 @@ class Engine:
         awaiting = [r for r in replies if r is not None and r.awaits_grammar()]
         return [r.coming.compiled for r in awaiting if r.coming is not None]
 
+    def _opened(self) -> Iterator[tuple[str, Sequence]]:
+        """Branches whose caller speaks."""
+        for branch in self._branches.values():
+            if branch.phase is Phase.OPEN:
+                yield branch.branch_id, branch.sequence
+
     def _run(self, tasks: list[Task], now: float, interrupted: Interrupted | None) -> list[Outcome]:
         """Compute a step; nothing comes of one that is given up, and only reserved blocks stay."""
         if not tasks:
@@ -302,6 +304,7 @@ class Engine:
                 self._advance_or_end(task, task.reply, outcome)
                 continue
             self._totals["staged_tokens"] += extension.n_known
+            self.speculation.words_staged()
             p_end_of_turn = outcome.probability if extension.n_logits else None
             task.branch.prefilled(extension.n_known, p_end_of_turn)
 

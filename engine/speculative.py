@@ -22,6 +22,7 @@ from .sequence import Sequence
 from .types import BLOCK_TOKENS, EngineConfig, OutOfMemory
 
 CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no step waits for it
+STAGED_TOKENS = 16  # the same of staged words, between two questions whether a commit waits
 
 
 class Drafter(Protocol):
@@ -29,6 +30,10 @@ class Drafter(Protocol):
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
         """Up to `n_most` guesses at what follows the target's tokens (prompt and reply so far)."""
+        ...
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        """Read some of what is staged, ahead of the reply to it; whether any of it is left."""
         ...
 
     def forget(self, branch_id: str) -> None:
@@ -59,6 +64,9 @@ class NgramDrafter:
         self._read[branch_id] = reply.n_prompt, read
         place = _last_place(read, self.SIZES)
         return tokens[place : place + n_most] if place is not None else []
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        return False  # a search has nothing to read ahead
 
     def forget(self, branch_id: str) -> None:
         self._read.pop(branch_id, None)
@@ -98,19 +106,39 @@ class ModelDrafter:
         self.runner = make_runner(decoder, self.pool, config, ())
         self.context_length = min(context_length, decoder.config.context_length)
         self._sequences: dict[str, Sequence] = {}
+        self._replying: set[str] = set()  # branches of these that guesses were made for
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
         n_most = min(n_most, self.context_length - len(target.tokens))
         if n_most <= 0:
             return []
+        self._replying.add(branch_id)
+        try:
+            return self._guess(self._follow(branch_id, target), reply, n_most)
+        except OutOfMemory:
+            # Whoever speaks goes before what was read for those who listen.
+            for other in {branch_id, *(self._sequences.keys() - self._replying)}:
+                self.forget(other)
+            return []
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        sequence = self._follow(branch_id, target)
+        # The last token stays pending: its logits are the first guess.
+        n_tokens = min(STAGED_TOKENS, sequence.n_pending - 1)
+        if n_tokens <= 0 or len(sequence.tokens) >= self.context_length:
+            return False
+        try:
+            self._extend(sequence, n_tokens)
+        except OutOfMemory:
+            return False  # what it has read stays
+        return sequence.n_pending > 1
+
+    def _follow(self, branch_id: str, target: Sequence) -> Sequence:
+        """The branch's own sequence, with the target's tokens."""
         own = Sequence(self.pool, self.tree, target.salt)
         sequence = self._sequences.setdefault(branch_id, own)
         sequence.retarget(list(target.tokens))
-        try:
-            return self._guess(sequence, reply, n_most)
-        except OutOfMemory:
-            self.forget(branch_id)
-            return []
+        return sequence
 
     def _guess(self, sequence: Sequence, reply: Reply, n_most: int) -> list[int]:
         if sequence.n_pending > CATCH_UP_TOKENS:
@@ -136,8 +164,10 @@ class ModelDrafter:
     def forget(self, branch_id: str) -> None:
         sequence = self._sequences.pop(branch_id, None)
         if sequence is not None:
-            sequence.publish(sequence.n_resident)
+            if branch_id in self._replying:  # staged words stay private (I2)
+                sequence.publish(sequence.n_resident)
             sequence.release()
+        self._replying.discard(branch_id)
 
 
 class Speculation:
@@ -150,6 +180,7 @@ class Speculation:
         self._drafters = [(drafter, DraftLength(lengths)) for drafter in drafters]
         self._clock = clock
         self._used: dict[str, DraftLength] = {}  # by branch: whose guesses a step verifies
+        self.is_behind = False  # some drafter may have staged words to read
 
     @property
     def names(self) -> list[str]:
@@ -171,6 +202,26 @@ class Speculation:
                 self._used[branch_id] = length
                 return guesses
         return []
+
+    def words_staged(self) -> None:
+        """The target has read words of an open turn, which drafters in use may read too."""
+        self.is_behind = any(length.is_on for _, length in self._drafters)
+
+    def stage(
+        self, opened: Iterable[tuple[str, Sequence]], interrupted: Callable[[], bool] | None
+    ) -> None:
+        """Where nothing else is due, have drafters that are in use read what is staged.
+
+        opened: of each open branch its id and sequence. interrupted: whether a commit waits.
+        """
+        drafters = [drafter for drafter, length in self._drafters if length.is_on]
+        for branch_id, target in opened:
+            for drafter in drafters:
+                if interrupted is not None and interrupted():
+                    return  # what is left is asked for again
+                if drafter.stage(branch_id, target):
+                    return  # a chunk a step: others may have work by now
+        self.is_behind = False
 
     def has_guessed(self, branch_id: str) -> bool:
         """Whether a drafter here proposed what the step under way verifies for this branch."""

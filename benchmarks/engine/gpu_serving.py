@@ -157,6 +157,8 @@ def _transformers(shape: str) -> dict[str, Any]:
 class Oracle:
     """Knows the reply and is right with a given probability: any acceptance one wants."""
 
+    name = "an oracle"
+
     def __init__(self, tokens: list[int], acceptance: float) -> None:
         self.tokens, self.acceptance, self.chance = tokens, acceptance, random.Random(3)
 
@@ -166,6 +168,10 @@ class Oracle:
             token if self.chance.random() < self.acceptance else 16
             for token in self.tokens[start : start + n_most]
         ]
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        """It has nothing to read."""
+        return False
 
     def forget(self, branch_id: str) -> None:
         """Nothing is kept."""

@@ -1,6 +1,8 @@
 """Owns the words in which a loaded engine says what runs: for the start's lines and the doctor."""
 
+from ..device import open_device
 from ..engine import Engine
+from ..speculative import NgramDrafter
 from ..types import BLOCK_TOKENS
 
 WEIGHTS = {None: "bf16"}  # others are called what they are
@@ -21,8 +23,16 @@ def describe(engine: Engine) -> str:
     parts = [
         f"{weights} weights",
         f"layers by {engine.runner.layers}" + (f" ({engine.lacks})" if engine.lacks else ""),
-        f"drafts by {' and '.join(engine.drafter_names) or 'nobody'}",
+        f"drafts by {' and '.join(_drafters(engine)) or 'nobody'}",
         f"{kv or config.kv_format} KV for {n_tokens} tokens: "
         f"{n_callers:.1f} callers of {engine.context_length}",
     ]
     return ", ".join(parts)
+
+
+def _drafters(engine: Engine) -> list[str]:
+    """Who guesses tokens, in words; a runner that finds n-grams itself included."""
+    config = engine.config
+    is_inside = config.ngram_draft and open_device(config).drafts_ngrams
+    inside = [NgramDrafter.name] if is_inside and config.max_draft_tokens else []
+    return inside + engine.speculation.names

@@ -218,8 +218,13 @@ def test_no_step_is_launched_ahead_of_one_the_host_drafts_for(
     """It would be thrown away, after having made the next one wait for it."""
 
     class Stubborn:
+        name = "stubborn"
+
         def propose(self, branch_id: str, target: object, reply: object, n_most: int) -> list[int]:
             return [5, 5]
+
+        def stage(self, branch_id: str, target: object) -> bool:
+            return False
 
         def forget(self, branch_id: str) -> None:
             pass

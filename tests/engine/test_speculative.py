@@ -12,8 +12,8 @@ from engine.draft_length import DraftLength
 from engine.engine import Engine
 from engine.reply import Reply
 from engine.sequence import Sequence
-from engine.speculative import Drafter, NgramDrafter, Speculation
-from engine.types import CheckpointError, Done, EngineConfig, SamplingParams, TextDelta
+from engine.speculative import Drafter, ModelDrafter, NgramDrafter, Speculation
+from engine.types import CheckpointError, Done, EngineConfig, SamplingParams, Staged, TextDelta
 
 MakeEngine = Callable[..., Engine]
 
@@ -38,6 +38,9 @@ class Oracle:
         start = len(reply.tokens)
         guesses = self.reply[start : start + n_most]
         return [7 if start + i in self.errors else token for i, token in enumerate(guesses)]
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        return False
 
     def forget(self, branch_id: str) -> None:
         pass
@@ -323,6 +326,85 @@ def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_few_percent(read
     assert sum(spent_ms[1:]) <= 0.05 * 2.0 * 8000
 
 
+def read_by_the_draft(engine: Engine, branch_id: str = "b") -> int:
+    """Tokens of a branch that the engine's draft model has read."""
+    [(drafter, _)] = engine.speculation._drafters
+    assert isinstance(drafter, ModelDrafter)
+    sequence = drafter._sequences.get(branch_id)
+    return sequence.n_resident if sequence is not None else 0
+
+
+def test_a_draft_model_reads_what_is_staged_while_the_caller_speaks(
+    make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    engine = make_engine(draft_dir=tiny_model)
+    answer(engine, [5, 6, 7], SamplingParams(max_tokens=4, ignore_eos=True), "warm")
+    branch, words = engine.branch("b"), [3 + i % 50 for i in range(100)]
+    branch.stage(words)
+    while engine.has_work():
+        engine.step()
+    assert read_by_the_draft(engine) == len(words) - 1  # the last one's logits are the first guess
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    branch.commit([*words, 4], params)
+    engine.step()  # the first token of the reply
+    [(drafter, _)] = engine.speculation._drafters
+    assert branch.reply is not None
+    assert len(drafter.propose("b", branch.sequence, branch.reply, 3)) == 3, "nothing to catch up"
+    while engine.has_work():
+        engine.step()
+    branch.close()
+    engine.check_integrity()
+
+
+def test_staged_words_wait_for_no_draft_model_and_no_commit_does(
+    make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    engine = make_engine(draft_dir=tiny_model)
+    branch = engine.branch("b")
+    branch.stage([3 + i % 50 for i in range(100)])
+    told = engine.step()
+    assert any(isinstance(event, Staged) for event in told), "before the draft model reads"
+    assert read_by_the_draft(engine) == 0
+    engine.step(lambda: True)
+    assert read_by_the_draft(engine) == 0, "a commit waits"
+    engine.step(lambda: False)
+    assert 0 < read_by_the_draft(engine) <= 16
+    branch.close()
+
+
+def test_a_draft_model_that_stands_back_reads_nothing_ahead(
+    make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    engine = make_engine(draft_dir=tiny_model)
+    [(_, length)] = engine.speculation._drafters
+    length.stepped(1, 1, 0, 2.0)
+    length.drafted(1, 1, 100.0)
+    length.verified(1, 0)
+    length.stepped(1, 2, 0, 2.5)
+    assert not length.is_on
+    branch = engine.branch("b")
+    branch.stage([3 + i % 50 for i in range(100)])
+    while engine.has_work():
+        engine.step()
+    assert read_by_the_draft(engine) == 0
+    branch.close()
+
+
+def test_staged_words_that_were_never_answered_are_shared_with_nobody(
+    make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    engine = make_engine(draft_dir=tiny_model)
+    branch, words = engine.branch("b"), [3 + i % 50 for i in range(100)]
+    branch.stage(words)
+    while engine.has_work():
+        engine.step()
+    [(drafter, _)] = engine.speculation._drafters
+    assert isinstance(drafter, ModelDrafter)
+    branch.close()
+    assert drafter.tree.match(words, "") == []
+    assert drafter.pool.n_free == drafter.pool.n_blocks
+
+
 class Sure:
     """Guesses every token, for nothing."""
 
@@ -330,6 +412,9 @@ class Sure:
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
         return [7] * n_most
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        return False
 
     def forget(self, branch_id: str) -> None:
         pass
