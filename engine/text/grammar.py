@@ -234,8 +234,6 @@ class Grammar:
             if not self._matcher.try_consume_tokens([token]):
                 break
             n_consumed += 1
-            if self._matcher.is_stopped():
-                break
             masks.append(self._matcher.compute_bitmask())
         self._matcher.rollback(n_consumed)
         return masks
