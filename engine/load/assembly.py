@@ -4,6 +4,7 @@ Target, drafters, tokenizer: read, checked against each other, quantized and cal
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ..device import open_device
@@ -77,7 +78,8 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
         yield NgramDrafter()
     length = context_length(decoder.config, config)
     if config.draft_dir is not None:
-        draft_text, draft = read_model(config.draft_dir, config, is_draft=True)
+        plain = replace(config, calibration_text=None)  # its guesses are verified, however rounded
+        draft_text, draft = read_model(config.draft_dir, plain, is_draft=True)
         if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
             raise CheckpointError(
                 f"{config.draft_dir}: expected the target's tokenizer, found another"

@@ -1,5 +1,6 @@
 """Owns how large a KV pool may be where a share of the free memory is asked for, not a number."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,10 +23,29 @@ def bytes_per_token(pool: KvPool) -> int:
     )
 
 
-def free_bytes(device: str, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory of a torch device that nobody has taken. Raises: ConfigError where nobody tells."""
+def free_bytes(
+    device: str, meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """Memory of a torch device that nobody has taken, or that a container may still take.
+
+    Raises: ConfigError where nobody tells.
+    """
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
+    return int(min(_free_of_machine(meminfo), _left_of_container(cgroup)))
+
+
+def _left_of_container(cgroup: Path) -> float:
+    """By version 2 of control groups; infinite where there is no bound."""
+    try:
+        most = (cgroup / "memory.max").read_text(encoding="ascii").strip()
+        used = (cgroup / "memory.current").read_text(encoding="ascii")
+        return math.inf if most == "max" else max(0, int(most) - int(used))
+    except (OSError, ValueError):
+        return math.inf
+
+
+def _free_of_machine(meminfo: Path) -> int:
     try:
         lines = meminfo.read_text(encoding="ascii").splitlines()
         found = next(line for line in lines if line.startswith("MemAvailable:"))

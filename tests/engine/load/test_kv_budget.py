@@ -53,8 +53,21 @@ def test_a_number_of_tokens_stays_as_it_is(tiny_model: Path) -> None:
 def test_free_memory_is_what_the_system_tells(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable:   2048 kB\n")
-    assert free_bytes("cpu", meminfo) == 2048 * 1024
-    assert free_bytes("cpu", tmp_path / "absent") > 0  # by the pages that are free
+    nowhere = tmp_path / "absent"
+    assert free_bytes("cpu", meminfo, nowhere) == 2048 * 1024
+    assert free_bytes("cpu", nowhere, nowhere) > 0  # by the pages that are free
+
+
+@pytest.mark.parametrize(("most", "n_bytes"), [
+    ("max", 2048 * 1024), ("1000000", 400_000), ("500000", 0), ("9000000000", 2048 * 1024),
+])  # fmt: skip
+def test_a_container_may_have_less_than_its_machine(
+    tmp_path: Path, most: str, n_bytes: int
+) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable:   2048 kB\n")
+    (tmp_path / "memory.max").write_text(f"{most}\n")
+    (tmp_path / "memory.current").write_text("600000\n")
+    assert free_bytes("cpu", tmp_path / "meminfo", tmp_path) == n_bytes
 
 
 def test_an_engine_is_loaded_with_the_share_it_was_given(tiny_model: Path) -> None:
