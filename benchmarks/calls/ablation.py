@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 SWITCH = "VOICELOOP_ANTICIPATION_"
-# Without `speculative_decoding`: no preset turns a token drafter on, so off would meet off.
-OFF = ("prefill", "p_end", "speculative_reply", "held_clause", "prefix_cache")
+OFF = (
+    "prefill", "p_end", "speculative_reply", "held_clause", "prefix_cache", "speculative_decoding",
+)  # fmt: skip
 # Variants by name, and what each adds to the server's environment.
 MECHANISMS: dict[str, dict[str, str]] = {
     "all on": {},

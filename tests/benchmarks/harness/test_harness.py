@@ -148,6 +148,8 @@ def test_variants_are_read_from_the_command_line() -> None:
     }  # fmt: skip
     switched = settings_of(parser().parse_args(["--ablate"])).variants
     assert switched["no held clause"].environment == {"VOICELOOP_ANTICIPATION_HELD_CLAUSE": "0"}
-    assert "no speculative decoding" not in switched  # off against off
+    assert switched["no speculative decoding"].environment == {
+        "VOICELOOP_ANTICIPATION_SPECULATIVE_DECODING": "0"
+    }
     assert settings_of(parser().parse_args(["--fakes"])).endpoint_ms == 200
     assert settings_of(parser().parse_args([])).endpoint_ms is None
