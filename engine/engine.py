@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .branch import Branch, Phase
 from .device import open_device
@@ -26,7 +25,6 @@ from .model import Abandoned, Decoder, Interrupted
 from .prefix_tree import PrefixTree
 from .reply import Reply
 from .runner import Outcome
-from .sampler import choose, penalize
 from .scheduler import Scheduler, Service, Task, awaits_grammar, is_batch, is_decoding
 from .sequence import Sequence
 from .speculative import Drafter, Speculation
@@ -45,6 +43,7 @@ from .types import (
     SamplingParams,
     n_blocks_for,
 )
+from .verification import verify
 
 log = logging.getLogger(__name__)
 
@@ -352,7 +351,7 @@ class Engine:
             task.branch.branch_id
         )
         try:
-            sampled = self._verify(reply, outcome, has_guesses)
+            sampled = verify(reply, outcome, has_guesses)
         except GrammarError as refused:
             sequence.n_resident, error = n_known, str(refused)
         else:
@@ -382,41 +381,3 @@ class Engine:
         task.branch.emit(output)
         if reply.finish_reason is not None:
             task.branch.finish(reply.finish_reason, error)
-
-    def _verify(self, reply: Reply, outcome: Outcome, has_guesses: bool) -> list[int]:
-        """Sample at every row while the choice before it agreed with what was proposed.
-
-        has_guesses: whether a drafter proposed it.
-        """
-        sampled: list[int] = []
-        proposals, later = outcome.proposals, list[int]()
-        for i in range(len(proposals) + 1):
-            if outcome.chosen is not None:
-                sampled.append(outcome.chosen[i])
-            else:
-                assert outcome.logits is not None
-                sampled.append(self._choose(reply, sampled, outcome.logits[i]))
-            if reply.opens_call(sampled[-1]):  # its grammar binds what the next step chooses
-                later = proposals[i + 1 :]
-                break
-            if sampled[-1] in reply.stop_ids or sampled[-1:] != proposals[i : i + 1]:
-                break
-        if proposals:
-            n_verified = len(proposals) - len(later)
-            n_kept = len(sampled) - 1
-            reply.count(drafted_tokens=n_verified, accepted_tokens=n_kept)
-            if has_guesses:
-                reply.count(guessed_tokens=n_verified, confirmed_tokens=n_kept)
-        reply.proposals = later
-        return sampled
-
-    def _choose(self, reply: Reply, sampled: list[int], raw: Tensor) -> int:
-        """The token after those `sampled` in this step. Raises: GrammarError."""
-        said = [*reply.tokens, *sampled]
-        row = penalize(raw, reply.params, said)
-        if reply.grammar is not None:
-            row = reply.grammar.mask(row, len(sampled))
-        token = choose(row, reply.params, reply.seed, len(said))
-        reply.note(raw, said, token)
-        reply.advance_grammar(token)
-        return token

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import engine.engine as engine_module
+from engine import verification
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.text.grammar import ComingGrammar
@@ -45,14 +45,14 @@ def hold_up(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 def begin_with(monkeypatch: pytest.MonkeyPatch, engine: Engine, begun: str) -> SamplingParams:
     """Parameters of a reply that begins with this text wherever it may."""
-    script, drawn = engine.text.encode(begun), engine_module.choose
+    script, drawn = engine.text.encode(begun), verification.choose
 
     def choose(row: Tensor, params: SamplingParams, seed: int, n_said: int) -> int:
         if seed == SEED and n_said < len(script) and row[script[n_said]] > -torch.inf:
             return script[n_said]
         return drawn(row, params, seed, n_said)
 
-    monkeypatch.setattr(engine_module, "choose", choose)
+    monkeypatch.setattr(verification, "choose", choose)
     # The penalty has the engine choose each token itself, where the script stands.
     return may_call(SEED, presence_penalty=0.1) if begun else may_call(SEED)
 

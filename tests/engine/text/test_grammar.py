@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-import engine.engine as engine_module
 import engine.text.grammar as grammar_module
+from engine import verification
 from engine.engine import Engine
 from engine.text.grammar import GrammarCompiler, OfferedCalls
 from engine.text.text import Text
@@ -313,12 +313,12 @@ def test_a_tokenizer_that_spells_json_with_more_spaces_may_write_it_so() -> None
 
 def begun_with(monkeypatch: pytest.MonkeyPatch, engine: Engine, begun: str) -> list[int]:
     """Have the next reply begin with this text; what is left of it to be said."""
-    script, drawn = engine.text.encode(begun), engine_module.choose
+    script, drawn = engine.text.encode(begun), verification.choose
 
     def choose(row: Tensor, params: SamplingParams, seed: int, n_said: int) -> int:
         return script.pop(0) if script else drawn(row, params, seed, n_said)
 
-    monkeypatch.setattr(engine_module, "choose", choose)
+    monkeypatch.setattr(verification, "choose", choose)
     return script
 
 

@@ -1,0 +1,51 @@
+"""Owns what a step's logits become: tokens of a reply, as far as what was proposed stood."""
+
+from torch import Tensor
+
+from .reply import Reply
+from .runner import Outcome
+from .sampler import choose, penalize
+
+
+def verify(reply: Reply, outcome: Outcome, has_guesses: bool) -> list[int]:
+    """Sample at every row while the choice before it agreed with what was proposed.
+
+    What is left to verify in a later step becomes the reply's proposals.
+
+    has_guesses: whether a drafter proposed it.
+    Returns the tokens sampled, at least one.
+    Raises: GrammarError.
+    """
+    sampled: list[int] = []
+    proposals, later = outcome.proposals, list[int]()
+    for i in range(len(proposals) + 1):
+        if outcome.chosen is not None:
+            sampled.append(outcome.chosen[i])
+        else:
+            assert outcome.logits is not None
+            sampled.append(_choose(reply, sampled, outcome.logits[i]))
+        if reply.opens_call(sampled[-1]):  # its grammar binds what the next step chooses
+            later = proposals[i + 1 :]
+            break
+        if sampled[-1] in reply.stop_ids or sampled[-1:] != proposals[i : i + 1]:
+            break
+    if proposals:
+        n_verified = len(proposals) - len(later)
+        n_kept = len(sampled) - 1
+        reply.count(drafted_tokens=n_verified, accepted_tokens=n_kept)
+        if has_guesses:
+            reply.count(guessed_tokens=n_verified, confirmed_tokens=n_kept)
+    reply.proposals = later
+    return sampled
+
+
+def _choose(reply: Reply, sampled: list[int], raw: Tensor) -> int:
+    """The token after those `sampled` in this step. Raises: GrammarError."""
+    said = [*reply.tokens, *sampled]
+    row = penalize(raw, reply.params, said)
+    if reply.grammar is not None:
+        row = reply.grammar.mask(row, len(sampled))
+    token = choose(row, reply.params, reply.seed, len(said))
+    reply.note(raw, said, token)
+    reply.advance_grammar(token)
+    return token
