@@ -134,10 +134,11 @@ class ModelDrafter:
         return sequence.n_pending > 1
 
     def _follow(self, branch_id: str, target: Sequence) -> Sequence:
-        """The branch's own sequence, with the target's tokens."""
+        """The branch's own sequence, with the target's tokens; the last of them is pending."""
         own = Sequence(self.pool, self.tree, target.salt)
         sequence = self._sequences.setdefault(branch_id, own)
         sequence.retarget(list(target.tokens))
+        sequence.retreat(len(target.tokens) - 1)
         return sequence
 
     def _guess(self, sequence: Sequence, reply: Reply, n_most: int) -> list[int]:

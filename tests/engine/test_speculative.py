@@ -338,7 +338,6 @@ def test_a_draft_model_reads_what_is_staged_while_the_caller_speaks(
     make_engine: MakeEngine, tiny_model: Path
 ) -> None:
     engine = make_engine(draft_dir=tiny_model)
-    answer(engine, [5, 6, 7], SamplingParams(max_tokens=4, ignore_eos=True), "warm")
     branch, words = engine.branch("b"), [3 + i % 50 for i in range(100)]
     branch.stage(words)
     while engine.has_work():
