@@ -18,6 +18,9 @@ import torch
 
 from .branch import Branch, Phase
 from .device import open_device
+from .drafting.drafters import Drafter
+from .drafting.speculation import Speculation
+from .drafting.verification import verify
 from .end_of_turn import end_ids
 from .load.assembly import context_length, make_drafters, read_model
 from .load.kv_budget import with_kv_tokens
@@ -27,7 +30,6 @@ from .reply import Reply
 from .runner import Outcome
 from .scheduler import Scheduler, Service, Task, awaits_grammar, is_batch, is_decoding
 from .sequence import Sequence
-from .speculative import Drafter, Speculation
 from .text.grammar import GrammarCompiler
 from .text.text import Text
 from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
@@ -43,7 +45,6 @@ from .types import (
     SamplingParams,
     n_blocks_for,
 )
-from .verification import verify
 
 log = logging.getLogger(__name__)
 

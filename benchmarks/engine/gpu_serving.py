@@ -16,10 +16,10 @@ import triton
 from benchmarks.engine.models import SHAPES, embedded_model
 from benchmarks.engine.setting import ms_per_token
 from engine.branch import Branch
+from engine.drafting.speculation import Speculation
 from engine.engine import Engine
 from engine.reply import Reply
 from engine.sequence import Sequence
-from engine.speculative import Speculation
 from engine.types import Done, EngineConfig, SamplingParams
 
 Row = tuple[str, Callable[[], dict[str, Any]]]

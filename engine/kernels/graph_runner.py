@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..draft_length import DraftLength
+from ..drafting.draft_length import DraftLength
 from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
 from ..runner import Draw, Extension, Outcome

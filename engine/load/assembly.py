@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..device import open_device
+from ..drafting.drafters import Drafter, ModelDrafter, NgramDrafter
 from ..end_of_turn import read_head
 from ..model import Decoder
-from ..speculative import Drafter, ModelDrafter, NgramDrafter
 from ..text.text import Text
 from ..types import CheckpointError, ConfigError, EngineConfig
 from .calibrate import ScaledCheckpoint, calibrate

@@ -1,8 +1,8 @@
 """Owns the words in which a loaded engine says what runs: for the start's lines and the doctor."""
 
 from ..device import open_device
+from ..drafting.drafters import NgramDrafter
 from ..engine import Engine
-from ..speculative import NgramDrafter
 from ..types import BLOCK_TOKENS
 
 WEIGHTS = {None: "bf16"}  # others are called what they are

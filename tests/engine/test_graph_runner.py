@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from engine.drafting.speculation import Speculation
 from engine.engine import Engine
-from engine.speculative import Speculation
 from engine.text.tool_calls import notation_of
 from engine.types import ConfigError, Done, EngineConfig, SamplingParams, Staged
 

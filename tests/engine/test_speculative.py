@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.draft_length import DraftLength
+from engine.drafting.draft_length import DraftLength
+from engine.drafting.drafters import Drafter, ModelDrafter, NgramDrafter
+from engine.drafting.speculation import Speculation
 from engine.engine import Engine
 from engine.reply import Reply
 from engine.sequence import Sequence
-from engine.speculative import Drafter, ModelDrafter, NgramDrafter, Speculation
 from engine.types import CheckpointError, Done, EngineConfig, SamplingParams, Staged, TextDelta
 
 MakeEngine = Callable[..., Engine]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine import verification
 from engine.branch import Branch
+from engine.drafting import verification
 from engine.engine import Engine
 from engine.text.grammar import ComingGrammar
 from engine.types import Event, SamplingParams, TextDelta, ToolCall

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 import engine.text.grammar as grammar_module
-from engine import verification
+from engine.drafting import verification
 from engine.engine import Engine
 from engine.text.grammar import GrammarCompiler, OfferedCalls
 from engine.text.text import Text

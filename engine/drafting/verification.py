@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from .reply import Reply
-from .runner import Outcome
-from .sampler import choose, penalize
+from ..reply import Reply
+from ..runner import Outcome
+from ..sampler import choose, penalize
 
 
 def verify(reply: Reply, outcome: Outcome, has_guesses: bool) -> list[int]:
