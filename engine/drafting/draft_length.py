@@ -82,7 +82,7 @@ class DraftLength:
             known = self._step_ms.setdefault((n_replies, n_rows), deque(maxlen=N_KEPT))
             known.append(elapsed_ms)
             self._n_since_plain = 0 if is_plain else self._n_since_plain + 1
-        if (n_replies, n_replies) not in self._step_ms:
+        if not self._lengths or (n_replies, n_replies) not in self._step_ms:
             return
         if not is_plain:
             cost = self._cost_ms(n_replies, n_rows) / self._cost_ms(n_replies, n_replies)

@@ -268,13 +268,13 @@ def test_a_step_of_many_replies_is_booked_once(make_reference: MakeReference) ->
     engine = make_reference(ngram_draft=True)
     runner: Any = engine.runner
     booked: list[tuple[int, int]] = []
-    runner.length.stepped = lambda n, drafted, hits, ms: booked.append((n, drafted))
-    runner.length.choose = lambda branch_id, n_replies: 3
+    runner.length.stepped = lambda n, rows, hits, ms: booked.append((n, rows))
+    runner.length.choose = lambda n_replies: 3
     params = SamplingParams(max_tokens=2, ignore_eos=True)
     for i in range(3):
         engine.branch(f"b{i}").commit([5, 6, 7 + i], params)
     drain(engine)
-    assert booked == [(4, 3)]
+    assert booked == [(4, 16)]
 
 
 def test_guesses_beyond_what_the_host_can_choose_from_are_dropped(
