@@ -61,7 +61,8 @@ MAY_IMPORT = {
     "rooms": set(),
 }  # fmt: skip
 MODEL_MODULES = {
-    f"voiceloop/workers/{name}.py" for name in ("worker", "chat_template", "language", "speech")
+    f"voiceloop/workers/{name}.py"
+    for name in ("worker", "chat_branch", "chat_template", "language", "speech")
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",

@@ -110,6 +110,8 @@ class EngineSettings:
     calibration_text: Path | None = _told(None, "a text on which int4 scales are searched")
     step_budget_ms: float = _told(10.0, "how long one step of a prompt may take")
     native: bool = _told(True, "int8 and int4 layers by a C library, on a CPU")
+    host_tier_mb: int = _told(512, "memory for what the room for keys and values lets go")
+    prefix_file_mb: int = _told(512, "disk for the agent's instructions as they were read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,8 @@ def _check(config: Config) -> None:
         ("slo.gap_ms", config.slo.gap_ms, 100, 60_000),
         ("slo.answer_ms", config.slo.answer_ms, 50, 60_000),
         ("slo.barge_in_ms", config.slo.barge_in_ms, 50, 10_000),
+        ("engine.host_tier_mb", config.engine.host_tier_mb, 0, 10**6),
+        ("engine.prefix_file_mb", config.engine.prefix_file_mb, 0, 10**6),
     ]
     if config.context_tokens:
         least, most = LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS

@@ -27,6 +27,9 @@ def describe(engine: Engine) -> str:
         f"{kv or config.kv_format} KV for {n_tokens} tokens: "
         f"{n_callers:.1f} callers of {engine.context_length}",
     ]
+    if engine.tree.tier is not None:
+        n_parked = engine.tree.tier.n_slots * BLOCK_TOKENS
+        parts.append(f"{n_parked} more of earlier turns in the machine's memory")
     return ", ".join(parts)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from voiceloop.config import AUTO, Config
+from voiceloop.config import AUTO, MIB, Config
 from voiceloop.errors import ConfigError
 
 # The open turn's, the answer's, and four out of band.
@@ -41,6 +41,8 @@ def engine_options(
         **base,
         "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
         "threads": engine.threads or n_threads,
+        "host_tier_bytes": engine.host_tier_mb * MIB,
+        "prefix_file_bytes": engine.prefix_file_mb * MIB,
         **_drafters(config, draft),
     }
     if model is not None:

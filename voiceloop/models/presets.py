@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
-from voiceloop.backends import Backends, LanguageModel, Recognizer, RoleName, Voice
+from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, RoleName, Voice
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.cache import hub_folder, read_json
@@ -34,6 +34,7 @@ from voiceloop.models.preset_check import (
 )
 from voiceloop.models.resolve import ResolvedModel, capabilities_of, resolve_models
 from voiceloop.remote.end_reader import EndReadingModel
+from voiceloop.workers.client import WorkerLanguageModel
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.process import Progress
 from voiceloop.workers.supervisor import Supervisor
@@ -249,11 +250,13 @@ def end_reader_spec(config: Config) -> WorkerSpec | None:
 
 @asynccontextmanager
 async def open_backends(
-    config: Config, *, on_progress: Progress | None = None
+    config: Config, *, agent: AgentConfig | None = None, on_progress: Progress | None = None
 ) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
     """Start what the preset says; the second value tells whether all of it answers now.
 
     Remote services are asked first: one that does not answer is known before a model is loaded.
+
+    agent: whose instructions and tools the embedded engine reads before anybody calls.
 
     Raises:
         ConfigError: the preset is incomplete.
@@ -282,6 +285,8 @@ async def open_backends(
             await asyncio.wait([starting], timeout=END_READER_WAIT_S)
         if language_model is not None and reader is not None:
             language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
+        if language_model is None and agent is not None:
+            _read_ahead(supervisor.language_model(), agent)
         backends = Backends(
             recognizer or supervisor.recognizer(),
             language_model or supervisor.language_model(),
@@ -291,6 +296,13 @@ async def open_backends(
             take_answers=supervisor.take_answers,
         )
         yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
+
+
+def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None:
+    """What every session of this agent begins with, as `Conversation.messages` writes it."""
+    settings = agent.session_settings()
+    history = (ChatMessage("system", settings.instructions),) if settings.instructions else ()
+    language_model.read_ahead(history, settings.tools)
 
 
 async def _remote_recognizer(

@@ -193,7 +193,9 @@ async def serve(
     try:
         with stop.on_signals():
             async with AsyncExitStack() as models:
-                opening = models.enter_async_context(open_backends(config, on_progress=on_progress))
+                opening = models.enter_async_context(
+                    open_backends(config, agent=gateway.agent, on_progress=on_progress)
+                )
                 opened = await _unless_stopped(opening, stop)
                 if opened is None:
                     return

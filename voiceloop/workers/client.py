@@ -116,6 +116,16 @@ class WorkerConnection(asyncio.Protocol):
         stream.n_waiting_bytes += len(frame)
         self._waiting.append((stream, frame))
 
+    def tell(self, message: ToWorker) -> None:
+        """Pass on what belongs to no stream, when the process has just said Ready."""
+        try:
+            frame = messages.encode(message)
+        except FrameError as error:
+            log.warning("worker %s is not told: %s", self.name, error)
+            return
+        if self._transport is not None and not self.lost.is_set():
+            self._transport.write(frame)
+
     def close(self) -> None:
         """Close the socket: the worker ends by itself."""
         if self._transport is not None:
@@ -266,6 +276,7 @@ class WorkerClient:
     def __init__(self, name: str) -> None:
         self.name = name
         self.connection: WorkerConnection | None = None
+        self._first: ToWorker | None = None  # what each process is told when it is ready
         self._alive = asyncio.Event()
         self._serial = itertools.count()
 
@@ -276,7 +287,15 @@ class WorkerClient:
     def attach(self, connection: WorkerConnection) -> None:
         """New streams go to this process, which has said Ready."""
         self.connection = connection
+        if self._first is not None:
+            connection.tell(self._first)
         self._alive.set()
+
+    def tell_each(self, message: ToWorker) -> None:
+        """Tell the process there is, and every one that takes its place, before any stream."""
+        self._first = message
+        if self.connection is not None and self.connection.is_alive:
+            self.connection.tell(message)
 
     @property
     def utilization(self) -> float:
@@ -328,6 +347,11 @@ class WorkerRecognizer(_WorkerModel):
 
 class WorkerLanguageModel(_WorkerModel):
     """``LanguageModel`` over a worker."""
+
+    def read_ahead(self, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> None:
+        """Have every caller's prompt begin with this already computed, whoever the caller is."""
+        stream_id = self._client.wire_id("operator")
+        self._client.tell_each(messages.ReadAhead(stream_id, history, tools))
 
     async def branch(
         self,

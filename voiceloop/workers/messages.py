@@ -92,6 +92,17 @@ class OpenBranch(msgspec.Struct, frozen=True, tag="open_branch"):
     tenant: str = ""
 
 
+class ReadAhead(msgspec.Struct, frozen=True, tag="read_ahead"):
+    """The operator's own instructions and tools: every caller's prompt begins with them.
+
+    They are computed once for all tenants, and kept on disk. Nothing is told of it.
+    """
+
+    stream_id: str
+    history: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...] = ()
+
+
 class Stage(msgspec.Struct, frozen=True, tag="stage"):
     stream_id: str
     stage_id: int
@@ -136,7 +147,7 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
-ToEngine = OpenBranch | Stage | BeginPreemptive | StopPreemptive | Commit
+ToEngine = OpenBranch | ReadAhead | Stage | BeginPreemptive | StopPreemptive | Commit
 ToVoice = OpenVoice | FeedText | FinishText
 ToRole = ToRecognizer | ToEngine | ToVoice
 ToWorker = ToRole | Close
@@ -144,6 +155,7 @@ ToWorker = ToRole | Close
 OPENING_ROLE: dict[type, RoleName] = {
     OpenRecognizer: "recognizer",
     OpenBranch: "engine",
+    ReadAhead: "engine",
     OpenVoice: "voice",
 }
 

@@ -19,6 +19,12 @@ def test_formats_layers_drafters_and_room_are_told(tiny_model: Path, shallow_mod
     )
 
 
+def test_room_in_the_machines_memory_is_told(make_engine: Callable[..., Engine]) -> None:
+    n_bytes = make_engine().pool.block_bytes * 8
+    told = describe(make_engine(host_tier_bytes=n_bytes))
+    assert told.endswith("128 more of earlier turns in the machine's memory")
+
+
 def test_an_engine_without_quantization_and_drafters_says_so(
     make_engine: Callable[..., Engine], tiny_model: Path
 ) -> None:

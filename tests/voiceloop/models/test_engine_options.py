@@ -47,6 +47,8 @@ def options_of(table: dict[str, Any], **flags: Any) -> dict[str, Any]:
     ({"threads": 3}, {"threads": 3}),
     ({"step_budget_ms": 25.0}, {"step_budget_ms": 25.0}),
     ({"native": False}, {"native": False}),
+    ({"host_tier_mb": 3}, {"host_tier_bytes": 3 << 20}),
+    ({"prefix_file_mb": 0}, {"prefix_file_bytes": 0}),
 ])  # fmt: skip
 def test_a_key_changes_what_the_engine_is_told(
     table: dict[str, Any], expected: dict[str, Any]
@@ -65,7 +67,7 @@ def test_every_key_is_tried_above() -> None:
 
 @pytest.mark.parametrize("table", [{}, {"kv_memory_share": 0.5, "kv": "int8", "drafter": "none"}])
 def test_the_engine_knows_every_option_it_is_told(table: dict[str, Any]) -> None:
-    known = {field.name for field in fields(EngineConfig)} | {"model_dir"}
+    known = {field.name for field in fields(EngineConfig)} | {"model_dir", "prefix_file_bytes"}
     assert options_of(table).keys() <= known
 
 

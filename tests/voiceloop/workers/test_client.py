@@ -32,6 +32,8 @@ from voiceloop.workers.messages import (
     FeedAudio,
     FrameReader,
     FromWorker,
+    OpenBranch,
+    ReadAhead,
     Ready,
     RoleReady,
     StreamEvent,
@@ -221,6 +223,20 @@ async def test_a_lost_worker_fails_its_streams_and_new_ones_go_to_its_successor(
     assert await anext(new.events()) == Speech(b"new", 22_050)
     assert voice.rate_hz == 22_050
     await old.close()
+
+
+async def test_every_process_is_told_first_what_all_prompts_begin_with(
+    client: WorkerClient,
+) -> None:
+    first = Worker(client)
+    WorkerLanguageModel(client).read_ahead((ChatMessage("system", "be brief"),), ())
+    [told] = first.wire.take()
+    assert isinstance(told, ReadAhead) and told.history[0].content == "be brief"
+    first.connection.connection_lost(None)
+    client.detach()
+    second = Worker(client)
+    await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
+    assert [type(message) for message in second.wire.take()] == [ReadAhead, OpenBranch]
 
 
 @pytest.mark.virtual_time

@@ -1,0 +1,213 @@
+"""Owns the operator's prefix on disk: keys and values of instructions and tools, across restarts.
+
+A file is named by a digest of all that its numbers depend on, and of its tokens. It is written
+beside its place and moved there whole, so that whoever reads sees all of it or nothing; what is not
+what it should be is passed over. Nothing here is quick: callers have a thread of their own for it.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..engine import Engine
+from ..kv_cache import BlockStore, KvPool
+from ..types import BLOCK_TOKENS, EngineConfig
+
+log = logging.getLogger(__name__)
+
+SUFFIX, PART = ".safetensors", ".part"
+# Of a file that is being written: older ones are of a process that was killed.
+PART_KEPT_S = 3600.0
+WEIGHTS = {".safetensors", ".gguf", ".json", ".jinja"}
+CODE = Path(__file__).parents[1]  # the engine: another version of it may compute other numbers
+
+
+def default_folder() -> Path:
+    """`$XDG_CACHE_HOME/voiceloop/prefixes`."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "voiceloop" / "prefixes"
+
+
+def identity(model: Path, config: EngineConfig, layers: str) -> str:
+    """A digest of what the KV of given tokens depends on.
+
+    Weights, tokenizer, template and adapter by the content of their files, the formats, what runs
+    the layers (`layers`, and the engine's own code), and the machine it runs on. Reads all weights.
+    """
+    facts = [
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.cuda.get_device_name(config.device) if config.device.startswith("cuda") else "",
+        layers,
+        *(config.dtype, config.quant, config.kv_format, config.device, config.context_length),
+        _digest([config.calibration_text] if config.calibration_text is not None else []),
+        _digest(_files(config.adapter_dir) if config.adapter_dir is not None else []),
+        _digest(_files(model)),
+        _digest(sorted(path for path in CODE.rglob("*.[cp]*") if path.suffix in (".py", ".c"))),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _files(model: Path) -> list[Path]:
+    if model.is_file():
+        return [model]
+    return sorted(path for path in model.iterdir() if path.suffix in WEIGHTS and path.is_file())
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    found = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            found.update(path.name.encode() + b"\0" + hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
+
+
+class PrefixFiles:
+    """The prefixes of one engine in a folder that others may share, within a number of bytes."""
+
+    @classmethod
+    def of(cls, model: Path, engine: Engine, n_most_bytes: int) -> "PrefixFiles | None":
+        """Of an engine loaded from a folder or a file, in the user's cache; None for no bytes."""
+        layers, config = engine.runner.layers, engine.config
+        if not n_most_bytes:
+            return None
+        return cls(default_folder(), n_most_bytes, lambda: identity(model, config, layers))
+
+    def __init__(self, folder: Path, n_most_bytes: int, identify: Callable[[], str]) -> None:
+        """identify: the engine's `identity`, asked for once, by the first who reads or writes."""
+        self.folder, self.n_most_bytes = folder, n_most_bytes
+        self._identify = identify
+
+    @cached_property
+    def _engine(self) -> str:
+        return self._identify()
+
+    def path(self, tokens: list[int]) -> Path:
+        return self.folder / f"{self._engine[:20]}-{_hash_of(tokens)[:20]}{SUFFIX}"
+
+    def takes(self, n_bytes: int) -> bool:
+        return 0 < n_bytes <= self.n_most_bytes
+
+    def read(self, tokens: list[int], pool: KvPool) -> BlockStore | None:
+        """The blocks of exactly these tokens; None where there is no sound file of them."""
+        n_blocks = len(tokens) // BLOCK_TOKENS
+        path = self.folder
+        try:
+            path = self.path(tokens)
+            if path.stat().st_uid not in (os.getuid(), 0):
+                raise ValueError("expected a file of our own, found another's")
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                codes, scales = file.get_tensor("codes"), file.get_tensor("scales")
+            found = metadata.get("engine"), metadata.get("tokens"), metadata.get("checksum")
+            if found != (self._engine, _hash_of(tokens), _checksum(codes, scales)):
+                raise ValueError("expected the numbers it was written with, found others")
+            store = _as_store(codes, scales, pool, n_blocks)
+            os.utime(path)  # used now: the last to make room
+        except FileNotFoundError:
+            return None
+        except (OSError, SafetensorError, ValueError, RuntimeError) as error:
+            log.warning("the prefix file %s is passed over: %s", path, error)
+            return None
+        return store
+
+    def write(self, tokens: list[int], blocks: BlockStore) -> bool:
+        """Keep the blocks of these tokens; the oldest files make room. Returns whether they are."""
+        path = self.path(tokens)
+        part = path.with_name(f".{path.stem}-{os.getpid()}{PART}")  # two servers write two
+        codes, scales = _as_bytes(blocks.codes), _as_bytes(blocks.scales)
+        metadata = {
+            "engine": self._engine,
+            "tokens": _hash_of(tokens),
+            "checksum": _checksum(codes, scales),
+        }
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part.touch(mode=0o600)
+            save_file({"codes": codes, "scales": scales}, part, metadata)
+            _sync(part)  # before its name: a name without its bytes would be a torn file
+            part.replace(path)
+            _sync(self.folder)
+            self._make_room()
+        except (OSError, SafetensorError) as error:
+            log.warning("the operator's prefix is not kept in %s: %s", self.folder, error)
+            with suppress(OSError):
+                part.unlink()
+            return False
+        return True
+
+    def _make_room(self) -> None:
+        """Remove what is beyond the bytes, the longest unused first, and what was left behind."""
+        now = time.time()
+        for part in self.folder.glob(f".*{PART}"):
+            if now - _used_at(part) > PART_KEPT_S:
+                part.unlink(missing_ok=True)
+        n_bytes = 0
+        for path in sorted(self.folder.glob(f"*{SUFFIX}"), key=_used_at, reverse=True):
+            n_bytes += _size(path)
+            if n_bytes > self.n_most_bytes:
+                path.unlink(missing_ok=True)
+
+
+def _hash_of(tokens: list[int]) -> str:
+    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
+
+
+def _checksum(codes: Tensor, scales: Tensor) -> str:
+    found = hashlib.sha256()
+    for part in (codes, scales):
+        found.update(memoryview(part.contiguous().numpy()))
+    return found.hexdigest()
+
+
+def _as_bytes(blocks: Tensor) -> Tensor:
+    """[blocks, bytes of each]: formats that files do not know are bytes as well."""
+    return blocks.contiguous().view(torch.uint8).view(len(blocks), -1)
+
+
+def _as_store(codes: Tensor, scales: Tensor, pool: KvPool, n_blocks: int) -> BlockStore:
+    """The inverse, for blocks of this pool. Raises: ValueError, RuntimeError where they differ."""
+    like = pool.store(1)
+    if len(codes) != n_blocks or len(scales) != n_blocks:
+        raise ValueError(f"expected {n_blocks} blocks, found {len(codes)}")
+    return BlockStore(_from_bytes(codes, like.codes), _from_bytes(scales, like.scales))
+
+
+def _from_bytes(blocks: Tensor, like: Tensor) -> Tensor:
+    """like: one block. Raises: RuntimeError where these are no such blocks."""
+    shape = len(blocks), *like.shape[1:]
+    return blocks.view(like.dtype).view(shape) if like.numel() else like.expand(shape)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _used_at(path: Path) -> float:
+    """0 where another process has removed it meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

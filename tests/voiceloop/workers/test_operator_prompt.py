@@ -1,0 +1,73 @@
+"""The operator's instructions and tools in the engine's role: read before anybody calls."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from voiceloop.backends import ChatMessage, Generated, GenerateParams, Tool
+from voiceloop.models.presets import embedded_model_dir
+from voiceloop.workers.language import LanguageRole, load
+from voiceloop.workers.messages import Commit, OpenBranch, ReadAhead, StreamEvent
+
+HISTORY = (ChatMessage("system", "You take orders at a cafe. " + "Be brief and kind. " * 20),)
+TOOLS = (Tool("place_order", "Place the order.", {"type": "object", "properties": {}}),)
+GREETING = ChatMessage("assistant", "Hello, what can I get you?")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def started(n_most_bytes: int = 1 << 24) -> LanguageRole:
+    options = {"quant": "int8", "native": False, "kv_tokens": 4096}
+    role = load(str(embedded_model_dir()), prefix_file_bytes=n_most_bytes, **options)
+    role.receive(ReadAhead("operator", HISTORY, TOOLS))
+    return role
+
+
+def settle(role: LanguageRole, folder: Path) -> None:
+    """Step as a worker does, until there is a file and nothing more to do."""
+    deadline = time.monotonic() + 60
+    while role.has_work() or not list(folder.glob("*.safetensors")):
+        assert time.monotonic() < deadline
+        if role.has_work():
+            assert role.step() == []  # nobody is told of it
+
+
+def cached_tokens(role: LanguageRole, tenant: str) -> int:
+    role.receive(OpenBranch("call", (*HISTORY, GREETING), TOOLS, tenant))
+    role.receive(Commit("call", (ChatMessage("user", "A latte."),), GenerateParams(max_tokens=2)))
+    while True:
+        for event in role.step():
+            assert isinstance(event, StreamEvent)
+            if isinstance(event.event, Generated):
+                role.close("call")
+                return event.event.usage.n_cached_tokens
+
+
+def test_the_first_caller_after_a_restart_finds_the_instructions_read(tmp_path: Path) -> None:
+    folder = tmp_path / "voiceloop" / "prefixes"
+    role = started()
+    settle(role, folder)
+    n_shared = cached_tokens(role, "one")
+    assert n_shared > 100
+    again = started()
+    deadline = time.monotonic() + 60
+    while again.totals()["kv_blocks_shared"] < n_shared // 16:
+        assert time.monotonic() < deadline
+        if again.has_work():
+            again.step()
+    assert "steps" not in again.totals()  # nothing was computed
+    assert cached_tokens(again, "two") == n_shared
+
+
+def test_without_room_on_disk_they_are_read_into_memory_alone(tmp_path: Path) -> None:
+    role = started(n_most_bytes=0)
+    while role.has_work():
+        role.step()
+    assert cached_tokens(role, "one") > 100
+    assert not (tmp_path / "voiceloop" / "prefixes").exists()

@@ -1,0 +1,258 @@
+"""One conversation in the worker: chat messages and revised partials to branches of the engine.
+
+Each reply is one engine branch: the history so far is its committed prefix, the caller's open turn
+is staged on it, and the whole turn is committed to it. What follows a reply (tool results, a next
+turn) opens another engine branch, which shares the blocks of the first through the prefix tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from msgspec.structs import asdict
+
+import engine.types as engine_types
+from engine.branch import Branch
+from engine.engine import Engine
+from engine.types import SamplingParams, TemplateError
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    LanguageEvent,
+    PreemptiveCall,
+    PreemptiveDelta,
+    PreemptiveDone,
+    Staged,
+    TextDelta,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+)
+from voiceloop.workers.chat_template import (
+    History,
+    RoleOrder,
+    TurnFrame,
+    chat_dict,
+    forced_tools,
+    offered_tools,
+)
+from voiceloop.workers.messages import OpenBranch, StreamEvent, StreamFailed
+
+# The first clause that is no mere "Sure,", and as much of the next as shows a voice that it ended;
+# or, where a sentence goes on without a mark, more than four seconds of speech.
+ENOUGH_TO_HOLD = re.compile(r"^.{8,}?[.,;:?!]\s.{6}|^.{64}.*?\s", re.DOTALL)
+
+FromPreemptive = (
+    engine_types.PreemptiveDelta | engine_types.PreemptiveCall | engine_types.PreemptiveDone
+)
+FromReply = engine_types.TextDelta | engine_types.ToolCall | engine_types.Done
+
+
+@dataclass(slots=True)
+class Staging:
+    """The words of the open turn: the newest ones, and the tokens that were staged last."""
+
+    stage_id: int = 0
+    user_text: str | None = None  # None once it is staged
+    tokens: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PreemptiveReply:
+    """A reply made ahead: the gateway's number of it, the engine's, and its text so far."""
+
+    number: int
+    attempt: int
+    text: str = ""
+
+    def told(self, event: FromPreemptive) -> PreemptiveDelta | PreemptiveCall | PreemptiveDone:
+        """An event of it as the gateway is told."""
+        match event:
+            case engine_types.PreemptiveDelta(text=text):
+                self.text += text
+                return PreemptiveDelta(self.number, text)
+            case engine_types.PreemptiveCall(name=name, arguments_json=arguments):
+                return PreemptiveCall(self.number, name, arguments)
+            case engine_types.PreemptiveDone(finish_reason=reason):
+                return PreemptiveDone(self.number, reason)
+
+    @property
+    def is_enough_to_hold(self) -> bool:
+        return ENOUGH_TO_HOLD.search(self.text) is not None
+
+
+@dataclass(slots=True)
+class Reply:
+    """The reply to a committed turn, so far; n_before_turn: tokens of the prompt before its own."""
+
+    n_turn_tokens: int
+    n_before_turn: int
+    pieces: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+
+    def told(self, event: FromReply) -> TextDelta | ToolCall | Generated:
+        """An event of it as the gateway is told."""
+        match event:
+            case engine_types.TextDelta(text=text):
+                self.pieces.append(text)
+                told = tuple(TokenLogprob(t.token, t.logprob, t.top) for t in event.logprobs)
+                return TextDelta(text, told)
+            case engine_types.ToolCall(call_id=call_id, name=name, arguments_json=arguments):
+                self.calls.append(ToolCall(call_id, name, arguments))
+                return self.calls[-1]
+            case engine_types.Done():
+                return self._generated(event)
+
+    def message(self) -> dict[str, Any]:
+        """The reply as a message of the history."""
+        return chat_dict(ChatMessage("assistant", "".join(self.pieces), tuple(self.calls)))
+
+    def _generated(self, done: engine_types.Done) -> Generated:
+        reason: Any = done.finish_reason
+        if self.calls and reason == "stop":
+            reason = "tool_calls"
+        n_resident = max(0, done.usage.cached_tokens - self.n_before_turn)
+        usage = Usage(
+            n_prompt_tokens=done.usage.prompt_tokens,
+            n_cached_tokens=done.usage.cached_tokens,
+            n_reply_tokens=done.usage.output_tokens,
+            n_discarded_tokens=done.usage.discarded_tokens,
+            n_turn_tokens=self.n_turn_tokens,
+            n_turn_resident=min(self.n_turn_tokens, n_resident),
+            queue_ms=done.timings.queue_ms,
+            ttft_ms=done.timings.ttft_ms,
+            n_drafted_tokens=done.usage.guessed_tokens,
+            n_accepted_tokens=done.usage.confirmed_tokens,
+        )
+        return Generated(reason, usage)
+
+
+class ChatBranch:
+    """A conversation in chat messages, on one engine branch for each reply."""
+
+    def __init__(
+        self, opened: OpenBranch, model: Engine, frame: TurnFrame, order: RoleOrder
+    ) -> None:
+        self.stream_id = opened.stream_id
+        self._model, self._frame, self._tenant = model, frame, opened.tenant
+        self._history = History(opened.history, opened.tools, model.text, order)
+        self._offered = offered_tools(self._history.tools)
+        self._staging = Staging()
+        self._ahead: PreemptiveReply | None = None
+        self._reply: Reply | None = None  # None while the turn is open
+        self._branch_numbers = count(1)
+        self._history.settle()
+        self._branch = self._new_branch()
+
+    @property
+    def has_work(self) -> bool:
+        return self._staging.user_text is not None
+
+    def stage(self, stage_id: int, user_text: str) -> None:
+        """Keep the newest words; ``advance`` stages them, so that a burst costs one encoding."""
+        self._staging.stage_id, self._staging.user_text = stage_id, user_text
+
+    def advance(self) -> None:
+        """Stage the newest words. Raises: RequestError, TemplateError."""
+        user_text, self._staging.user_text = self._staging.user_text, None
+        if user_text is not None and self._reply is None:
+            self._stage(self._turn_tokens(self._history.encode(open_user=user_text)))
+
+    def begin_preemptive(self, number: int, user_text: str, params: GenerateParams) -> None:
+        """Raises: RequestError, TemplateError."""
+        self.stop_preemptive()
+        self._ahead = None
+        if self._reply is not None or (self._history.tools and params.tool_choice == "none"):
+            return  # such a reply's prompt does not show the tools, and what is staged does
+        self.advance()
+        staged = self._turn_tokens(self._history.encode(open_user=user_text))
+        turn = {"role": "user", "content": user_text}
+        whole = self._turn_tokens(self._history.encode([turn], add_generation_prompt=True))
+        if staged != self._staging.tokens:
+            self._stage(staged)
+        if whole[: len(staged)] == staged:
+            tail, sampling = whole[len(staged) :], self._sampling(params)
+            self._ahead = PreemptiveReply(number, self._branch.begin_preemptive(tail, sampling))
+
+    def stop_preemptive(self) -> None:
+        if self._ahead is not None:
+            self._branch.stop_preemptive()
+
+    def commit(self, tail: Sequence[ChatMessage], params: GenerateParams) -> None:
+        """Raises: RequestError, TemplateError."""
+        if self._reply is not None:
+            self._branch.close()
+            self._history.messages.append(self._reply.message())
+            self._history.settle()
+            self._reply, self._branch = None, self._new_branch()
+        self._staging.user_text = None
+        turn = [chat_dict(message) for message in tail]
+        # A model that does not see the tools calls none; what was staged with them is dropped.
+        tools = [] if params.tool_choice == "none" else self._history.tools
+        if tools and not self._model.text.takes_tools:
+            raise TemplateError("expected no tools, for the model's chat template knows none")
+        if params.is_raw:
+            whole = self._model.text.encode("".join(message.content for message in tail))
+        else:
+            tokens = self._history.encode(turn, tools=tools, add_generation_prompt=True)
+            whole = self._turn_tokens(tokens)
+        attempt = self._ahead.attempt if self._ahead is not None else None
+        self._ahead = None
+        n_frame = self._frame.n_before + self._frame.n_after
+        is_user = len(tail) == 1 and tail[0].role == "user"
+        n_turn_tokens = max(0, len(whole) - n_frame) if is_user else 0
+        self._branch.commit(whole, self._sampling(params), attempt=attempt)
+        self._reply = Reply(n_turn_tokens, len(self._history.tokens) + self._frame.n_before)
+        self._history.messages += turn
+
+    def event(self, event: engine_types.Event) -> StreamEvent | StreamFailed | None:
+        """What the gateway is told of an engine event; None for what stays in the worker."""
+        told: LanguageEvent | None = None
+        match event:
+            case engine_types.Staged(_, n_resident, n_prefilled, p_end):
+                told = Staged(self._staging.stage_id, n_resident, n_prefilled, p_end)
+            case engine_types.Done(finish_reason="error"):
+                return StreamFailed(self.stream_id, event.error or "the reply failed", True)
+            case engine_types.TextDelta() | engine_types.ToolCall() | engine_types.Done():
+                told = self._reply.told(event) if self._reply is not None else None
+            case _ if self._ahead is not None and event.attempt == self._ahead.attempt:
+                told = self._ahead.told(event)
+                if self._ahead.is_enough_to_hold:
+                    self.stop_preemptive()  # the rest costs little once it is wanted
+        return StreamEvent(self.stream_id, told) if told is not None else None
+
+    def close(self) -> None:
+        self._branch.close()
+
+    def _stage(self, turn_tokens: list[int]) -> None:
+        self._staging.tokens = turn_tokens
+        self._branch.stage(turn_tokens)
+
+    def _new_branch(self) -> Branch:
+        """A branch of the engine behind the history, with nothing staged."""
+        self._staging.tokens, self._ahead = [], None
+        branch_id = f"{self.stream_id}#{next(self._branch_numbers)}"
+        return self._model.branch(branch_id, self._history.tokens, salt=self._tenant)
+
+    def _turn_tokens(self, tokens: list[int]) -> list[int]:
+        """What follows the history in ``tokens``.
+
+        A template may write the history differently once something follows it (a last line feed,
+        thoughts left out); the branch then starts anew from what both have in common.
+        """
+        if not self._history.keep_common(tokens):
+            self._branch.close()
+            self._branch = self._new_branch()
+        return tokens[len(self._history.tokens) :]
+
+    def _sampling(self, params: GenerateParams) -> SamplingParams:
+        drawn = asdict(params)
+        choice, _ = drawn.pop("tool_choice"), drawn.pop("is_raw")
+        forced = forced_tools(choice, self._history.tools)
+        offered = self._offered if choice == "auto" else None
+        return SamplingParams(**drawn, forced_tools=forced, offered_tools=offered)
