@@ -179,6 +179,10 @@ class RealtimeConnection:
     async def close(self) -> None:
         await self._socket.close()
 
+    def abort(self) -> None:
+        """Drop the line without a word, as a telephone that loses its network does."""
+        self._socket.transport.abort()
+
 
 def _refusal(url: str, status: int) -> str:
     """What a server that answers over HTTP, but not with a session, says by it."""

@@ -91,6 +91,7 @@ class TurnResult:
     waterfall: Waterfall | None
     ahead: Ahead | None = None
     interrupts: bool = False  # the script has the caller speak over the agent here
+    silent_ms: float | None = None  # from the caller's end to any sound; None: none before the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
     told = [(at, reply) for at, reply in audible if reply.status != "failed"]
     answers = [(at, reply) for at, reply in told if at >= end_at]
     first_at, first_reply = answers[0] if answers else (None, None)
+    silent_ms = min((1000.0 * max(0.0, at - end_at) for at, _ in audible), default=None)
     items = frozenset(reply.item_id for _, reply in told if reply.item_id)
     heard_at = record.playout.first_audible_at(end_at, items) if first_at is not None else None
     gap_ms = 1000.0 * (first_at - end_at) if first_at is not None and not early else None
@@ -179,6 +181,7 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         waterfall=waterfall,
         ahead=_ahead(first_reply) if first_reply is not None else None,
         interrupts=utterance.turn.after == "barge_in",
+        silent_ms=silent_ms,
     )
 
 

@@ -1,0 +1,191 @@
+"""A soak: `python -m benchmarks.soak --minutes 60 --seed 1 --faults 1 --check`.
+
+Starts one server of the embedded preset and places calls on it with recorded voices, at random and
+`--calls` at once on average; one lasts the whole time, one in twenty drops its line, one in twenty
+has a bad one. Every minute has `--faults` faults, drawn by the seed: workers killed and stopped,
+no descriptors left, clients that are deaf, huge, deep or mute. Told are: how long nothing was heard
+after a caller's words (an answer and a fallback count alike), calls that broke off, and what the
+server's processes hold. The results carry the faults and every turn, each with its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.harness.command_line import (
+    benchmark_parser,
+    early_end,
+    exit_code,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.soak.callers import Callers, Heard, Silence
+from benchmarks.soak.faults import FAULTS, inject
+from benchmarks.soak.processes import GATEWAY, Sample, sample, slope_mb_per_h
+from clients.arguments import number, whole_number
+from clients.loadgen import Load, voices_of
+from clients.outputs import prepare_folder
+from clients.report.percentiles import Distribution
+from clients.server_process import ServerProcess, http_status, running_server
+
+SAMPLE_EVERY_S = 5.0
+QUIET_START_S = 10.0  # before the first fault
+SETTLED_AFTER_S = 600.0  # a slope is read from here on: before it memory is touched first
+REST_S = 30.0  # after the last call: a dead line's slot is freed within 25 s
+WINDOW_S = 10.0  # a turn that ends so soon after a fault is told apart
+
+
+@dataclass(slots=True)
+class Soak:
+    """What a soak found. faults: (seconds since its start, what was done)."""
+
+    heard: Heard = field(default_factory=Heard)
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    is_ready: bool = False  # at the end
+
+    def turns_near_faults(self) -> list[Silence]:
+        return [
+            turn
+            for turn in self.heard.silences
+            if any(at_s - 2.0 <= turn.at_s <= at_s + WINDOW_S for at_s, _ in self.faults)
+        ]
+
+
+async def soak(soaked: Soak, minutes: float, at_once: int, per_minute: float, seed: int) -> None:
+    """Fill `soaked`.
+
+    Raises:
+        ClientError: the server did not start.
+    """
+    log = RESULTS / "soak.log"
+    voices = voices_of(Load())
+    async with running_server(("--preset", "embedded"), log=log) as server:
+        callers = Callers(server, voices, at_once, 60.0 * minutes, seed)
+        soaked.heard = callers.heard
+        started_at = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(_watch(soaked, server, started_at))
+            hand = group.create_task(_faults(soaked, server, started_at, per_minute, seed))
+            await callers.run()
+            hand.cancel()
+            await asyncio.sleep(REST_S)
+            soaked.samples += sample(server.pid, time.monotonic() - started_at)
+            soaked.is_ready = await http_status(server.port, "/readyz") == 200
+            watch.cancel()
+
+
+async def _watch(soaked: Soak, server: ServerProcess, started_at: float) -> None:
+    while True:
+        soaked.samples += sample(server.pid, time.monotonic() - started_at)
+        await asyncio.sleep(SAMPLE_EVERY_S)
+
+
+async def _faults(
+    soaked: Soak, server: ServerProcess, started_at: float, per_minute: float, seed: int
+) -> None:
+    """One fault after the other; all kinds come before one comes again."""
+    rng = random.Random(f"faults/{seed}")
+    await asyncio.sleep(QUIET_START_S)
+    while per_minute:
+        for fault in rng.sample(FAULTS, len(FAULTS)):
+            pause_s = 60.0 / per_minute
+            before_s = rng.uniform(0.1, 0.6) * pause_s
+            await asyncio.sleep(before_s)
+            at_s = time.monotonic() - started_at
+            done = await inject(fault, server, rng)
+            soaked.faults.append((round(at_s, 1), done))
+            print(f"{at_s:7.0f} s  {done}", flush=True)
+            await asyncio.sleep(
+                max(0.0, pause_s - before_s - (time.monotonic() - started_at - at_s))
+            )
+
+
+def bars_of(soaked: Soak) -> list[Bar]:
+    """The issue's table: silence, calls lost, what is held at the end and how it grew."""
+    silent = Distribution.of([turn.silent_ms for turn in soaked.heard.silences])
+    bars = [
+        Bar("silent after the caller's words, p99", silent.p99, 3000.0, n=silent.n),
+        Bar("silent after the caller's words, most", silent.most, 5000.0),
+        Bar("calls lost", float(len(soaked.heard.lost)), 0, ""),
+        Bar("ready at the end", float(soaked.is_ready), 1, "", at_least=True),
+    ]
+    gateway = [one for one in soaked.samples if one.name == GATEWAY]
+    if gateway:
+        grown = gateway[-1].n_descriptors - gateway[0].n_descriptors
+        bars.append(Bar("descriptors more than at the start", float(grown), 0, ""))
+    for name in sorted({one.name for one in soaked.samples}):
+        slope = slope_mb_per_h(soaked.samples, name, SETTLED_AFTER_S)
+        if slope is not None:
+            bars.append(Bar(f"{name}: resident memory", slope, 5.0, "MB/h"))
+    return bars
+
+
+def show(soaked: Soak) -> None:
+    heard, near = soaked.heard, soaked.turns_near_faults()
+    silent = Distribution.of([turn.silent_ms for turn in heard.silences])
+    beside = Distribution.of([turn.silent_ms for turn in near])
+    gaps = Distribution.of([turn.gap_ms for turn in heard.silences if turn.gap_ms is not None])
+    n_unanswered = sum(not turn.is_answered for turn in heard.silences)
+    n_cut = sum(turn.is_cut_in for turn in heard.silences)
+    print(
+        f"{heard.n_calls} calls, {heard.n_dropped} dropped by their own line, {heard.n_refused} "
+        f"refused, {len(heard.lost)} lost; {len(heard.silences)} turns, {n_unanswered} without an "
+        f"answer, {n_cut} cut into; {len(soaked.faults)} faults\n"
+        f"silent: p50 {silent.p50}, p99 {silent.p99}, most {silent.most} ms; of {beside.n} turns "
+        f"near a fault p50 {beside.p50}, p99 {beside.p99}; gap p50 {gaps.p50}, p95 {gaps.p95}"
+    )
+    for why in heard.lost:
+        print(f"lost {why}")
+
+
+def main() -> int:
+    parser = benchmark_parser(
+        "soak",
+        "Calls for minutes or hours with a fault in every minute: how long a caller hears nothing, "
+        "which calls are lost, what grows. An interrupted run writes what it has.",
+    )
+    parser.add_argument(
+        "--minutes", type=number("minutes", above=1.0), default=60.0, metavar="M",
+        help="for how long calls are placed (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calls", type=whole_number(1), default=2, metavar="N",
+        help="at once, on average (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--faults", type=number("faults", at_least=0.0), default=1.0, metavar="N",
+        help="a minute (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N",
+                        help="of the callers and the faults (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
+    chosen = parser.parse_args()
+    prepare_folder(RESULTS)
+    soaked = Soak()
+    partial = early_end(soak(soaked, chosen.minutes, chosen.calls, chosen.faults, chosen.seed))
+    if not soaked.heard.silences:
+        return without_results(partial or "no turn was over")
+    bars = bars_of(soaked)
+    show(soaked)
+    print(bar_table(bars))
+    settings: dict[str, Any] = {
+        "preset": "embedded", "minutes": chosen.minutes, "calls": chosen.calls,
+        "faults_per_minute": chosen.faults,
+    }  # fmt: skip
+    data = results(
+        "soak", chosen.seed, settings, bars, partial=partial, faults=soaked.faults,
+        heard=asdict(soaked.heard), samples=[asdict(one) for one in soaked.samples],
+    )  # fmt: skip
+    print(write_results(data))
+    return exit_code(bars, partial, is_checked=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,95 @@
+"""The soak: what is read off the processes, a bad line, and which bars a run is judged by."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.soak.__main__ import Soak, bars_of
+from benchmarks.soak.bad_line import bad_line
+from benchmarks.soak.callers import Heard, Silence
+from benchmarks.soak.processes import GATEWAY, Sample, sample, slope_mb_per_h, workers_of
+
+TICK = 60.0
+
+
+def growing(name: str, mb_per_h: float, pid: int = 1, n: int = 20) -> list[Sample]:
+    return [Sample(name, pid, TICK * k, 100.0 + mb_per_h * TICK * k / 3600.0, 9) for k in range(n)]
+
+
+def silence(at_s: float, silent_ms: float) -> Silence:
+    return Silence(at_s, silent_ms, None, True, False)
+
+
+def test_growth_is_read_where_one_process_lived_long_enough() -> None:
+    samples = growing("engine", 7.0)
+    assert slope_mb_per_h(samples, "engine", 0.0) == pytest.approx(7.0)
+    assert slope_mb_per_h(samples, "engine", TICK * 15) is None  # five samples
+    assert slope_mb_per_h(samples, "speech", 0.0) is None
+
+
+def test_a_worker_that_was_started_anew_has_no_growth() -> None:
+    samples = growing("engine", 7.0) + growing("engine", 0.0, pid=2)
+    assert slope_mb_per_h(samples, "engine", 0.0) is None
+
+
+def test_workers_are_found_by_the_name_in_their_command_line() -> None:
+    wait = "import sys; print(flush=True); sys.stdin.read()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", wait, '--spec-json={"name": "engine"}'],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    with child:
+        child.stdout.readline()
+        assert workers_of(os.getpid()) == {"engine": child.pid}
+        assert [one.name for one in sample(os.getpid(), 0.0)] == [GATEWAY, "engine"]
+        child.stdin.close()
+
+
+def test_the_worst_silence_and_a_lost_call_miss_their_bars() -> None:
+    calm = Soak(Heard([silence(1.0, 300.0)]), samples=growing(GATEWAY, 0.0), is_ready=True)
+    assert all(bar.holds for bar in bars_of(calm))
+    silent = Soak(Heard([silence(1.0, 300.0), silence(2.0, 8000.0)]), is_ready=True)
+    assert [bar.name for bar in bars_of(silent) if not bar.holds] == [
+        "silent after the caller's words, p99",
+        "silent after the caller's words, most",
+    ]
+    lost = Soak(Heard([silence(1.0, 300.0)], ["the server hung up"]), is_ready=False)
+    assert [bar.name for bar in bars_of(lost) if not bar.holds] == [
+        "calls lost",
+        "ready at the end",
+    ]
+
+
+def test_turns_near_a_fault_are_those_that_end_just_after_it() -> None:
+    soaked = Soak(Heard([silence(at_s, 300.0) for at_s in (5.0, 21.0, 29.0, 40.0)]))
+    soaked.faults.append((20.0, "SIGKILL to engine"))
+    assert [turn.at_s for turn in soaked.turns_near_faults()] == [21.0, 29.0]
+
+
+async def test_a_bad_line_carries_in_order_and_then_nothing() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await reader.read(100):
+            writer.write(chunk)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, bad_line(port, random.Random(1)) as (line, url):
+        own_port = int(url.split(":")[2].split("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", own_port)
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        line.is_dead = True
+        writer.write(b"nobody hears this")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await reader.read(1)
+        writer.close()
