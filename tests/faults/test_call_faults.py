@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.callers import Caller
-from voiceloop.backends import Backends
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends, VoiceOptions
+from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.process import WorkerProcess
 from voiceloop.workers.supervisor import Supervisor
 
 ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
+FALLBACK = AgentConfig().fallback
 PLACE = "scripted_roles:load"
 
 
@@ -30,9 +34,18 @@ async def supervisor() -> AsyncIterator[Supervisor]:
         yield running
 
 
-def caller_of(supervisor: Supervisor) -> Caller:
+def caller_of(supervisor: Supervisor, kept_lines: KeptLines | None = None) -> Caller:
     backends = Backends(supervisor.recognizer(), supervisor.language_model(), supervisor.voice())
-    return Caller(time.monotonic, backends)
+    return Caller(time.monotonic, backends, kept_lines=kept_lines)
+
+
+async def until_kept(kept: KeptLines) -> None:
+    """The line is spoken beside the call: wait for it as for anything another process does."""
+    for _ in range(500):
+        if kept.line(FALLBACK, VoiceOptions()) is not None:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("expected the fallback to be kept within 5 s")
 
 
 def ask(caller: Caller, text: str, modality: str) -> None:
@@ -75,3 +88,32 @@ async def test_a_killed_voice_fails_its_turn_and_the_next_one_is_heard(
         await caller.wait_for("response.done", count=2)
         assert caller.statuses() == ["failed", "completed"]
         assert caller.audio_ms() > caller.audio_ms(first.event["response_id"])
+
+
+async def test_a_caller_whose_voice_is_killed_hears_the_fallback_as_it_was_spoken_before(
+    supervisor: Supervisor,
+) -> None:
+    kept = KeptLines()
+    async with caller_of(supervisor, kept) as caller:
+        await until_kept(kept)
+        ask(caller, "half", "audio")
+        await caller.wait_for("response.output_audio.delta")
+        kill(supervisor.workers[1])
+        await caller.wait_for("response.done", count=2)
+        assert caller.statuses() == ["failed", "failed"]
+        second = caller.of("response.created")[1].event["response"]["id"]
+        assert caller.transcript(second) == FALLBACK
+        assert caller.audio_ms(second) > 0
+
+
+async def test_a_caller_hears_the_fallback_while_the_voice_is_away(supervisor: Supervisor) -> None:
+    kept = KeptLines()
+    async with caller_of(supervisor, kept) as caller:
+        await until_kept(kept)
+        kill(supervisor.workers[1])
+        while supervisor.workers[1].is_ready:  # noqa: ASYNC110 - another process ends
+            await asyncio.sleep(0.001)
+        ask(caller, "hi", "audio")
+        await caller.wait_for("response.done", count=2)
+        assert caller.transcript() == FALLBACK
+        assert caller.audio_ms() > 0

@@ -52,6 +52,8 @@ from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
+from voiceloop.reply.plan import voice_options_of
+from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.toolbox import Toolbox
@@ -78,6 +80,7 @@ class Session:
         vad: VoiceActivity | None = None,
         level: Callable[[], Level] = lambda: Level.NORMAL,
         toolbox: Toolbox | None = None,
+        kept_lines: KeptLines | None = None,
     ) -> None:
         self._transport = transport
         self._backends = backends
@@ -88,6 +91,7 @@ class Session:
         self._clock = clock
         self._level = level
         self._toolbox = toolbox if toolbox is not None else Toolbox({}, clock)
+        self._kept_lines = kept_lines
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         limits = config.limits
         output = asyncio.Event()
@@ -200,7 +204,9 @@ class Session:
             level=self._level,
             lead_ms=float(self._config.pacing_lead_ms),
             answers=self._answers,
+            kept_lines=self._kept_lines or KeptLines(),
         )
+        self._keep_fallback(settings)
         self._anticipation = anticipation
         self._item_audio = ItemAudio(self._backends.recognizer, self.protocol, tasks)
         self._listener = Listener(
@@ -269,6 +275,7 @@ class Session:
                 self._item_audio.then(lambda: None if response.closed else self._advance(command))
             case SettingsChanged(previous=previous, current=current):
                 self._listener.configure(current)
+                self._keep_fallback(current)
                 self._advance(command)
                 options = self._recognizer_options(current)
                 if options != self._recognizer_options(previous):
@@ -283,6 +290,12 @@ class Session:
                 self._open_calls.observe(item)  # the next turn reads it
             case _:
                 self._advance(command)
+
+    def _keep_fallback(self, settings: SessionSettings) -> None:
+        """In this session's voice, for when that is lost."""
+        if self._kept_lines is not None:
+            options = voice_options_of(settings)
+            self._kept_lines.keep_soon(self._backends.voice, self._agent.fallback, options)
 
     async def _hear(self, samples: bytes) -> None:
         audio_format = self.protocol.settings.input_format

@@ -9,10 +9,11 @@ from typing import Literal, NamedTuple
 
 from voiceloop.admission.ladder import Level
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Voice
+from voiceloop.backends import Voice, VoiceOptions
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.reply.anticipation import Anticipation
+from voiceloop.reply.sound.kept_lines import KeptLine, KeptLines
 from voiceloop.reply.sound.playout import LEAD_MS
 from voiceloop.tools.pending import SessionTools
 
@@ -39,10 +40,15 @@ class ReplyContext:
     level: Callable[[], Level] = lambda: Level.NORMAL
     lead_ms: float = LEAD_MS
     answers: ApprovedAnswers = field(default_factory=ApprovedAnswers)
+    kept_lines: KeptLines = field(default_factory=KeptLines)
     waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn
 
     def __post_init__(self) -> None:
         self.waiting_lines = cycle(self.agent.waiting.say)
+
+    def kept_fallback(self, options: VoiceOptions) -> KeptLine | None:
+        """The sound of the fallback, from when the voice could speak."""
+        return self.kept_lines.line(self.agent.fallback, options)
 
     def fixed_answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
         """The answer to the caller's whole turn that needs no model; words of danger go first.

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import ChatMessage, GenerateParams, Tool
+from voiceloop.backends import ChatMessage, GenerateParams, Tool, VoiceOptions
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import AudioFormat, SessionSettings
 
@@ -23,8 +23,7 @@ class ReplyPlan:
     params: GenerateParams
     speaks: bool
     output_format: AudioFormat
-    voice: str
-    speed: float
+    voice_options: VoiceOptions
 
 
 def plan_of_response(response: ResponseHandle, agent: AgentConfig) -> ReplyPlan:
@@ -44,5 +43,10 @@ def plan_of(
         tool_choice=choice if isinstance(choice, str) else json.dumps(choice),
     )
     return ReplyPlan(
-        prompt, asked.tools, params, asked.speaks, asked.output_format, asked.voice, asked.speed
+        prompt, asked.tools, params, asked.speaks, asked.output_format, voice_options_of(asked)
     )
+
+
+def voice_options_of(asked: ResponseHandle | SessionSettings) -> VoiceOptions:
+    """How a response, or a session, is spoken."""
+    return VoiceOptions(asked.voice, asked.speed)

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import Literal
 
-from voiceloop.backends import PreemptiveDone, ToolCall, Usage, VoiceOptions
+from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
 from voiceloop.errors import BackendTimeout, VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
@@ -29,19 +27,10 @@ from voiceloop.reply.output import ReplyOutput
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
-from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound
+from voiceloop.reply.steps import MAX_ROUNDS, Outcome, ReplyRound, ReplyState
 from voiceloop.reply.tool_wait import ToolWait
 from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.tools.pending import PendingCall, are_over
-
-Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
-
-
-class ReplyState(Enum):
-    PREEMPTIVE = "preemptive"  # not released: nothing of it is sent
-    ANSWERING = "answering"  # in a response
-    INTERRUPTED = "interrupted"  # its response is over; resumed in another, or cancelled
-    DONE = "done"  # nothing more comes
 
 
 class Reply:
@@ -79,11 +68,13 @@ class Reply:
         self._task: asyncio.Task[None] | None = None
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead)
 
-    def _new_speech(self, not_before_s: float, *, speaks_ahead: bool = True) -> ReplySpeech:
+    def _new_speech(
+        self, not_before_s: float, *, speaks_ahead: bool = True, voice: Voice | None = None
+    ) -> ReplySpeech:
         context = self._context
         return ReplySpeech(
-            context.voice,
-            VoiceOptions(self.plan.voice, self.plan.speed),
+            voice or context.voice,
+            self.plan.voice_options,
             context.new_stream_id,
             Pacer(self.plan.output_format.rate, context.lead_ms, not_before_s),
             self._emit,
@@ -257,6 +248,7 @@ class Reply:
         except (Exception, BaseExceptionGroup) as error:  # a bug costs a turn, not the call
             self.speech.stop()
             self._end("failed", error_of(error))
+            await self._say_kept()
         finally:
             self._generation.close()
             self._finish()
@@ -271,6 +263,15 @@ class Reply:
     def _end(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
         self.outcome, self.failure = self.outcome or outcome, error or self.failure
         self._output.close(outcome, error)
+
+    async def _say_kept(self) -> None:
+        """It broke off, the voice perhaps lost: say the fallback as it was spoken before."""
+        line = self._context.kept_fallback(self.plan.voice_options)
+        is_heard = self.state is ReplyState.ANSWERING and self.plan.speaks
+        if line is not None and is_heard and not self.response.is_out_of_band:
+            await self._say_line(self._context.agent.fallback, line)
+            self._output.close("failed", self.failure)
+            await self.playout.played_out()
 
     async def _answer(self) -> None:
         for n_more in reversed(range(MAX_ROUNDS)):
@@ -294,14 +295,14 @@ class Reply:
         wait.begin()
         if not await are_over(calls, wait.quiet_s(self.play_end_s)):
             if self.plan.speaks and (line := wait.take_line()) is not None:
-                await self._say_meanwhile(line)
+                await self._say_line(line)
             await are_over(calls, wait.left_s)
         wait.end()
 
-    async def _say_meanwhile(self, line: str) -> None:
-        """In a response of its own: that of the calls has told all it had to."""
+    async def _say_line(self, line: str, voice: Voice | None = None) -> None:
+        """In a response of its own: the one before has told all it had to."""
         await self._output.ready()
-        self._go_on()
+        self._go_on(voice)
         self.speech.say(line)
         self.speech.finish()
         await self.speech.run()
@@ -314,11 +315,11 @@ class Reply:
         self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
         self._go_on()
 
-    def _go_on(self) -> None:
+    def _go_on(self, voice: Voice | None = None) -> None:
         """In another response, once the last one has been played."""
         self._output.go_on(self._generation.round)
         wasted_ms = self.speech.wasted_ms
-        self.speech = self._new_speech(self.play_end_s)
+        self.speech = self._new_speech(self.play_end_s, voice=voice)
         self.speech.wasted_ms = wasted_ms
         self.speech.release()
 

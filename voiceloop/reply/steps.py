@@ -1,4 +1,4 @@
-"""The rounds of a reply: each a prompt, and what the model said, called and used in answer to it.
+"""The states of a reply, and its rounds: a prompt, and what the model said, called and used.
 
 Owns the count of a round's tokens (reported by the model, or else estimated), how many of them
 nobody heard, and which calls the model may make in the round. Pure.
@@ -7,6 +7,8 @@ nobody heard, and which calls the model may make in the round. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -16,6 +18,15 @@ from voiceloop.errors import VoiceLoopError
 # Three rounds of tool calls that the agent file answers, and one to speak of them. Chosen: a caller
 # waits through all of them, and a model that still calls tools does so without end.
 MAX_ROUNDS = 4
+
+Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
+
+
+class ReplyState(Enum):
+    PREEMPTIVE = "preemptive"  # not released: nothing of it is sent
+    ANSWERING = "answering"  # in a response
+    INTERRUPTED = "interrupted"  # its response is over; resumed in another, or cancelled
+    DONE = "done"  # nothing more comes
 
 
 @dataclass(frozen=True, slots=True)

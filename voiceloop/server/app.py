@@ -33,6 +33,8 @@ from voiceloop.http.health import Health, health_routes, no_such_route, realtime
 from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.reply.plan import voice_options_of
+from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.server.websocket import SocketTransport
 from voiceloop.telemetry.metrics import Metrics
@@ -68,6 +70,7 @@ class Gateway:
     late_calls: LateCalls = field(init=False)
     load_watch: LoadWatch = field(init=False)
     _shed_at: float = field(init=False, default=0.0)
+    kept_lines: KeptLines = field(init=False, default_factory=KeptLines)
     _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _sessions: list[Session] = field(init=False, default_factory=list)
 
@@ -188,6 +191,7 @@ class Gateway:
                 clock=self.clock,
                 toolbox=self.toolbox,
                 level=lambda: self.load_watch.level,
+                kept_lines=self.kept_lines,
             )
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message[:MAX_REASON_CHARACTERS])
@@ -200,6 +204,12 @@ class Gateway:
         finally:
             self._sessions.remove(session)
             self.late_calls.add(session.protocol.session_id)
+
+    async def keep_fallback(self) -> None:
+        """Have the voice speak the fallback once, for calls that it fails later."""
+        assert self.backends is not None
+        options = voice_options_of(self.agent.session_settings())
+        await self.kept_lines.keep(self.backends.voice, self.agent.fallback, options)
 
     async def drain(self) -> None:
         """Take nothing new; let each session inside finish what is being said, and each answer."""

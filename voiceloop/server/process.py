@@ -200,6 +200,8 @@ async def serve(
                 if opened is None:
                     return
                 gateway.backends, gateway.is_ready = opened
+                models.push_async_callback(gateway.kept_lines.close)
+                await gateway.keep_fallback()
                 models.push_async_callback(gateway.toolbox.close)
                 await gateway.toolbox.start()
                 if ready is not None:
