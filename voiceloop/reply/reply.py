@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
 from voiceloop.errors import BackendTimeout, VoiceLoopError, error_of
@@ -267,8 +268,9 @@ class Reply:
     async def _say_kept(self) -> None:
         """It broke off, the voice perhaps lost: say the fallback as it was spoken before."""
         line = self._context.kept_fallback(self.plan.voice_options)
-        is_heard = self.state is ReplyState.ANSWERING and self.plan.speaks
-        if line is not None and is_heard and not self.response.is_out_of_band:
+        if line is None or not self.plan.speaks or self.state is not ReplyState.ANSWERING:
+            return
+        with suppress(Exception):  # what can be told of it has been told
             await self._say_line(self._context.agent.fallback, line)
             self._output.close("failed", self.failure)
             await self.playout.played_out()
