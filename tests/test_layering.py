@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "cli": {"command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
         "admission", "agent", "backends", "call", "config", "errors", "http", "knowledge",
-        "models", "telemetry", "tools", "workers",
+        "models", "reply", "telemetry", "tools", "workers",
     },
     "doctor": {"backends", "config", "errors", "models", "workers"},
     "models": {

@@ -105,17 +105,3 @@ async def test_a_caller_whose_voice_is_killed_hears_the_fallback_as_it_was_spoke
         [done] = caller.of("response.output_audio_transcript.done")[1:]
         assert done.event["transcript"] == FALLBACK
         assert caller.audio_ms(second) > 0
-
-
-async def test_a_caller_hears_the_fallback_while_the_voice_is_away(supervisor: Supervisor) -> None:
-    kept = KeptLines()
-    async with caller_of(supervisor, kept) as caller:
-        await until_kept(kept)
-        kill(supervisor.workers[1])
-        while supervisor.ready():  # noqa: ASYNC110 - another process ends
-            await asyncio.sleep(0.001)
-        ask(caller, "hi", "audio")
-        await caller.wait_for("response.done", count=2)
-        [done] = caller.of("response.output_audio_transcript.done")
-        assert done.event["transcript"] == FALLBACK
-        assert caller.audio_ms() > 0

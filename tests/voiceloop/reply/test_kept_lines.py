@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from tests.fakes import FakeVoice, Fault
+from tests.callers import Caller
+from tests.fakes import FakeVoice, Fault, instant_backends
+from voiceloop.agent import AgentConfig
 from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
 from voiceloop.reply.sound import kept_lines
 from voiceloop.reply.sound.kept_lines import KeptLines
 
+pytestmark = pytest.mark.virtual_time
 DEFAULT = VoiceOptions()
+FALLBACK = AgentConfig().fallback
 
 
 async def test_a_kept_line_sounds_as_the_voice_spoke_it() -> None:
@@ -72,3 +77,31 @@ async def test_what_is_being_spoken_is_given_up_at_the_end() -> None:
     await asyncio.sleep(0)
     await lines.close()
     assert not voice.open_streams and lines.line("Sorry?", DEFAULT) is None
+
+
+@pytest.mark.parametrize("at", ["open", "feed"])
+async def test_a_reply_whose_voice_fails_ends_in_the_kept_fallback(
+    clock: Callable[[], float], at: str
+) -> None:
+    kept = KeptLines()
+    await kept.keep(FakeVoice(), FALLBACK, DEFAULT)
+    backends = instant_backends(voice=FakeVoice(faults=[Fault(at)]))
+    async with Caller(clock, backends, kept_lines=kept) as caller:
+        caller.send("response.create", response={"output_modalities": ["audio"]})
+        await caller.wait_for("response.done", count=2)
+        assert caller.statuses() == ["failed", "failed"]
+        spoken = caller.of("response.output_audio_transcript.done")[-1].event["transcript"]
+        assert spoken == FALLBACK and caller.audio_ms() > 500.0
+        caller.send("response.create", response={"output_modalities": ["audio"]})
+        await caller.wait_for("response.done", count=3)
+        assert caller.statuses()[2] == "completed"
+
+
+async def test_a_reply_that_nobody_hears_has_no_kept_fallback(clock: Callable[[], float]) -> None:
+    kept = KeptLines()
+    await kept.keep(FakeVoice(), FALLBACK, DEFAULT)
+    backends = instant_backends(voice=FakeVoice(faults=[Fault("open")]))
+    async with Caller(clock, backends, kept_lines=kept) as caller:
+        caller.send("response.create", response={"output_modalities": ["text"]})
+        await caller.wait_for("response.done")
+    assert caller.statuses() == ["completed"] and caller.audio_ms() == 0.0
