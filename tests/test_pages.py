@@ -19,6 +19,7 @@ PAGES = (
     "voiceloop/CONFIG.md", "voiceloop/YOUR_AGENT.md", "voiceloop/DEPLOY.md",
     "voiceloop/OPERATIONS.md", "voiceloop/BENCH.md",
     "engine/embedded/README.md", "audio/embedded/recognizer/CARD.md",
+    "audio/embedded/end_of_voice/CARD.md",
     "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")

@@ -9,8 +9,7 @@ Sending methods (``feed``, ``flush``, ``stage`` ...) enqueue and return at once.
 ``Overloaded`` when the bounded queue behind them is full. Results come from ``events()``, an async
 iterator that ends when the stream is closed and raises ``BackendError`` when the stream failed.
 
-Times in ``Word`` and ``SpokenWord`` are milliseconds; ``received_at``-like stamps are not here:
-whoever consumes an event stamps it with its own clock.
+Times in ``Word`` and ``SpokenWord`` are milliseconds; whoever consumes an event stamps it.
 """
 
 from __future__ import annotations
@@ -53,14 +52,16 @@ class RecognizerOptions(msgspec.Struct, frozen=True):
 class Partial(msgspec.Struct, frozen=True, tag="partial"):
     """The hypothesis so far: ``stable_words`` will not change, ``unstable_words`` may.
 
-    ``flushed`` marks the answer to ``flush()``: everything fed before it has been considered. Each
-    flush of a segment that stays open has one answer, in order.
+    ``flushed`` answers ``flush()``: everything fed before it has been considered; each flush of an
+    open segment has one answer, in order. ``p_voice`` comes with it where the recognizer can tell:
+    log-odds that the caller has finished, by the sound of the voice alone.
     """
 
     segment: int
     stable_words: tuple[str, ...]
     unstable_words: tuple[str, ...]
     flushed: bool = False
+    p_voice: float | None = None
 
 
 class Transcript(msgspec.Struct, frozen=True, tag="transcript"):

@@ -18,7 +18,11 @@ OPENAI_VOICES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Empty ``voices`` or ``languages``: only the model itself or the service knows them."""
+    """Empty ``voices`` or ``languages``: only the model itself or the service knows them.
+
+    reads_turn_ends: the language model, or what reads beside a service, learned where turns end;
+    of any other its P(end of turn) is no sign that the waits are fitted to.
+    """
 
     voices: frozenset[str] = frozenset()
     voice_model: str = ""
@@ -27,6 +31,7 @@ class Capabilities:
     language_model: str = ""
     hears_regions: bool = False  # en-US where it lists en
     reduces_noise: bool = False
+    reads_turn_ends: bool = True
 
     def voice_expected(self, voice: str) -> str | None:
         """What was expected in this voice's place; None where nothing speaks against it."""

@@ -28,6 +28,7 @@ class DecodeRequest:
     prompt: tokens of earlier text or hotwords. with_times: say when each word is spoken.
     window_id: another request of the same one has the same samples, and perhaps more behind
     them; "" for a window of its own. hints: phrases that are likelier here than elsewhere.
+    is_paused: the speaker has fallen silent; say, if you can, whether for good.
     """
 
     samples: Samples
@@ -37,17 +38,20 @@ class DecodeRequest:
     with_times: bool
     window_id: str = ""
     hints: tuple[str, ...] = ()
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedWindow:
     """The words after the prefix; spans_ms: (start, end) of each word of prefix + tail in ms from
     the window's start, empty unless asked for. is_sure: False where the model itself doubts the
-    tail, so that no agreement makes it certain."""
+    tail, so that no agreement makes it certain. p_voice: log-odds that the speaker has finished, by
+    the sound alone; None where nobody asked or can tell."""
 
     tail: tuple[HypothesisWord, ...]
     spans_ms: tuple[tuple[float, float], ...] = ()
     is_sure: bool = True
+    p_voice: float | None = None
 
 
 class WindowDecoder(Protocol):

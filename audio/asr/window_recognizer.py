@@ -45,10 +45,11 @@ NEVER_CROWDED = RECOGNIZER_HZ  # a second holds 40 tokens at most, whatever the 
 
 @dataclass(frozen=True, slots=True)
 class _EarlyFinal:
-    """What the segment says if only silence came after position."""
+    """What the segment says if only silence came after position; p_voice: as of `DecodedWindow`."""
 
     position: int
     words: tuple[Word, ...]
+    p_voice: float | None
 
 
 class _Segment:
@@ -254,7 +255,9 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             events.append(Transcript(stream.stream_id, stream.n_segment, words))
             stream.open_segment()
         else:
-            events.append(_partial(stream, is_flushed=True))
+            early = stream.segment.early
+            p_voice = early.p_voice if early is not None else None
+            events.append(_partial(stream, is_flushed=True, p_voice=p_voice))
 
     def _decode(self, batch: list[_Stream]) -> list[Event]:
         ends = [self._decode_end(stream) for stream in batch]
@@ -311,6 +314,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             or stream.request is not None,
             hints=segment.hints,
             window_id=f"{stream.serial}/{stream.n_segment}/{segment.window_start}",
+            is_paused=isinstance(stream.request, Flush),
         )
 
     def _apply(self, stream: _Stream, end: int, result: DecodedWindow, events: list[Event]) -> None:
@@ -328,7 +332,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             agreement.accept(result.tail, 0)
         request = stream.request
         if request is not None and end == segment.end and not is_cut_short:
-            segment.early = _EarlyFinal(end, (*segment.left, *words))
+            segment.early = _EarlyFinal(end, (*segment.left, *words), result.p_voice)
             self._answer(stream, request, segment.early.words, events)
             if isinstance(request, Finalize):
                 return
@@ -389,12 +393,8 @@ def _n_tokens(words: Sequence[HypothesisWord]) -> int:
     return sum(len(word.tokens) for word in words)
 
 
-def _partial(stream: _Stream, *, is_flushed: bool) -> Partial:
+def _partial(stream: _Stream, *, is_flushed: bool, p_voice: float | None = None) -> Partial:
     agreement = stream.segment.agreement
-    return Partial(
-        stream.stream_id,
-        stream.n_segment,
-        tuple(word.text for word in agreement.committed),
-        tuple(word.text for word in agreement.tail),
-        is_flushed,
-    )
+    stable = tuple(word.text for word in agreement.committed)
+    unstable = tuple(word.text for word in agreement.tail)
+    return Partial(stream.stream_id, stream.n_segment, stable, unstable, is_flushed, p_voice)

@@ -239,7 +239,7 @@ class Session:
             self._idleness,
             self._metrics,
             self._clock,
-            reads_p_end=ahead.p_end,
+            reads_p_end=ahead.p_end and self._backends.capabilities.reads_turn_ends,
         )
         self._turn_taking = TurnTaking(self._agent.barge_in)
 

@@ -22,7 +22,7 @@ from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer,
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.cache import hub_folder, read_json
-from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, Preset
+from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset
 from voiceloop.models.engine_options import engine_options
 from voiceloop.models.machine import n_cores, this_machine
 from voiceloop.models.preset_check import (
@@ -215,6 +215,8 @@ def _role_options(
             options = {**_bounds_of_named(config), **options}
         return _engine_options(config, resolved, options, n_threads)
     options["model"] = resolved.model.loader
+    if resolved.model == MOONSHINE_TINY:
+        options["end_of_voice"] = config.anticipation.p_voice
     if resolved.folder is None:
         options.pop("device", None)  # of the models in packages none asks for one
     else:
@@ -291,7 +293,7 @@ async def open_backends(
             recognizer or supervisor.recognizer(),
             language_model or supervisor.language_model(),
             voice or supervisor.voice(),
-            capabilities_of(_plan(config)[2]),
+            capabilities_of(_plan(config)[2], config.llm_adapter),
             workers=supervisor.loads,
             take_answers=supervisor.take_answers,
         )

@@ -21,6 +21,7 @@ from voiceloop.models.cache import find_repo, read_json
 from voiceloop.models.catalog import (
     CTRANSLATE2_FILES,
     CTRANSLATE2_NEEDED,
+    EMBEDDED_AGENT,
     MODELS,
     TRANSFORMERS_FILES,
     Model,
@@ -48,6 +49,7 @@ MOONSHINE_ONNX_NEEDED = tuple(
 )
 GGUF = ".gguf"
 KOKORO_WEIGHTS = "kokoro-v1_0.pth"
+END_HEAD = "end_of_turn.safetensors"  # as engine.end_of_turn reads it
 # Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
 ANY_WEIGHTS = ("*.safetensors", "model.bin", KOKORO_WEIGHTS)
@@ -201,8 +203,10 @@ def _lacks(folder: Path, needed: tuple[str, ...]) -> bool:
     return not all(any(folder.glob(pattern)) for pattern in needed)
 
 
-def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
-    """Of these models; a role without one is a service's."""
+def capabilities_of(
+    resolved: Mapping[RoleName, ResolvedModel], adapter: Path | None = None
+) -> Capabilities:
+    """Of these models; a role without one is a service's. adapter: of the language model."""
     voice, recognizer = resolved.get("voice"), resolved.get("recognizer")
     engine = resolved.get("engine")
     return Capabilities(
@@ -214,7 +218,15 @@ def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
         # The recognizer in a package takes en-US too; one with weights its own names alone.
         hears_regions=recognizer is not None and not recognizer.model.repo,
         reduces_noise=noise_reduction.is_available(),
+        reads_turn_ends=engine is None or _has_end_head(engine, adapter),
     )
+
+
+def _has_end_head(engine: ResolvedModel, adapter: Path | None) -> bool:
+    """Whether a network that reads the end of a turn belongs to the model."""
+    folders = (engine.folder, adapter)
+    is_there = any(folder is not None and (folder / END_HEAD).is_file() for folder in folders)
+    return engine.model == EMBEDDED_AGENT or is_there
 
 
 def known_voices(resolved: ResolvedModel) -> frozenset[str]:

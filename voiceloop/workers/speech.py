@@ -170,7 +170,11 @@ class RecognizerRole(SpeechRole[RecognizerModel]):
         match event:
             case audio_stream.Partial():
                 return Partial(
-                    event.segment, event.stable_words, event.unstable_words, event.flushed
+                    event.segment,
+                    event.stable_words,
+                    event.unstable_words,
+                    event.flushed,
+                    event.p_voice,
                 )
             case audio_stream.Transcript():
                 # The model counts from the stream's first sample, the gateway from the segment's.

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...frames import RECOGNIZER_HZ, Samples
+from ...end_of_voice import EndOfVoice
+from ...frames import RECOGNIZER_HZ
 from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
 from .vocabulary import END, START, MoonshineVocabulary, PhraseHints
 
@@ -42,6 +43,9 @@ class MoonshineNetwork(Protocol):
     def encode(self, wave: NDArray[np.float32]) -> Any:
         """What the decoder is given of the sound, a wave float32 [n] at 16 kHz."""
 
+    def rows(self, context: Any) -> NDArray[np.float32]:
+        """The encoder's rows [n, width] in it, 24 ms of sound each."""
+
     def step(
         self, context: Any, states: Any, tokens: Sequence[int]
     ) -> tuple[NDArray[np.float32], Any]:
@@ -54,15 +58,23 @@ class MoonshineNetwork(Protocol):
 class MoonshineDecoder:
     """`WindowDecoder` of a network and the folder of its vocabulary, in English.
 
-    It sees neither what was said before the window nor a prompt. Raises: AudioError where the
-    folder has no vocabulary.
+    It sees neither what was said before the window nor a prompt. end_of_voice: the head that tells
+    of the same encoder's rows whether a voice that fell silent has finished; None for none.
+
+    Raises: AudioError where the folder has no vocabulary.
     """
 
     languages = ("en",)
     max_batch = 1
 
-    def __init__(self, network: MoonshineNetwork, vocabulary: Path) -> None:
+    def __init__(
+        self,
+        network: MoonshineNetwork,
+        vocabulary: Path,
+        end_of_voice: EndOfVoice | None = None,
+    ) -> None:
         self._network = network
+        self._end_of_voice = end_of_voice
         self._vocabulary = MoonshineVocabulary(vocabulary)
         self._hints = lru_cache(maxsize=64)(self._read_hints)
 
@@ -76,20 +88,23 @@ class MoonshineDecoder:
         forced = [token for word in request.prefix for token in word.tokens]
         n_most = max_new_tokens(request, TOKENS_PER_S) - len(forced)
         hints = self._hints(request.hints)
-        tokens, log_probability = self._greedy(request.samples, forced, n_most, hints)
+        context = self._network.encode(np.pad(request.samples.astype(np.float32) / 32768.0, EDGE))
+        tokens, log_probability = self._greedy(context, forced, n_most, hints)
         if log_probability < UNLIKELY_LOG_PROBABILITY and not forced:
             tokens = []
         tail = self._vocabulary.words(tokens)
         spans_ms: tuple[tuple[float, float], ...] = ()
         if request.with_times:
             spans_ms = proportional_spans((*request.prefix, *tail), request.samples)
-        return DecodedWindow(tail, spans_ms, log_probability >= SURE_LOG_PROBABILITY)
+        p_voice = None
+        if self._end_of_voice is not None and request.is_paused:
+            p_voice = self._end_of_voice.log_odds(self._network.rows(context))
+        return DecodedWindow(tail, spans_ms, log_probability >= SURE_LOG_PROBABILITY, p_voice)
 
     def _greedy(
-        self, samples: Samples, forced: Sequence[int], n_most: int, hints: PhraseHints
+        self, context: Any, forced: Sequence[int], n_most: int, hints: PhraseHints
     ) -> tuple[list[int], float]:
         """The tokens after the forced ones, and the mean of their log-probabilities."""
-        context = self._network.encode(np.pad(samples.astype(np.float32) / 32768.0, EDGE))
         states, fed, tokens = None, [START, *forced], list[int]()
         log_probabilities: list[float] = []
         while len(tokens) < n_most:

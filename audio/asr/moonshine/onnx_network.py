@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...end_of_voice import EndOfVoice
 from ...errors import AudioError, MissingExtra
 from ...stream import RecognizerOptions
 from ..speech_level import VoicedLevel
@@ -42,7 +43,8 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
     """A folder of encoder_model and decoder_model_merged, .ort or .onnx, by itself that of tiny.
 
     folder: on disk; None for the package's. n_threads: cores that one decode takes. update_ms: how
-    much new audio makes a partial due.
+    much new audio makes a partial due. end_of_voice: tell at a pause whether a voice has finished;
+    only the package's model can, whose encoder the head was trained on.
 
     Raises: AudioError if a package or a file is absent or none of Moonshine's; it names the remedy.
     """
@@ -53,10 +55,12 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
         *,
         n_threads: int = 1,
         update_ms: float = UPDATE_MS,
+        end_of_voice: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         found = Path(folder) if folder is not None else checked_folder()
-        decoder = MoonshineDecoder(OnnxNetwork(found, n_threads), vocabulary_folder(found))
+        head = EndOfVoice() if end_of_voice and folder is None else None
+        decoder = MoonshineDecoder(OnnxNetwork(found, n_threads), vocabulary_folder(found), head)
         super().__init__(
             decoder,
             update_ms=update_ms,
@@ -130,6 +134,10 @@ class OnnxNetwork:
         )
         context = {"encoder_hidden_states": rows, "encoder_attention_mask": mask}
         return {name: context[name] for name in self._decoder_inputs & context.keys()}
+
+    def rows(self, context: Arrays) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = context["encoder_hidden_states"][0]
+        return rows
 
     def step(
         self, context: Arrays, states: Arrays | None, tokens: Sequence[int]

@@ -68,6 +68,10 @@ class TorchNetwork:
             inputs = self._torch.from_numpy(wave)[None].to(self._device, self._model.dtype)
             return self._model.model.encoder(inputs).last_hidden_state
 
+    def rows(self, context: Any) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = context[0].float().cpu().numpy()
+        return rows
+
     def step(
         self, context: Any, states: Any, tokens: Sequence[int]
     ) -> tuple[NDArray[np.float32], Any]:

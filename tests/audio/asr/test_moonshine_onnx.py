@@ -1,5 +1,6 @@
 """Moonshine in onnxruntime: its decoder's rules on a scripted model; the real one where it is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,24 @@ def test_stable_words_are_forced_and_only_the_rest_is_decoded(decode):
     assert texts(result) == ["small", "lattes"]
     assert model.fed == [[1, token("\u2581two")], [token("\u2581small")], [token("\u2581lattes")]]
     assert len(result.spans_ms) == 3 and result.is_sure
+
+
+def test_the_end_of_turn_head_reads_the_encoders_rows_at_a_pause_alone(folder, monkeypatch):
+    class Head:
+        asked = []
+
+        def log_odds(self, rows):
+            self.asked.append(rows.shape)
+            return 1.25
+
+    parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": ScriptedDecoder(TWO)}
+    monkeypatch.setattr(onnx_network, "_session", lambda folder, name, n: parts[name])
+    decoder = MoonshineDecoder(OnnxNetwork(folder), folder, Head())
+    spoken = DecodeRequest(SPEECH, "en", (), (), True)
+    assert decoder.decode([spoken])[0].p_voice is None and not Head.asked
+    parts["decoder_model_merged"].fed.clear()
+    assert decoder.decode([replace(spoken, is_paused=True)])[0].p_voice == 1.25
+    assert Head.asked == [((16_000 + 2 * 3_200) // 384, 8)]  # the silence on both sides too
 
 
 def test_figures_are_spelled_and_signs_of_no_speech_are_not_written(decode):

@@ -57,7 +57,9 @@ class ScriptedDecoder:
         forced = request.prefix
         assert [w.text for w in heard[: len(forced)]] == [w.text for w in forced]
         return DecodedWindow(
-            tuple(heard[len(forced) :]), tuple(spans) if request.with_times else ()
+            tuple(heard[len(forced) :]),
+            tuple(spans) if request.with_times else (),
+            p_voice=len(heard) / 4 if request.is_paused else None,
         )
 
 
@@ -148,6 +150,23 @@ def test_flush_answers_with_the_fullest_hypothesis_and_leaves_the_segment_open(r
     run(recognizer, "a", said(2, first=3))
     recognizer.finalize("a")
     assert drain(recognizer)[-1].text == " ".join(SCRIPT[:5])
+
+
+def test_the_answer_to_a_flush_tells_of_the_voice_and_again_while_silence_lasts(
+    recognizer, decoder
+):
+    recognizer.open("a", RecognizerOptions())
+    assert all(partial.p_voice is None for partial in run(recognizer, "a", said(3)))
+    recognizer.flush("a")
+    assert drain(recognizer)[-1].p_voice == 0.75
+    run(recognizer, "a", silence(0.2))
+    n_decodes = len(decoder.batches)
+    recognizer.flush("a")
+    assert drain(recognizer)[-1].p_voice == 0.75
+    assert len(decoder.batches) == n_decodes
+    run(recognizer, "a", said(1, first=3))
+    recognizer.flush("a")
+    assert drain(recognizer)[-1].p_voice == 1.0
 
 
 def test_final_after_a_flush_and_silence_needs_no_decode(decoder, clock):

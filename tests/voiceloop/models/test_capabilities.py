@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tests.fakes import instant_backends
 from tests.voiceloop.http_client import http_client
 from voiceloop.capabilities import Capabilities
+from voiceloop.models.catalog import EMBEDDED_AGENT, SMOLLM2
+from voiceloop.models.resolve import ResolvedModel, capabilities_of
 from voiceloop.realtime.protocol import Protocol, ProtocolLimits
 from voiceloop.realtime.settings import SessionSettings
 
@@ -101,3 +104,19 @@ async def test_over_http_it_is_refused_as_the_clients_mistake(
         400, "invalid_request_error", param,
     )  # fmt: skip
     assert error["message"].startswith(f"{param}: expected a ")
+
+
+def test_only_a_model_that_learned_where_turns_end_is_asked_for_it(tmp_path: Path) -> None:
+    def reads(engine: ResolvedModel | None, adapter: Path | None = None) -> bool:
+        resolved = {"engine": engine} if engine is not None else {}
+        return capabilities_of(resolved, adapter).reads_turn_ends
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    assert reads(ResolvedModel(EMBEDDED_AGENT))
+    assert reads(None)  # a service: the embedded agent reads beside it
+    assert not reads(ResolvedModel(SMOLLM2, folder))
+    (tmp_path / "end_of_turn.safetensors").touch()
+    assert reads(ResolvedModel(SMOLLM2, folder), adapter=tmp_path)
+    (folder / "end_of_turn.safetensors").touch()
+    assert reads(ResolvedModel(SMOLLM2, folder))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.remote_service import Service
 from voiceloop.cli import _with_preset
-from voiceloop.config import Config, load_config
+from voiceloop.config import Ahead, Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
@@ -281,6 +281,24 @@ def test_an_id_on_disk_is_found_and_one_that_is_not_names_the_command(hub: Path)
 
 
 # --- the processes ---
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_voice_is_judged_where_the_embedded_recognizer_hears_and_can_be_switched_off(
+    is_on: bool, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = Ahead(p_voice=is_on)
+    roles = {
+        role.role: role.options
+        for spec in worker_specs(Config(preset="embedded", anticipation=ahead))
+        for role in spec.roles
+    }
+    if roles["recognizer"]["model"] != "moonshine-onnx":
+        pytest.skip("moonshine-voice is not installed")
+    assert roles["recognizer"]["end_of_voice"] is is_on
+    put_preset(hub, CPU)
+    for spec in worker_specs(Config(preset="cpu", anticipation=ahead)):
+        assert all("end_of_voice" not in role.options for role in spec.roles)
 
 
 def test_the_cpu_preset_gives_each_model_a_process_and_its_folder(
