@@ -164,12 +164,12 @@ class RemoteService:
             await response.aclose()
 
     async def lines(self, response: httpx.Response) -> AsyncGenerator[str, None]:
-        async with self._failures():
+        async with self._failures(has_answered=True):
             async for line in response.aiter_lines():
                 yield line
 
     async def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
-        async with self._failures():
+        async with self._failures(has_answered=True):
             async for piece in response.aiter_bytes():
                 yield piece
 
@@ -206,8 +206,12 @@ class RemoteService:
         raise BackendRefused(message)
 
     @asynccontextmanager
-    async def _failures(self) -> AsyncIterator[None]:
-        """httpx's errors as ours."""
+    async def _failures(self, *, has_answered: bool = False) -> AsyncIterator[None]:
+        """httpx's errors as ours.
+
+        has_answered: an answer that breaks off tells of no service that is gone. llama-cpp-python's
+        ends one for another, and whoever asks whether it is there may be that other.
+        """
         try:
             yield
         except httpx.TimeoutException as error:
@@ -215,7 +219,7 @@ class RemoteService:
             what = "a connection" if isinstance(error, httpx.ConnectTimeout) else "an answer"
             raise BackendTimeout(f"expected {what} from {self.url} in time, found none") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            self.reachable = False
+            self.reachable = self.reachable and has_answered
             detail = str(error) or type(error).__name__
             raise BackendError(f"expected an answer from {self.url}, found: {detail}") from error
 

@@ -27,7 +27,9 @@ from voiceloop.models.preset_check import (
 )
 from voiceloop.models.presets import context_tokens, end_reader_spec, resolve_agent, worker_specs
 from voiceloop.models.resolve import resolve_models, resolve_named
+from voiceloop.remote.dialect import Urgency
 from voiceloop.remote.end_reader import EndReadingModel
+from voiceloop.remote.language import RemoteLanguageModel
 from voiceloop.remote.service import RemoteService
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.role import model_name
@@ -467,6 +469,35 @@ async def test_a_server_starts_without_the_reader_where_that_cannot_load(
         assert isinstance(backends.language_model, EndReadingModel)
         branch = await backends.language_model.branch("sess_1/turn_1", ())
         await branch.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "reads_ahead", "is_preemptive", "priority"),
+    [
+        ({}, True, True, 100),
+        ({"remote_prefill": False}, False, True, 100),
+        ({"prefill": False}, False, True, 100),
+        ({"remote_drafts": False}, True, False, 100),
+        ({"remote_priority": "none"}, True, True, None),
+    ],
+)
+async def test_a_remote_language_model_does_ahead_what_the_configuration_says(
+    connect: Callable[..., RemoteService],
+    table: dict[str, object],
+    reads_ahead: bool,
+    is_preemptive: bool,
+    priority: int | None,
+) -> None:
+    async def vllm(url: str, model: str) -> RemoteService:
+        service = connect()
+        service.owner = "vllm"
+        return service
+
+    config = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "anticipation": table})
+    model = await presets._remote_language_model(config, vllm)
+    assert isinstance(model, RemoteLanguageModel)
+    assert (model.reads_ahead, model.is_preemptive) == (reads_ahead, is_preemptive)
+    assert model.dialect.fields(Urgency.STAGED, "").get("priority") == priority
 
 
 # --- the table ---

@@ -210,6 +210,17 @@ async def test_a_reply_cut_in_the_middle_is_never_asked_for_twice(
     assert len(service.asked("/chat/completions")) == 1
 
 
+async def test_a_service_that_broke_off_one_reply_is_not_taken_for_gone(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/chat/completions", reply({"content": "half"}, done=False, drop_after=True))
+    started = connect()
+    await started.start()
+    with pytest.raises(BackendError):
+        await generate(started)
+    assert started.reachable
+
+
 async def test_a_reply_that_ends_without_a_reason_has_failed(
     service: Service, connect: Connect
 ) -> None:

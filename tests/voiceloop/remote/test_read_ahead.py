@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice
 from tests.reading_service import ReadingService
 from tests.remote_service import Answer, scripted_remote
-from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged, Tool
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends, ChatMessage, Generated, GenerateParams, Staged, Tool
+from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.remote.language import RemoteBranch, RemoteLanguageModel
 
 PARAMS = GenerateParams(max_tokens=40)
@@ -199,6 +204,21 @@ async def test_the_tools_stand_in_what_is_read_ahead_as_in_the_reply() -> None:
         assert ahead["tools"] == asked["tools"]
         assert service.asked_for[1].n_read == len("A latte.")
         await branch.close()
+
+
+async def test_in_a_call_the_service_has_read_the_instructions_when_the_reply_is_due() -> None:
+    service = ReadingService()
+    async with model_of(service) as model:
+        reading = FakeLanguageModel(p_end_of_turn=lambda text: 0.05)
+        backends = Backends(FakeRecognizer(["hello"]), EndReadingModel(model, reading), FakeVoice())
+        agent = AgentConfig(instructions=INSTRUCTIONS.content)
+        async with Caller(time.monotonic, backends, agent) as caller:
+            await caller.say(400)
+            await caller.listen_until("response.done")
+    ahead, *_, asked = service.asked_for
+    assert ahead.max_tokens == 1 and ahead.n_read > len(INSTRUCTIONS.content)
+    assert asked.max_tokens > 1 and asked.n_read < 20  # "hello", and what stands around it
+    assert reading.branches[0].staged[-1] == "hello"
 
 
 @pytest.mark.parametrize(

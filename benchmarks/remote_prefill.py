@@ -1,0 +1,192 @@
+"""What reading ahead spares a caller of a remote model: ``python -m benchmarks.remote_prefill``.
+
+A caller begins to speak, and some seconds later the reply is asked for: after nothing was staged,
+after the history and the words were, and, as the floor, of a prompt that the service has just read.
+Of the time to the first token that the first has above the floor, the share that the second spares
+is what was hidden. All three take turns. The service is a stub that sleeps 150 ms over its prompt,
+or any (``--url``). Each conversation begins like no other, so that only this one's own requests are
+in the service's prefix cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from itertools import count
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from benchmarks.harness.command_line import (
+    benchmark_parser,
+    early_end,
+    exit_code,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from clients.arguments import number, whole_number
+from clients.bench.prompt import prompt_of
+from clients.outputs import prepare_folder
+from clients.report.percentiles import Distribution
+from clients.server_process import free_port
+from voiceloop.backends import ChatMessage, Generated, GenerateParams
+from voiceloop.remote.language import RemoteBranch, RemoteLanguageModel
+from voiceloop.remote.service import RemoteService
+
+VARIANTS = ("as it comes", "read ahead", "read before")
+STUB_PREFILL_MS, STUB_BASE_MS = 150.0, 5.0
+LEAST_HIDDEN = 80.0
+WORDS = "I would like a table for two at seven tonight please".split()
+REPLY = GenerateParams(max_tokens=8)
+
+
+class Stub:
+    """A chat service with a prefix cache. Reading all of a prompt takes it STUB_PREFILL_MS."""
+
+    def __init__(self) -> None:
+        self._read: list[str] = []
+
+    async def answer(self, request: Request) -> StreamingResponse:
+        body = await request.json()
+        prompt = "".join(f"<{m['role']}>{m['content']}" for m in body["messages"])
+        n_cached = max((len(os.path.commonprefix([prompt, one])) for one in self._read), default=0)
+        return StreamingResponse(self._lines(prompt, n_cached), media_type="text/event-stream")
+
+    async def _lines(self, prompt: str, n_cached: int) -> AsyncIterator[bytes]:
+        share = 1 - n_cached / len(prompt)
+        await asyncio.sleep((STUB_BASE_MS + share * STUB_PREFILL_MS) / 1000)
+        self._read.append(prompt)
+        chunk = {"choices": [{"delta": {"content": "Yes."}, "finish_reason": "stop"}]}
+        yield f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+
+
+@asynccontextmanager
+async def served_stub() -> AsyncIterator[str]:
+    routes = [Route("/v1/chat/completions", Stub().answer, methods=["POST"])]
+    port = free_port()
+    config = uvicorn.Config(Starlette(routes=routes), port=port, log_level="warning")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def ttft_ms(branch: RemoteBranch, text: str) -> float:
+    branch.commit((ChatMessage("user", text),), REPLY)
+    async for event in branch.events():
+        if isinstance(event, Generated):
+            return event.usage.ttft_ms
+    raise AssertionError("unreachable: a branch ends with its reply or an error")
+
+
+async def measure(
+    url: str | None, model_name: str, n_repeats: int, n_tokens: int, speech_s: float, seed: int,
+    found: dict[str, list[float]],
+) -> None:  # fmt: skip
+    """Fill ``found``, by variant. Raises: BackendError."""
+    async with served_stub() if url is None else _as_it_is(url) as address:
+        service = RemoteService(address, model=model_name, silence_s=60.0)
+        try:
+            await service.start()
+            # One model each, as a server has: what one learns of the service is not the other's.
+            models = {
+                name: RemoteLanguageModel(service, reads_ahead=name == "read ahead")
+                for name in VARIANTS
+            }
+            seeds = count(1_000_003 * seed)
+            for round_ in interleaved(VARIANTS, n_repeats, warm_up=1):
+                text = prompt_of(n_tokens, next(seeds))
+                history = (ChatMessage("system", text),)
+                taken_ms = await _turn(models[round_.variant], round_.variant, history, speech_s)
+                if not round_.is_warm_up:
+                    found[round_.variant].append(taken_ms)
+        finally:
+            await service.close()
+
+
+async def _turn(
+    model: RemoteLanguageModel, variant: str, history: tuple[ChatMessage, ...], speech_s: float
+) -> float:
+    """One caller's turn: words as they come, then the reply."""
+    if variant == "read before":
+        before = await model.branch("before", history)
+        await ttft_ms(before, " ".join(WORDS))
+        await before.close()
+    branch = await model.branch("branch", history)
+    for n_words in range(len(WORDS) + 1):
+        branch.stage(n_words + 1, " ".join(WORDS[:n_words]))
+        await asyncio.sleep(speech_s / len(WORDS))
+    taken_ms = await ttft_ms(branch, " ".join(WORDS))
+    await branch.close()
+    return taken_ms
+
+
+@asynccontextmanager
+async def _as_it_is(url: str) -> AsyncIterator[str]:
+    yield url
+
+
+def hidden_percent(found: dict[str, list[float]]) -> float | None:
+    """Of the median wait above the floor, what was spared; None where there was no such wait."""
+    medians = [Distribution.of(found[name], 3).p50 for name in VARIANTS]
+    if None in medians:
+        return None
+    cold, ahead, floor = (value or 0.0 for value in medians)
+    return 100.0 * (cold - ahead) / (cold - floor) if cold > floor else None
+
+
+def main() -> int:
+    parser = benchmark_parser("remote_prefill", __doc__ or "")
+    parser.add_argument("--url", help="a chat service, as http://host:8000/v1 (default: the stub)")
+    parser.add_argument("--model", default="", help="its model (default: the only one it lists)")
+    parser.add_argument("--repeats", type=whole_number(1), default=20)
+    parser.add_argument("--prompt-tokens", type=whole_number(20), default=1000)
+    parser.add_argument("--speech", type=number("seconds", above=0.0), default=1.5)
+    parser.add_argument("--seed", type=whole_number(0), default=0)
+    parser.add_argument("--check", action="store_true", help="exit with 1 where the bar is missed")
+    chosen = parser.parse_args()
+    prepare_folder(RESULTS)
+    found: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    work = measure(
+        chosen.url, chosen.model, chosen.repeats, chosen.prompt_tokens, chosen.speech, chosen.seed,
+        found,
+    )  # fmt: skip
+    partial = early_end(work)
+    if not all(found.values()):
+        return without_results(partial or "the service gave no reply")
+    bars = [
+        Bar("reading hidden at commit", hidden_percent(found), LEAST_HIDDEN, "%", at_least=True)
+    ]
+    figures: dict[str, Any] = {
+        name: asdict(Distribution.of(values, 2)) for name, values in found.items()
+    }
+    settings = {
+        "url": chosen.url or "stub",
+        "prompt_tokens": chosen.prompt_tokens,
+        "speech_s": chosen.speech,
+    }
+    data = results("remote_prefill", chosen.seed, settings, bars, partial=partial, ttft_ms=figures)
+    for name, row in figures.items():
+        print(f"{name:<12} ttft p50 {row['p50']:8.1f}  p95 {row['p95']:8.1f} ms  (n {row['n']})")
+    print(bar_table(bars))
+    print(f"written: {write_results(data)}")
+    return exit_code(bars, partial, is_checked=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
