@@ -79,6 +79,14 @@ class PreemptiveReply:
         self.prompt = list(self.sequence.tokens)
         return self.sequence
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether its next token takes one row."""
+        is_begun = self.sequence is not None and bool(self.reply.tokens)
+        if not (self.is_active and is_begun) or self.reply.awaits_grammar():
+            return False
+        return self.sequence is not None and self.sequence.n_pending == 1
+
     def answers(self, prompt: list[int], params: SamplingParams) -> bool:
         """Whether it was made for exactly this prompt and these parameters, and has begun."""
         made = self.reply
@@ -112,6 +120,11 @@ class Branch:
         self._require_context(len(history))
         self._require_known(history)
         sequence.retarget(list(history))
+
+    @property
+    def n_committed(self) -> int:
+        """Tokens from the first on that others may share: neither staged words nor drafts."""
+        return self.n_history if self.reply is None else self.reply.n_prompt
 
     # -- what a caller asks for ------------------------------------------------------------------
 
@@ -209,7 +222,7 @@ class Branch:
         self.phase = Phase.CLOSED
         self._drop_preemptive()
         self._discard_unsettled()
-        self.sequence.publish(self.n_history if self.reply is None else self.reply.n_prompt)
+        self.sequence.publish(self.n_committed)
         self.sequence.release()
         self._home.forget(self)
 

@@ -28,7 +28,7 @@ from .model import Abandoned, Decoder, Interrupted
 from .prefix_tree import PrefixTree
 from .reply import Reply
 from .runner import Outcome
-from .scheduler import Scheduler, Service, Task, awaits_grammar, is_batch, is_decoding
+from .scheduler import Scheduler, Service, Task, decoded_next
 from .sequence import Sequence
 from .text.grammar import GrammarCompiler
 from .text.text import Text
@@ -144,7 +144,7 @@ class Engine:
         runs that serves no committed reply, and such a step is given up for it. What was asked of
         it stays asked, and the step after it is not given up.
         """
-        self._draft()
+        guessed = self._draft(interrupted)
         coming = self._coming_grammars()
         tasks = self.scheduler.compose(self._branches.values())
         self._is_stalled = not (tasks or coming or self.scheduler.n_restored)
@@ -156,6 +156,9 @@ class Engine:
         if outcomes := self._run(tasks, started, interrupted):
             self._deliver(tasks, outcomes)
             self._measure(tasks, (self.clock() - started) * 1e3)
+        for reply in guessed:
+            if self.speculation.has_guessed(reply):  # unverified, and so not made ahead
+                reply.proposals = []
         events, self.outbox = self.outbox, []
         return events
 
@@ -237,7 +240,8 @@ class Engine:
 
     def forget(self, branch: Branch) -> None:
         self._is_stalled = False
-        self.speculation.forget(branch.branch_id)
+        committed = branch.sequence.tokens[: branch.n_committed]
+        self.speculation.forget(branch.branch_id, committed)
         del self._branches[branch.branch_id]
         if not self._branches:
             self.check_integrity()  # idle: nobody waits for it
@@ -245,23 +249,21 @@ class Engine:
 
     # -- the step --------------------------------------------------------------------------------
 
-    def _draft(self) -> None:
-        """Let a drafter guess at replies somebody waits for; where steps are apart, a lone one."""
-        decoding = [
-            branch
-            for branch in self._branches.values()
-            if branch.phase is Phase.REPLYING and is_decoding(branch)
-            if not is_batch(branch) and not awaits_grammar(branch)
-        ]
+    def _draft(self, interrupted: Interrupted | None) -> list[Reply]:
+        """Let drafters guess at replies; where steps are apart, at a lone one. Returns which.
+
+        interrupted: asked before each, so that no commit waits for a drafter.
+        """
+        decoding = list(decoded_next(self._branches.values()))
         if len(decoding) > 1 and not self.config.share_steps:
-            return
-        for branch in decoding:
-            reply = branch.reply
-            assert reply is not None
+            return []
+        for branch_id, sequence, reply in decoding:
             # What is left to verify of a preemptive reply goes before other guesses.
-            reply.proposals = reply.proposals or self.speculation.propose(
-                branch.branch_id, branch.sequence, reply, len(decoding)
-            )
+            if not reply.proposals and not (interrupted is not None and interrupted()):
+                reply.proposals = self.speculation.propose(
+                    branch_id, sequence, reply, len(decoding)
+                )
+        return [reply for _, _, reply in decoding]
 
     def _coming_grammars(self) -> list[Future[Any]]:
         """What replies wait for, and is not here at this moment."""
@@ -314,9 +316,9 @@ class Engine:
         self.scheduler.observe(n_rows, elapsed_ms)
         self._totals.update(steps=1, rows=n_rows)
         decoded = [
-            (task.branch.branch_id, len(task.extension.proposals), task.n_accepted)
+            (task.reply, len(task.extension.proposals), task.n_accepted)
             for task in tasks
-            if task.service is Service.DECODE
+            if task.reply is not None and task.is_decode
         ]
         if decoded:
             had_company = len(decoded) < len(tasks)
@@ -348,9 +350,8 @@ class Engine:
         n_known, n_before = len(sequence.tokens), len(reply.tokens)
         output, error = list[str | ParsedCall](), None
         # What a runner proposed itself, or a drafter here; else it was made ahead.
-        has_guesses = outcome.proposals != extension.proposals or self.speculation.has_guessed(
-            task.branch.branch_id
-        )
+        is_own = outcome.proposals != extension.proposals
+        has_guesses = is_own or self.speculation.has_guessed(reply)
         try:
             sampled = verify(reply, outcome, has_guesses)
         except GrammarError as refused:
@@ -373,8 +374,8 @@ class Engine:
         if error is not None:
             reply.finish_reason = "error"
         if task.service is Service.PREEMPTIVE:
-            # What an attempt before it proposed counts once; what a runner guessed itself is new.
-            n_old = task.n_accepted if extension.proposals else 0
+            # What an attempt before it said counts once; what was guessed is new.
+            n_old = 0 if has_guesses else task.n_accepted
             n_new = max(0, len(reply.tokens) - n_before - n_old)
             self._totals["speculated_tokens"] += n_new
             task.branch.made_ahead(n_new, output)

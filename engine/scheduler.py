@@ -4,7 +4,7 @@ Classes, most urgent first: committed decode, committed prefill, staged prefill,
 A lower class joins a step only where it cannot be felt by a higher one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from enum import IntEnum
@@ -38,6 +38,12 @@ class Task:
     reply: Reply | None
     n_accepted: int = 0  # of the extension's proposals, known after the step
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether one row gives the reply's next token, committed or made ahead."""
+        is_ahead = self.service is Service.PREEMPTIVE and self.extension.n_known == 1
+        return self.service is Service.DECODE or is_ahead
+
 
 def worst_blocks(branch: Branch) -> int:
     """Blocks an admitted branch may still ask for."""
@@ -64,6 +70,24 @@ def is_decoding(branch: Branch) -> bool:
     A reply whose room was taken has both to compute again: its prompt and what it said.
     """
     return branch.reply is not None and bool(branch.reply.tokens) and branch.sequence.n_pending == 1
+
+
+def decoded_next(branches: Iterable[Branch]) -> Iterator[tuple[str, Sequence, Reply]]:
+    """Replies of a token a step: those somebody waits for; without any, those made ahead.
+
+    Of each the branch's id, the sequence that it is in, and the reply.
+    """
+    branches = list(branches)
+    awaited = [branch for branch in branches if branch.reply is not None and not is_batch(branch)]
+    for branch in awaited:
+        if branch.phase is Phase.REPLYING and is_decoding(branch) and not awaits_grammar(branch):
+            assert branch.reply is not None
+            yield branch.branch_id, branch.sequence, branch.reply
+    for branch in [] if awaited else branches:
+        ahead = branch.preemptive
+        if ahead is not None and ahead.is_decoding and not branch.sequence.n_pending:
+            assert ahead.sequence is not None
+            yield branch.branch_id, ahead.sequence, ahead.reply
 
 
 def share_out(pending: Items[int], n_rows: int) -> list[int]:

@@ -173,7 +173,7 @@ class Oracle:
         """It has nothing to read."""
         return False
 
-    def forget(self, branch_id: str) -> None:
+    def forget(self, branch_id: str, committed: list[int]) -> None:
         """Nothing is kept."""
 
 

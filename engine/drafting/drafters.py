@@ -16,7 +16,7 @@ from ..prefix_tree import PrefixTree
 from ..reply import Reply
 from ..runner import Extension
 from ..sampler import choose, penalize
-from ..sequence import Sequence
+from ..sequence import Sequence, common_prefix
 from ..types import BLOCK_TOKENS, EngineConfig, OutOfMemory
 
 CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no step waits for it
@@ -26,17 +26,42 @@ STAGED_TOKENS = 16  # the same of staged words, between two questions whether a 
 class Drafter(Protocol):
     name: str  # in words, for who asks what runs
 
-    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
-        """Up to `n_most` guesses at what follows the target's tokens (prompt and reply so far)."""
+    def propose(
+        self, branch_id: str, target: Sequence, reply: Reply, n_most: int
+    ) -> list[int] | None:
+        """Up to `n_most` guesses at what follows the target's tokens (prompt and reply so far).
+
+        None where it has no say in such a reply, and has spent no time on it.
+        """
         ...
 
     def stage(self, branch_id: str, target: Sequence) -> bool:
         """Read some of what is staged, ahead of the reply to it; whether any of it is left."""
         ...
 
-    def forget(self, branch_id: str) -> None:
-        """The branch ended."""
+    def forget(self, branch_id: str, committed: list[int]) -> None:
+        """The branch ended; committed: what of it others may share."""
         ...
+
+
+class GrammarDrafter:
+    """The tokens that a reply's grammar forces: names of tools, keys of JSON, closing marks.
+
+    Right wherever the model spells them as the tokenizer does.
+    """
+
+    name = "grammars"
+
+    def propose(
+        self, branch_id: str, target: Sequence, reply: Reply, n_most: int
+    ) -> list[int] | None:
+        return reply.grammar.forced(n_most) if reply.grammar is not None else None
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        return False
+
+    def forget(self, branch_id: str, committed: list[int]) -> None:
+        pass
 
 
 class NgramDrafter:
@@ -51,22 +76,22 @@ class NgramDrafter:
     SIZES = (4, 3, 2)
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[int, array[int]]] = {}  # by branch: n_prompt, tokens
+        self._read: dict[str, tuple[Reply, array[int]]] = {}  # by branch: what was looked through
 
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
         tokens = target.tokens
-        n_prompt, read = self._read.get(branch_id, (-1, _TOKENS))
-        if n_prompt != reply.n_prompt or len(read) > len(tokens):
-            read = _TOKENS[:]  # another turn: the prompt may have been revised
+        whose, read = self._read.get(branch_id, (None, _TOKENS))
+        if whose is not reply or len(read) > len(tokens):
+            read = _TOKENS[:]  # another reply: the prompt may have been revised
         read.extend(tokens[len(read) :])
-        self._read[branch_id] = reply.n_prompt, read
+        self._read[branch_id] = reply, read
         place = _last_place(read, self.SIZES)
         return tokens[place : place + n_most] if place is not None else []
 
     def stage(self, branch_id: str, target: Sequence) -> bool:
         return False  # a search has nothing to read ahead
 
-    def forget(self, branch_id: str) -> None:
+    def forget(self, branch_id: str, committed: list[int]) -> None:
         self._read.pop(branch_id, None)
 
 
@@ -116,7 +141,7 @@ class ModelDrafter:
         except OutOfMemory:
             # Whoever speaks goes before what was read for those who listen.
             for other in {branch_id, *(self._sequences.keys() - self._replying)}:
-                self.forget(other)
+                self.forget(other, [])
             return []
 
     def stage(self, branch_id: str, target: Sequence) -> bool:
@@ -160,10 +185,10 @@ class ModelDrafter:
         assert logits is not None
         return logits
 
-    def forget(self, branch_id: str) -> None:
+    def forget(self, branch_id: str, committed: list[int]) -> None:
         sequence = self._sequences.pop(branch_id, None)
         if sequence is not None:
-            if branch_id in self._replying:  # staged words stay private (I2)
-                sequence.publish(sequence.n_resident)
+            sequence.truncate(common_prefix(sequence.tokens, committed))
+            sequence.publish(len(sequence.tokens))  # staged words stay private (I2)
             sequence.release()
         self._replying.discard(branch_id)

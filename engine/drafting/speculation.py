@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from weakref import WeakKeyDictionary
 
 from ..reply import Reply
 from ..sequence import Sequence
@@ -18,7 +19,8 @@ class Speculation:
         lengths = range(1, n_most + 1)
         self._drafters = [(drafter, DraftLength(lengths)) for drafter in drafters]
         self._clock = clock
-        self._used: dict[str, DraftLength] = {}  # by branch: whose guesses a step verifies
+        # By reply: whose guesses its next step verifies.
+        self._used: WeakKeyDictionary[Reply, DraftLength] = WeakKeyDictionary()
         self.is_behind = False  # some drafter may have staged words to read
 
     @property
@@ -28,17 +30,20 @@ class Speculation:
     def propose(self, branch_id: str, target: Sequence, reply: Reply, n_replies: int) -> list[int]:
         """Guesses at one of `n_replies` that the next step decodes, from the first with any."""
         n_left = reply.params.max_tokens - len(reply.tokens) - 1
-        self._used.pop(branch_id, None)
+        self._used.pop(reply, None)
         is_plain_due = any(length.is_plain_due for _, length in self._drafters)
         for drafter, length in [] if is_plain_due else self._drafters:
             n_most = min(length.choose(n_replies), n_left)
             if n_most <= 0:
                 continue
             started = self._clock()
-            guesses = drafter.propose(branch_id, target, reply, n_most)[:n_most]
+            guesses = drafter.propose(branch_id, target, reply, n_most)
+            if guesses is None:
+                continue
+            guesses = guesses[:n_most]
             length.drafted(n_replies, len(guesses), (self._clock() - started) * 1e3)
             if guesses:
-                self._used[branch_id] = length
+                self._used[reply] = length
                 return guesses
         return []
 
@@ -62,16 +67,16 @@ class Speculation:
                     return  # a chunk a step: others may have work by now
         self.is_behind = False
 
-    def has_guessed(self, branch_id: str) -> bool:
-        """Whether a drafter here proposed what the step under way verifies for this branch."""
-        return branch_id in self._used
+    def has_guessed(self, reply: Reply) -> bool:
+        """Whether a drafter here proposed what the step under way verifies for this reply."""
+        return reply in self._used
 
-    def verified(self, decoded: Items[tuple[str, int, int]], elapsed_ms: float | None) -> None:
-        """What became of a step's guesses: of each reply it decoded its branch, guesses, and hits.
+    def verified(self, decoded: Items[tuple[Reply, int, int]], elapsed_ms: float | None) -> None:
+        """What became of a step's guesses: each reply that it decoded, its guesses, and its hits.
 
         elapsed_ms: of a step that served nothing else.
         """
-        used = [self._used.pop(branch_id, None) for branch_id, _, _ in decoded]
+        used = [self._used.pop(reply, None) for reply, _, _ in decoded]
         n = len(decoded)
         for _, length in self._drafters:
             n_drafted = n_accepted = 0
@@ -85,7 +90,7 @@ class Speculation:
             )
             length.stepped(n, n + n_drafted, n_accepted / n, elapsed_ms if is_own else None)
 
-    def forget(self, branch_id: str) -> None:
-        self._used.pop(branch_id, None)
+    def forget(self, branch_id: str, committed: list[int]) -> None:
+        """The branch ended; committed: what of it others may share."""
         for drafter, _ in self._drafters:
-            drafter.forget(branch_id)
+            drafter.forget(branch_id, committed)

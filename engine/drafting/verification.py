@@ -10,7 +10,7 @@ from ..sampler import choose, penalize
 def verify(reply: Reply, outcome: Outcome, has_guesses: bool) -> list[int]:
     """Sample at every row while the choice before it agreed with what was proposed.
 
-    What is left to verify in a later step becomes the reply's proposals.
+    What was made ahead and is left to verify stays proposed, for a later step.
 
     has_guesses: whether a drafter proposed it.
     Returns the tokens sampled, at least one.
@@ -35,7 +35,7 @@ def verify(reply: Reply, outcome: Outcome, has_guesses: bool) -> list[int]:
         reply.count(drafted_tokens=n_verified, accepted_tokens=n_kept)
         if has_guesses:
             reply.count(guessed_tokens=n_verified, confirmed_tokens=n_kept)
-    reply.proposals = later
+    reply.proposals = [] if has_guesses else later
     return sampled
 
 

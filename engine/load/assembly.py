@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..device import open_device
-from ..drafting.drafters import Drafter, ModelDrafter, NgramDrafter
+from ..drafting.drafters import Drafter, GrammarDrafter, ModelDrafter, NgramDrafter
 from ..end_of_turn import read_head
 from ..model import Decoder
 from ..text.text import Text
@@ -74,6 +74,7 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
     if not config.max_draft_tokens:
         return
     device = open_device(config)
+    yield GrammarDrafter()
     if config.ngram_draft and not device.drafts_ngrams:
         yield NgramDrafter()
     length = context_length(decoder.config, config)

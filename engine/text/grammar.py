@@ -238,6 +238,15 @@ class Grammar:
         self._matcher.rollback(n_consumed)
         return masks
 
+    def forced(self, n_most: int) -> list[int]:
+        """Up to `n_most` tokens that come next whatever the model would say: keys, names, marks.
+
+        As the tokenizer spells them by itself; a model may choose another spelling of the bytes.
+        """
+        if self._masks is not None:
+            self._masks.result()  # of a step that was given up: the matcher serves one at a time
+        return [int(token) for token in self._matcher.compute_ff_tokens()[:n_most]]
+
     def mask(self, logits: Tensor, index: int) -> Tensor:
         """-inf for every token forbidden after `index` proposals; `logits` [vocab] stay as is.
 

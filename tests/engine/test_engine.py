@@ -272,7 +272,7 @@ def test_a_step_for_nobody_who_waits_gives_way_to_a_commit_and_is_made_up_for(
     engine.step()
     n_polls_of_a_step = 5  # two in each of two layers, and one before the head
     for patience in range(n_polls_of_a_step):
-        polls = iter([False] * patience + [True])
+        polls = iter([False] * (1 + patience) + [True])  # the first is for the drafters
         engine.step(lambda polls=polls: next(polls))
         assert engine.metrics()["abandoned_steps"] == patience + 1
         engine.check_integrity()

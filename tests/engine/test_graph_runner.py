@@ -226,7 +226,7 @@ def test_no_step_is_launched_ahead_of_one_the_host_drafts_for(
         def stage(self, branch_id: str, target: object) -> bool:
             return False
 
-        def forget(self, branch_id: str) -> None:
+        def forget(self, branch_id: str, committed: list[int]) -> None:
             pass
 
     engine = make_reference()

@@ -43,7 +43,7 @@ class Oracle:
     def stage(self, branch_id: str, target: Sequence) -> bool:
         return False
 
-    def forget(self, branch_id: str) -> None:
+    def forget(self, branch_id: str, committed: list[int]) -> None:
         pass
 
 
@@ -229,7 +229,7 @@ def test_a_revised_prompt_is_looked_through_anew(make_engine: MakeEngine) -> Non
     assert drafter.propose("b", target, engine.new_reply(6, SamplingParams()), 1) == [12]
     target.tokens = [10, 11, 99, 13, 14, 10, 11]
     assert drafter.propose("b", target, engine.new_reply(7, SamplingParams()), 1) == [99]
-    drafter.forget("b")
+    drafter.forget("b", [])
     target.tokens = [20, 21, 22, 20, 21]
     assert drafter.propose("b", target, engine.new_reply(5, SamplingParams()), 1) == [22]
 
@@ -327,11 +327,14 @@ def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_few_percent(read
     assert sum(spent_ms[1:]) <= 0.05 * 2.0 * 8000
 
 
+def model_drafter(engine: Engine) -> ModelDrafter:
+    [found] = [one for one, _ in engine.speculation._drafters if isinstance(one, ModelDrafter)]
+    return found
+
+
 def read_by_the_draft(engine: Engine, branch_id: str = "b") -> int:
     """Tokens of a branch that the engine's draft model has read."""
-    [(drafter, _)] = engine.speculation._drafters
-    assert isinstance(drafter, ModelDrafter)
-    sequence = drafter._sequences.get(branch_id)
+    sequence = model_drafter(engine)._sequences.get(branch_id)
     return sequence.n_resident if sequence is not None else 0
 
 
@@ -347,8 +350,8 @@ def test_a_draft_model_reads_what_is_staged_while_the_caller_speaks(
     params = SamplingParams(max_tokens=8, ignore_eos=True)
     branch.commit([*words, 4], params)
     engine.step()  # the first token of the reply
-    [(drafter, _)] = engine.speculation._drafters
     assert branch.reply is not None
+    drafter = model_drafter(engine)
     assert len(drafter.propose("b", branch.sequence, branch.reply, 3)) == 3, "nothing to catch up"
     while engine.has_work():
         engine.step()
@@ -376,12 +379,12 @@ def test_a_draft_model_that_stands_back_reads_nothing_ahead(
     make_engine: MakeEngine, tiny_model: Path
 ) -> None:
     engine = make_engine(draft_dir=tiny_model)
-    [(_, length)] = engine.speculation._drafters
-    length.stepped(1, 1, 0, 2.0)
-    length.drafted(1, 1, 100.0)
-    length.verified(1, 0)
-    length.stepped(1, 2, 0, 2.5)
-    assert not length.is_on
+    for _, length in engine.speculation._drafters:
+        length.stepped(1, 1, 0, 2.0)
+        length.drafted(1, 1, 100.0)
+        length.verified(1, 0)
+        length.stepped(1, 2, 0, 2.5)
+        assert not length.is_on
     branch = engine.branch("b")
     branch.stage([3 + i % 50 for i in range(100)])
     while engine.has_work():
@@ -398,8 +401,7 @@ def test_staged_words_that_were_never_answered_are_shared_with_nobody(
     branch.stage(words)
     while engine.has_work():
         engine.step()
-    [(drafter, _)] = engine.speculation._drafters
-    assert isinstance(drafter, ModelDrafter)
+    drafter = model_drafter(engine)
     branch.close()
     assert drafter.tree.match(words, "") == []
     assert drafter.pool.n_free == drafter.pool.n_blocks
@@ -416,7 +418,7 @@ class Sure:
     def stage(self, branch_id: str, target: Sequence) -> bool:
         return False
 
-    def forget(self, branch_id: str) -> None:
+    def forget(self, branch_id: str, committed: list[int]) -> None:
         pass
 
 
@@ -431,7 +433,7 @@ def test_drafters_that_looked_good_beside_slow_first_steps_are_found_out(
     target, n_drafted_steps = Sequence(engine.pool, engine.tree), 0
     for step in range(1000):
         k = len(speculation.propose("b", target, reply, 1))
-        speculation.verified([("b", k, k * (step % 2))], 4.0 if k else 6.0 if step < 20 else 2.0)
+        speculation.verified([(reply, k, k * (step % 2))], 4.0 if k else 6.0 if step < 20 else 2.0)
         n_drafted_steps += k
     assert 0 < n_drafted_steps < 200
 
@@ -448,7 +450,7 @@ def test_all_drafters_stand_back_until_a_plain_step_was_measured(
     for step in range(800):
         k = len(speculation.propose("b", target, reply, 1))
         has_company = step % company_every == 1
-        speculation.verified([("b", k, k)], None if has_company else 2.0)
+        speculation.verified([(reply, k, k)], None if has_company else 2.0)
         n_plain += step >= 20 and k == 0
         if step >= 20 and not has_company:
             timed.append(k)
@@ -492,6 +494,99 @@ def test_nobody_drafts_for_a_reply_that_nobody_waits_for(make_engine: MakeEngine
     draft_always(engine, 3, [Oracle(tokens, [])])
     _, _, done = answer(engine, [5, 6, 7], params, "drafted")
     assert done.usage.drafted_tokens == 0
+
+
+def made_ahead(engine: Engine, words: list[int], tail: list[int], params: SamplingParams) -> int:
+    """A reply made ahead to these words; its number."""
+    branch = engine.branch("b")
+    branch.stage(words)
+    attempt = branch.begin_preemptive(tail, params)
+    while engine.has_work():
+        engine.step()
+    return attempt
+
+
+@pytest.mark.parametrize("errors", [[], [2, 7]])
+@pytest.mark.parametrize("answered", [[5, 6, 7], [5, 8, 7]], ids=["same", "changed"])
+def test_a_reply_made_ahead_is_drafted_for_and_counted_once(
+    make_engine: MakeEngine, answered: list[int], errors: list[int]
+) -> None:
+    params = SamplingParams(max_tokens=13, ignore_eos=True)
+    _, expected, _ = answer(make_engine(), answered, params)
+    engine = make_engine()
+    _, ahead, _ = answer(engine, [5, 6, 7], params)
+    draft_always(engine, 3, [Oracle(ahead, errors)])
+    n_steps = engine.metrics()["steps"]
+    attempt = made_ahead(engine, [5, 6], [7], params)
+    n_plain = 13 + 1  # a token a step, and the words staged
+    assert engine.metrics()["steps"] - n_steps <= n_plain - 13 // 2
+    assert engine.metrics()["speculated_tokens"] == 13
+    branch, done = engine._branches["b"], None
+    branch.commit(answered, params, attempt)
+    while engine.has_work():
+        done = next((e for e in engine.step() if isinstance(e, Done)), done)
+    assert branch.sequence.tokens[3:] == expected and done is not None
+    usage = done.usage
+    if answered == [5, 6, 7]:
+        assert usage.adopted_tokens == 13
+        assert 0 < usage.confirmed_tokens <= usage.guessed_tokens
+    assert 0 <= usage.discarded_tokens <= 13
+    branch.close()
+    engine.check_integrity()
+
+
+def test_guesses_at_a_reply_made_ahead_are_not_taken_for_its_words(
+    make_engine: MakeEngine,
+) -> None:
+    """A commit between a guess and its step verifies what was said, and no guess."""
+    engine = make_engine()
+    params = SamplingParams(max_tokens=13, ignore_eos=True)
+    draft_always(engine, 3, [Oracle([9] * 13, [])])
+    branch = engine.branch("b")
+    branch.stage([5, 6])
+    branch.begin_preemptive([7], params)
+    ahead = branch.preemptive
+    assert ahead is not None
+    while not ahead.reply.tokens:
+        engine.step()
+    waits = iter([False])  # no commit waits for the drafter, but one does for the step
+    engine.step(lambda: next(waits, True))
+    assert engine.metrics()["abandoned_steps"] == 1
+    assert ahead.reply.proposals == []
+
+
+def test_no_drafter_works_for_a_reply_made_ahead_while_a_commit_waits(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    oracle = Oracle([9] * 13, [])
+    draft_always(engine, 3, [oracle])
+    branch = engine.branch("b")
+    branch.stage([5, 6])
+    branch.begin_preemptive([7], SamplingParams(max_tokens=13, ignore_eos=True))
+    ahead = branch.preemptive
+    assert ahead is not None
+    while not ahead.reply.tokens:
+        engine.step()
+    oracle.propose = lambda *_: pytest.fail("a commit waits")  # type: ignore[method-assign]
+    engine.step(lambda: True)
+
+
+def test_a_draft_model_shares_what_was_committed_and_not_what_was_made_ahead(
+    make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    engine = make_engine(draft_dir=tiny_model)
+    draft_always(engine, 3)
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    words = [3 + i % 50 for i in range(60)]
+    made_ahead(engine, words, [7], params)
+    drafter = model_drafter(engine)
+    assert read_by_the_draft(engine) > 60
+    engine._branches["b"].close()
+    assert drafter.tree.match(words, "") == []
+    answer(engine, words, params)
+    assert len(drafter.tree.match(words, "")) == 60 // 16
+    assert drafter.pool.n_free + len(drafter.tree) == drafter.pool.n_blocks
 
 
 def test_a_step_is_booked_once_for_all_its_replies(make_engine: MakeEngine) -> None:

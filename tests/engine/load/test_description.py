@@ -14,7 +14,7 @@ def test_formats_layers_drafters_and_room_are_told(tiny_model: Path, shallow_mod
         draft_dir=shallow_model,
     )  # fmt: skip
     assert describe(Engine.load(tiny_model, config)) == (
-        "int8 weights, layers by torch, drafts by n-grams and a draft model, "
+        "int8 weights, layers by torch, drafts by grammars and n-grams and a draft model, "
         "int8 KV for 1024 tokens: 2.0 callers of 512"
     )
 

@@ -7,7 +7,7 @@ import pytest
 from engine.engine import Engine
 from engine.types import SamplingParams
 from tests.engine.test_speculative import Oracle, draft_always
-from tests.engine.text.test_grammar import SCHEMA, TOOLS, Told, told
+from tests.engine.text.test_grammar import SCHEMA, TOOLS, Told, reply_of, told
 
 pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
 
@@ -41,3 +41,27 @@ def test_a_drafter_that_knows_the_whole_reply_changes_nothing_of_it(
     usage = found[2].usage
     # Of the end itself it is not told whether it stood, for nothing follows it.
     assert 0 < usage.guessed_tokens - 1 <= usage.confirmed_tokens
+
+
+@pytest.mark.parametrize("bound", [{"forced_tools": TOOLS}, {"json_schema": SCHEMA}])
+def test_what_a_grammar_forces_is_guessed_and_stands(
+    make_engine: MakeEngine, bound: dict[str, str]
+) -> None:
+    """A random model spells bytes in its own way: the first guess of a run tells."""
+    params = SamplingParams(max_tokens=120, temperature=1.0, seed=3, **bound)  # type: ignore[arg-type]
+    (text, calls, plain), _ = reply_and_tokens(make_engine(max_draft_tokens=0), params)
+    assert plain.usage.guessed_tokens == 0
+    engine = make_engine()
+    assert engine.speculation.names == ["grammars"]
+    draft_always(engine, 7)
+    (found_text, found_calls, done), _ = reply_and_tokens(engine, params)
+    assert (found_text, found_calls, done.error) == (text, calls, None)
+    assert 0 < done.usage.confirmed_tokens <= done.usage.guessed_tokens
+
+
+def test_a_grammar_has_no_say_in_a_free_reply_and_costs_it_nothing(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    [(drafter, length)] = engine.speculation._drafters
+    length.drafted = lambda *_: pytest.fail("nothing was guessed, and nothing spent")  # type: ignore[method-assign]
+    _, done = reply_of(engine, SamplingParams(max_tokens=9, ignore_eos=True))[1:]
+    assert done.usage.guessed_tokens == 0

@@ -63,4 +63,4 @@ async def test_tokens_are_guessed_in_a_served_call_unless_that_is_off() -> None:
     assert (none.n_drafted_tokens, none.n_accepted_tokens) == (0, 0)
     assert 0 < some.n_accepted_tokens <= some.n_drafted_tokens
     assert "drafts by nobody" in told_off
-    assert "drafts by n-grams and a draft model" in told_on
+    assert "drafts by grammars and n-grams and a draft model" in told_on
