@@ -28,6 +28,7 @@ import torch
 
 from benchmarks.engine import cpu as engine_cpu
 from benchmarks.engine import exactness as engine_exactness
+from benchmarks.engine import tiers as engine_tiers
 from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine.setting import Setting
 from benchmarks.harness.command_line import benchmark_parser, exit_code, run
@@ -43,6 +44,8 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "after_commit": engine_cpu.after_commit,
     "batch": engine_cpu.batch,
     "sharing": engine_cpu.sharing,
+    "restored": engine_tiers.restored,
+    "restarted": engine_tiers.restarted,
     "under_speculation": engine_cpu.under_speculation,
     "drafting": engine_cpu.drafting,
     "quality": engine_exactness.quality,
