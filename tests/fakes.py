@@ -288,16 +288,18 @@ class FakeBranch:
         p = self._owner.p_end_of_turn(user_text)
         self._pipe.put(Staged(stage_id, n, 1, p), self._owner.stage_delay_ms)
 
-    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
+    def begin_preemptive(
+        self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
+    ) -> None:
         self._drop_attempt()
-        self.attempts.append(user_text)
+        self.attempts.append(tail[0].content)
         if fault := self._owner.plan.next("begin_preemptive"):
             self._pipe.go_wrong(fault)
             return
-        messages = (*self.messages, ChatMessage("user", user_text))
+        messages = (*self.messages, *tail)
         reply = self._owner.reply_to(messages, len(self._owner.prompts))
         now_s = asyncio.get_running_loop().time()
-        made = self._attempt = Attempt(attempt, user_text, reply, now_s)
+        made = self._attempt = Attempt(attempt, tail, reply, now_s)
         events: list[LanguageEvent] = [
             PreemptiveDelta(attempt, piece) for piece in _tokens(reply.text)
         ]
@@ -338,7 +340,7 @@ class FakeBranch:
         fault = self._owner.plan.next("commit")
         self.messages.extend(tail)
         made = self._drop_attempt()
-        is_kept = made is not None and tail == (ChatMessage("user", made.user_text),)
+        is_kept = made is not None and tail == made.tail
         self._owner.prompts.append(tuple(self.messages))
         reply = self._must_call(params) or self._owner.reply_to(tuple(self.messages))
         tells = params.logprobs is not None and self._owner.tells_logprobs
@@ -391,7 +393,7 @@ class Attempt:
     """A reply nobody has asked for yet, and how much of it was made."""
 
     number: int
-    user_text: str
+    tail: tuple[ChatMessage, ...]
     reply: Reply
     began_s: float
     n_made: int = 0

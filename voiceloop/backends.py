@@ -259,11 +259,12 @@ class Branch(Protocol):
     def stage(self, stage_id: int, user_text: str) -> None:
         """Prefill the history and the open user turn so far; revises what was staged before."""
 
-    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
-        """Make the reply to this turn ahead, when nothing else is due: PreemptiveDelta ... Done.
+    def begin_preemptive(
+        self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
+    ) -> None:
+        """Make the reply to this tail (the caller's turn first) ahead: PreemptiveDelta ... Done.
 
-        A later attempt replaces the one before it. A ``commit`` of the same turn takes it over
-        and sends its text anew; one of another turn keeps what still stands.
+        A later attempt replaces it; a ``commit`` takes over what stands of it, its text sent anew.
         """
 
     def stop_preemptive(self) -> None:

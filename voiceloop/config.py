@@ -64,6 +64,7 @@ class Ahead:
     remote_priority: how it is told which requests nobody waits for yet.
     budget_tokens, budget_speech_ms: what one session may throw away each minute, of preemptive
     replies and of replies cut short, before it begins no more of the former.
+    tool_calls: tools that change nothing are called in the pause, and what follows is drafted.
     """
 
     prefill: bool = True
@@ -77,6 +78,7 @@ class Ahead:
     remote_prefill: bool = True
     remote_drafts: bool = True
     remote_priority: Literal["auto", "low_first", "high_first", "none"] = "auto"
+    tool_calls: bool = True
     budget_tokens: int = 1000
     budget_speech_ms: int = 60_000
 

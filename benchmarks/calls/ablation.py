@@ -8,6 +8,7 @@ from typing import Any
 SWITCH = "VOICELOOP_ANTICIPATION_"
 OFF = (
     "prefill", "p_end", "speculative_reply", "held_clause", "prefix_cache", "speculative_decoding",
+    "tool_calls",
 )  # fmt: skip
 # Variants by name, and what each adds to the server's environment.
 MECHANISMS: dict[str, dict[str, str]] = {

@@ -82,7 +82,7 @@ class Replies:
             item_heard_ms=reply.item_heard_ms,
             remaining_ms=reply.remaining_ms,
             is_calling=reply.is_calling,
-            said_lately=reply.said_lately,
+            said_lately=reply.speech.text.said_lately,
             answers=reply.answers,
             released_s=reply.released_s,
         )
@@ -208,7 +208,7 @@ class Replies:
         """
         interrupted, current = self._interrupted, self._current
         if interrupted is not None and interrupted.response.item_id == item_id:
-            heard_ms = interrupted.resumable_from_ms(audio_end_ms)
+            heard_ms = interrupted.speech.resumable_from_ms(audio_end_ms)
             heard = self._context.protocol.conversation.cut(item_id, heard_ms)
             interrupted.interrupt(heard, heard_ms)
         if current is not None and current.response.item_id == item_id:
@@ -290,9 +290,9 @@ class Replies:
         facts = reply.timeline.facts
         facts["outcome"] = outcome
         self._metrics.observe_turn(reply.timeline, outcome)
-        self._metrics.observe_work(reply.usage, reply.wasted_audio_ms)
+        self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
         self.preemptive.observe_waste(reply)
         facts["anticipation"] = anticipation_facts(
-            reply.usage, reply.wasted_audio_ms, facts.pop("draft", "none")
+            reply.usage, reply.speech.wasted_ms, facts.pop("draft", "none")
         )
         self._context.protocol.timeline(reply.timeline.payload())

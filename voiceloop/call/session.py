@@ -196,7 +196,11 @@ class Session:
             protocol=self.protocol,
             agent=self._agent,
             tools=SessionTools(
-                self._toolbox, tasks, self._record_result, self._transport.hello.tenant
+                self._toolbox,
+                tasks,
+                self._record_result,
+                self._transport.hello.tenant,
+                calls_ahead=ahead.tool_calls,
             ),
             clock=self._clock,
             new_stream_id=lambda: self.protocol.new_id("voice"),

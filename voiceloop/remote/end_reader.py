@@ -101,8 +101,10 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
             self._unread.append(stage_id)
             self._reading.stage(stage_id, user_text)
 
-    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
-        self._answering.begin_preemptive(attempt, user_text, params)
+    def begin_preemptive(
+        self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
+    ) -> None:
+        self._answering.begin_preemptive(attempt, tail, params)
 
     def stop_preemptive(self) -> None:
         self._answering.stop_preemptive()

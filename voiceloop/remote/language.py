@@ -129,15 +129,16 @@ class RemoteBranch(TaskStream[LanguageEvent]):
 
     # --- a preemptive reply ---
 
-    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
+    def begin_preemptive(
+        self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
+    ) -> None:
         """An ordinary request; whether one that may be thrown away is worth it is asked before."""
         self._give_up_attempt()
         if not self._model.is_preemptive:
             self.deliver(PreemptiveDone(attempt, "lost"))
         elif self.live and self._task is None:
-            self._turn.abort_unless_begins(user_text)
-            turn = (ChatMessage("user", user_text),)
-            made = self._attempt = _Attempt(attempt, turn, params)
+            self._turn.abort_unless_begins(tail[0].content)
+            made = self._attempt = _Attempt(attempt, tail, params)
             made.task = self._keep(self._write_ahead(made), "attempt")
 
     def stop_preemptive(self) -> None:

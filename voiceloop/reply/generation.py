@@ -31,6 +31,7 @@ from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sayable import SayableText
 from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
 from voiceloop.reply.tool_answers import ToolAnswers, as_refusals, as_results
+from voiceloop.reply.tool_draft import ToolDraft
 from voiceloop.tools.pending import PendingCall
 
 log = logging.getLogger(__name__)
@@ -57,19 +58,24 @@ class Generation:
         failure: VoiceLoopError | None,
         live: LiveBranch | None,
     ) -> None:
-        self.plan = plan
+        self._plan = plan
         self.rounds = Rounds(failure)
         self._context = context
         self._tools = ToolAnswers(context.agent, plan.tools, context.tools)
         self.live = live
         self._is_preemptive = live is not None
         self._attempt: int | None = None  # whose text is read; None: the reply's own
+        self._draft: ToolDraft | None = None
         self._text = self._new_text()
         self._may_ask_again = True  # in this round
         self._said = ""  # of the answer that is being read
         # What `ask` commits; None where `commit_preemptive` does it instead.
         self._tail: tuple[ChatMessage, ...] | None = None
         self._deadline: asyncio.Timeout | None = None
+
+    @property
+    def plan(self) -> ReplyPlan:
+        return self._plan
 
     @property
     def round(self) -> ReplyRound:
@@ -82,15 +88,35 @@ class Generation:
 
     # --- asked ---
 
+    def revise(self, plan: ReplyPlan) -> None:
+        """Another version of the preemptive reply was asked for, to other words."""
+        self._plan, self._draft = plan, None
+
+    def take_draft(self, plan: ReplyPlan, *, calls_at_once: bool) -> tuple[PendingCall, ...]:
+        """The calls that the preemptive reply begins with, where their results are there.
+
+        The reply itself then begins with the round behind them: `begin_round` follows, and
+        `commit_preemptive`. None where there are none, or the caller's words are others.
+        """
+        draft = self._draft
+        fits = draft is not None and plan.prompt == self.plan.prompt and draft.is_over
+        if draft is None or not fits or (len(draft.calls) > 1 and not calls_at_once):
+            self._draft = None
+            return ()
+        return self._tools.of(draft.calls)
+
     def commit_preemptive(self, plan: ReplyPlan) -> bool:
         """Ask for the reply itself; no more of the preemptive one is read.
 
         Returns the branch's promise that the reply begins with the preemptive one.
         """
         assert self.live is not None
-        self.plan, self._is_preemptive = plan, False
+        self._plan, self._is_preemptive = plan, False
         tail = plan.prompt[len(self.live.context.messages) :]
-        is_promised = self.live.commit_now(tail, plan.params)
+        if self._draft is not None:
+            tail += self._draft.messages
+        is_promised = self.live.commit_now(tail, self._params)
+        self._draft = None
         if self._deadline is not None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + GENERATE_DEADLINE_S)
         return is_promised
@@ -156,8 +182,9 @@ class Generation:
 
     async def _answer(self) -> AsyncIterator[str | ToolCall | PreemptiveDone]:
         assert self.live is not None
-        said, self._said = self.round, ""
+        self._said = ""
         async for event in self.live.events():
+            said = self.round
             match event:
                 case TextDelta(text=text):
                     if self._is_enough(text):
@@ -188,7 +215,7 @@ class Generation:
                 case PreemptiveCall():
                     self._tools.call_ahead(event)
                 case PreemptiveDone(attempt=attempt, finish_reason=reason):
-                    if reason in ("cancelled", "lost"):
+                    if reason in ("cancelled", "lost") or self._drafts_after(attempt):
                         continue
                     if (sayable := self._text_of(attempt).finish()) and self.plan.speaks:
                         yield sayable
@@ -204,6 +231,30 @@ class Generation:
         if attempt != self._attempt:
             self._attempt, self._text = attempt, self._new_text()
         return self._text
+
+    def _drafts_after(self, attempt: int) -> bool:
+        """Whether this version of the preemptive reply is nothing but calls made ahead.
+
+        Then the round that follows is drafted, as soon as the results are there.
+        """
+        text, pending = self._text_of(attempt), self._tools.made_ahead(attempt)
+        if text.has_given or not pending or self._draft is not None:
+            return False
+        new_id, made = self._context.protocol.new_id, [each.call for each in pending]
+        calls = tuple(ToolCall(new_id("call"), call.name, call.arguments) for call in made)
+        self._draft = ToolDraft(attempt, calls, pending)
+        for each in pending:
+            each.when_over(self._begin_draft)
+        return True
+
+    def _begin_draft(self) -> None:
+        live, draft = self.live, self._draft
+        if live is None or draft is None or not draft.is_over or not self._is_preemptive:
+            return
+        if live.newest_attempt == draft.attempt:  # else words have changed, or it has begun
+            turn = self.plan.prompt[len(live.context.messages) :]
+            params = self.rounds.next_params(self.plan.params)
+            live.begin_preemptive((*turn, *draft.messages), params)
 
     def _breaks_off(self) -> bool:
         """Whether no more of the text is to be said; the model need not write on.

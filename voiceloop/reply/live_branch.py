@@ -177,15 +177,20 @@ class LiveBranch:
 
     # --- a preemptive reply ---
 
-    def begin_preemptive(self, text: str, params: GenerateParams) -> bool:
-        """Ask for the reply to this user turn ahead of its end, in place of the one before.
+    @property
+    def newest_attempt(self) -> int:
+        """The number of the preemptive reply that was asked for last."""
+        return self._n_preemptive
 
-        Returns whether the branch can make one.
+    def begin_preemptive(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+        """Ask for the reply to the user turn that the tail begins with, ahead of that turn's end.
+
+        It takes the place of the one before. Returns whether the branch can make one.
         """
         if self._branch is None or self.has_failed:
             return False
         try:
-            self._branch.begin_preemptive(self._n_preemptive + 1, text, params)
+            self._branch.begin_preemptive(self._n_preemptive + 1, tail, params)
         except (BackendError, Overloaded):
             return False
         self._n_preemptive += 1

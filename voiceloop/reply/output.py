@@ -71,10 +71,13 @@ class ReplyOutput:
         is_known = any(before.call_id == call.call_id for before in said.calls)
         if is_known or (said.calls and not self.response.calls_at_once):
             return False  # named twice, or the client asked for one at a time
+        self.add_call(call, said)
+        return True
+
+    def add_call(self, call: ToolCall, said: ReplyRound) -> None:
         said.calls.append(call)
         self.response.function_call(call.call_id, call.name)
         self.response.arguments_done(call.call_id, call.arguments)
-        return True
 
     def send(self, chunk: Chunk, speech: ReplySpeech, output_format: AudioFormat) -> None:
         """A piece of sound; its words' text goes just before it."""

@@ -123,12 +123,11 @@ class PreemptiveReplies:
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and (self._reply.outcome is not None or self._live is not live):
             self.drop()
+        turn = ChatMessage("user", text)
         plan = plan_of(
-            self._context.protocol.settings,
-            self._context.agent,
-            (*live.context.messages, ChatMessage("user", text)),
+            self._context.protocol.settings, self._context.agent, (*live.context.messages, turn)
         )
-        if not live.begin_preemptive(text, plan.params):
+        if not live.begin_preemptive((turn,), plan.params):
             return
         self._budget.count_request()
         self._words = words
@@ -183,13 +182,13 @@ class PreemptiveReplies:
         if self._live is not None and self._reply is reply:
             self._live.drop_preemptive()
         self._metrics.drafts.labels(fate="dropped").inc()
-        self._metrics.observe_work(reply.usage, reply.wasted_audio_ms)
+        self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
         self.observe_waste(reply)
 
     def observe_waste(self, reply: Reply) -> None:
         """Book what a reply threw away, preemptive or interrupted, on the session's budget."""
         n_tokens = reply.usage.n_discarded_tokens
-        self._budget.add_waste(self._context.clock(), n_tokens, reply.wasted_audio_ms)
+        self._budget.add_waste(self._context.clock(), n_tokens, reply.speech.wasted_ms)
 
 
 def _fits(reply: Reply, asked: ReplyPlan) -> bool:

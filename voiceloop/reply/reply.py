@@ -100,7 +100,7 @@ class Reply:
 
     def revise(self, plan: ReplyPlan) -> None:
         """The caller went on: another version of the preemptive reply is on its way."""
-        self._generation.plan = plan
+        self._generation.revise(plan)
         self.speech.text.begin_version()
 
     def release_preemptive(
@@ -115,6 +115,9 @@ class Reply:
             timeline.mark(name, at_s)
         self.timeline = timeline
         self._answer_in(response)
+        calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
+        if calls:
+            self._pass_round(calls)
         is_newest = self.speech.text.is_confirmed  # nothing is left of a version before the newest
         self.speech.text.begin_version()
         is_promised = self._generation.commit_preemptive(plan) and is_newest
@@ -123,6 +126,14 @@ class Reply:
         else:
             self.speech.release_confirmed()
         return is_promised
+
+    def _pass_round(self, calls: Sequence[PendingCall]) -> None:
+        """Its first round was nothing but these calls, and what came of them is known already."""
+        for each in calls:
+            self._output.add_call(each.call, self._generation.round)
+        self._output.close("completed")
+        self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
+        self._output.go_on(self._generation.round)
 
     def _answer_in(self, response: ResponseHandle) -> None:
         self._output.answer_in(response, self._generation.round)
@@ -201,20 +212,6 @@ class Reply:
     def play_end_s(self) -> float:
         """When the client will have played all that was sent."""
         return self.playout.pacer.play_end_s
-
-    @property
-    def said_lately(self) -> str:
-        """The end of what was said: the echo of it may be heard now."""
-        return self.speech.text.said_lately
-
-    def resumable_from_ms(self, heard_ms: float) -> float:
-        """Where in the item `resume_in` can go on if this much of it was heard."""
-        return self.speech.resumable_from_ms(heard_ms)
-
-    @property
-    def wasted_audio_ms(self) -> float:
-        """Audio of all rounds so far that was made and not heard."""
-        return self.speech.wasted_ms
 
     @property
     def usage(self) -> Usage:
@@ -342,7 +339,6 @@ class Reply:
 
         Raises: what failed a preemptive reply: nobody waits for it.
         """
-        said = self._generation.round
         try:
             if self._fixed_text is not None:
                 await self._write(self._fixed_text)
@@ -351,7 +347,8 @@ class Reply:
         except Exception as error:  # a bug costs a turn, not the call
             if self.state is ReplyState.PREEMPTIVE:
                 raise
-            said.failure = error_of(error)
+            self._generation.round.failure = error_of(error)
+        said = self._generation.round
         is_mute = self._fixed_text is None and not said.calls and not self.speech.text.has_words
         fallback = self._context.agent.fallback
         if self.plan.speaks and (is_mute or said.failure is not None or said.needs_fallback):

@@ -146,3 +146,7 @@ class Rounds:
         if self.is_first:
             return asked
         return replace(asked, tool_choice="none" if self._is_last else "auto")
+
+    def next_params(self, asked: GenerateParams) -> GenerateParams:
+        """How the round after the first is sampled, where that is not the last."""
+        return replace(asked, tool_choice="auto")

@@ -38,6 +38,7 @@ class ToolAnswers:
         self._tools = {tool.name: agent.tool(tool.name) for tool in offered if tool in own}
         self._offered = {tool.name: tool for tool in offered}
         self._ahead: dict[tuple[str, str], PendingCall] = {}  # by name and arguments
+        self._wanted_ahead: list[PreemptiveCall] = []  # by the newest preemptive reply
         self._begun: list[PendingCall] = []  # in the present round
 
     def admits(self, call: ToolCall, tool_choice: str) -> bool:
@@ -64,13 +65,23 @@ class ToolAnswers:
 
     def call_ahead(self, call: PreemptiveCall) -> None:
         """Make ahead a call that a preemptive reply would make, if that is allowed."""
+        self._wanted_ahead = [c for c in self._wanted_ahead if c.attempt == call.attempt] + [call]
         tool = self._served(call.name)
         key = (call.name, call.arguments)
         if tool is None or not tool.side_effect_free or key in self._ahead or self.missing(call):
             return
+        if not self._session_tools.calls_ahead:
+            return
         if len(self._ahead) < MAX_AHEAD:
             early = ToolCall("", call.name, call.arguments)
             self._ahead[key] = self._session_tools.begin(tool, early, is_recorded=False)
+
+    def made_ahead(self, attempt: int) -> tuple[PendingCall, ...]:
+        """All calls of this preemptive reply; none where one of them was not made, or twice."""
+        calls = [call for call in self._wanted_ahead if call.attempt == attempt]
+        pending = {(c.name, c.arguments): self._ahead.get((c.name, c.arguments)) for c in calls}
+        found = tuple(each for each in pending.values() if each is not None)
+        return found if len(found) == len(calls) else ()
 
     def call_early(self, call: ToolCall) -> None:
         """The model has named this call and may write on: make it now, if it changes nothing."""

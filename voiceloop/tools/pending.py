@@ -64,6 +64,15 @@ class PendingCall:
         """It was made ahead; now the reply itself makes it, as this call."""
         self.call, self._record = call, record
 
+    @property
+    def text(self) -> str:
+        """What came of it, whoever takes it; only once it is over."""
+        return self._result.result().text
+
+    def when_over(self, then: Callable[[], None]) -> None:
+        """Call this when it is over, but not where it was cancelled."""
+        self._result.add_done_callback(lambda result: None if result.cancelled() else then())
+
     async def result(self) -> ToolResult:
         """Wait for it. Who is cancelled meanwhile cancels nothing but the waiting."""
         return await asyncio.shield(self._result)
@@ -131,15 +140,23 @@ async def are_over(calls: Iterable[PendingCall], within_s: float) -> bool:
 class SessionTools:
     """toolbox: of the server. tasks: of the session. record: puts a result into its conversation.
 
-    tenant: whose key opened the session.
+    tenant: whose key opened the session. calls_ahead: what changes nothing is called, and what
+    follows its result is drafted, before the caller's turn has ended.
     """
 
     def __init__(
-        self, toolbox: Toolbox, tasks: asyncio.TaskGroup, record: Record, tenant: str = ""
+        self,
+        toolbox: Toolbox,
+        tasks: asyncio.TaskGroup,
+        record: Record,
+        tenant: str = "",
+        *,
+        calls_ahead: bool = True,
     ) -> None:
         self._toolbox = toolbox
         self._tasks = tasks
         self.record = record
+        self.calls_ahead = calls_ahead
         self._tenant = tenant
         self._n_open = 0
 

@@ -163,21 +163,23 @@ class ChatBranch:
         if user_text is not None and self._reply is None:
             self._stage(self._turn_tokens(self._history.encode(open_user=user_text)))
 
-    def begin_preemptive(self, number: int, user_text: str, params: GenerateParams) -> None:
+    def begin_preemptive(
+        self, number: int, tail: Sequence[ChatMessage], params: GenerateParams
+    ) -> None:
         """Raises: RequestError, TemplateError."""
         self.stop_preemptive()
         self._ahead = None
         if self._reply is not None or (self._history.tools and params.tool_choice == "none"):
             return  # such a reply's prompt does not show the tools, and what is staged does
         self.advance()
-        staged = self._turn_tokens(self._history.encode(open_user=user_text))
-        turn = {"role": "user", "content": user_text}
-        whole = self._turn_tokens(self._history.encode([turn], add_generation_prompt=True))
+        staged = self._turn_tokens(self._history.encode(open_user=tail[0].content))
+        turn = [chat_dict(message) for message in tail]
+        whole = self._turn_tokens(self._history.encode(turn, add_generation_prompt=True))
         if staged != self._staging.tokens:
             self._stage(staged)
         if whole[: len(staged)] == staged:
-            tail, sampling = whole[len(staged) :], self._sampling(params)
-            self._ahead = PreemptiveReply(number, self._branch.begin_preemptive(tail, sampling))
+            behind, sampling = whole[len(staged) :], self._sampling(params)
+            self._ahead = PreemptiveReply(number, self._branch.begin_preemptive(behind, sampling))
 
     def stop_preemptive(self) -> None:
         if self._ahead is not None:

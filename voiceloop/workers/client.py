@@ -249,9 +249,11 @@ class WorkerBranch(WorkerStream[LanguageEvent]):
     def stage(self, stage_id: int, user_text: str) -> None:
         self.send(messages.Stage(self.stream_id, stage_id, user_text))
 
-    def begin_preemptive(self, attempt: int, user_text: str, params: GenerateParams) -> None:
-        self.send(messages.BeginPreemptive(self.stream_id, attempt, user_text, params))
-        self._answered_ahead = (ChatMessage("user", user_text),), params
+    def begin_preemptive(
+        self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
+    ) -> None:
+        self.send(messages.BeginPreemptive(self.stream_id, attempt, tail, params))
+        self._answered_ahead = tail, params
 
     def stop_preemptive(self) -> None:
         self.send(messages.StopPreemptive(self.stream_id))

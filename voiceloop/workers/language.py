@@ -95,7 +95,7 @@ class LanguageRole:
                     self._streams[message.stream_id].stage(message.stage_id, message.user_text)
                 case BeginPreemptive():
                     self._streams[message.stream_id].begin_preemptive(
-                        message.attempt, message.user_text, message.params
+                        message.attempt, message.tail, message.params
                     )
                 case StopPreemptive():
                     self._streams[message.stream_id].stop_preemptive()

@@ -112,7 +112,7 @@ class Stage(msgspec.Struct, frozen=True, tag="stage"):
 class BeginPreemptive(msgspec.Struct, frozen=True, tag="begin_preemptive"):
     stream_id: str
     attempt: int
-    user_text: str
+    tail: tuple[ChatMessage, ...]
     params: GenerateParams
 
 

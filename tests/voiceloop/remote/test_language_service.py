@@ -109,7 +109,7 @@ async def test_a_reply_made_ahead_is_promised_as_the_reply_unless_it_was_given_u
     for is_stopped_late in (True, False):
         branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
         events = branch.events()
-        branch.begin_preemptive(1, "hello", PARAMS)
+        branch.begin_preemptive(1, (ChatMessage("user", "hello"),), PARAMS)
         assert await anext(events) == PreemptiveDelta(1, "good ")
         assert await anext(events) == PreemptiveDelta(1, "morning")
         if is_stopped_late:

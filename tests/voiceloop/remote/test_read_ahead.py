@@ -238,7 +238,7 @@ async def test_what_nobody_waits_for_yet_is_less_urgent(
     async with model_of(service, priority=order) as model:
         branch = await model.branch("b1", (INSTRUCTIONS,), tenant="tenant-1")
         await staged(branch, 1, "")
-        branch.begin_preemptive(1, "A latte.", PARAMS)
+        branch.begin_preemptive(1, (ChatMessage("user", "A latte."),), PARAMS)
         await service.wait_asked("/chat/completions", 2)
         await replied(branch, "A tea.")
         assert [asked.body.get("priority") for asked in service.asked_for] == expected
@@ -252,7 +252,7 @@ async def test_a_service_without_priorities_is_asked_again_without_one() -> None
     async with model_of(service) as model:
         branch = await model.branch("b1", (INSTRUCTIONS,))
         assert len(await staged(branch, 1, "")) == 2
-        branch.begin_preemptive(1, "A latte.", PARAMS)
+        branch.begin_preemptive(1, (ChatMessage("user", "A latte."),), PARAMS)
         await replied(branch, "A tea.")
         assert len(service.asked("/chat/completions")) == len(service.asked_for) + 1
         await branch.close()

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.fakes import FakeLanguageModel, FakeRecognizer, Replies, Reply, instant_backends
 from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.config import Ahead, Config
 from voiceloop.tools.pending import POSTPONED
 
 pytestmark = pytest.mark.virtual_time
@@ -32,8 +33,13 @@ def calling(*names: str, words: str = "") -> Backends:
 
     return instant_backends(
         recognizer=FakeRecognizer(["how much is it", "no wait stop"], ms_per_word=100),
-        language_model=FakeLanguageModel(reply),
+        language_model=sure(reply),
     )
+
+
+def sure(replies: Replies) -> FakeLanguageModel:
+    """A model that takes the turn for over at once, so that a reply is made ahead."""
+    return FakeLanguageModel(replies, p_end_of_turn=lambda text: 0.9)
 
 
 def outputs(caller: Caller) -> list[str]:
@@ -67,6 +73,7 @@ async def test_a_side_effect_waits_until_what_is_said_with_it_was_said(clock: Cl
         await caller.wait_quietly(3000)
         assert service.n_begun <= 1  # by a reply to "no wait stop" alone
         first = caller.of("response.done")[0]
+    await toolbox.close()
     assert caller.statuses()[0] == "cancelled"
     assert [json.loads(text) for text in outputs(caller)][:1] == [
         {"error": "not called: the reply was broken off"}
@@ -130,16 +137,86 @@ async def test_a_tool_that_has_no_answer_is_told_to_the_model_and_the_turn_goes_
     assert caller.statuses() == ["completed"] * 2
 
 
+async def gap_ms(clock: Clock, takes_s: float | None, *, is_ahead: bool = True) -> float:
+    """From the caller's last sound to the agent's first, after a tool that takes so long."""
+    backends, toolbox = calling("price"), box(clock, price=(READ, Service(takes_s or 0.0)))
+    if takes_s is None:
+        backends = instant_backends(language_model=sure(["It is 3."]))
+    config = Config(anticipation=Ahead(tool_calls=is_ahead))
+    agent = AgentConfig(tools=(READ,))
+    async with Caller(clock, backends, agent, config, toolbox=toolbox) as caller:
+        ended_s = await caller.say(800)
+        await caller.listen_until("response.output_audio.delta")
+        (first, *_) = caller.of("response.output_audio.delta")
+    return 1000 * (first.at_s - ended_s)
+
+
+async def test_what_follows_a_quick_tool_is_drafted_and_costs_the_caller_nothing(
+    clock: Clock,
+) -> None:
+    without_ms = await gap_ms(clock, None)
+    assert await gap_ms(clock, 0.1) <= without_ms + 20  # a frame of the caller's
+    assert await gap_ms(clock, 0.1, is_ahead=False) >= without_ms + 70
+    assert 600 <= await gap_ms(clock, 0.6) <= 700  # it is called at the pause's first frames
+
+
+async def test_a_drafted_round_is_told_like_any_other(clock: Clock) -> None:
+    backends, service = calling("price"), Service(takes_s=0.1)
+    model = backends.language_model
+    assert isinstance(model, FakeLanguageModel)
+    agent = AgentConfig(tools=(READ,))
+    async with Caller(clock, backends, agent, toolbox=box(clock, price=(READ, service))) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+        messages = caller.session.protocol.conversation.messages()
+        (call,) = caller.of("response.function_call_arguments.done")
+        first, second = caller.of("response.created")
+    assert service.n_begun == 1 and outputs(caller) == ["3"]
+    assert caller.statuses() == ["completed"] * 2 and caller.transcript() == "It is 3."
+    assert first.at_s <= call.at_s <= second.at_s
+    assert [m.role for m in messages][-4:] == ["user", "assistant", "tool", "assistant"]
+    called, told = messages[-3:-1]
+    assert called.tool_calls[0].call_id == call.event["call_id"] == told.tool_call_id
+    (prompt,) = model.prompts  # the first round was not asked for again
+    assert prompt[1:] == messages[:-1]  # behind the instructions
+
+
+async def test_a_draft_for_other_words_is_not_said(clock: Clock) -> None:
+    """The caller goes on after a pause: what was looked up for the first half is dropped."""
+
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        if messages[-1].role != "tool":
+            n_words = len(messages[-1].content.split())
+            return Reply("", (ToolCall(f"c{len(messages)}", "price", f'{{"n": {n_words}}}'),))
+        return Reply(f"{messages[-2].tool_calls[0].arguments} is {messages[-1].content}.")
+
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["how much is it in all"], ms_per_word=200),
+        language_model=sure(reply),
+    )
+    agent, service = AgentConfig(tools=(READ,)), Service(takes_s=0.05)
+    toolbox = box(clock, price=(READ, service))
+    async with Caller(clock, backends, agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(220)
+        await caller.say(400)
+        await caller.listen_until("response.done", count=2)
+    assert caller.transcript() == '{"n": 6} is 3.' and outputs(caller) == ["3"]
+    assert service.n_begun == 2
+
+
 async def test_a_slow_tool_has_the_caller_told_to_wait_once(clock: Clock) -> None:
     agent = AgentConfig(tools=(READ,), waiting=Waiting(1500, ("One moment.",)))
-    toolbox = box(clock, price=(READ, Service(takes_s=2.9)))
+    service = Service(takes_s=2.9)
+    toolbox = box(clock, price=(READ, service))
     async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
         await caller.say(800)
         await caller.listen_until("response.done", count=3)
         created, done = caller.of("response.created"), caller.of("response.done")
     assert caller.transcript() == "One moment.It is 3." and caller.statuses() == ["completed"] * 3
     assert done[0].at_s == pytest.approx(created[0].at_s + 1.5, abs=0.1)  # the call's own
-    assert created[2].at_s == pytest.approx(created[0].at_s + 2.9, abs=0.1)  # with the result
+    with_result_s = service.begun_s[0] + 2.9
+    assert created[2].at_s == pytest.approx(with_result_s, abs=0.1)
 
 
 async def test_a_quick_tool_has_nothing_said_of_it(clock: Clock) -> None:

@@ -158,7 +158,7 @@ async def test_the_reply_to_the_turn_answered_ahead_is_promised_to_begin_with_th
 ) -> None:
     Worker(client)
     branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
-    branch.begin_preemptive(1, "hi", GenerateParams())
+    branch.begin_preemptive(1, (ChatMessage("user", "hi"),), GenerateParams())
     tail = (ChatMessage("user", text),)
     assert branch.commit(tail, GenerateParams(seed=seed)) == is_promised
     assert not branch.commit(tail, GenerateParams(seed=seed))  # nothing was made ahead for the next
@@ -257,8 +257,8 @@ async def test_a_reply_is_promised_where_its_turn_was_answered_ahead_last(
 ) -> None:
     worker = Worker(client)
     branch = await WorkerLanguageModel(client).branch("sess_1/turn_1", ())
-    branch.begin_preemptive(1, "hello", GenerateParams())
-    branch.begin_preemptive(2, "hi", GenerateParams())
+    branch.begin_preemptive(1, (ChatMessage("user", "hello"),), GenerateParams())
+    branch.begin_preemptive(2, (ChatMessage("user", "hi"),), GenerateParams())
     worker.say(
         StreamEvent(branch.stream_id, PreemptiveDone(2, "lost"))
     )  # its text stays, in the worker

@@ -36,6 +36,7 @@ from voiceloop.workers.messages import (
 from voiceloop.workers.role import StreamError
 
 PARAMS = GenerateParams(max_tokens=7, seed=3)
+HI = (ChatMessage("user", "hi"),)
 SYSTEM = ChatMessage("system", "be brief")
 
 
@@ -197,12 +198,29 @@ def test_a_reply_made_ahead_follows_the_staged_words_and_is_named_in_the_commit(
 ) -> None:
     role.receive(OpenBranch("s", ()))
     role.receive(Stage("s", 1, "hello"))
-    role.receive(BeginPreemptive("s", 1, "hello", PARAMS))
+    role.receive(BeginPreemptive("s", 1, (ChatMessage("user", "hello"),), PARAMS))
     role.receive(Commit("s", user("hello"), PARAMS))
     assert model.calls[1:] == [
         ("1 stage", "<u:hello"),
         ("1 begin_preemptive", ">\n<a:"),
         ("1 commit", "<u:hello>\n<a:", 1),
+    ]
+
+
+def test_the_round_behind_a_tools_result_is_made_ahead_and_committed_with_its_call(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    call = ToolCall("call_1", "order", '{"n": 2}')
+    tail = (*user("two"), ChatMessage("assistant", "", (call,)), ChatMessage("tool", "ok"))
+    role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
+    role.receive(Stage("s", 1, "two"))
+    role.receive(BeginPreemptive("s", 1, tail, PARAMS))
+    role.receive(Commit("s", tail, PARAMS))
+    behind = ">\n<a:order(2)>\n<t:ok>\n<a:"
+    assert model.calls[1:] == [
+        ("1 stage", "[order]<u:two"),
+        ("1 begin_preemptive", behind),
+        ("1 commit", "[order]<u:two" + behind, 1),
     ]
 
 
@@ -263,7 +281,7 @@ def test_a_reply_that_may_call_no_tool_is_not_made_ahead_behind_words_staged_wit
 ) -> None:
     role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
     role.receive(Stage("s", 1, "hi"))
-    role.receive(BeginPreemptive("s", 1, "hi", GenerateParams(tool_choice="none")))
+    role.receive(BeginPreemptive("s", 1, HI, GenerateParams(tool_choice="none")))
     answers(role)
     assert "1 begin_preemptive" not in [call[0] for call in model.calls]
 
@@ -273,8 +291,8 @@ def test_what_an_earlier_attempt_says_is_not_passed_on_as_a_later_one_that_could
 ) -> None:
     role.receive(OpenBranch("s", (), (Tool("order", "orders", {"type": "object"}),)))
     role.receive(Stage("s", 1, "hi"))
-    role.receive(BeginPreemptive("s", 1, "hi", PARAMS))
-    role.receive(BeginPreemptive("s", 2, "hi", GenerateParams(tool_choice="none")))
+    role.receive(BeginPreemptive("s", 1, HI, PARAMS))
+    role.receive(BeginPreemptive("s", 2, HI, GenerateParams(tool_choice="none")))
     answers(role)
     assert model.calls[-1] == ("1 stop", "")
     model.due.append(engine_types.PreemptiveDelta("s#1", 1, "yes", 1))
@@ -374,7 +392,7 @@ def test_a_reply_made_ahead_stops_behind_its_first_clause_or_where_it_has_none_a
     role: LanguageRole, model: RecordingEngine, made: list[str]
 ) -> None:
     role.receive(OpenBranch("s", ()))
-    role.receive(BeginPreemptive("s", 4, "hello", PARAMS))
+    role.receive(BeginPreemptive("s", 4, (ChatMessage("user", "hello"),), PARAMS))
     model.due += [engine_types.PreemptiveDelta("s#1", 1, text, 3) for text in made[:2]]
     told = [event.event for event in role.step() if isinstance(event, StreamEvent)]
     assert told[-2:] == [PreemptiveDelta(4, text) for text in made[:2]]
