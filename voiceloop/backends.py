@@ -263,9 +263,7 @@ class Branch(Protocol):
         self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
     ) -> None:
         """Make the reply to this tail (the caller's turn first) ahead: PreemptiveDelta ... Done.
-
-        A later attempt replaces it; a ``commit`` takes over what stands of it, its text sent anew.
-        """
+        A later attempt replaces it; a ``commit`` takes over what stands of it, sent anew."""
 
     def stop_preemptive(self) -> None:
         """No more of the attempt for now; what there is of it stays for ``commit``, or is lost."""

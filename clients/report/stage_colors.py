@@ -12,6 +12,7 @@ COLORS = {
     "silence wait": "#e57f45",
     "final transcript": "#d65a5f",
     "prompt": "#a873d1",
+    "tools": "#8a6fe0",
     "first token": "#6d80e3",
     "first clause": "#3fa0dc",
     "synthesis": "#2bb3a3",

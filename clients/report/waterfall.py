@@ -25,6 +25,7 @@ STAGES = (
     ("endpoint_decision", "silence wait"),
     ("transcript_final", "final transcript"),
     ("prompt_committed", "prompt"),
+    ("tools_answered", "tools"),
     ("first_token", "first token"),
     ("first_clause", "first clause"),
     ("first_audio_frame", "synthesis"),
@@ -32,7 +33,8 @@ STAGES = (
     ("first_byte_on_wire", "writer"),
 )
 # A timeline without these would hide time in a neighbour's stage.
-REQUIRED_MARKS = frozenset(mark for mark, _ in STAGES) - {"speech_end", "first_low_frame"}
+OPTIONAL_MARKS = {"speech_end", "first_low_frame", "tools_answered"}
+REQUIRED_MARKS = frozenset(mark for mark, _ in STAGES) - OPTIONAL_MARKS
 DOWNLINK = "downlink"
 LEAD_IN = "lead-in silence"
 

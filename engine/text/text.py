@@ -26,6 +26,9 @@ Message = dict[str, Any]
 # Stands where an open turn ends; private-use characters no tokenizer or template touches.
 _CUT = "\ue0f1\ue0f2"
 
+# An added token that is a word, a number or a run of spaces marks nothing: a caller may say it.
+WORDS = re.compile(r"[\w\s'.,-]*")
+
 # Of stretches that are remembered: a call of an hour has some 100 kB of them.
 MAX_REMEMBERED_BYTES = 64 * 1024 * 1024
 # No prompt of words has more characters a token; most have four. What has more cannot fit either,
@@ -97,8 +100,11 @@ class Text:
         added = self.tokenizer.get_added_tokens_decoder()
         self.special = {i: token.content for i, token in added.items() if token.special}
         self._template = self._compile(self.template_source)
-        spelled = sorted(map(re.escape, self.special.values()), key=len, reverse=True)
-        self._special_pattern = re.compile("|".join(spelled) or r"(?!)")
+        # Not only those that are special: tool calls and their results are often marked by others.
+        markers = [token.content for token in added.values() if not WORDS.fullmatch(token.content)]
+        spelled = sorted(map(re.escape, (*markers, _CUT)), key=len, reverse=True)
+        self._marker_pattern = re.compile("|".join(spelled))
+        self._folds = any(token.normalized for token in added.values())  # before it looks for them
         # Added tokens are taken out of a text before all else, longest first. What stands on
         # either side is encoded by itself, unless the token also looks at its neighbours.
         apart = [token for token in added.values() if token.content and not token.normalized]
@@ -167,15 +173,16 @@ class Text:
 
         messages: as Hugging Face chat templates take them, "arguments" of tool calls as dicts.
         open_user: what the caller has said so far; appended as a user turn without its end.
-        Text that spells a special token is stripped from contents: a caller cannot end their
-        own turn by saying so.
+        Text that spells a marker (`WORDS`) is stripped from contents, calls and tools: a caller
+        cannot end their own turn by saying so, nor a document open a tool's result.
         Raises: TemplateError.
         """
         clean = [self._clean(message) for message in messages]
         if open_user is None:
-            return self.encode(self.render(clean, tools, add_generation_prompt))
-        content = self._strip_special(open_user).rstrip() + _CUT
-        rendered = self.render([*clean, {"role": "user", "content": content}], tools, False)
+            return self.encode(self.render(clean, self._clean(list(tools)), add_generation_prompt))
+        content = self._without_markers(open_user).rstrip() + _CUT
+        turns = [*clean, {"role": "user", "content": content}]
+        rendered = self.render(turns, self._clean(list(tools)), False)
         before, found, _ = rendered.rpartition(_CUT)
         if not found:
             raise TemplateError("expected the chat template to write user content, found none")
@@ -212,14 +219,25 @@ class Text:
         """Text without special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    def _clean(self, message: Message) -> Message:
-        content = message.get("content")
-        if isinstance(content, str):
-            return {**message, "content": self._strip_special(content)}
-        return message
+    def _clean(self, value: Any) -> Any:
+        """A message, a tool, or a part of one, with every text in it stripped of markers."""
+        if isinstance(value, str):
+            return self._without_markers(value)
+        if isinstance(value, dict):
+            return {self._clean(name): self._clean(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [self._clean(part) for part in value]
+        return value
 
-    def _strip_special(self, text: str) -> str:
-        return self._special_pattern.sub("", text).replace(_CUT, "")
+    def _without_markers(self, text: str) -> str:
+        """Also without those that two halves make once what stood between them is gone."""
+        while self._marker_pattern.search(text):
+            text = self._marker_pattern.sub("", text)
+        if self._folds and self.tokenizer.normalizer is not None:
+            folded = str(self.tokenizer.normalizer.normalize_str(text))
+            if self._marker_pattern.search(folded):  # spelled in characters that are folded to it
+                return self._without_markers(folded)
+        return text
 
     def _find_end_of_turn(self, eos_ids: Sequence[int]) -> int:
         """The token the template writes right after user content."""

@@ -132,6 +132,7 @@ class Reply:
         for each in calls:
             self._output.add_call(each.call, self._generation.round)
         self._output.close("completed")
+        self.timeline.note_calls([each.fact for each in calls], self._context.clock())
         self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
         self._output.go_on(self._generation.round)
 
@@ -310,6 +311,7 @@ class Reply:
 
     def _begin_round(self, calls: Sequence[PendingCall]) -> None:
         """Go on in another response, with the results of these calls."""
+        self.timeline.note_calls([each.fact for each in calls], self._context.clock())
         is_beside, is_last = self.response.is_out_of_band, self._tool_wait.is_spent
         self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
         self._go_on()

@@ -77,6 +77,11 @@ class Metrics:
         self.drafts = counter(
             "voiceloop_drafts", "Replies made ahead of the end of the caller's turn.", ["fate"]
         )
+        self.tool_calls = counter(
+            "voiceloop_tool_calls",
+            "Calls of tools that the server made, by their end.",
+            ["fate"],
+        )
         self.wasted_audio_ms = counter(
             "voiceloop_wasted_audio_ms", "Synthesized speech that was never sent."
         )
@@ -107,6 +112,8 @@ class Metrics:
 
     def observe_turn(self, timeline: TurnTimeline, outcome: str) -> None:
         self.turns.labels(outcome=outcome).inc()
+        for call in timeline.facts.get("tools", ()):
+            self.tool_calls.labels(fate=call["fate"]).inc()
         for stage, ms in timeline.stages():
             self.stage.labels(stage=stage).observe(ms / 1000.0)
         if (gap_ms := timeline.gap_ms) is not None:

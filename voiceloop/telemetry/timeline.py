@@ -6,6 +6,7 @@ sum exactly. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ STAGES: tuple[tuple[str, str], ...] = (
     ("endpoint_decision", "silence wait"),
     ("transcript_final", "final transcript"),
     ("prompt_committed", "prompt"),
+    ("tools_answered", "tools"),  # of the last round that only called tools, nothing said so far
     ("first_token", "first token"),
     ("first_clause", "first clause"),
     ("first_audio_frame", "synthesis"),
@@ -44,6 +46,12 @@ class TurnTimeline:
         if name not in _MARKS:
             raise ValueError(f"expected one of {sorted(_MARKS)}, found {name!r}")
         self.marks.setdefault(name, at_s)
+
+    def note_calls(self, calls: Iterable[dict[str, Any]], at_s: float) -> None:
+        """The server's tools have answered these calls; a stage where nothing was said before."""
+        self.facts.setdefault("tools", []).extend(calls)
+        if not self.marks.keys() & {"first_token", "first_audio_frame"}:
+            self.marks["tools_answered"] = at_s  # of several rounds the last
 
     def stages(self) -> list[tuple[str, float]]:
         """(stage, milliseconds) in order; they sum to last mark minus first, exactly as marked.

@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 from enum import Enum
+from typing import Any
 
 from voiceloop.agent import AgentTool
 from voiceloop.backends import ToolCall
@@ -24,6 +25,8 @@ TOO_LATE = json.dumps({"error": "no answer in time"})
 INTERRUPTED = json.dumps({"error": "not answered: the caller spoke meanwhile"})
 TOO_MANY = ToolResult(json.dumps({"error": "too busy at the moment"}), Fate.FAILED)
 BROKEN = ToolResult(json.dumps({"error": "failed"}), Fate.FAILED)
+
+UNDER_WAY = "under way"  # in a timeline: the reply went on without it
 
 # Called with a call, what came of it, and whether the caller is to be told of that.
 Record = Callable[[ToolCall, str, bool], None]
@@ -68,6 +71,15 @@ class PendingCall:
     def text(self) -> str:
         """What came of it, whoever takes it; only once it is over."""
         return self._result.result().text
+
+    @property
+    def fact(self) -> dict[str, Any]:
+        """For the timeline of a turn: which tool, how it ended, and after how long."""
+        if not self._result.done():
+            return {"name": self._tool.name, "fate": UNDER_WAY, "ms": None}
+        result = self._result.result()
+        ms = round(1000 * result.took_s, 1)
+        return {"name": self._tool.name, "fate": result.fate.value, "ms": ms}
 
     def when_over(self, then: Callable[[], None]) -> None:
         """Call this when it is over, but not where it was cancelled."""

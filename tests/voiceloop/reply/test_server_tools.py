@@ -13,6 +13,7 @@ from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Ahead, Config
+from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.pending import POSTPONED
 
 pytestmark = pytest.mark.virtual_time
@@ -171,6 +172,10 @@ async def test_a_drafted_round_is_told_like_any_other(clock: Clock) -> None:
         messages = caller.session.protocol.conversation.messages()
         (call,) = caller.of("response.function_call_arguments.done")
         first, second = caller.of("response.created")
+        await caller.listen_until("voiceloop.timeline")
+        (done,) = caller.of("voiceloop.timeline")
+    (fact,) = done.event["timeline"]["tools"]
+    assert fact == {"name": "price", "fate": "called", "ms": pytest.approx(100, abs=1)}
     assert service.n_begun == 1 and outputs(caller) == ["3"]
     assert caller.statuses() == ["completed"] * 2 and caller.transcript() == "It is 3."
     assert first.at_s <= call.at_s <= second.at_s
@@ -219,13 +224,22 @@ async def test_a_slow_tool_has_the_caller_told_to_wait_once(clock: Clock) -> Non
     assert created[2].at_s == pytest.approx(with_result_s, abs=0.1)
 
 
-async def test_a_quick_tool_has_nothing_said_of_it(clock: Clock) -> None:
+async def test_a_tool_that_is_waited_for_is_a_stage_of_the_gap_and_nothing_is_said(
+    clock: Clock,
+) -> None:
     toolbox = box(clock, price=(READ, Service(takes_s=1.0)))
-    agent = AgentConfig(tools=(READ,))
-    async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
+    agent, metrics = AgentConfig(tools=(READ,)), Metrics()
+    async with Caller(clock, calling("price"), agent, toolbox=toolbox, metrics=metrics) as caller:
         await caller.say(800)
-        await caller.listen_until("response.done", count=2)
+        await caller.listen_until("voiceloop.timeline")
+        (told,) = caller.of("voiceloop.timeline")
     assert caller.transcript() == "It is 3."
+    timeline = told.event["timeline"]
+    stages = {stage["name"]: stage["ms"] for stage in timeline["stages"]}
+    assert 500 <= stages["tools"] <= 1000  # the rest is hidden behind the wait
+    assert sum(stages.values()) == pytest.approx(timeline["gap_ms"], abs=0.01)
+    count = metrics.registry.get_sample_value
+    assert count("voiceloop_tool_calls_total", {"fate": "called"}) == 1
 
 
 async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_result_is_told_later(
