@@ -41,7 +41,7 @@ MAY_IMPORT = {
         "realtime", "telemetry",
         "tools",
     },
-    "listening": {"backends", "errors", "realtime", "telemetry"},
+    "listening": {"agent", "backends", "errors", "realtime", "telemetry"},
     "tools": {"agent", "backends", "errors"},
     "agent_file": {"agent", "backends", "capabilities", "config_reader", "errors", "knowledge"},
     "agent": {"backends", "knowledge", "realtime"},
@@ -66,7 +66,8 @@ MODEL_MODULES = {
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
-    "listening/endpointing", "listening/evidence", "listening/segment", "listening/audio_clock",
+    "listening/endpointing", "listening/evidence", "listening/release", "listening/slots",
+    "listening/segment", "listening/audio_clock",
     "call/turn_taking", "call/status", "call/barge_in", "admission/slots", "admission/ladder",
     "admission/room", "workers/waits",
 )  # fmt: skip

@@ -128,6 +128,22 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSlot:
+    """What the agent's questions ask for where their words do not tell.
+
+    ``asked``: words of the question. ``kind``: what the answer is. ``digits``: how many a number
+    has.
+    """
+
+    asked: str
+    kind: Literal[
+        "yes_no", "number", "quantity", "spelling", "address", "email", "date", "time", "choice",
+        "open",
+    ]  # fmt: skip
+    digits: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyLimits:
     """How long and how freely the agent answers."""
 
@@ -157,8 +173,10 @@ class AgentConfig:
     greets: one that begins by itself does so within this, and the slow ones are SDKs on a busy
     machine. ``fallback`` is said where the model answers a caller with nothing at all, or fails;
     silence is no answer. ``tool_timeout_ms``: for the output of a client's tool, instead of the
-    server's own. ``answer``: what is answered word for word, without the model. ``try_saying``:
-    what a page offers a caller who does not know what to ask.
+    server's own. ``max_turn_s``: who sounds for longer without a pause (music, a television, a
+    caller who never stops) is answered all the same. ``slots``: what its questions ask for; most
+    are read from their words. ``answer``: what is answered word for word, without the model.
+    ``try_saying``: what a page offers a caller who does not know what to ask.
     """
 
     name: str = "Agent"
@@ -176,6 +194,8 @@ class AgentConfig:
     try_saying: tuple[str, ...] = ()
     noise_reduction: Literal["none", "near_field", "far_field"] = "none"
     eagerness: Literal["auto", "low", "medium", "high"] = "auto"
+    max_turn_s: float = 60.0
+    slots: tuple[AgentSlot, ...] = ()
     barge_in: BargeIn = field(default_factory=BargeIn)
     limits: ReplyLimits = field(default_factory=ReplyLimits)
     crisis: Crisis = field(default_factory=Crisis)

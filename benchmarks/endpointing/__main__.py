@@ -30,13 +30,7 @@ from benchmarks.harness.data_folder import OF_TURNS, data_with
 from benchmarks.harness.harness import RESULTS, bar_table, results, write_results
 from clients.outputs import check_file, prepare_folder
 from clients.provenance import provenance
-from voiceloop.listening.endpointing import (
-    FITTED,
-    LONGEST_WAIT_MS,
-    Eagerness,
-    OperatingPoint,
-    WeightSets,
-)
+from voiceloop.listening.endpointing import FITTED, SETS, WeightSets
 from voiceloop.listening.recipes.caller_past import SAME, in_calls
 from voiceloop.listening.recipes.end_probability import EndProbability
 from voiceloop.listening.recipes.endpointing_set import (
@@ -48,14 +42,7 @@ from voiceloop.listening.recipes.endpointing_set import (
 )
 from voiceloop.listening.recipes.hazard_fit import samples_of
 from voiceloop.listening.recipes.heard_turn import EmbeddedRecognizer, pauses_of
-from voiceloop.listening.recipes.operating_points import (
-    CONFIDENT,
-    UNCONFIDENT,
-    as_toml,
-    costs,
-    fit_both,
-    scored_turns,
-)
+from voiceloop.listening.recipes.operating_points import as_toml, costs, fit_sets, scored_turns
 from voiceloop.listening.recipes.pause_evidence import HeardTurn, heard_turn
 from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
 from voiceloop.listening.recipes.reference_replay import replay
@@ -74,6 +61,7 @@ from voiceloop.listening.recipes.turn_frontier import (
     staged_moment,
     timer_moment,
 )
+from voiceloop.listening.release import LONGEST_WAIT_MS, Eagerness
 
 Source = Literal["reference", "embedded"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,9 +70,7 @@ AGENT = ROOT / "engine" / "embedded" / "agent"
 SLICES = ("human", "synthetic", "hesitation", "digits", "short", *sorted(COPIES), UNSEEN, "orders")
 HEADLINES = ("cut@300", "cut@600", "latency@5%", "latency@10%")  # with intervals
 TIMERS_MS = range(60, 2001, 20)
-SWEPT_THRESHOLDS = np.arange(-3.0, 6.01, 0.25)
-SWEPT_MIN_DELAYS_MS = (60.0, 120.0, 180.0, 240.0, 300.0)
-SWEPT_UNCONFIDENT_MORE_MS = (0.0, 120.0)  # and until the EOT probability is known
+SWEPT_CUT_COSTS_S = np.geomspace(0.02, 200.0, 81)
 N_DRAWS = 200
 # Decoding is slow: of the turns that the embedded recognizer hears, one in so many is taken.
 EMBEDDED_EVERY = 4
@@ -150,18 +136,12 @@ def _thinned(turns: Sequence[CallerTurn], part: Part) -> list[CallerTurn]:
 
 
 def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Policy]:
-    """Threshold x min delay x that while unconfident, as the peers are given theirs."""
+    """What a cut is worth in seconds of waiting: the one number of an eagerness."""
     turns = scored_turns(heard, weights)
-    found = []
-    for threshold in SWEPT_THRESHOLDS:
-        for min_ms in SWEPT_MIN_DELAYS_MS:
-            for more_ms in SWEPT_UNCONFIDENT_MORE_MS:
-                logits = (CONFIDENT, UNCONFIDENT)
-                told = OperatingPoint(float(threshold), min_ms, min_ms + more_ms, *logits)
-                blind = OperatingPoint(float(threshold), min_ms + more_ms)
-                outcomes = [turn.outcome(told, blind, LONGEST_MS) for turn in turns]
-                found.append((f"{threshold:.2f}, {min_ms:.0f} + {more_ms:.0f} ms", outcomes))
-    return found
+    return [
+        (f"{cost:.2f} s", [turn.outcome(float(cost), LONGEST_MS) for turn in turns])
+        for cost in SWEPT_CUT_COSTS_S
+    ]
 
 
 def timer_settings(heard: Sequence[HeardTurn]) -> list[Policy]:
@@ -299,25 +279,19 @@ def shipped(
 def fit_weights(hearing: Hearing) -> str:
     """The weights file, fitted on both transcript sources of the fit part."""
     sources: tuple[Source, ...] = ("reference", "embedded")
-    without = replace(hearing, ask_end=None)
-    blind = [turn for source in sources for turn in in_calls(without.turns("fit", source))]
-    told: list[HeardTurn] = []
-    if hearing.ask_end is not None:
-        told = [turn for source in sources for turn in in_calls(hearing.turns("fit", source))]
+    turns = [turn for source in sources for turn in in_calls(hearing.turns("fit", source))]
     checkpoint = "none" if hearing.ask_end is None else hearing.ask_end.checkpoint
-    n_samples = len(samples_of(blind, with_p_end=False).over)
-    sets = fit_both(told, blind)
+    n_samples = len(samples_of(turns, SETS["words"]).over)
+    sets = fit_sets(turns)
     comment = (
         "Written by `python -m benchmarks.endpointing --fit`; what each weight means stands in",
         "voiceloop/listening/evidence.py (`terms`). Not to be edited by hand.",
-        f"agent checkpoint: {checkpoint}; {len(blind)} turns, {n_samples} moments.",
-        "Of the fit's own turns each eagerness cuts, with the EOT probability:" if told else None,
-        *(costs(told, sets, is_told=True) if told else ()),
-        "without it:" if told else "Of the fit's own turns each eagerness cuts, without it:",
-        *costs(blind, sets, is_told=False),
+        f"agent checkpoint: {checkpoint}; {len(turns)} turns, {n_samples} moments.",
+        "Of the fit's own turns each eagerness cuts, and after the rest it waits (median):",
+        *costs(turns, sets),
         f"date: {provenance()['date']}",
     )
-    return as_toml(sets, [line for line in comment if line is not None])
+    return as_toml(sets, comment)
 
 
 def parser() -> argparse.ArgumentParser:

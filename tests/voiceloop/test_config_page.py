@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
 from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config
 from voiceloop.knowledge.answers import ApprovedAnswer
-from voiceloop.listening.endpointing import FITTED, LONGEST_WAIT_MS
+from voiceloop.listening.release import CUT_COST_S, LEAST_WAIT_MS, LONGEST_WAIT_MS
 
 PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "CONFIG.md"
 SERVER, AGENT = PAGE.read_text(encoding="utf-8").split("\n## The agent")
@@ -76,7 +76,7 @@ def test_every_variable_and_flag_of_the_server_is_on_the_page() -> None:
 def test_every_key_of_an_agent_file_is_on_the_page_with_its_default() -> None:
     lists = [
         (f"{table}.{name}", written(default))
-        for table, kind in (("answer", ApprovedAnswer), ("tools", AgentTool))
+        for table, kind in (("slots", AgentSlot), ("answer", ApprovedAnswer), ("tools", AgentTool))
         for name, default in settings(kind)
     ]
     expected = [(key, written(default)) for key, default in settings(AgentConfig)]
@@ -86,15 +86,10 @@ def test_every_key_of_an_agent_file_is_on_the_page_with_its_default() -> None:
 
 def test_the_waits_on_the_page_are_those_that_ship() -> None:
     shown = {key: waits for key, *waits in rows(AGENT, 4)}
-    assert list(shown) == list(LONGEST_WAIT_MS)
-    for hazard in (FITTED.with_p_end, FITTED.without_p_end):
-        for eagerness, longest_ms in LONGEST_WAIT_MS.items():
-            point = hazard.settings[eagerness]
-            assert shown[eagerness] == [
-                f"{point.min_delay_ms:.0f} ms",
-                f"{point.unconfident_delay_ms:.0f} ms",
-                f"{longest_ms / 1000:.0f} s",
-            ]
+    assert shown == {
+        name: [f"{cost_s:g} s", f"{LEAST_WAIT_MS:.0f} ms", f"{LONGEST_WAIT_MS[name] / 1000:g} s"]
+        for name, cost_s in CUT_COST_S.items()
+    }
 
 
 def test_variables_that_set_nothing_are_named() -> None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from voiceloop.agent import BargeIn
-from voiceloop.listening.evidence import FILLERS, normalize
+from voiceloop.listening.evidence import normalize
+from voiceloop.listening.slots import FILLERS
 
 Verdict = Literal["duck", "hold", "stop", "go_on", "resume"]
 

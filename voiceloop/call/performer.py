@@ -79,6 +79,8 @@ class Performer:
                 self._replies.preemptive.reset()
             case Step.ABANDON_PREPARATION:
                 self._replies.abandon_preparation()
+            case Step.ASK_AGAIN:
+                self._replies.ask_again()
             case Step.REDUCE_LEAD | Step.DUCK | Step.PAUSE | Step.RESUME:
                 self._replies.control_playout(step)
             case Step.DROP_INTERRUPTED:

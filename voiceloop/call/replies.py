@@ -109,6 +109,10 @@ class Replies:
         """A reply that answers no turn of the caller by itself."""
         self._begin(response, TurnTimeline(response.id), fixed_text)
 
+    def ask_again(self) -> None:
+        """Say the fallback: what the caller said for so long held no words."""
+        self.begin(self._context.protocol.open_response(), self._context.agent.fallback)
+
     def _begin(
         self,
         response: ResponseHandle,

@@ -221,6 +221,8 @@ class Session:
             clock=self._clock,
             stream_id=session_id,
             deliver=self._advance_all,
+            longest_turn_ms=1000.0 * self._agent.max_turn_s,
+            slots=self._agent.slots,
         )
         self._idleness = Idleness(lambda since_ms: self._advance(told.CallerIdle(since_ms)))
         self._open_calls = OpenToolCalls(

@@ -114,7 +114,11 @@ class CallStatus:
 
 @dataclass(frozen=True, slots=True)
 class PendingTranscript:
-    """A turn whose words are to come; has_item: it stands in the conversation already."""
+    """A turn whose words are to come; has_item: it stands in the conversation already.
+
+    is_overlong: it was ended for its length, so that it is answered even where it holds no words.
+    """
 
     has_item: bool
     is_to_be_answered: bool
+    is_overlong: bool = False

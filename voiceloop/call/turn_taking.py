@@ -226,8 +226,8 @@ class TurnTaking:
         if has_item:
             yield do.CommitUserItem(end.segment)
             yield Step.DROP_INTERRUPTED
-        is_to_be_answered = status.creates_responses and status.settings.type == "realtime"
-        self._pending[end.segment] = PendingTranscript(has_item, is_to_be_answered)
+        is_answered = status.creates_responses and status.settings.type == "realtime"
+        self._pending[end.segment] = PendingTranscript(has_item, is_answered, end.is_overlong)
         self._caller_stops()
 
     def _takes_floor_late(
@@ -270,7 +270,10 @@ class TurnTaking:
         elif self.caller not in HAS_FLOOR:
             yield Step.DROP_USER_ITEM
             yield Step.ABANDON_PREPARATION
-        yield from self._settle(status)
+        asks = pending.is_overlong and pending.is_to_be_answered and not has_item
+        if asks and not status.is_answering and self.caller not in HAS_FLOOR:
+            yield from self._begin(Step.ASK_AGAIN)
+        yield from self._settle(status, has_begun=asks)
 
     def _do_without_words(self, failed: heard.TranscriptionFailed, status: CallStatus) -> Actions:
         """Whether the sound held words nobody can tell: the client hears of it either way."""

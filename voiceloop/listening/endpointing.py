@@ -1,26 +1,29 @@
 """Endpointing: when silence ends the caller's turn. Pure; times in ms of the audio clock.
 
-Owns how long to wait after the caller falls silent. The wait comes from a calibrated hazard: the
-logit that the turn is over is a weighted sum of the evidence on the pause
-(`voiceloop.listening.evidence.terms`) and of the silence so far, and the turn ends where it reaches
-a threshold. Weights and, for each eagerness, threshold and min delay are fitted by `python -m
-benchmarks.endpointing --fit`, which writes `endpointing_weights.toml`; there are two sets, with the
-language model's end-of-turn (EOT) probability and without.
+Owns what is known of the open pause and how long to wait after the caller falls silent. The logit
+that the turn is over is a weighted sum of the evidence on the pause
+(`voiceloop.listening.evidence.terms`); the silence adds to it, and `voiceloop.listening.release`
+says what wait costs least. Weights are fitted by `python -m benchmarks.endpointing --fit`, which
+writes `endpointing_weights.toml`: a set for each combination of witnesses (the language model's
+end-of-turn probability, the voice), since without one of them the others weigh more.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Literal
 
-from voiceloop.listening.evidence import Evidence, PausePrior, normalize, question_in, terms
+from voiceloop.agent import AgentSlot
+from voiceloop.listening import release
+from voiceloop.listening.evidence import Evidence, PausePrior, normalize, terms
+from voiceloop.listening.release import CUT_COST_S, LONGEST_WAIT_MS, Eagerness, Rise
+from voiceloop.listening.slots import DICTATED, asked_in
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
 
-Eagerness = Literal["high", "auto", "medium", "low"]
-Reason = Literal["confident", "unsure", "timeout", "server_vad"]
+Reason = Literal["confident", "unsure", "timeout", "server_vad", "longest_turn"]
 
 # Waits below this are reported as "confident"; it names a reason and decides nothing.
 CONFIDENT_MS = 300.0
@@ -28,40 +31,54 @@ CONFIDENT_MS = 300.0
 # without them. A recognizer that serves four calls on two cores has them 300 ms (p95) after the
 # detector's first low window; one that has not answered by then is not waited for.
 WORDS_BY_MS = 700.0
-# Source: semantic_vad of the Realtime protocol, but for auto, which is medium there and waits no
-# longer than high here.
-LONGEST_WAIT_MS: dict[Eagerness, float] = {
-    "high": 2000.0, "auto": 2000.0, "medium": 4000.0, "low": 8000.0,
-}  # fmt: skip
+# The sets of weights, by the witnesses they were fitted with.
+P_END, P_VOICE = "p_end", "p_voice"
+SETS: dict[str, frozenset[str]] = {
+    "words": frozenset(),
+    "words_p_end": frozenset({P_END}),
+    "words_p_voice": frozenset({P_VOICE}),
+    "words_p_end_p_voice": frozenset({P_END, P_VOICE}),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Logits that the turn is over, per unit of each of `terms`; see there for the units.
-
-    silence: per second of it.
-    """
+    """Logits that the turn is over, per unit of each of `terms`; see there for the units."""
 
     bias: float
-    silence: float
     p_end: float = 0.0
+    p_end_dictated: float = 0.0
+    p_voice: float = 0.0
     words_pending: float = 0.0
     no_words: float = 0.0
     open_word: float = 0.0
     filler: float = 0.0
-    digits_under_way: float = 0.0
-    digits_complete: float = 0.0
     short_answer: float = 0.0
     answers: float = 0.0
     closing: float = 0.0
     words_so_far: float = 0.0
+    dictated_so_far: float = 0.0
     brief_speech: float = 0.0
     fallen_voice: float = 0.0
     fallen_pitch: float = 0.0
+    paused: float = 0.0
     pause_prior: float = 0.0
     asked_yes_no: float = 0.0
-    asked_number: float = 0.0
     asked_open: float = 0.0
+    asked_detail: float = 0.0
+    asked_dictation: float = 0.0
+    number_under_way: float = 0.0
+    number_plausible: float = 0.0
+    number_complete: float = 0.0
+    spelling_under_way: float = 0.0
+    spelling_plausible: float = 0.0
+    spelling_complete: float = 0.0
+    address_under_way: float = 0.0
+    address_plausible: float = 0.0
+    address_complete: float = 0.0
+    answer_under_way: float = 0.0
+    answer_plausible: float = 0.0
+    answer_complete: float = 0.0
 
     def score(self, evidence: Evidence) -> float:
         """Logit that the caller has finished, before any silence."""
@@ -72,73 +89,57 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatingPoint:
-    """Where a turn ends, by the logit that it is over.
-
-    threshold: the logit that ends it. min_delay_ms: silence below which it never ends, the pause at
-    a comma within one breath; it holds where the logit before any silence is at least
-    confident_logit. unconfident_delay_ms: the same where it is at most unconfident_logit. Between
-    the two logits the delay is interpolated linearly.
-    """
-
-    threshold: float
-    min_delay_ms: float = 0.0
-    unconfident_delay_ms: float = 0.0
-    confident_logit: float = 0.0
-    unconfident_logit: float = 0.0
-
-    def wait_ms(self, score: float, silence: float) -> float:
-        """Silence to wait for at this logit, which rises by `silence` a second."""
-        return max(self._min_delay_ms(score), 1000.0 * (self.threshold - score) / silence)
-
-    def _min_delay_ms(self, score: float) -> float:
-        if score >= self.confident_logit:
-            return self.min_delay_ms
-        more_ms = max(0.0, self.unconfident_delay_ms - self.min_delay_ms)
-        if score <= self.unconfident_logit:
-            return self.min_delay_ms + more_ms
-        missing, width = self.confident_logit - score, self.confident_logit - self.unconfident_logit
-        return self.min_delay_ms + more_ms * missing / width
-
-
-@dataclass(frozen=True, slots=True)
 class Hazard:
-    """One set of weights, and where each eagerness ends a turn by it."""
+    """One set of weights, and what silence adds: where the caller talks, and dictates."""
 
     weights: Weights
-    settings: Mapping[Eagerness, OperatingPoint]
+    talk: Rise
+    dictation: Rise
+
+    def rise(self, evidence: Evidence) -> Rise:
+        counted = evidence.progress
+        return self.dictation if counted is not None and counted.kind in DICTATED else self.talk
+
+    def wait_ms(self, evidence: Evidence, cut_cost_s: float, longest_ms: float) -> float:
+        """The silence that costs least on this evidence."""
+        score = self.weights.score(evidence)
+        return release.wait_ms(score, self.rise(evidence), cut_cost_s, longest_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSets:
-    """The hazard where the EOT probability is known, and the one where it is not.
+    """A hazard for each combination of witnesses; "words", which needs none, is always there.
 
     preemptive_needed_ms: the longest wait at which a pause earns a preemptive reply; fitted too.
     """
 
-    with_p_end: Hazard
-    without_p_end: Hazard
+    hazards: Mapping[frozenset[str], Hazard]
     preemptive_needed_ms: float = 0.0
 
     def of(self, evidence: Evidence) -> Hazard:
-        return self.without_p_end if evidence.p_end is None else self.with_p_end
+        """The hazard that uses the most of what is known."""
+        known = {P_END: evidence.p_end, P_VOICE: evidence.p_voice}
+        told = frozenset(name for name, value in known.items() if value is not None)
+        for witnesses in (told, told - {P_VOICE}, told - {P_END}):
+            if witnesses in self.hazards:
+                return self.hazards[witnesses]
+        return self.hazards[frozenset()]
 
 
 def read_weights(toml: str) -> WeightSets:
     """The text of a weights file.
 
-    Raises: tomllib.TOMLDecodeError, KeyError or TypeError where it is not one.
+    Raises: tomllib.TOMLDecodeError, KeyError, TypeError or ValueError where it is not one.
     """
     table = tomllib.loads(toml)
-    hazards = _hazard(table["with_p_end"]), _hazard(table["without_p_end"])
-    return WeightSets(*hazards, preemptive_needed_ms=table["preemptive_needed_ms"])
+    hazards = {SETS["words"]: _hazard(table["words"])}
+    hazards |= {SETS[name]: _hazard(table[name]) for name in SETS if name in table}
+    return WeightSets(hazards, preemptive_needed_ms=table["preemptive_needed_ms"])
 
 
 def _hazard(table: dict[str, Any]) -> Hazard:
-    settings = {
-        eagerness: OperatingPoint(**table["settings"][eagerness]) for eagerness in LONGEST_WAIT_MS
-    }
-    return Hazard(Weights(**table["weights"]), settings)
+    talk, dictation = (Rise(tuple(table["rise"][kind])) for kind in ("talk", "dictation"))
+    return Hazard(Weights(**table["weights"]), talk, dictation)
 
 
 FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_text("utf-8"))
@@ -147,9 +148,7 @@ FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_tex
 def wait_ms(evidence: Evidence, sets: WeightSets = FITTED, eagerness: Eagerness = "auto") -> float:
     """Silence to wait for on this evidence, at most the eagerness's longest."""
     hazard = sets.of(evidence)
-    score = hazard.weights.score(evidence)
-    needed_ms = hazard.settings[eagerness].wait_ms(score, hazard.weights.silence)
-    return min(needed_ms, LONGEST_WAIT_MS[eagerness])
+    return hazard.wait_ms(evidence, CUT_COST_S[eagerness], LONGEST_WAIT_MS[eagerness])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +181,18 @@ class Endpointing:
     the audio clock. No state keeps a turn open for ever: the longest wait always ends it.
     """
 
-    def __init__(self, settings: TurnDetection, weights: WeightSets = FITTED) -> None:
+    def __init__(
+        self,
+        settings: TurnDetection,
+        weights: WeightSets = FITTED,
+        slots: Sequence[AgentSlot] = (),
+    ) -> None:
+        self._slots = slots
         self._weights = weights
         self._pauses = PausePrior()
         self._evidence = Evidence()  # on the open turn, without the prior
         self._has_p_end = False  # the model told one in this call: it will again
+        self._weighed: tuple[Any, float] = (None, 0.0)  # on what, and the wait
         self.configure(settings)
         self.reset()
 
@@ -205,19 +211,26 @@ class Endpointing:
         self._pauses.discard_turn()
         self._silent_since_ms: float | None = None
         self._speech_from_ms: float | None = None  # onset of the speech that runs now
-        self._evidence = Evidence(question=self._evidence.question)
+        self._evidence = Evidence(slot=self._evidence.slot)
 
     def observe_speech(self, at_ms: float) -> None:
         """Speech began, or resumed after a pause, at this point."""
         self._pauses.observe_speech(at_ms, self._silent_since_ms)
         if self._speech_from_ms is None:
             self._speech_from_ms = at_ms
+        paused_ms = 0.0 if self._silent_since_ms is None else at_ms - self._silent_since_ms
         self._silent_since_ms = None
-        self._evidence = replace(self._evidence, words_are_full=False, p_end=None)
+        self._evidence = replace(
+            self._evidence,
+            words_are_full=False,
+            p_end=None,
+            p_voice=None,
+            turn_pause_ms=max(self._evidence.turn_pause_ms, paused_ms),
+        )
 
     def observe_reply(self, text: str) -> None:
         """The agent said this last; what it asks for tells what kind of answer to expect."""
-        self._evidence = replace(self._evidence, question=question_in(text))
+        self._evidence = replace(self._evidence, slot=asked_in(text, self._slots))
 
     def observe_silence(
         self,
@@ -254,6 +267,11 @@ class Endpointing:
         self._evidence = replace(self._evidence, p_end=p_end)
         self._has_p_end = self._has_p_end or p_end is not None
 
+    def observe_voice(self, p_voice: float | None) -> None:
+        """The logit that the turn is over by the voice before this pause; the latest counts."""
+        if self._silent_since_ms is not None:
+            self._evidence = replace(self._evidence, p_voice=p_voice)
+
     @property
     def awaits_p_end(self) -> bool:
         """Whether the EOT probability of the present words counts and is still to come."""
@@ -271,11 +289,18 @@ class Endpointing:
             case ServerVad(silence_duration_ms=silence_ms):
                 return float(silence_ms)
             case SemanticVad(eagerness=eagerness):
-                return wait_ms(self.evidence, self._weights, eagerness)
+                return self._wait_ms(eagerness)
 
     def auto_wait_ms(self) -> float:
         """Silence that eagerness auto would wait for, whatever the settings."""
-        return wait_ms(self.evidence, self._weights)
+        return self._wait_ms("auto")
+
+    def _wait_ms(self, eagerness: Eagerness) -> float:
+        """Weighed once for each evidence: it is asked for with every chunk of a pause."""
+        key = self.evidence, eagerness
+        if key != self._weighed[0]:
+            self._weighed = key, wait_ms(key[0], self._weights, eagerness)
+        return self._weighed[1]
 
     def decide(self, now_ms: float) -> Decision:
         """Whether the open turn is over at this point of the audio clock."""
@@ -288,6 +313,20 @@ class Endpointing:
         if silence_ms < needed_ms:
             return Continue(needed_ms - silence_ms)
         return End(self._reason(needed_ms), silence_ms, needed_ms)
+
+    def facts(self, end: End) -> dict[str, Any]:
+        """What decided the end, for the turn's timeline."""
+        evidence = self._evidence
+        return {
+            "reason": end.reason,
+            "needed_ms": round(end.needed_ms, 1),
+            "silence_ms": round(end.silence_ms, 1),
+            "p_end": evidence.p_end,
+            "p_voice": evidence.p_voice,
+            "asked": None if evidence.slot is None else evidence.slot.kind.value,
+            "words_are_full": evidence.words_are_full,
+            "tail_level_db": evidence.tail_level_db,
+        }
 
     def _reason(self, needed_ms: float) -> Reason:
         if isinstance(self._settings, ServerVad):

@@ -100,11 +100,15 @@ class PauseWeighed(ListenEvent, frozen=True):
 
 
 class EndOfTurn(ListenEvent, frozen=True):
-    """The silence has lasted long enough: the open segment is over, whoever it was for."""
+    """The silence has lasted long enough: the open segment is over, whoever it was for.
+
+    is_overlong: there was no silence; the segment has lasted for the longest turn.
+    """
 
     segment: int
     end_ms: float
     hypothesis: tuple[str, ...]
+    is_overlong: bool = False
 
 
 class TurnTranscribed(ListenEvent, frozen=True):

@@ -11,7 +11,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+
+from voiceloop.listening.slots import DICTATED, FILLERS, Progress, Slot, SlotKind, progress
 
 # After these a sentence goes on: articles, prepositions, conjunctions, possessives, auxiliaries.
 # "to", "on", "in" and "up" end many spoken questions, yet far more often they do not.
@@ -22,24 +23,14 @@ OPEN_WORDS = frozenset(
     "i we they he she it's there's let's very really some any every each "
     "between until before after without under over".split()
 )
-FILLERS = frozenset("uh um er erm hmm hm ah eh well uhm mm".split())
 # Whole turns by themselves. Greetings are not among them: a request mostly follows "hi".
 SHORT_ANSWERS = frozenset(
     "yes no yeah yep nope sure okay ok right correct exactly thanks nothing never please "
     "definitely absolutely bye goodbye stop cancel perfect great".split()
 )
-DIGITS = frozenset(
-    "zero oh one two three four five six seven eight nine ten double triple hundred".split()
-)
-YES_NO_OPENERS = frozenset(
-    "is are was were do does did can could would will should shall have has am may anything".split()
-)
-TAGS = frozenset("right correct okay yes no".split())  # "..., correct?" wants a yes or a no too
+# Kinds of answers with terms of their own; the rest are too few to fit apart.
+COUNTED_APART = frozenset({SlotKind.NUMBER, SlotKind.SPELLING, SlotKind.ADDRESS})
 CLOSERS = frozenset("please thanks goodbye bye".split())  # at a sentence's end, hardly within it
-NUMBER_WORDS = frozenset("number phone zip code digits many".split())
-
-Question = Literal["yes_no", "number", "open"]
-
 # Where a term is centred or clamped. The weights are fitted with these values, so that a change of
 # one needs another fit; where nothing else is said they were set by hand and never swept.
 BRIEF_MS = 500.0  # less speech is likely a first word
@@ -49,6 +40,7 @@ TAIL_CLAMP_DB = 10.0  # around the center: from as loud as the loud parts to 20 
 # "endpointing, a point for each eagerness").
 DEEPEST_FALL = 3.0
 P_END_CLAMP = 5.0  # logits (0.007 or 0.993): a very sure model is one witness among several
+P_VOICE_CLAMP = 5.0  # the same of the voice
 P_END_LEAST = 1e-4  # probability: keeps its logit finite, at 9.2 beyond the clamp
 
 # The prior of a caller's longest pause in a turn: PRIOR_TURNS turns with a pause of PRIOR_PAUSE_MS.
@@ -68,9 +60,11 @@ class Evidence:
 
     words: lower case, the fullest hypothesis so far; words_are_full: it covers all that was said
     before the pause. p_end: end-of-turn (EOT) probability after these words, by the language model.
-    speech_ms: spoken so far in the turn. tail_level_db: level of the last syllable relative to the
-    speaker's loud parts. tail_semitones: its pitch relative to the turn's median. question: what
-    the agent asked for last. pause_prior_ms: see `PausePrior`. None: not known.
+    p_voice: logit that the turn is over by the sound of the voice. speech_ms: spoken so far in the
+    turn. tail_level_db: level of the last syllable relative to the speaker's loud parts.
+    tail_semitones: its pitch relative to the turn's median. slot: what the agent asked for last.
+    turn_pause_ms: the longest pause of this turn before this one. pause_prior_ms: see `PausePrior`.
+    None: not known.
     """
 
     words: tuple[str, ...] = ()
@@ -78,9 +72,16 @@ class Evidence:
     p_end: float | None = None
     speech_ms: float = 0.0
     tail_level_db: float | None = None
-    question: Question | None = None
+    slot: Slot | None = None
     tail_semitones: float | None = None
+    turn_pause_ms: float = 0.0
     pause_prior_ms: float | None = None
+    p_voice: float | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far an answer has come whose end can be counted."""
+        return progress(self.slot, self.words)
 
 
 def pause_prior_ms(longest_ms: Sequence[float]) -> float:
@@ -137,11 +138,15 @@ class PausePrior:
 def terms(evidence: Evidence) -> dict[str, float]:
     """The evidence as names of `Weights` and values: 0 or 1 where no unit is named.
 
-    p_end: logit of the EOT probability, clamped. fallen_voice: dB that the tail lies below
-    TAIL_CENTER_DB. fallen_pitch: semitones that it lies below the turn. words_so_far: ln(1 + their
-    number). answers: a short answer to a yes-no question. pause_prior: ln of the caller's pause
-    prior against PRIOR_PAUSE_MS. A term that is absent is 0.
+    p_end: logit of the EOT probability, clamped; p_end_dictated: the same where the caller
+    dictates. p_voice: that of the voice. fallen_voice: dB that the tail lies below TAIL_CENTER_DB.
+    fallen_pitch: semitones that it lies below the turn. words_so_far: ln(1 + their number);
+    dictated_so_far: the same where the caller dictates. paused: ln(1 + the turn's longest pause
+    against PRIOR_PAUSE_MS). pause_prior: ln of the caller's pause prior against it. The rest is in
+    `_of_answer` and `_kind_of_tail`. A term that is absent is 0.
     """
+    counted = evidence.progress
+    dictates = counted is not None and counted.kind in DICTATED
     found: dict[str, float] = {}
     if not evidence.words_are_full:
         found["words_pending"] = 1.0
@@ -154,51 +159,55 @@ def terms(evidence: Evidence) -> dict[str, float]:
     if evidence.pause_prior_ms is not None:
         usual_ms = PRIOR_PAUSE_MS + PAUSE_OFFSET_MS
         found["pause_prior"] = math.log((evidence.pause_prior_ms + PAUSE_OFFSET_MS) / usual_ms)
-    found["words_so_far"] = math.log(1 + len(evidence.words))
-    if evidence.question is not None:
-        found[f"asked_{evidence.question}"] = 1.0
+    found["paused"] = math.log(1.0 + evidence.turn_pause_ms / PRIOR_PAUSE_MS)
+    found["dictated_so_far" if dictates else "words_so_far"] = math.log(1 + len(evidence.words))
     if evidence.speech_ms < BRIEF_MS:
         found["brief_speech"] = 1.0
-    if (kind := _kind_of_tail(evidence.words)) is not None:
-        found[kind] = 1.0
-        if kind == "short_answer" and evidence.question == "yes_no":
-            found["answers"] = 1.0
+    for name in (_asked(evidence.slot), _of_answer(counted), _kind_of_tail(evidence)):
+        if name is not None:
+            found[name] = 1.0
     if evidence.p_end is not None:
         p = min(max(evidence.p_end, P_END_LEAST), 1.0 - P_END_LEAST)
-        found["p_end"] = min(max(math.log(p / (1.0 - p)), -P_END_CLAMP), P_END_CLAMP)
+        logit = min(max(math.log(p / (1.0 - p)), -P_END_CLAMP), P_END_CLAMP)
+        found["p_end_dictated" if dictates else "p_end"] = logit
+    if evidence.p_voice is not None:
+        found["p_voice"] = min(max(evidence.p_voice, -P_VOICE_CLAMP), P_VOICE_CLAMP)
     return found
 
 
-def _kind_of_tail(words: tuple[str, ...]) -> str | None:
+def _asked(slot: Slot | None) -> str | None:
+    """The term of what was asked for."""
+    if slot is None:
+        return None
+    if slot.kind in (SlotKind.YES_NO, SlotKind.OPEN):
+        return f"asked_{slot.kind.value}"
+    return "asked_dictation" if slot.kind in DICTATED else "asked_detail"
+
+
+def _of_answer(counted: Progress | None) -> str | None:
+    """The term of how far an answer has come; kinds that are answered in a word have one."""
+    if counted is None:
+        return None
+    kind = counted.kind.value if counted.kind in COUNTED_APART else "answer"
+    return f"{kind}_{counted.answer.value}"
+
+
+def _kind_of_tail(evidence: Evidence) -> str | None:
     """The term that the last words make true."""
+    words, slot = evidence.words, evidence.slot
     if not words:
         return "no_words"
     last = words[-1]
     if last in FILLERS:
         return "filler"
-    n_digits = next((n for n, word in enumerate(reversed(words)) if word not in DIGITS), len(words))
-    if n_digits:  # of a telephone number: local (7), or with its area and country codes
-        return "digits_complete" if n_digits == 7 or n_digits >= 10 else "digits_under_way"
     if last in OPEN_WORDS:
         return "open_word"
     if len(words) <= 2 and last in SHORT_ANSWERS:
-        return "short_answer"
+        is_answer = slot is not None and slot.kind is SlotKind.YES_NO
+        return "answers" if is_answer else "short_answer"
     if last in CLOSERS or words[-2:] == ("thank", "you"):
         return "closing"
     return None
-
-
-def question_in(reply: str) -> Question | None:
-    """What the agent's last sentence asks for; None where it asks nothing."""
-    sentences = [part for part in reply.replace("!", ".").split(".") if part.strip()]
-    if not sentences or not sentences[-1].rstrip().endswith("?"):
-        return None
-    words = [normalize(word) for word in sentences[-1].split("?")[-2].split()]
-    if NUMBER_WORDS.intersection(words):
-        return "number"
-    if words and (words[0] in YES_NO_OPENERS or words[-1] in TAGS):
-        return "yes_no"
-    return "open"
 
 
 def normalize(word: str) -> str:

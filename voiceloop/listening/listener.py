@@ -11,10 +11,12 @@ the end of a wait) go to `deliver`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from audio.frames import FRAME_MS, RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
+from voiceloop.agent import AgentSlot
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
 from voiceloop.listening.audio_clock import AudioClock
@@ -74,12 +76,15 @@ class Listener:
         clock: Callable[[], float],
         stream_id: str,
         deliver: Deliver,
+        longest_turn_ms: float = math.inf,
+        slots: Sequence[AgentSlot] = (),
     ) -> None:
         self._deliver = deliver
+        self._longest_turn_ms = longest_turn_ms
         self._vad = vad
         self._clock = clock
         self._recognition = Recognition(recognizer, stream_id, options, self)
-        self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
+        self._endpointing = Endpointing(settings.turn_detection or SemanticVad(), slots=slots)
         self._prosody = Prosody()
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
@@ -222,31 +227,31 @@ class Listener:
         missing, the listener decides again by itself once that has passed.
         """
         segment = self._segment
-        if segment is None or not segment.is_paused:
+        if segment is None:
             return []
         now_ms = self.now_ms if now_ms is None else now_ms
-        if now_ms < segment.p_end_by_ms and self._endpointing.evidence.p_end is None:
+        if now_ms - segment.onset_ms >= self._longest_turn_ms:
+            return self._end_overlong(segment, now_ms)
+        if (
+            not segment.is_paused
+            or now_ms < segment.p_end_by_ms
+            and self._endpointing.evidence.p_end is None
+        ):
             return []
         decision = self._endpointing.decide(now_ms)
         if isinstance(decision, End):
-            segment.end = self._facts(decision)
+            segment.end = self._endpointing.facts(decision)
             number = self._recognition.segment
             return [EndOfTurn(number, segment.last_sound_ms, segment.hypothesis)]
         if decision.wait_ms is not None and decision.wait_ms <= UNHEARD_MS:
             self._decide_at(now_ms + decision.wait_ms + 0.1)  # past it, however rounded
         return []
 
-    def _facts(self, decision: End) -> dict[str, Any]:
-        """The evidence that decided the end, for the turn's timeline."""
-        evidence = self._endpointing.evidence
-        return {
-            "reason": decision.reason,
-            "needed_ms": round(decision.needed_ms, 1),
-            "silence_ms": round(decision.silence_ms, 1),
-            "p_end": evidence.p_end,
-            "words_are_full": evidence.words_are_full,
-            "tail_level_db": evidence.tail_level_db,
-        }
+    def _end_overlong(self, segment: SpeechSegment, now_ms: float) -> list[ListenEvent]:
+        """Music, a television, or a caller who never pauses: the turn is ended for its length."""
+        self._onset.ignore_what_goes_on()
+        segment.end = self._endpointing.facts(End("longest_turn", 0.0, 0.0))
+        return [EndOfTurn(self._recognition.segment, now_ms, segment.hypothesis, is_overlong=True)]
 
     def _decide_at(self, at_ms: float) -> None:
         """Decide at this point of the audio clock unless a chunk comes first."""

@@ -14,6 +14,12 @@ from typing import Literal
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from voiceloop.listening.prosody import CLOSURE_FRAMES, LEVEL_MS, LoudnessTrack
 
+# After a turn that was ended for its length, while its sound goes on: the next segment may begin
+# once it has been quiet for so long, as a listener in the room would wait, or at last after so
+# long, when the agent has said what it had to. Chosen.
+QUIET_WINDOWS = 7  # 224 ms: more than a stop within a word
+DEAF_WINDOWS = round(10_000 / VAD_WINDOW_MS)
+
 Heard = Literal["nothing", "loud", "lost", "speech"]
 
 ONSET_WINDOWS = 2  # 64 ms of speech: one window alone is often a click
@@ -33,6 +39,8 @@ class Onset:
         self._loudness = LoudnessTrack(LEAD_IN_FRAMES)
         self._pre_roll: deque[Samples] = deque()
         self._n_loud = 0
+        self._n_quiet = 0  # low windows in a row, while the sound of an ended turn goes on
+        self._n_deaf = 0  # windows for which it is still not taken for another turn
 
     def feed(self, samples: Samples) -> None:
         """All sound of the caller [n], within a segment too."""
@@ -57,6 +65,10 @@ class Onset:
         "loud": the first of a sound that may be speech; "speech": it is, and began ONSET_MS ago;
         "lost": it was not.
         """
+        if self._n_deaf:
+            self._n_quiet = 0 if is_loud else self._n_quiet + 1
+            self._n_deaf = 0 if self._n_quiet >= QUIET_WINDOWS else self._n_deaf - 1
+            return "nothing"
         if not is_loud:
             return "lost" if self.forget() else "nothing"
         self._n_loud += 1
@@ -64,6 +76,10 @@ class Onset:
             return "loud"
         self._n_loud = 0
         return "speech"
+
+    def ignore_what_goes_on(self) -> None:
+        """A turn was ended for its length: the sound that goes on begins no other for a while."""
+        self._n_loud, self._n_quiet, self._n_deaf = 0, 0, DEAF_WINDOWS
 
     def forget(self) -> bool:
         """Drop the loud windows so far; whether there were any."""

@@ -13,13 +13,15 @@ import pytest
 
 from benchmarks.endpointing.table import bars_of
 from benchmarks.harness.data_folder import data_folder
+from voiceloop.call.status import RETRACT_S
 from voiceloop.listening.endpointing import (
-    LONGEST_WAIT_MS,
+    SETS,
+    WORDS_BY_MS,
     Hazard,
-    OperatingPoint,
     Weights,
     WeightSets,
     read_weights,
+    wait_ms,
 )
 from voiceloop.listening.evidence import Evidence
 from voiceloop.listening.recipes.caller_past import in_calls
@@ -32,12 +34,20 @@ from voiceloop.listening.recipes.endpointing_set import (
     part_of,
 )
 from voiceloop.listening.recipes.forced_alignment import SpokenWord
-from voiceloop.listening.recipes.hazard_fit import fit, samples_of
+from voiceloop.listening.recipes.hazard_fit import (
+    MOMENTS_MS,
+    N_RAMPS,
+    SPLICED_WEIGHT,
+    fit,
+    ramps,
+    samples_of,
+)
 from voiceloop.listening.recipes.heard_turn import Pause
 from voiceloop.listening.recipes.operating_points import (
+    PREEMPTIVE_WAITS_MS,
     as_toml,
     costs,
-    fit_both,
+    fit_sets,
     preemptive_needed_ms,
 )
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step
@@ -55,6 +65,7 @@ from voiceloop.listening.recipes.turn_frontier import (
     outcome,
     timer_moment,
 )
+from voiceloop.listening.release import KNOTS_MS, LEAST_WAIT_MS, Rise
 
 WORDS = (SpokenWord("a", 500, 700), SpokenWord("large", 700, 1000), SpokenWord("tea", 1500, 1900))
 
@@ -76,23 +87,54 @@ def test_a_timer_shorter_than_the_hold_cuts_the_turn() -> None:
     heard = HeardTurn(a_turn(), (a_pause(1000, 1500), a_pause(1900, None)))
     cut = outcome(heard, [timer_moment(pause, 300) for pause in heard.pauses])
     whole = outcome(heard, [timer_moment(pause, 600) for pause in heard.pauses])
-    assert cut == Outcome(True, 300.0) and whole == Outcome(False, 600.0)
+    assert cut == Outcome(True, 300.0, is_soft=True) and whole == Outcome(False, 600.0)
 
 
 def test_a_decision_before_the_detector_has_fallen_is_impossible() -> None:
     assert timer_moment(a_pause(1000, None), 10) == 1060
 
 
-def weight_sets(weights: Weights, threshold: float) -> WeightSets:
-    hazard = Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, OperatingPoint(threshold)))
-    return WeightSets(hazard, hazard)
+def weight_sets(weights: Weights, per_second: float = 2.0) -> WeightSets:
+    rise = Rise(tuple(per_second * (knot - KNOTS_MS[0]) / 1000.0 for knot in KNOTS_MS))
+    return WeightSets({frozenset(): Hazard(weights, rise, rise)})
 
 
 def test_the_hazard_waits_by_what_was_said() -> None:
-    sets = weight_sets(Weights(bias=0.0, silence=2.0, open_word=-1.0), threshold=1.0)
-    assert hazard_moment(a_pause(1000, None), sets) == 1500  # 500 ms, at a chunk's end
-    assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == 2000
-    assert hazard_moment(a_pause(1000, 1900, "a tea and"), sets) is None
+    sets = weight_sets(Weights(bias=1.5, open_word=-1.0))
+    whole_ms = hazard_moment(a_pause(1000, None), sets)
+    assert whole_ms is not None and 1000 + LEAST_WAIT_MS < whole_ms < 1500
+    assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == pytest.approx(whole_ms + 500)
+    assert hazard_moment(a_pause(1000, whole_ms + 100, "a tea and"), sets) is None
+
+
+def test_no_end_before_the_words_of_the_pause_are_there() -> None:
+    sure = weight_sets(Weights(bias=9.0))
+    pause = a_pause(1000, None)
+    pending = replace(pause.steps[0].evidence, words_are_full=False)
+    assert hazard_moment(pause, sure) == 1000 + LEAST_WAIT_MS
+    late = replace(pause, steps=(replace(pause.steps[0], evidence=pending),))
+    assert hazard_moment(late, sure) == 1000 + WORDS_BY_MS
+    full = Step(1300.0, pause.steps[0].evidence)
+    assert hazard_moment(replace(late, steps=(*late.steps, full)), sure) == 1300
+
+
+def test_an_end_waits_for_the_eot_probability_that_is_on_its_way() -> None:
+    sure = weight_sets(Weights(bias=9.0, p_end=1.0))
+    pause = a_pause(1000, None)
+    full = pause.steps[0].evidence
+    told = replace(full, p_end=0.5)
+    soon, late = (
+        replace(pause, steps=(Step(1120.0, full), Step(at_ms, told))) for at_ms in (1140.0, 1300.0)
+    )
+    assert hazard_moment(soon, sure) == 1140 and hazard_moment(late, sure) == 1120
+
+
+def test_a_cut_that_is_taken_back_is_a_soft_one() -> None:
+    heard = HeardTurn(a_turn(), (a_pause(1000, 1500), a_pause(1900, None)))
+    soon_ms, early_ms = 1500 - 1000 * RETRACT_S + 1, 1500 - 1000 * RETRACT_S - 1
+    assert outcome(heard, [soon_ms, 2200.0]) == Outcome(True, 300.0, is_soft=True)
+    assert outcome(heard, [early_ms, 2200.0]) == Outcome(True, 300.0)
+    assert outcome(heard, [None, 2200.0]) == Outcome(False, 300.0)
 
 
 def test_the_frontier_keeps_what_nothing_beats() -> None:
@@ -202,35 +244,52 @@ def fit_set() -> list[HeardTurn]:
     ]
 
 
-def test_the_fit_learns_that_an_open_word_holds_the_turn() -> None:
-    weights = fit(samples_of(fit_set(), with_p_end=False))
-    assert weights.open_word < -1 and weights.silence > 0
+def test_the_fit_learns_that_an_open_word_holds_the_turn_and_that_silence_tells() -> None:
+    hazard = fit(samples_of(fit_set(), frozenset()))
+    assert hazard.weights.open_word < -1 and hazard.talk.logits[-1] > 1
+    assert hazard.dictation.logits[-1] == pytest.approx(0.0, abs=0.1)  # nobody dictated
+
+
+def test_a_spliced_hesitation_counts_for_less() -> None:
+    plain = samples_of(fit_set()[:1], frozenset())
+    spliced = [
+        replace(heard, turn=replace(heard.turn, slices=frozenset({"hesitation"})))
+        for heard in fit_set()[:1]
+    ]
+    assert set(plain.weights) == {1.0}
+    assert set(samples_of(spliced, frozenset()).weights) == {SPLICED_WEIGHT}
+
+
+def test_only_moments_at_which_a_witness_is_known_fit_its_weights() -> None:
+    heard = fit_set()[:1]
+    assert len(samples_of(heard, SETS["words_p_end"]).over) == 0
+    told = [
+        replace(step, evidence=replace(step.evidence, p_end=0.5))
+        for step in heard[0].pauses[1].steps
+    ]
+    known = replace(heard[0], pauses=(heard[0].pauses[0], replace(heard[0].pauses[1], steps=told)))
+    assert len(samples_of([known], SETS["words_p_end"]).over) == len(MOMENTS_MS)
+
+
+def test_ramps_pass_one_stretch_after_the_other() -> None:
+    assert ramps(KNOTS_MS[0]) == [0.0] * N_RAMPS and ramps(9999.0) == [1.0] * N_RAMPS
+    assert ramps(125.0) == [1.0, 0.5, *[0.0] * (N_RAMPS - 2)]
 
 
 def test_fitted_weights_survive_their_file() -> None:
-    sets = fit_both([], fit_set())
+    sets = fit_sets(fit_set())
+    assert set(sets.hazards) == {frozenset()}  # no model told anything
     again = read_weights(as_toml(sets, ("made by a test",)))
-    found, made = again.without_p_end, sets.without_p_end
+    found, made = again.hazards[frozenset()], sets.hazards[frozenset()]
     assert found.weights.open_word == pytest.approx(made.weights.open_word, abs=1e-3)
-    assert found.settings == made.settings and set(found.settings) == set(LONGEST_WAIT_MS)
+    assert (found.talk, found.dictation) == (made.talk, made.dictation)
     assert again.preemptive_needed_ms == sets.preemptive_needed_ms
 
 
-def test_less_eager_settings_are_fitted_to_wait_longer() -> None:
-    settings = fit_both([], fit_set()).without_p_end.settings
-    ladder = [settings[name] for name in ("high", "auto", "medium", "low")]
-    thresholds = [setting.threshold for setting in ladder]
-    waits_ms = [setting.min_delay_ms for setting in ladder]
-    assert thresholds == sorted(thresholds) and waits_ms == sorted(waits_ms)
-    assert waits_ms[0] < waits_ms[-1]
-
-
-def test_a_weights_file_says_which_budgets_are_missed() -> None:
-    never = weight_sets(Weights(bias=-9.0, silence=1.0), threshold=9.0)
-    at_once = weight_sets(Weights(bias=9.0, silence=1.0), threshold=0.0)
-    kept, missed = (costs(fit_set(), sets, is_told=True)[1] for sets in (never, at_once))
-    assert kept.startswith("  auto: without hesitation 0.0% (budget 1.2%);")
-    assert missed.startswith("  auto: without hesitation 100.0% (budget 1.2%, MISSED);")
+def test_a_weights_file_says_what_each_eagerness_costs() -> None:
+    never, at_once = (weight_sets(Weights(bias=bias), 1.0) for bias in (-9.0, 9.0))
+    assert costs(fit_set(), never)[1] == "  auto: without hesitation 0.0%, 2000 ms"
+    assert costs(fit_set(), at_once)[1] == "  auto: without hesitation 100.0%, 0 ms"
 
 
 def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
@@ -238,11 +297,13 @@ def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
         evidence = Evidence(("tea",), True, p_end)
         return HeardPause(since_ms, since_ms + 60, resumed_ms, (Step(since_ms + 120, evidence),))
 
-    sets = weight_sets(Weights(bias=0.0, silence=2.0, p_end=1.0), threshold=1.0)
-    sure = [HeardTurn(a_turn(), (told(1900, None, 0.5),))] * 3  # waits 500 ms
-    doubtful = [HeardTurn(a_turn(), (told(1000, 1500, 0.3),))] * 2  # waits 924 ms
-    assert preemptive_needed_ms([*sure, doubtful[0]], sets) == 920
-    assert preemptive_needed_ms([*sure, *doubtful], sets) == 920
+    sets = weight_sets(Weights(bias=1.0, p_end=1.0))
+    sure = [HeardTurn(a_turn(), (told(1900, None, 0.5),))] * 4
+    doubtful = [HeardTurn(a_turn(), (told(1000, 1500, 0.3),))] * 2
+    waits_ms = [wait_ms(turn.pauses[0].steps[0].evidence, sets) for turn in (sure[0], doubtful[0])]
+    few, many = (preemptive_needed_ms([*sure, *doubtful[:n]], sets) for n in (1, 2))
+    assert few == PREEMPTIVE_WAITS_MS[0]
+    assert waits_ms[0] <= many < waits_ms[1]
 
 
 def test_a_turn_in_a_call_knows_how_its_caller_pauses() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from voiceloop.agent import BargeIn
 from voiceloop.backends import SpokenWord
 from voiceloop.call.barge_in import BargeInJudge
-from voiceloop.listening.endpointing import LONGEST_WAIT_MS, Continue, End, Endpointing
+from voiceloop.listening.endpointing import Continue, End, Endpointing
+from voiceloop.listening.release import LONGEST_WAIT_MS
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.settings import SemanticVad, ServerVad

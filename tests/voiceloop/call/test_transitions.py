@@ -66,7 +66,7 @@ def test_every_event_is_tried_and_every_action_occurs() -> None:
     commands = {kind.__name__ for kind in get_args(asked.Command)}
     assert kinds >= spoken and kinds - spoken - OWN_EVENTS == commands - NOT_FOR_TURN_TAKING
     done = {name for one in transitions() for name in one.actions}
-    assert {step.value for step in Step} <= done
+    assert {step.value for step in Step} - done == {Step.ASK_AGAIN.value}  # needs two events
     orders = {order.__name__ for order in do.Order.__subclasses__()}
     assert {name.split(" (")[0] for name in done} >= orders - {"CountBargeIn", "WatchIdleness"}
     assert {"count a duck", "count a hold", "count a stop", "count a go_on", "idle"} <= done
@@ -75,6 +75,26 @@ def test_every_event_is_tried_and_every_action_occurs() -> None:
 def test_the_page_shows_the_table_that_the_code_makes() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page.split(BEGIN)[1].split(END)[0].strip() == table(), "run transitions with --write"
+
+
+def test_a_turn_of_the_longest_kind_is_answered_or_asked_about() -> None:
+    """Music has no words, and a television has some; neither makes a call that says nothing."""
+    for turn, wanted in ((replace(TURN, words=()), Step.ASK_AGAIN), (TURN, do.AnswerTurn(TURN))):
+        turn_taking, status = in_state(Caller.SPEAKING, Agent.IDLE)
+        ended = turn_taking.on(heard.EndOfTurn(0, 60_000.0, (), is_overlong=True), status)
+        assert Step.END_SEGMENT in ended
+        found = turn_taking.on(heard.TurnTranscribed(turn), status)
+        assert wanted in found
+        assert do.WatchIdleness(is_idle=True) not in found
+
+
+def test_nobody_is_asked_again_where_the_client_answers() -> None:
+    quiet = SessionSettings(turn_detection=SemanticVad(create_response=False))
+    turn_taking, status = in_state(Caller.SPEAKING, Agent.IDLE)
+    status = replace(status, settings=quiet)
+    turn_taking.on(heard.EndOfTurn(0, 60_000.0, (), is_overlong=True), status)
+    found = turn_taking.on(heard.TurnTranscribed(replace(TURN, words=())), status)
+    assert Step.ASK_AGAIN not in found and Step.DROP_USER_ITEM in found
 
 
 @pytest.mark.parametrize("state", [s for s in STATES if s[0] in EXITS], ids=str)

@@ -2,48 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.listening.endpointing import (
     FITTED,
-    LONGEST_WAIT_MS,
+    SETS,
     WORDS_BY_MS,
     Continue,
-    Eagerness,
     End,
     Endpointing,
     Hazard,
-    OperatingPoint,
     Weights,
     WeightSets,
     read_weights,
     wait_ms,
 )
-from voiceloop.listening.evidence import Evidence, question_in, terms
+from voiceloop.listening.evidence import Evidence, terms
+from voiceloop.listening.release import KNOTS_MS, LEAST_WAIT_MS, LONGEST_WAIT_MS, Eagerness, Rise
+from voiceloop.listening.slots import Slot, SlotKind
 from voiceloop.realtime.settings import SemanticVad, ServerVad
+
+YES_NO = Slot(SlotKind.YES_NO)
+PHONE = Slot(SlotKind.NUMBER, 10)
 
 
 def heard(text: str, p_end: float | None = None, speech_ms: float = 1500.0) -> Evidence:
     return Evidence(tuple(text.split()), True, p_end, speech_ms)
 
 
-def hazard(weights: Weights, threshold: float, min_delay_ms: float = 0.0) -> Hazard:
-    return Hazard(weights, dict.fromkeys(LONGEST_WAIT_MS, OperatingPoint(threshold, min_delay_ms)))
+def rise(per_second: float) -> Rise:
+    return Rise(tuple(per_second * (knot - KNOTS_MS[0]) / 1000.0 for knot in KNOTS_MS))
 
 
-def test_the_turn_ends_where_the_logit_reaches_the_threshold() -> None:
-    end = hazard(Weights(bias=-1.0, silence=2.0, open_word=-2.0), threshold=1.0)
-    sets = WeightSets(end, end)
-    assert wait_ms(heard("a coffee please"), sets) == pytest.approx(1000.0)
-    assert wait_ms(heard("a coffee and"), sets) == pytest.approx(2000.0)
+def hazard(weights: Weights) -> Hazard:
+    return Hazard(weights, rise(2.0), rise(2.0))
 
 
-def test_each_set_of_weights_serves_its_evidence() -> None:
-    sets = WeightSets(hazard(Weights(0.0, 1.0, p_end=1.0), 1.0), hazard(Weights(0.0, 1.0), 2.0))
-    assert wait_ms(heard("a coffee", 0.5), sets) == pytest.approx(1000.0)
-    assert wait_ms(heard("a coffee"), sets) == pytest.approx(2000.0)
+def test_the_better_the_evidence_the_sooner_the_turn_ends() -> None:
+    sets = WeightSets({frozenset(): hazard(Weights(bias=1.0, open_word=-1.0))})
+    whole, open_ = wait_ms(heard("a coffee please"), sets), wait_ms(heard("a coffee and"), sets)
+    assert open_ - whole == pytest.approx(500.0)  # a logit less, at two a second
+
+
+def test_the_set_that_uses_most_of_what_is_known_serves() -> None:
+    words, p_end = hazard(Weights(1.0)), hazard(Weights(2.0))
+    voice, both = hazard(Weights(3.0)), hazard(Weights(4.0))
+    named = dict(zip(SETS.values(), (words, p_end, voice, both), strict=True))
+    told = {
+        "p_end": replace(heard("tea"), p_end=0.5),
+        "p_voice": replace(heard("tea"), p_voice=1.0),
+    }
+    sets = WeightSets(named)
+    assert sets.of(heard("tea")) is words and sets.of(told["p_end"]) is p_end
+    assert sets.of(told["p_voice"]) is voice
+    assert sets.of(replace(told["p_end"], p_voice=1.0)) is both
+    without_voice = WeightSets({SETS["words"]: words, SETS["words_p_end"]: p_end})
+    assert without_voice.of(replace(told["p_end"], p_voice=1.0)) is p_end
+    assert without_voice.of(told["p_voice"]) is words
+
+
+def test_who_dictates_is_waited_for_by_pauses_of_dictation() -> None:
+    late = Rise((0.0, 0.0, 0.0, 0.0, 0.1, 1.0, 3.0, 5.0, 6.0))  # by 700 ms most have gone on
+    sets = WeightSets({frozenset(): Hazard(Weights(bias=0.0), rise(6.0), late)})
+    talked, dictated = heard("i would like a tea"), heard("four one five five five")
+    assert wait_ms(dictated, sets) > wait_ms(talked, sets)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +77,11 @@ def test_each_set_of_weights_serves_its_evidence() -> None:
     [
         ("", "no_words"),
         ("i'd like um", "filler"),
-        ("my number is five five five", "digits_under_way"),
-        ("five five five zero one four two", "digits_complete"),
+        ("my number is five five five", "number_under_way"),
+        ("five five five zero one four two", "number_plausible"),
+        ("four one five five five five zero one four two", "number_complete"),
+        ("it is k l a r a", "spelling_under_way"),
+        ("twelve river road", "address_plausible"),
         ("a large latte and", "open_word"),
         ("no thanks", "short_answer"),
         ("a small latte please", "closing"),
@@ -64,42 +93,49 @@ def test_the_last_words_say_what_kind_of_pause_it_is(text: str, term: str) -> No
 
 
 def test_a_short_answer_answers_a_yes_no_question() -> None:
-    assert "answers" in terms(Evidence(("yes",), True, question="yes_no"))
-    assert "answers" not in terms(Evidence(("yes",), True, question="open"))
+    assert "answers" in terms(Evidence(("yes",), True, slot=YES_NO))
+    assert "answers" not in terms(Evidence(("yes",), True, slot=Slot(SlotKind.OPEN)))
 
 
-def test_a_turn_never_ends_below_the_min_delay() -> None:
-    end = hazard(Weights(bias=9.0, silence=2.0), threshold=1.0, min_delay_ms=240.0)
-    assert wait_ms(heard("a coffee please"), WeightSets(end, end)) == 240.0
+def test_a_turn_never_ends_below_the_least_wait() -> None:
+    sets = WeightSets({frozenset(): hazard(Weights(bias=9.0))})
+    assert wait_ms(heard("a coffee please"), sets) == LEAST_WAIT_MS
 
 
-def test_an_unconfident_end_has_a_longer_min_delay() -> None:
-    setting = OperatingPoint(
-        1.0,
-        min_delay_ms=200.0,
-        unconfident_delay_ms=400.0,
-        confident_logit=3.0,
-        unconfident_logit=2.0,
-    )
-    scores = (4.0, 3.0, 2.5, 2.0, 1.0, 0.0)
-    assert [setting.wait_ms(score, silence=2.0) for score in scores] == [
-        200.0, 200.0, 300.0, 400.0, 400.0, 500.0,
-    ]  # fmt: skip
-    step = OperatingPoint(
-        1.0,
-        min_delay_ms=200.0,
-        unconfident_delay_ms=400.0,
-        confident_logit=2.0,
-        unconfident_logit=2.0,
-    )
-    assert [step.wait_ms(score, silence=2.0) for score in (2.0, 1.99)] == [200.0, 400.0]
+@pytest.mark.parametrize("p_end", [None, 0.5])
+@pytest.mark.parametrize("slot", [None, PHONE])
+def test_nine_digits_are_waited_for_and_ten_are_not(p_end: float | None, slot: Slot | None) -> None:
+    digits = tuple("four one five five five five oh one four two".split())
+    waits = [wait_ms(Evidence(digits[:n], True, p_end, 3000.0, slot=slot)) for n in (3, 6, 9, 10)]
+    assert min(waits[:3]) > 800 and waits[3] < 500
 
 
-def test_every_fitted_setting_waits_no_less_where_it_is_less_sure() -> None:
-    for hazard_set in (FITTED.with_p_end, FITTED.without_p_end):
-        for setting in hazard_set.settings.values():
-            assert setting.unconfident_logit <= setting.confident_logit
-            assert 0 < setting.min_delay_ms <= setting.unconfident_delay_ms
+def test_a_name_that_is_spelled_is_waited_for() -> None:
+    said = tuple("k l a r a".split())
+    assert wait_ms(Evidence(said, True, None, 3000.0, slot=Slot(SlotKind.SPELLING))) > 700
+
+
+def test_the_voice_is_a_witness_of_its_pause_alone() -> None:
+    endpointing = Endpointing(SemanticVad())
+    endpointing.observe_speech(0)
+    endpointing.observe_voice(2.0)
+    assert endpointing.evidence.p_voice is None  # nobody pauses
+    endpointing.observe_silence(1000)
+    endpointing.observe_voice(2.0)
+    endpointing.observe_voice(-1.0)
+    assert endpointing.evidence.p_voice == -1.0  # the latest counts
+    endpointing.observe_speech(1300)
+    assert endpointing.evidence.p_voice is None
+
+
+def test_the_longest_pause_of_the_turn_is_known_in_the_next() -> None:
+    endpointing = Endpointing(SemanticVad())
+    last_ms = a_turn(endpointing, 0, (900.0, 200.0))
+    assert endpointing.evidence.turn_pause_ms == 0.0  # that turn is over
+    endpointing.observe_speech(last_ms + 5000)
+    endpointing.observe_silence(last_ms + 5500)
+    endpointing.observe_speech(last_ms + 5900)
+    assert endpointing.evidence.turn_pause_ms == 400.0
 
 
 @pytest.mark.parametrize("p_end", [None, 0.5])
@@ -113,8 +149,8 @@ def test_less_eager_agents_wait_longer(p_end: float | None) -> None:
 
 def test_the_fitted_weights_wait_longer_in_mid_sentence() -> None:
     whole = wait_ms(heard("what time do you close on saturday"))
-    assert whole < 600 < 750 < wait_ms(heard("i'd like a large latte and"))
-    assert wait_ms(heard("um")) > 1500
+    assert whole < 600 < wait_ms(heard("i'd like a large latte and"))
+    assert wait_ms(heard("um")) > 1200
     assert wait_ms(heard("my number is five five five")) > 1.5 * whole
 
 
@@ -125,16 +161,16 @@ def test_the_surer_the_model_the_shorter_the_fitted_wait() -> None:
 
 def test_a_voice_that_is_held_is_waited_for_longer() -> None:
     said = tuple("i'd like a large lennon".split())
-    fallen = wait_ms(Evidence(said, True, None, 1500, tail_level_db=-16.0))
-    assert wait_ms(Evidence(said, True, None, 1500, tail_level_db=-1.0)) > fallen
+    fallen, held = (Evidence(said, True, None, 1500, tail_level_db=db) for db in (-16.0, -1.0))
+    weights = FITTED.of(held).weights
+    assert weights.score(fallen) > weights.score(held) and wait_ms(fallen) <= wait_ms(held)
 
 
 def test_a_voice_that_stays_up_is_waited_for_longer() -> None:
     said = tuple("i'd like a large lennon".split())
-    fallen, up = (
-        wait_ms(Evidence(said, True, None, 1500, tail_semitones=pitch)) for pitch in (-6.0, 3.0)
-    )
-    assert up > fallen
+    fallen, up = (Evidence(said, True, None, 1500, tail_semitones=pitch) for pitch in (-6.0, 3.0))
+    weights = FITTED.of(up).weights
+    assert weights.score(fallen) > weights.score(up) and wait_ms(fallen) <= wait_ms(up)
 
 
 def a_turn(
@@ -201,33 +237,35 @@ def test_an_answer_of_a_word_has_nowhere_to_pause() -> None:
     assert endpointing.evidence.pause_prior_ms == 500.0
 
 
-@pytest.mark.parametrize(
-    ("reply", "question"),
-    [
-        ("Sure. Would you like a muffin?", "yes_no"),
-        ("What is your phone number?", "number"),
-        ("Great! What can I get you?", "open"),
-        ("One latte. That is four dollars.", None),
-        ("", None),
-        ("?", "open"),
-    ],
-)
-def test_the_agents_last_sentence_is_read_for_its_question(
-    reply: str, question: str | None
-) -> None:
-    assert question_in(reply) == question
+def test_what_the_agent_asked_for_is_evidence_until_it_says_something_else() -> None:
     endpointing = Endpointing(SemanticVad())
-    endpointing.observe_reply(reply)
-    assert endpointing.evidence.question == question
+    endpointing.observe_reply("Thank you. What is your phone number?")
+    assert endpointing.evidence.slot == PHONE
+    a_turn(endpointing, 0)
+    assert endpointing.evidence.slot == PHONE
+    endpointing.observe_reply("Got it.")
+    assert endpointing.evidence.slot is None
+
+
+WORDS_ALONE = f"""
+preemptive_needed_ms = 400.0
+[words.rise]
+talk = {list(rise(2.0).logits)}
+dictation = {list(rise(1.0).logits)}
+[words.weights]
+bias = 1.0
+"""
 
 
 def test_a_weights_file_names_only_what_there_is() -> None:
-    settings = "".join(
-        f"[with_p_end.settings.{name}]\nthreshold = 1.0\n" for name in LONGEST_WAIT_MS
-    )
+    assert read_weights(WORDS_ALONE).of(heard("tea")).weights == Weights(1.0)
     with pytest.raises(TypeError, match="colour"):
-        read_weights(f"[with_p_end.weights]\ncolour = 1.0\n{settings}\n[without_p_end]\n")
-    assert FITTED.with_p_end.weights.silence > 0 and FITTED.without_p_end.weights.silence > 0
+        read_weights(WORDS_ALONE + "colour = 1.0\n")
+    with pytest.raises(KeyError, match="words"):
+        read_weights("preemptive_needed_ms = 400.0\n")
+    with pytest.raises(ValueError, match="expected 9 logits"):
+        read_weights(WORDS_ALONE.replace("talk = [0.0, ", "talk = ["))
+    assert {SETS["words"], SETS["words_p_end"]} <= set(FITTED.hazards)
 
 
 def test_server_vad_is_a_fixed_timer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -39,6 +40,7 @@ from voiceloop.listening.events import (
     WordsHeard,
 )
 from voiceloop.listening.listener import Listener
+from voiceloop.listening.slots import Slot, SlotKind
 from voiceloop.realtime.settings import (
     AudioFormat,
     NoiseField,
@@ -94,7 +96,13 @@ class Bench:
     gives_back: each window of speech is at once.
     """
 
-    def __init__(self, clock: Clock, recognizer: FakeRecognizer, settings: SessionSettings) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        recognizer: FakeRecognizer,
+        settings: SessionSettings,
+        longest_turn_ms: float = math.inf,
+    ) -> None:
         self.told = Recorder()
         self.takes_turns = True
         self.gives_back = False
@@ -108,6 +116,7 @@ class Bench:
             clock=clock,
             stream_id="s",
             deliver=self.advance,
+            longest_turn_ms=longest_turn_ms,
         )
 
     def advance(self, events: Sequence[ListenEvent]) -> None:
@@ -147,9 +156,13 @@ class Bench:
 
 @asynccontextmanager
 async def listening(
-    clock: Clock, recognizer: FakeRecognizer | None = None, settings: SessionSettings = TIMER
+    clock: Clock,
+    recognizer: FakeRecognizer | None = None,
+    settings: SessionSettings = TIMER,
+    longest_turn_ms: float = math.inf,
 ) -> AsyncIterator[Bench]:
-    bench = Bench(clock, recognizer or FakeRecognizer(["one two three"]), settings)
+    recognizer = recognizer or FakeRecognizer(["one two three"])
+    bench = Bench(clock, recognizer, settings, longest_turn_ms)
     task = asyncio.create_task(bench.listener.run())
     await asyncio.sleep(0)
     try:
@@ -283,9 +296,9 @@ async def test_the_agents_question_shortens_the_wait_for_its_answer(clock: Clock
     async with listening(clock, FakeRecognizer([])) as bench:
         reply = ChatMessage("assistant", "Would you like a muffin?")
         bench.listener.observe_history((ChatMessage("user", "hello"), reply))
-        assert bench.listener._endpointing.evidence.question == "yes_no"
+        assert bench.listener._endpointing.evidence.slot == Slot(SlotKind.YES_NO)
         bench.listener.observe_history((reply, ChatMessage("user", "what?")))
-        assert bench.listener._endpointing.evidence.question is None
+        assert bench.listener._endpointing.evidence.slot is None
 
 
 async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> None:
@@ -475,3 +488,19 @@ async def test_the_models_hear_the_caller_without_the_noise_that_a_session_has_t
     at_16_khz = Resampler(24_000, 16_000).push(noise)
     later = slice(2 * 16_000, 4 * 16_000)  # its estimate has settled
     assert rms_dbfs(at_16_khz[later]) - rms_dbfs(samples[later]) >= least_cut_db
+
+
+async def test_a_caller_who_never_pauses_has_a_turn_of_the_longest_kind(clock: Clock) -> None:
+    recognizer = FakeRecognizer([" ".join(["on", "and"] * 20)], ms_per_word=250)
+    async with listening(clock, recognizer, longest_turn_ms=5000.0) as bench:
+        await bench.say(4900)
+        assert not bench.told.turns
+        await bench.say(3000)
+        assert (
+            len(bench.told.turns) == 1 and len(bench.told.onsets) == 1
+        )  # what goes on is nobody's
+        assert bench.told.turns[0].words[:2] == ("on", "and")
+        assert bench.told.turns[0].timeline.facts["endpoint"]["reason"] == "longest_turn"
+        await bench.be_quiet(600)
+        await bench.say(500)
+        assert len(bench.told.onsets) == 2

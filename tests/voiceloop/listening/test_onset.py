@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import quiet, tone
-from voiceloop.listening.onset import ONSET_MS, Onset
+from voiceloop.listening.onset import DEAF_WINDOWS, ONSET_MS, QUIET_WINDOWS, Onset
 
 HZ = 16_000
 
@@ -43,3 +43,19 @@ def test_the_pre_roll_reaches_back_before_the_windows_that_told_and_is_taken_onc
     assert len(kept) / 16 == pytest.approx(200 + ONSET_MS, abs=10)
     assert kept[-1] == 99
     assert onset.take_pre_roll() == ()
+
+
+def test_the_sound_of_an_ended_turn_begins_no_other_until_it_has_been_quiet() -> None:
+    onset = Onset()
+    onset.ignore_what_goes_on()
+    stop = [False] * (QUIET_WINDOWS - 1)
+    assert {onset.observe(is_loud) for is_loud in [True] * 5 + stop + [True] * 5} == {"nothing"}
+    assert [onset.observe(False) for _ in range(QUIET_WINDOWS)] == ["nothing"] * QUIET_WINDOWS
+    assert [onset.observe(True) for _ in range(2)] == ["loud", "speech"]
+
+
+def test_a_sound_that_never_stops_is_listened_to_again_at_last() -> None:
+    onset = Onset()
+    onset.ignore_what_goes_on()
+    assert {onset.observe(True) for _ in range(DEAF_WINDOWS)} == {"nothing"}
+    assert [onset.observe(True) for _ in range(2)] == ["loud", "speech"]

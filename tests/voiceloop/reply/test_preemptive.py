@@ -25,6 +25,8 @@ from voiceloop.reply.preemptive import WasteBudget
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
 
+PATIENT = AgentConfig(eagerness="low", fallback="Pardon me?")  # a pause to make a reply in
+
 
 def slow_models(
     model: FakeLanguageModel | None = None, transcripts: tuple[str, ...] = ("what time is it",)
@@ -40,7 +42,7 @@ def slow_models(
 
 async def gap_ms_of(clock: Clock, **switches: bool) -> tuple[float, Caller]:
     config = Config(anticipation=Ahead(**switches))
-    async with Caller(clock, slow_models(), config=config) as caller:
+    async with Caller(clock, slow_models(), PATIENT, config) as caller:
         end_s = await caller.say(800)
         await caller.listen_until("voiceloop.timeline")
     assert caller.statuses() == ["completed"] and caller.transcript() == "It is noon."
@@ -68,7 +70,7 @@ async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
 async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clock) -> None:
     model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.9)
     backends = slow_models(model, ("a large latte please",))
-    async with Caller(clock, backends) as caller:
+    async with Caller(clock, backends, PATIENT) as caller:
         await caller.say(600)
         await caller.wait_quietly(250)
         assert not caller.of("response.created")
@@ -136,7 +138,7 @@ async def test_a_setting_changed_meanwhile_makes_the_preemptive_reply_void(clock
         return "New." if "brief" in messages[0].content else "Old."
 
     model = FakeLanguageModel(answer, p_end_of_turn=lambda text: 0.9)
-    async with Caller(clock, slow_models(model)) as caller:
+    async with Caller(clock, slow_models(model), PATIENT) as caller:
         await caller.say(800)
         await caller.wait_quietly(200)
         assert sum((branch.attempts for branch in model.branches), []) == ["what time is it"]
@@ -171,7 +173,7 @@ async def test_what_still_stands_of_a_preemptive_reply_to_other_words_is_kept_wi
     voice = FakeVoice(first_audio_ms=100)
     backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
     config = Config(anticipation=Ahead())
-    async with Caller(clock, backends, config=config) as caller:
+    async with Caller(clock, backends, PATIENT, config) as caller:
         await caller.say(900)  # ahead, "a latte please" is answered; the last pass hears more
         await caller.wait_quietly(200)
         caller.send("input_audio_buffer.commit")
@@ -250,7 +252,7 @@ async def test_a_preemptive_reply_that_was_lost_is_made_again_and_never_said_unv
     model = FakeLanguageModel(
         answer, ms_per_token=30, p_end_of_turn=lambda text: 0.9, loses_attempts=True
     )
-    async with Caller(clock, slow_models(model, ("a latte please",))) as caller:
+    async with Caller(clock, slow_models(model, ("a latte please",)), PATIENT) as caller:
         await caller.say(600)
         await caller.wait_quietly(150)  # "Sure, a latte." is made ahead, the rest is not
         await caller.say(40)  # a breath: the reply is given up, and the words stay the same
@@ -266,7 +268,7 @@ async def test_a_preemptive_reply_that_was_lost_is_begun_once_more_at_the_next_p
     model = FakeLanguageModel(
         ["One moment, please."], ms_per_token=200, p_end_of_turn=lambda t: 0.9, loses_attempts=True
     )
-    async with Caller(clock, slow_models(model)) as caller:
+    async with Caller(clock, slow_models(model), PATIENT) as caller:
         await caller.say(800)
         await caller.wait_quietly(150)
         await caller.say(40)
@@ -329,7 +331,7 @@ async def test_a_preemptive_reply_to_other_words_gives_way_to_the_fallback_where
     recognizer = FakeRecognizer(["a latte please make it large"], ms_per_word=300)
     voice = FakeVoice(first_audio_ms=100)
     backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
-    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+    async with Caller(clock, backends, PATIENT) as caller:
         await caller.say(900)
         await caller.wait_quietly(200)
         assert model.branches[0].attempts
@@ -358,7 +360,7 @@ async def test_a_reply_or_a_preemptive_one_without_words_is_never_silence(
     )
     recognizer = FakeRecognizer(["a latte please make it large"], ms_per_word=300)
     backends = instant_backends(recognizer=recognizer, language_model=model)
-    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+    async with Caller(clock, backends, PATIENT) as caller:
         await caller.say(900)  # ahead, "a latte please" is answered; the last pass hears more
         await caller.wait_quietly(200)
         assert model.branches[0].attempts == ["a latte please"]

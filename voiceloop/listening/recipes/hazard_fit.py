@@ -1,9 +1,9 @@
 """The weights of `voiceloop.listening.endpointing`, fitted on recorded pauses.
 
 Owns the logistic regression of "the turn is over" on the evidence and the silence so far, at a grid
-of moments of every pause that is still silent then. Ridge keeps the weight of evidence that the set
-hardly shows near zero. Times enter as the listener sees them. Where each eagerness ends a turn by
-these weights is chosen in `voiceloop.listening.recipes.operating_points`.
+of moments of every pause that is still silent then. What silence adds is linear between the knots
+of `voiceloop.listening.release` and never falls. Ridge keeps the weight of evidence that the set
+hardly shows near zero. Times enter as the listener sees them.
 """
 
 from __future__ import annotations
@@ -13,25 +13,41 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
-from voiceloop.listening.endpointing import Weights
+from voiceloop.listening.endpointing import P_END, P_VOICE, Hazard, Weights
 from voiceloop.listening.evidence import Evidence, terms
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
+from voiceloop.listening.release import KNOTS_MS, Rise
+from voiceloop.listening.slots import DICTATED
 
-MOMENTS_MS = (100, 130, 160, 200, 250, 300, 400, 500, 650, 800, 1000, 1250, 1500, 1800)
+MOMENTS_MS = (
+    80, 100, 125, 150, 175, 200, 250, 300, 375, 450, 575, 700, 850, 1000, 1300, 1600, 1900,
+)  # fmt: skip
 RIDGE = 2.0
-N_STEPS = 30
+RIDGE_OF_RISES = 0.05  # their number is small and their data plenty
+# Of a turn with a hesitation spliced in: it keeps the words honest, and its length is invented.
+SPLICED_WEIGHT = 0.5
 
-FIXED = ("bias", "silence")
-NAMES = tuple(field.name for field in fields(Weights) if field.name not in FIXED)
+N_RAMPS = len(KNOTS_MS) - 1
+NAMES = tuple(field.name for field in fields(Weights) if field.name != "bias")
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Rows: [1, silence in s, terms...]; over: 1 where the caller had finished."""
+    """rows [n, 1 + 2 * N_RAMPS + terms]: 1, ramps of talk, ramps of dictation, terms. over [n]: 1
+    where the caller had finished. weights [n].
+    """
 
     rows: NDArray[np.float64]
     over: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
+def ramps(silence_ms: float) -> list[float]:
+    """For each stretch between two knots, the share of it that so much silence has passed."""
+    pairs = zip(KNOTS_MS, KNOTS_MS[1:], strict=False)
+    return [min(max((silence_ms - a) / (b - a), 0.0), 1.0) for a, b in pairs]
 
 
 def _evidence_at(pause: HeardPause, at_ms: float) -> Evidence | None:
@@ -39,36 +55,66 @@ def _evidence_at(pause: HeardPause, at_ms: float) -> Evidence | None:
     return known[-1] if known else None
 
 
-def samples_of(heard: Sequence[HeardTurn], *, with_p_end: bool) -> Samples:
-    """Every moment of every pause whose evidence belongs to that set of weights."""
-    rows, over = [], []
+def seen_by(evidence: Evidence, witnesses: frozenset[str]) -> Evidence | None:
+    """The evidence without the witnesses that are not asked; None where one of them is missing."""
+    if P_END in witnesses and evidence.p_end is None:
+        return None
+    if P_VOICE in witnesses and evidence.p_voice is None:
+        return None
+    return replace(
+        evidence,
+        p_end=evidence.p_end if P_END in witnesses else None,
+        p_voice=evidence.p_voice if P_VOICE in witnesses else None,
+    )
+
+
+def samples_of(heard: Sequence[HeardTurn], witnesses: frozenset[str]) -> Samples:
+    """Every moment of every pause at which all of the witnesses are known."""
+    rows, over, weights = [], [], []
+    none = [0.0] * N_RAMPS
     for turn in heard:
+        weight = SPLICED_WEIGHT if "hesitation" in turn.turn.slices else 1.0
         for pause in turn.pauses:
             for silence_ms in MOMENTS_MS:
                 at_ms = pause.since_ms + silence_ms
                 if pause.resumed_ms is not None and at_ms >= pause.resumed_ms:
                     break
                 evidence = _evidence_at(pause, at_ms)
-                if evidence is None or (with_p_end and evidence.p_end is None):
+                seen = None if evidence is None else seen_by(evidence, witnesses)
+                if seen is None:
                     continue
-                if not with_p_end:
-                    evidence = replace(evidence, p_end=None)
-                values = terms(evidence)
-                rows.append([1.0, silence_ms / 1000.0, *(values.get(name, 0.0) for name in NAMES)])
+                rise, counted, values = ramps(silence_ms), seen.progress, terms(seen)
+                dictates = counted is not None and counted.kind in DICTATED
+                both = (*none, *rise) if dictates else (*rise, *none)
+                rows.append([1.0, *both, *(values.get(name, 0.0) for name in NAMES)])
                 over.append(float(at_ms >= turn.turn.end_ms))
-    return Samples(np.array(rows), np.array(over))
+                weights.append(weight)
+    return Samples(np.array(rows), np.array(over), np.array(weights))
 
 
-def fit(samples: Samples) -> Weights:
-    """Ridge logistic regression by Newton's method."""
-    rows, over = samples.rows, samples.over
+def fit(samples: Samples) -> Hazard:
+    """Ridge logistic regression; the ramps' weights are kept from falling below 0."""
+    rows, over, weights = samples.rows, samples.over, samples.weights
+    n_rises = 2 * N_RAMPS
     ridge = np.full(rows.shape[1], RIDGE)
-    ridge[:2] = 1e-3
-    weights = np.zeros(rows.shape[1])
-    for _ in range(N_STEPS):
-        p_over = 1.0 / (1.0 + np.exp(-np.clip(rows @ weights, -30, 30)))
-        slope = rows.T @ (over - p_over) - ridge * weights
-        curve = (rows * (p_over * (1 - p_over))[:, None]).T @ rows + np.diag(ridge)
-        weights = weights + np.linalg.solve(curve, slope)
-    named = {name: float(value) for name, value in zip(NAMES, weights[2:], strict=True)}
-    return Weights(float(weights[0]), float(weights[1]), **named)
+    ridge[0], ridge[1 : 1 + n_rises] = 1e-3, RIDGE_OF_RISES
+
+    def loss(w: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        logits = rows @ w
+        p_over = 1.0 / (1.0 + np.exp(-np.clip(logits, -30, 30)))
+        nats = weights @ (np.logaddexp(0.0, logits) - over * logits) + 0.5 * ridge @ w**2
+        return float(nats), rows.T @ (weights * (p_over - over)) + ridge * w
+
+    bounds = [(None, None), *[(0.0, None)] * n_rises, *[(None, None)] * len(NAMES)]
+    found = minimize(
+        loss, np.zeros(rows.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds,
+        options={"maxiter": 2000, "maxfun": 4000},
+    )  # fmt: skip
+    values = found.x
+    named = {name: float(v) for name, v in zip(NAMES, values[1 + n_rises :], strict=True)}
+    talk, dictation = values[1 : 1 + N_RAMPS], values[1 + N_RAMPS : 1 + n_rises]
+    return Hazard(Weights(float(values[0]), **named), _rise(talk), _rise(dictation))
+
+
+def _rise(steps: NDArray[np.float64]) -> Rise:
+    return Rise((0.0, *(round(float(x), 4) for x in np.cumsum(steps))))

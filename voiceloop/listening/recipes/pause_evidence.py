@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from voiceloop.listening.evidence import Evidence, question_in
+from voiceloop.listening.evidence import Evidence
 from voiceloop.listening.recipes.end_probability import ENGINE_LAG_MS
 from voiceloop.listening.recipes.endpointing_set import CallerTurn
 from voiceloop.listening.recipes.heard_turn import HeardWords, Pause, pauses_of
+from voiceloop.listening.slots import asked_in
 
 AskEnd = Callable[[tuple[str, ...]], float]
 
@@ -44,17 +45,21 @@ class HeardTurn:
 
 def heard_turn(turn: CallerTurn, words: Sequence[HeardWords], ask_end: AskEnd | None) -> HeardTurn:
     """One turn with its evidence; ask_end: EOT probability after words, None to do without."""
-    question = question_in(turn.history[-1][1]) if turn.history else None
+    slot = asked_in(turn.history[-1][1]) if turn.history else None
     found = []
+    longest_ms = 0.0  # of the pauses before
     for pause in pauses_of(turn):
         base = Evidence(
             speech_ms=pause.speech_ms,
             tail_level_db=pause.tail_level_db,
             tail_semitones=pause.tail_semitones,
-            question=question,
+            slot=slot,
+            turn_pause_ms=longest_ms,
         )
         steps = _steps(pause, base, words, ask_end)
         found.append(HeardPause(pause.since_ms, pause.detected_ms, pause.resumed_ms, steps))
+        if pause.resumed_ms is not None:
+            longest_ms = max(longest_ms, pause.resumed_ms - pause.since_ms)
     return HeardTurn(turn, tuple(found))
 
 

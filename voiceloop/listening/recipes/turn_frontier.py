@@ -17,25 +17,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voiceloop.listening.endpointing import (
-    LONGEST_WAIT_MS,
-    Eagerness,
-    OperatingPoint,
-    WeightSets,
-)
+from voiceloop.call.status import RETRACT_S
+from voiceloop.listening import release
+from voiceloop.listening.endpointing import WORDS_BY_MS, WeightSets
+from voiceloop.listening.listener import P_END_GRACE_MS
 from voiceloop.listening.recipes.endpointing_set import TRAIL_MS
 from voiceloop.listening.recipes.heard_turn import WINDOW_MS
-from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
+from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step
+from voiceloop.listening.release import CUT_COST_S, LONGEST_WAIT_MS, Eagerness, Rise
 
 LONGEST_MS = LONGEST_WAIT_MS["auto"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one turn."""
+    """What became of one turn. is_soft: it was cut, and each time the caller went on so soon that
+    the answer was taken back.
+    """
 
     cut: bool
     latency_ms: float
+    is_soft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,13 @@ def timer_moment(pause: HeardPause, timer_ms: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ScoredStep:
-    """A step of a pause and what the weights make of it; silence: logits per second of it."""
+    """A step of a pause and what the weights make of it; least_ms: silence before it may end."""
 
     from_ms: float
     until_ms: float
     score: float
-    silence: float
-    is_told: bool  # the EOT probability is known
+    rise: Rise
+    least_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +75,32 @@ def scored(pause: HeardPause, sets: WeightSets) -> ScoredPause:
     """The pause weighed once, for any number of settings."""
     steps = []
     for index, step in enumerate(pause.steps):
-        is_last = index + 1 == len(pause.steps)
-        until_ms = math.inf if is_last else pause.steps[index + 1].from_ms
-        weights = sets.of(step.evidence).weights
-        score = weights.score(step.evidence)
-        is_told = step.evidence.p_end is not None
-        steps.append(ScoredStep(step.from_ms, until_ms, score, weights.silence, is_told))
+        after = pause.steps[index + 1] if index + 1 < len(pause.steps) else None
+        if after is not None and _awaits_p_end(step, after):
+            continue
+        until_ms = math.inf if after is None else after.from_ms
+        hazard = sets.of(step.evidence)
+        score, rise = hazard.weights.score(step.evidence), hazard.rise(step.evidence)
+        least_ms = 0.0 if step.evidence.words_are_full else WORDS_BY_MS
+        steps.append(ScoredStep(step.from_ms, until_ms, score, rise, least_ms))
     return ScoredPause(pause, tuple(steps))
 
 
+def _awaits_p_end(step: Step, after: Step) -> bool:
+    """The listener decides nothing while the EOT probability of these words is on its way."""
+    is_next = step.evidence.words_are_full and step.evidence.p_end is None
+    is_told = after.evidence.p_end is not None and after.evidence.words == step.evidence.words
+    return is_next and is_told and after.from_ms - step.from_ms <= P_END_GRACE_MS
+
+
 def moment_at(
-    scored: ScoredPause, told: OperatingPoint, blind: OperatingPoint, longest_ms: float = LONGEST_MS
+    scored: ScoredPause, cut_cost_s: float, longest_ms: float = LONGEST_MS
 ) -> float | None:
     """Our decision in this pause: the first step whose wait is over while it still holds."""
     since_ms = scored.pause.since_ms
     for step in scored.steps:
-        setting = told if step.is_told else blind
-        needed_ms = min(setting.wait_ms(step.score, step.silence), longest_ms)
-        at_ms = max(step.from_ms, since_ms + needed_ms)
+        needed_ms = release.wait_ms(step.score, step.rise, cut_cost_s, longest_ms)
+        at_ms = max(step.from_ms, since_ms + max(needed_ms, step.least_ms))
         if at_ms < step.until_ms:
             return _in_pause(scored.pause, at_ms)
     return None
@@ -99,9 +109,8 @@ def moment_at(
 def hazard_moment(
     pause: HeardPause, sets: WeightSets, eagerness: Eagerness = "auto"
 ) -> float | None:
-    """Our decision in this pause at one of the fitted settings."""
-    told, blind = sets.with_p_end.settings[eagerness], sets.without_p_end.settings[eagerness]
-    return moment_at(scored(pause, sets), told, blind, LONGEST_WAIT_MS[eagerness])
+    """Our decision in this pause at one of the eagernesses."""
+    return moment_at(scored(pause, sets), CUT_COST_S[eagerness], LONGEST_WAIT_MS[eagerness])
 
 
 def staged_moment(
@@ -122,9 +131,18 @@ def _in_pause(pause: HeardPause, at_ms: float) -> float | None:
 def outcome(heard: HeardTurn, moments: Iterable[float | None]) -> Outcome:
     """Judge the moments that a policy named, one for each pause."""
     end_ms = heard.turn.end_ms
-    named = [moment for moment in moments if moment is not None]
-    after = [moment - end_ms for moment in named if moment >= end_ms]
-    return Outcome(any(m < end_ms for m in named), min([TRAIL_MS, *after[:1]]))
+    pairs = list(zip(heard.pauses, moments, strict=True))
+    cuts = [(pause, at_ms) for pause, at_ms in pairs if at_ms is not None and at_ms < end_ms]
+    after = [at_ms - end_ms for _, at_ms in pairs if at_ms is not None and at_ms >= end_ms]
+    return Outcome(
+        bool(cuts),
+        min([TRAIL_MS, *after[:1]]),
+        is_soft=bool(cuts) and all(_is_taken_back(pause, at_ms) for pause, at_ms in cuts),
+    )
+
+
+def _is_taken_back(pause: HeardPause, at_ms: float) -> bool:
+    return pause.resumed_ms is not None and pause.resumed_ms - at_ms <= 1000.0 * RETRACT_S
 
 
 def point(setting: str, outcomes: Sequence[Outcome]) -> Point:

@@ -1,0 +1,193 @@
+"""What the agent asked for, and how far the answer has come."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voiceloop.agent import AgentSlot
+from voiceloop.listening.slots import (
+    Answer,
+    Progress,
+    Slot,
+    SlotKind,
+    asked_in,
+    digits_at_end,
+    letters_at_end,
+    progress,
+)
+
+PHONE = Slot(SlotKind.NUMBER, 10)
+NAME = Slot(SlotKind.SPELLING)
+ADDRESS = Slot(SlotKind.ADDRESS)
+WHEN = {"under_way": Answer.UNDER_WAY, "plausible": Answer.PLAUSIBLE, "complete": Answer.COMPLETE}
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        ("Sure. Would you like a muffin?", "yes_no"),
+        ("Seven thirty, is that right?", "yes_no"),
+        ("Is your address still 5 Main Street?", "yes_no"),
+        ("Great! What can I get you?", "open"),
+        ("What is your phone number?", "number"),
+        ("Can I get a number to reach you, please?", "number"),
+        ("Please tell me your order number.", "number"),
+        ("For how many people?", "quantity"),
+        ("Could you spell your last name for me?", "spelling"),
+        ("What's the delivery address?", "address"),
+        ("Could I have your e-mail?", "email"),
+        ("Which day would you like?", "date"),
+        ("And what time works for you?", "time"),
+        ("Small or large?", "choice"),
+        ("One latte. That is four dollars.", None),
+        ("Your number is 5.", None),
+        ("", None),
+        ("?", "open"),
+        ("...", None),
+    ],
+)
+def test_the_agents_last_sentence_says_what_it_asks_for(reply: str, kind: str | None) -> None:
+    asked = asked_in(reply)
+    assert (None if asked is None else asked.kind.value) == kind
+
+
+@pytest.mark.parametrize(
+    ("reply", "n_digits"),
+    [
+        ("What's your phone number?", 10),
+        ("And the zip code?", 5),
+        ("What are the last four digits of your card?", 4),
+        ("Please read me the 16-digit number.", 16),
+        ("What is the order number?", None),
+        ("What are the last 0 digits?", None),
+    ],
+)
+def test_a_number_that_is_asked_for_has_its_length(reply: str, n_digits: int | None) -> None:
+    asked = asked_in(reply)
+    assert asked is not None and asked.kind is SlotKind.NUMBER and asked.n_digits == n_digits
+
+
+def test_an_agents_file_says_what_its_own_questions_ask_for() -> None:
+    named = (AgentSlot("booking reference", "number", 6), AgentSlot("shall it be", "choice"))
+    assert asked_in("And your Booking Reference?", named) == Slot(SlotKind.NUMBER, 6)
+    assert asked_in("Your booking reference, please.", named) == Slot(SlotKind.NUMBER, 6)
+    found = asked_in("Shall it be rye or wheat?", named)
+    assert found == Slot(SlotKind.CHOICE, options=frozenset({"rye", "wheat"}))
+    assert asked_in("And your booking reference?") == Slot(SlotKind.OPEN)
+
+
+@pytest.mark.parametrize(
+    ("said", "n_digits"),
+    [
+        ("five five five oh one four two", 7),
+        ("my number is four one five five five five oh one four two", 10),
+        ("four fifteen five five five oh one forty two", 10),
+        ("double five triple two", 5),
+        ("eight hundred five five five", 6),
+        ("415 555 0142", 10),
+        ("(415)-555-0142", 10),
+        ("five five uh five", 3),
+        ("the area code is four one five and then five five", 5),
+        ("two lattes", 0),
+        ("", 0),
+    ],
+)
+def test_digits_are_counted_in_any_grouping(said: str, n_digits: int) -> None:
+    assert digits_at_end(said.split()).n_digits == n_digits
+
+
+@pytest.mark.parametrize(
+    ("slot", "said", "expected"),
+    [
+        # numbers, and the groups of three, three and four, or four, three and three
+        (PHONE, "", "number under_way"),
+        (PHONE, "four one five", "number under_way"),
+        (PHONE, "four one five five five five", "number under_way"),
+        (PHONE, "four one five five five five oh", "number plausible"),
+        (PHONE, "four one five five five five oh one four two", "number complete"),
+        (PHONE, "four one five five double", "number under_way"),
+        (PHONE, "i don't have one", None),
+        (None, "four one five five five five oh one four two", "number complete"),
+        (None, "it's four one five", "number under_way"),
+        (None, "a table for two", None),
+        (Slot(SlotKind.NUMBER, 4), "one two three", "number under_way"),
+        (Slot(SlotKind.NUMBER, 4), "one two three four", "number complete"),
+        (Slot(SlotKind.NUMBER), "one two three four", "number plausible"),
+        # names
+        (NAME, "k l a", "spelling under_way"),
+        (NAME, "klara k l a r a", "spelling complete"),
+        (NAME, "klara k-l-a-r-a", "spelling complete"),
+        (NAME, "otto o double t o", "spelling complete"),
+        (NAME, "my name is klara", "spelling plausible"),
+        (None, "k l a r a", "spelling under_way"),
+        (None, "a b", None),
+        # addresses
+        (ADDRESS, "twelve", "address under_way"),
+        (ADDRESS, "twelve river", "address under_way"),
+        (ADDRESS, "twelve river road", "address plausible"),
+        (ADDRESS, "twelve river road apartment", "address under_way"),
+        (ADDRESS, "twelve river road nine four one one seven", "address complete"),
+        (ADDRESS, "i'll pick it up", None),
+        (None, "twelve river road", "address plausible"),
+        (None, "turn off the road", None),
+        # the rest
+        (Slot(SlotKind.EMAIL), "klara at example", "email under_way"),
+        (Slot(SlotKind.EMAIL), "klara at example dot com", "email complete"),
+        (Slot(SlotKind.EMAIL), "klara@example.com", "email complete"),
+        (Slot(SlotKind.DATE), "march", "date under_way"),
+        (Slot(SlotKind.DATE), "march third", "date complete"),
+        (Slot(SlotKind.DATE), "on friday", "date complete"),
+        (Slot(SlotKind.TIME), "at seven", "time plausible"),
+        (Slot(SlotKind.TIME), "seven pm", "time complete"),
+        (Slot(SlotKind.QUANTITY), "for four", "quantity plausible"),
+        (asked_in("Small or large?"), "large", "choice complete"),
+        (asked_in("Small or large?"), "what is large in ounces", None),
+        (Slot(SlotKind.OPEN), "a latte please", None),
+    ],
+)
+def test_an_answer_is_counted_as_it_comes(
+    slot: Slot | None, said: str, expected: str | None
+) -> None:
+    found = progress(slot, said.split())
+    if expected is None:
+        assert found is None
+    else:
+        kind, answer = expected.split()
+        assert found == Progress(SlotKind(kind), WHEN[answer])
+
+
+def test_a_filler_changes_nothing_of_how_far_an_answer_has_come() -> None:
+    said = "four one five uh".split()
+    assert progress(PHONE, said) == progress(PHONE, said[:-1])
+
+
+SPOKEN = st.sampled_from(
+    "five oh 415 a k twenty double hundred river road and uh is at @ com march seven pm large "
+    "klara apartment the".split()
+)
+
+
+@given(st.sampled_from(SlotKind), st.none() | st.integers(1, 20), st.lists(SPOKEN, max_size=12))
+def test_any_words_have_a_progress_or_none(
+    kind: SlotKind, n_digits: int | None, words: list[str]
+) -> None:
+    found = progress(Slot(kind, n_digits), words)
+    assert found is None or found.kind in SlotKind
+    run = digits_at_end(words)
+    assert run.n_digits >= 0 and run.n_words <= len(words)
+    assert len(letters_at_end(words)) <= 3 * len(words)
+
+
+@given(st.text(max_size=80))
+def test_any_reply_is_read(reply: str) -> None:
+    asked = asked_in(reply)
+    assert asked is None or asked.n_digits is None or asked.n_digits > 0
+
+
+@given(st.lists(st.sampled_from("zero one two three four five".split()), min_size=1, max_size=16))
+def test_each_digit_brings_a_number_nearer_to_its_end(digits: list[str]) -> None:
+    found = progress(PHONE, digits)
+    assert found is not None
+    assert (found.answer is Answer.COMPLETE) == (len(digits) >= 10)
