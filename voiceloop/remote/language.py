@@ -67,6 +67,7 @@ class RemoteLanguageModel:
         self.prompt_cache = PromptCache(clock)
         self.clock = clock
         self.service = service
+        self.n_unreported = 0  # tokens read ahead of turns that came to no reply: the next tells
         self._keeps_warm = keeps_warm
 
     async def branch(
@@ -102,6 +103,11 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         self._attempt: _Attempt | None = None
         self._turn = OpenTurn(self._read, self._pays, self.deliver, self._keep)
         self._n_discarded = 0  # reply tokens that nobody is going to hear
+        self._n_read_ahead = 0
+
+    async def close(self) -> None:
+        await super().close()
+        self._model.n_unreported += self._n_read_ahead
         self._n_read_ahead = 0
 
     # --- staged ---
@@ -218,9 +224,9 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         usage = replace(
             generated.usage,
             n_discarded_tokens=self._n_discarded,
-            n_read_ahead_tokens=self._n_read_ahead,
+            n_read_ahead_tokens=self._n_read_ahead + self._model.n_unreported,
         )
-        self._n_discarded = self._n_read_ahead = 0
+        self._n_discarded = self._n_read_ahead = self._model.n_unreported = 0
         self.deliver(replace(generated, usage=usage))
 
     # --- asked ---

@@ -94,6 +94,20 @@ async def test_what_is_read_ahead_is_metered() -> None:
         await branch.close()
 
 
+async def test_what_was_read_for_a_turn_without_a_reply_is_metered_with_the_next() -> None:
+    service = ReadingService()
+    async with model_of(service) as model:
+        noise = await model.branch("b1", (INSTRUCTIONS, GREETING))
+        _, read = await staged(noise, 1, "")
+        await noise.close()
+        found = []
+        for number in (2, 3):
+            branch = await model.branch(f"b{number}", (INSTRUCTIONS, GREETING))
+            found.append((await replied(branch, "A latte.")).usage.n_read_ahead_tokens)
+            await branch.close()
+    assert found == [read.n_resident, 0]
+
+
 async def test_the_next_turn_reads_nothing_again_that_the_service_has() -> None:
     service = ReadingService()
     async with model_of(service) as model:
@@ -244,6 +258,16 @@ async def test_what_nobody_waits_for_yet_is_less_urgent(
         assert [asked.body.get("priority") for asked in service.asked_for] == expected
         salt = "tenant-1" if owner else None
         assert all(asked.body.get("cache_salt") == salt for asked in service.asked_for)
+        await branch.close()
+
+
+async def test_text_that_no_caller_waits_for_comes_last() -> None:
+    service = ReadingService(owner="vllm")
+    async with model_of(service) as model:
+        branch = await model.branch("http-1", (INSTRUCTIONS,))
+        branch.commit((ChatMessage("user", "A poem."),), GenerateParams(is_batch=True))
+        await anext(branch.events())
+        assert service.asked_for[0].body["priority"] == 300
         await branch.close()
 
 
