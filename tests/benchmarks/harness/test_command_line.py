@@ -17,6 +17,7 @@ from benchmarks import (
     heard_history,
     recognizer_bench,
     speech_bench,
+    tool_turn,
     turn_latency,
 )
 from benchmarks.calls import human_turns
@@ -51,6 +52,8 @@ def call(monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: s
         (peers.main, ["--turns", "2", "--barge-ins", "3"], "--barge-ins: expected at most --turns"),
         (capacity.main, ["--turns", "9"], "--turns: expected a whole number of 1 to 8"),
         (heard_history.main, ["--cuts", "0"], "--cuts: expected a whole number of at least 3"),
+        (tool_turn.main, ["--calls", "0"], "--calls: expected a whole number of at least 1"),
+        (tool_turn.main, ["--tool-ms", "-1"], "--tool-ms: expected a whole number of at least 0"),
         (recognizer_bench.main, ["--most", "0"], "--most: expected a whole number of at least 1"),
         (speech_bench.main, ["--seconds", "inf"], "--seconds: expected a number of seconds above"),
         (speech_bench.main, ["--folder", "vits"], "--folder: expected NAME=PATH with a name of"),

@@ -1,0 +1,205 @@
+"""What a tool costs the gap: ``python -m benchmarks.tool_turn [--calls 9] [--tool-ms 300]``.
+
+Two questions of the bundled call, a price and the opening hours, go into ``voiceloop serve`` in
+each of its voices, in real time, to four servers by turns. In one the answer stands in the
+instructions ("none"), in one in a table of the agent file ("table"), in two a service on the
+loopback has it after so many milliseconds ("tool"), and one of these does nothing for it ahead of
+the turn's end ("tool, not ahead"). What a tool adds is the difference of the medians; only turns
+count that were answered with what the tool alone knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from benchmarks.calls.ablation import SWITCH
+from benchmarks.harness.command_line import benchmark_parser, exit_code, run
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from clients.arguments import whole_number
+from clients.call.result import TurnResult
+from clients.call.script import CallScript, Utterance, load_call, load_utterances
+from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.connection import RATE_HZ, RealtimeConnection, own_key
+from clients.outputs import prepare_folder
+from clients.progress import progress_bar
+from clients.report.percentiles import percentile
+from clients.server_process import running_server
+
+EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
+ASKED = ("hours", "price")  # turns of the bundled call
+MOST_ADDED_MS = 120.0
+ANSWERS = {"get_price": {"price": "$4.25"}, "get_opening_hours": {"hours": "8 am to 6 pm"}}
+LOOKING_UP = """
+name = "Ava"
+greeting = "Hi, this is Ava at Juniper Cafe. What would you like to know?"
+instructions = '''
+You are Ava, the friendly voice assistant of Juniper Cafe, a small cafe. \\
+You help callers with questions about the cafe. \\
+On the menu: blueberry muffin, butter croissant, cinnamon roll, carrot cake. \\
+You find us near the library. \\
+Answer in short sentences.'''
+hotwords = ["carrot cake", "Saturday"]
+
+[[tools]]
+name = "get_price"
+description = "Price of one item."
+side_effect_free = true
+{price}
+
+[tools.parameters]
+type = "object"
+required = ["item"]
+properties = {{ item = {{ type = "string" }} }}
+
+[[tools]]
+name = "get_opening_hours"
+description = "Opening hours of a day."
+side_effect_free = true
+{hours}
+
+[tools.parameters]
+type = "object"
+required = ["day"]
+properties = {{ day = {{ type = "string" }} }}
+"""
+
+
+def agent_file(url: str | None) -> str:
+    """An agent that looks prices and hours up: at a service, or (None) in the file itself."""
+    keys = []
+    for name, answer in ANSWERS.items():
+        told = json.dumps(answer)
+        keys.append(f"result = '{told}'" if url is None else f'url = "{url}/{name}"')
+    return LOOKING_UP.format(price=keys[0], hours=keys[1])
+
+
+@asynccontextmanager
+async def slow_service(tool_ms: int) -> AsyncIterator[str]:
+    """A service that answers a tool's call after so long; its address."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                length = next(
+                    int(line.split(":")[1])
+                    for line in head.lower().splitlines()
+                    if line.startswith("content-length:")
+                )
+                await reader.readexactly(length)
+                await asyncio.sleep(tool_ms / 1000)
+                body = json.dumps(ANSWERS[head.split()[1].strip("/")]).encode()
+                told = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+                writer.write(b"HTTP/1.1 200 OK\r\n" + told.encode() + body)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()  # the caller of the tool has gone, or needs no more
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def measure(n_calls: int, tool_ms: int, seed: int) -> dict[str, list[TurnResult]]:
+    """The turns by variant. Raises: ClientError: a server did not start, or a call broke off."""
+    turns: dict[str, list[TurnResult]] = {}
+    script = load_call()
+    async with AsyncExitStack() as running:
+        scratch = Path(running.enter_context(tempfile.TemporaryDirectory()))
+        url = await running.enter_async_context(slow_service(tool_ms))
+        files = {"table": agent_file(None), "tool": agent_file(url)}
+        for name, text in files.items():
+            (scratch / f"{name}.toml").write_text(text, encoding="utf-8")
+        variants: dict[str, tuple[str, Mapping[str, str]]] = {
+            "none": ("cafe", {}),
+            "table": (str(scratch / "table.toml"), {}),
+            "tool": (str(scratch / "tool.toml"), {}),
+            "tool, not ahead": (str(scratch / "tool.toml"), {f"{SWITCH}TOOL_CALLS": "0"}),
+        }
+        servers = {}
+        for name, (agent, environment) in variants.items():
+            arguments = ("--preset", "embedded", "--agent", agent)
+            log = RESULTS / f"tool_turn-{name.replace(', ', '-').replace(' ', '-')}.log"
+            started = running_server(arguments, log=log, environment=environment)
+            servers[name] = await running.enter_async_context(started)
+        rounds = list(interleaved(list(variants), n_calls))
+        with progress_bar("calls", len(rounds)) as progress:
+            for done, turn in enumerate(rounds):
+                voice = script.voices[turn.index % len(script.voices)]
+                connection = await RealtimeConnection.open(
+                    servers[turn.variant].url, key=own_key(), extras=EXTRAS
+                )
+                options = CallOptions(seed=seed + turn.index)
+                said = questions(script, voice)
+                call = await SimulatedCall(connection, said, voice=voice, options=options).run()
+                turns.setdefault(turn.variant, []).extend(call.turns)
+                progress(done + 1)
+    return turns
+
+
+def questions(script: CallScript, voice: str) -> tuple[Utterance, ...]:
+    said = load_utterances(script, voice, RATE_HZ)
+    return tuple(utterance for utterance in said if utterance.turn.name in ASKED)
+
+
+def gaps_ms(turns: list[TurnResult]) -> list[float]:
+    """Of the turns that were answered as they should be, and not cut."""
+    return [
+        turn.gap_ms
+        for turn in turns
+        if turn.gap_ms is not None and not turn.missing and not turn.cut_in
+    ]
+
+
+def added_ms(turns: Mapping[str, list[TurnResult]], variant: str) -> float | None:
+    """The difference of the medians against the turns without a tool."""
+    with_tool, without = gaps_ms(turns[variant]), gaps_ms(turns["none"])
+    return percentile(with_tool, 50) - percentile(without, 50) if with_tool and without else None
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = benchmark_parser("tool_turn", "What a tool of an agent costs the gap.")
+    arguments.add_argument(
+        "--calls", type=whole_number(1), default=9, metavar="N",
+        help="of each server, two questions a call (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--tool-ms", type=whole_number(0), default=300, metavar="MS",
+        help="how long the service takes (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N",
+        help="seed of the room noise (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument("--check", action="store_true", help="exit 1 where the bar is missed")
+    return arguments
+
+
+def main() -> int:
+    chosen = parser().parse_args()
+    prepare_folder(RESULTS)
+    turns = asyncio.run(measure(chosen.calls, chosen.tool_ms, chosen.seed))
+    rows = {}
+    for name, of in turns.items():
+        gaps, added = gaps_ms(of), added_ms(turns, name)
+        row = {"n": len(gaps), "n_asked": len(of), "added_p50": added}
+        row |= {f"p{p}": percentile(gaps, p) if gaps else None for p in (50, 95)}
+        rows[name] = row
+        cells = (f"{'-' if row[key] is None else round(row[key]):>8}" for key in row)
+        print(f"{name:<18}" + "".join(cells))
+    bar = Bar("a tool's added gap p50", rows["tool"]["added_p50"], MOST_ADDED_MS)
+    print(bar_table([bar]))
+    settings = {"calls": chosen.calls, "tool_ms": chosen.tool_ms}
+    print(write_results(results("tool_turn", chosen.seed, settings, [bar], variants=rows)))
+    return exit_code([bar], None, is_checked=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
