@@ -1,6 +1,6 @@
 """The engine's table: exactness, speed beside peers, latency after commit, sharing, speculation.
 
-    python -m benchmarks.engine_bench --check [--resume] [--part NAME ...] [--model DIR] [--json]
+    python -m benchmarks.engine_bench --check [--resume] [--part NAME ...] [--model PATH] [--json]
     python -m benchmarks.engine_bench --gpu [--part NAME ...]
 
 On a CPU peers run in the same process (llama.cpp in its own, see `llama_cpp_peer`) on the same
@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.engine import cpu as engine_cpu
+from benchmarks.engine import drafting as engine_drafting
 from benchmarks.engine import exactness as engine_exactness
 from benchmarks.engine import tiers as engine_tiers
 from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
@@ -37,6 +38,7 @@ from clients.arguments import whole_number
 from clients.errors import ClientError
 from clients.outputs import prepare_folder
 from clients.provenance import provenance
+from engine.load.gguf import is_gguf
 
 PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "token_time": engine_cpu.token_time,
@@ -47,7 +49,7 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "restored": engine_tiers.restored,
     "restarted": engine_tiers.restarted,
     "under_speculation": engine_cpu.under_speculation,
-    "drafting": engine_cpu.drafting,
+    "drafting": engine_drafting.drafting,
     "quality": engine_exactness.quality,
     "served": engine_exactness.served,
     "families": engine_exactness.families,
@@ -102,7 +104,8 @@ def measure(options: argparse.Namespace, names: Sequence[str], progress: Progres
 def model_digest(folder: Path | None) -> str:
     """Of the weights, so that figures of other weights are not taken for these."""
     digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")) if folder else ():
+    files = [folder] if folder and is_gguf(folder) else []
+    for file in files or (sorted(folder.glob("*.safetensors")) if folder else ()):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -125,8 +128,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"only this part; repeatable (default: all of {', '.join(PARTS)})",
     )  # fmt: skip
     parser.add_argument(
-        "--model", type=Path, metavar="DIR",
-        help="a model's folder (default: the embedded agent's)",
+        "--model", type=Path, metavar="PATH",
+        help="a model's folder, or a GGUF file (default: the embedded agent's)",
     )  # fmt: skip
     parser.add_argument(
         "--threads", type=whole_number(1), default=1, metavar="N",
@@ -151,8 +154,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     unknown = set(options.part or ()) - set(PARTS)
     if unknown:
         parser.error(f"--part: expected of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
-    if options.model and not (options.model / "config.json").is_file():
-        parser.error(f"--model: expected a model in {options.model}, found no config.json")
+    if options.model and not is_gguf(options.model):
+        if not (options.model / "config.json").is_file():
+            parser.error(f"--model: expected a model in {options.model}, found no config.json")
     return options
 
 

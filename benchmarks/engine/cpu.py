@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.engine.llama_cpp_peer import LlamaCpp
-from benchmarks.engine.models import SHAPES, embedded_model, write_random_model
+from benchmarks.engine.models import SHAPES, write_random_model
 from benchmarks.engine.setting import (
     N_REPLY,
     Setting,
@@ -216,40 +216,6 @@ def _start_drafting(setting: Setting, engine: Engine, drafts: list[Branch]) -> f
         engine.step()
         step_ms.append((time.perf_counter() - started) * 1e3)
     return median(step_ms[3:])
-
-
-def drafting(setting: Setting) -> list[Bar]:
-    """Speculative decoding as it is served, reported; it must not cost more than it gains.
-
-    All of a variant's time over all of its tokens: replies in which a try lost count in full.
-    """
-    variants: dict[str, dict[str, object]] = {
-        "off": {},
-        "ngram": {"ngram_draft": True},
-    }
-    draft_dir = embedded_model("draft")
-    if setting.is_trained and draft_dir is not None:
-        variants["draft model"] = {"draft_dir": draft_dir}
-    engines = {name: setting.engine(**changes) for name, changes in variants.items()}
-    decode_ms, n_tokens = dict.fromkeys(variants, 0.0), dict.fromkeys(variants, 0)
-    params = SamplingParams(max_tokens=2 * N_REPLY, ignore_eos=not setting.is_trained)
-    for turn in interleaved(list(variants), 4 * setting.repeats, warm_up=1):
-        engine = engines[turn.variant]
-        branch = engine.branch(f"b{turn.index}{turn.is_warm_up}")
-        branch.commit(setting.question(engine, turn.index), params)
-        done = next(event for event in drain(engine) if isinstance(event, Done))
-        branch.close()
-        if not turn.is_warm_up:
-            decode_ms[turn.variant] += done.timings.total_ms - done.timings.ttft_ms
-            n_tokens[turn.variant] += done.usage.output_tokens - 1  # after the first
-    ms = {name: decode_ms[name] / max(1, n_tokens[name]) for name in variants}
-    for name, engine in engines.items():
-        totals = engine.metrics()
-        drafted, accepted = totals["drafted_tokens"], totals["accepted_tokens"]
-        setting.tell(f"{name}: {ms[name]:.2f} ms/token, {accepted:.0f} of {drafted:.0f} drafted")
-    off_ms = ms.pop("off")
-    worst = max(ms.values()) / off_ms if off_ms else None
-    return [Bar("ms/token with any drafter over none", worst, 1.1, "x")]
 
 
 def llama_cpp(setting: Setting) -> list[Bar]:

@@ -118,7 +118,8 @@ class DraftLength:
         return (step_ms + n_replies * n_drafted * draft_ms) / n_tokens
 
     def _cost_ms(self, n_replies: int, n_rows: int) -> float:
-        if known := self._step_ms.get((n_replies, n_rows)):
-            return median(known)
         plain_ms = median(self._step_ms[n_replies, n_replies])
+        if known := self._step_ms.get((n_replies, n_rows)):
+            # Rows one after the other would take no longer: more is somebody else's time.
+            return min(median(known), plain_ms * n_rows / n_replies)
         return (1 + ROW_COST * (n_rows - n_replies) / n_replies) * plain_ms

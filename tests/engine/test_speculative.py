@@ -313,6 +313,15 @@ def test_one_held_up_step_turns_no_drafter_off() -> None:
     assert choices.count(0) <= 1
 
 
+def test_a_first_try_that_was_held_up_is_soon_followed_by_another() -> None:
+    length = DraftLength([4])
+    length.stepped(1, 1, 0, 2.0)
+    length.verified(4, 0)
+    length.stepped(1, 5, 0, 60.0)  # the machine did something else for 29 plain steps
+    _, choices = decode(length, 200, 0.95, per_row_ms=0.1, draft_ms=0.1)
+    assert 0 < choices.index(4) < 140
+
+
 @pytest.mark.parametrize("read_ms", [0.1, 1.0, 8.0, 100.0])
 def test_a_drafter_that_only_reads_prompts_costs_no_more_than_a_few_percent(read_ms: float) -> None:
     """Replies too short for it ever to catch up: it never guesses, so nothing is ever verified."""
