@@ -336,5 +336,13 @@ class Done:
     timings: Timings = field(default_factory=Timings)
     error: str | None = None
 
+    @property
+    def token_ms(self) -> float:
+        """Mean time of a token behind the first; 0 where some were made ahead, or there is none."""
+        n_behind = self.usage.output_tokens - 1
+        if n_behind < 1 or self.usage.adopted_tokens:
+            return 0.0
+        return sum(self.timings.token_gaps_ms) / n_behind
+
 
 Event = Staged | PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Done

@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from voiceloop.capabilities import Capabilities
+from voiceloop.operation import WorkerLoad
 
 RoleName = Literal["engine", "recognizer", "voice"]  # what a worker process can hold
 
@@ -225,6 +226,7 @@ class Usage(msgspec.Struct, frozen=True):
     used. n_unheard_tokens: of a reply that the caller interrupted, what was not heard any more.
     n_read_ahead_tokens: prompts of requests that only had a remote service read this one ahead.
     n_drafted_tokens: guessed by a drafter and verified; n_accepted_tokens: those that stood.
+    token_ms: mean time of a token behind the first; as the other times 0 where it is not known.
     """
 
     n_prompt_tokens: int = 0
@@ -239,6 +241,7 @@ class Usage(msgspec.Struct, frozen=True):
     ttft_ms: float = 0.0
     n_drafted_tokens: int = 0
     n_accepted_tokens: int = 0
+    token_ms: float = 0.0
 
 
 class Generated(msgspec.Struct, frozen=True, tag="generated"):
@@ -352,26 +355,6 @@ class Voice(Protocol):
         """Sample rate of what it speaks."""
 
     async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream: ...
-
-
-class WorkerLoad(msgspec.Struct, frozen=True):
-    """A process that holds models, at one moment.
-
-    state: "ready", or what it does instead. busy: share of its time that it computes. oldest_s: how
-    long the oldest thing that a caller waits for has had no answer; overdue_s: beyond what is usual
-    on this machine. restarts: how often, by cause. totals: what its models count.
-    """
-
-    name: str
-    roles: tuple[RoleName, ...]
-    state: str
-    busy: float = 0.0
-    oldest_s: float = 0.0
-    overdue_s: float = 0.0
-    n_streams: int = 0
-    hop_ms: float = 0.0
-    restarts: dict[str, int] = {}
-    totals: dict[str, float] = {}
 
 
 def _no_workers() -> tuple[WorkerLoad, ...]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from voiceloop.config_reader import field_types, nearest, overlay, read_toml
 from voiceloop.errors import ConfigError
+from voiceloop.operation import Prices, Slo
 
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024
@@ -119,20 +120,6 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Slo:
-    """What the operator promises callers; turns are counted against it.
-
-    gap_ms: from the caller's last sound to the agent's first, as the server sees it. answer_ms: the
-    part of it after the decision that the caller has finished; where its p95 is later than that
-    under load, fewer calls are let in. barge_in_ms: from the caller's onset to the agent's silence.
-    """
-
-    gap_ms: int = 800
-    answer_ms: int = 500
-    barge_in_ms: int = 300
-
-
-@dataclass(frozen=True, slots=True)
 class Config:
     """One server. Every field may be set in TOML, as ``VOICELOOP_<FIELD>``, or by a flag.
 
@@ -170,10 +157,12 @@ class Config:
     anticipation: Ahead = field(default_factory=Ahead)
     engine: EngineSettings = field(default_factory=EngineSettings)
     slo: Slo = field(default_factory=Slo)
+    prices: Prices = field(default_factory=Prices)
 
 
 TABLES: Mapping[str, type[Any]] = {
     "limits": Limits, "anticipation": Ahead, "engine": EngineSettings, "slo": Slo,
+    "prices": Prices,
 }  # fmt: skip
 
 
@@ -297,9 +286,8 @@ def _check(config: Config) -> None:
         ("limits.connections_per_address", limits.connections_per_address, 1, 100_000),
         ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
         ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
-        ("slo.gap_ms", config.slo.gap_ms, 100, 60_000),
-        ("slo.answer_ms", config.slo.answer_ms, 50, 60_000),
-        ("slo.barge_in_ms", config.slo.barge_in_ms, 50, 10_000),
+        *config.slo.ranges(),
+        *config.prices.ranges(),
         ("engine.host_tier_mb", config.engine.host_tier_mb, 0, 10**6),
         ("engine.prefix_file_mb", config.engine.prefix_file_mb, 0, 10**6),
     ]

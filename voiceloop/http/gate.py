@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from voiceloop.admission.slots import Admission, retry_after
-from voiceloop.backends import Backends
+from voiceloop.backends import Backends, Usage
 from voiceloop.errors import (
     BackendError,
     BackendTimeout,
@@ -61,13 +61,17 @@ def error_response(error: VoiceLoopError) -> JSONResponse:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """``not_ready``: one sentence that says what keeps requests out, None when nothing does."""
+    """``not_ready``: one sentence that says what keeps requests out, None when nothing does.
+
+    ``observe_usage``: told of each answer of the language model.
+    """
 
     keys: KeyRing
     allowed_origins: Sequence[str]
     not_ready: Callable[[], str | None]
     backends: Callable[[], Backends | None]
     admission: Admission
+    observe_usage: Callable[[Usage], None] = lambda usage: None
 
     def check(self, request: Request, *, takes_secrets: bool = False) -> None:
         """takes_secrets: a client secret opens this too. Raises: Forbidden, Unauthorized."""

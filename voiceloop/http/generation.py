@@ -60,7 +60,7 @@ RequestT = TypeVar("RequestT", bound="GenerationRequest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What both APIs ask for; ``n`` choices of each prompt."""
+    """What both APIs ask for; ``n`` choices of each prompt. ``observe``: told of each answer."""
 
     model: str
     params: GenerateParams
@@ -68,6 +68,7 @@ class GenerationRequest:
     streams: bool
     includes_usage: bool
     tenant: str = ""
+    observe: Callable[[Usage], None] = lambda usage: None
 
 
 def refuse(raw: Json, unsupported: dict[str, tuple[Any, ...]]) -> None:
@@ -170,6 +171,8 @@ async def replies(
         )
         async with aclosing(_reply(branch, messages[-1:], params)) as events:
             async for event in events:
+                if isinstance(event, Generated):
+                    asked.observe(event.usage)
                 yield index, event
 
 
@@ -264,7 +267,8 @@ def generation_route(
 
     async def generate(request: Request) -> Response:
         asked = parse(await read_json(request))
-        asked = with_fields(asked, tenant=tenant_of(client_key(request.headers)))
+        tenant = tenant_of(client_key(request.headers))
+        asked = with_fields(asked, tenant=tenant, observe=door.observe_usage)
         if asked.streams:
             pieces = await started(_server_sent(chunks(door.models(), asked)))
             return Stream(pieces, "text/event-stream")

@@ -27,6 +27,7 @@ class ChatAnswer:
         self.text = ""
         self.calls: list[_Call] = []
         self.ttft_ms = 0.0
+        self.total_ms = 0.0  # 0 until it has come to its end
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] = {}
 
@@ -75,11 +76,13 @@ class ChatAnswer:
     def usage(self) -> Usage:
         """As the service reports it with the last chunk; zeros where it does not."""
         details = self._usage.get("prompt_tokens_details") or {}
+        n_behind = (self._usage.get("completion_tokens") or 0) - 1  # the first token
         return Usage(
             n_prompt_tokens=self._usage.get("prompt_tokens") or 0,
             n_cached_tokens=details.get("cached_tokens") or 0,
             n_reply_tokens=self._usage.get("completion_tokens") or 0,
             ttft_ms=self.ttft_ms,
+            token_ms=max(0.0, self.total_ms - self.ttft_ms) / n_behind if n_behind > 0 else 0.0,
         )
 
     def finish(self) -> tuple[Generated, tuple[ToolCall, ...]]:

@@ -276,6 +276,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                         cache.observe(prompt, n_unread, answer.ttft_ms)
                     if text:
                         on_text(text)
+        answer.total_ms = 1000 * (self._model.clock() - started_s)
         return answer
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,11 +33,13 @@ from voiceloop.http.health import Health, health_routes, no_such_route, realtime
 from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.operation import WorkerLoad
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.server.websocket import SocketTransport
 from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.worker_load import WorkerCollector
 from voiceloop.tools.toolbox import Toolbox, toolbox_of
 
 log = logging.getLogger(__name__)
@@ -77,7 +79,8 @@ class Gateway:
     def __post_init__(self) -> None:
         self.answers = ApprovedAnswers(self.agent.answer)
         self.keys = auth.KeyRing(self.config.keys)
-        self.metrics = Metrics(promised=self.config.slo)
+        self.metrics = Metrics(promised=self.config.slo, prices=self.config.prices)
+        self.metrics.registry.register(WorkerCollector(self.workers))
         beside = self.config.agent  # the file, whose Python modules may stand there
         folder = str(beside.resolve().parent) if beside is not None else ""
         self.toolbox = toolbox_of(self.agent, self.clock, folder=folder)
@@ -94,7 +97,8 @@ class Gateway:
         )
         self.late_calls = LateCalls(self.clock)
         self.load_watch = LoadWatch(
-            lambda: self.backends.workers() if self.backends is not None else (),
+            self.workers,
+            lambda: self.backends.take_answers() if self.backends is not None else (),
             lambda: self.n_talking,
             Room(most, self.config.slo.answer_ms / 1000.0),
             self.metrics,
@@ -113,13 +117,16 @@ class Gateway:
             return told or "a model's service does not answer"
         return None
 
+    def workers(self) -> Sequence[WorkerLoad]:
+        """The processes that hold models, once they are there."""
+        return self.backends.workers() if self.backends is not None else ()
+
     def not_ready_for_calls(self) -> str | None:
         """What keeps a new caller out at this moment, None when nothing does."""
         return self.not_ready() or self.admission.lack()
 
     def report(self) -> dict[str, Any]:
         """What an operator asks first; the same as in `/metrics`, for a person to read."""
-        workers = self.backends.workers() if self.backends is not None else ()
         return {
             "level": self.load_watch.level.name.lower(),
             "calls": self.n_sessions,
@@ -133,7 +140,7 @@ class Gateway:
                     "queue_age_s": round(worker.oldest_s, 3),
                     "restarts": worker.restarts,
                 }
-                for worker in workers
+                for worker in self.workers()
             ],
         }
 
@@ -235,6 +242,7 @@ def build_app(gateway: Gateway) -> Starlette:
         gateway.not_ready,
         backends=lambda: gateway.backends,
         admission=gateway.http_admission,
+        observe_usage=lambda usage: gateway.metrics.model.observe(usage, "http"),
     )
     health = Health(gateway.not_ready_for_calls, gateway.report, gateway.metrics.registry)
     routes = health_routes(door, health)

@@ -15,7 +15,7 @@ from time import process_time
 
 from voiceloop.admission.ladder import Ladder, Level, Load, causes
 from voiceloop.admission.room import Room
-from voiceloop.backends import WorkerLoad
+from voiceloop.operation import WorkerLoad
 from voiceloop.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,14 @@ GATEWAY = "gateway"
 class LoadWatch:
     """The load of one server, its level and its room.
 
-    workers: the processes that hold models. n_talking: calls that talked lately.
+    workers: the processes that hold models. take_answers: how long they took, since the last look.
+    n_talking: calls that talked lately.
     """
 
     def __init__(
         self,
         workers: Callable[[], Sequence[WorkerLoad]],
+        take_answers: Callable[[], Sequence[tuple[str, float]]],
         n_talking: Callable[[], int],
         room: Room,
         metrics: Metrics,
@@ -46,6 +48,7 @@ class LoadWatch:
         self.room = room
         self.load = Load()
         self._workers = workers
+        self._take_answers = take_answers
         self._n_talking = n_talking
         self._metrics = metrics
         self._clock = clock
@@ -92,6 +95,9 @@ class LoadWatch:
         before, level = self.level, self._ladder.observe(self.load, now_s)
         if level is not before:
             self._tell(before, level)
+        for ask, seconds in self._take_answers():
+            self._metrics.answers.labels(ask=ask).observe(seconds)
+        self._metrics.model.run_for(passed_s)
         for answer_s in self._metrics.take_answers_s():
             self.room.observe_answer(now_s, answer_s)
         busy = {worker.name: worker.busy for worker in workers} | {GATEWAY: gateway_busy}

@@ -12,7 +12,8 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from voiceloop.backends import Usage
-from voiceloop.config import Slo
+from voiceloop.operation import Prices, Slo
+from voiceloop.telemetry.model_use import ModelUse
 from voiceloop.telemetry.timeline import TurnTimeline
 
 _STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.5, 5.0)
@@ -27,13 +28,23 @@ class Metrics:
     """What one server counts, over all its sessions."""
 
     def __init__(
-        self, registry: CollectorRegistry | None = None, promised: Slo | None = None
+        self,
+        registry: CollectorRegistry | None = None,
+        promised: Slo | None = None,
+        prices: Prices | None = None,
     ) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
         self._promised = promised if promised is not None else Slo()
         self._answers_s = deque[float](maxlen=MOST_ANSWERS)
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
+        self.model = ModelUse(self.registry, prices if prices is not None else Prices())
+        self.answers = histogram(
+            "voiceloop_answer_seconds",
+            "From a question to a worker, while a caller waits, to the first of its answer.",
+            ["ask"],
+            buckets=_STAGE_BUCKETS,
+        )
         self.stage = histogram(
             "voiceloop_stage_seconds",
             "Time of one stage between the caller's last sound and the agent's first.",
@@ -142,6 +153,7 @@ class Metrics:
 
     def observe_work(self, usage: Usage, wasted_audio_ms: float) -> None:
         """What a turn cost, and how much of it nobody heard."""
+        self.model.observe(usage, "call")
         self.wasted_audio_ms.inc(wasted_audio_ms)
         n_unused = usage.n_discarded_tokens + usage.n_unheard_tokens
         self.tokens.labels(fate="generated").inc(usage.n_reply_tokens + n_unused)

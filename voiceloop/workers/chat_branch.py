@@ -126,6 +126,7 @@ class Reply:
             n_turn_resident=min(self.n_turn_tokens, n_resident),
             queue_ms=done.timings.queue_ms,
             ttft_ms=done.timings.ttft_ms,
+            token_ms=done.token_ms,
             n_drafted_tokens=done.usage.guessed_tokens,
             n_accepted_tokens=done.usage.confirmed_tokens,
         )

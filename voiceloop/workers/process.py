@@ -25,8 +25,9 @@ from typing import Literal
 
 import msgspec
 
-from voiceloop.backends import RoleName, WorkerLoad
+from voiceloop.backends import RoleName
 from voiceloop.errors import BackendRefused, VoiceLoopError, WorkerLost
+from voiceloop.operation import WorkerLoad
 from voiceloop.workers.client import WorkerClient, WorkerConnection
 from voiceloop.workers.heartbeat import (
     ThreadTimes,

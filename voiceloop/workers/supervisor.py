@@ -14,8 +14,9 @@ import signal
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from voiceloop.backends import RoleName, WorkerLoad
+from voiceloop.backends import RoleName
 from voiceloop.errors import ConfigError
+from voiceloop.operation import WorkerLoad
 from voiceloop.workers.client import (
     WorkerClient,
     WorkerLanguageModel,

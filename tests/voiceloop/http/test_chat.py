@@ -43,6 +43,17 @@ async def test_a_reply_comes_whole_with_its_usage() -> None:
     assert not model.open_branches
 
 
+async def test_what_was_used_over_http_is_counted_apart_from_calls() -> None:
+    fakes, _ = backends("Good morning.")
+    async with http_client(fakes) as http:
+        await http.post(URL, json=HELLO)
+        streamed = await http.post(URL, json=HELLO | {"stream": True})
+        assert streamed.status_code == 200
+        told = (await http.get("/metrics")).text
+    assert 'voiceloop_model_tokens_total{kind="reply",surface="http"} 4.0' in told
+    assert 'surface="call"' not in told
+
+
 async def test_a_reply_streams_and_ends_with_done() -> None:
     fakes, model = backends("Good morning.")
     asked = HELLO | {"stream": True, "stream_options": {"include_usage": True}}

@@ -18,8 +18,8 @@ from tests.fakes import instant_backends
 from tests.voiceloop.server.test_app import event, running
 from voiceloop.admission.ladder import Level
 from voiceloop.admission.room import Room
-from voiceloop.backends import WorkerLoad
 from voiceloop.config import Config, Limits
+from voiceloop.operation import WorkerLoad
 from voiceloop.server import load_watch
 from voiceloop.server.app import Gateway
 from voiceloop.server.load_watch import LoadWatch, kv_used, read_memory_pressure
@@ -39,6 +39,7 @@ class Watched:
         self.metrics = Metrics()
         self.watch = LoadWatch(
             lambda: self.workers,
+            lambda: [("words", 0.2)],
             lambda: 2,
             Room(64, 0.5),
             self.metrics,
@@ -103,7 +104,7 @@ def test_what_calls_cost_is_learnt_of_the_gateway_too() -> None:
 @pytest.mark.virtual_time
 async def test_the_loop_is_looked_at_and_ticks_follow(clock: Callable[[], float]) -> None:
     metrics, ticks = Metrics(), []
-    watch = LoadWatch(tuple, lambda: 0, Room(64, 0.5), metrics, clock)
+    watch = LoadWatch(tuple, tuple, lambda: 0, Room(64, 0.5), metrics, clock)
     task = asyncio.create_task(watch.run(lambda: ticks.append(clock())))
     await asyncio.sleep(1.02)
     task.cancel()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.backends import Usage
-from voiceloop.config import Slo
+from voiceloop.operation import Slo
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.timeline import STAGES, TurnTimeline, anticipation_facts
 

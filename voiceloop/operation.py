@@ -1,0 +1,69 @@
+"""What an operator promises callers, pays for, and sees of the processes that hold models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import msgspec
+
+Range = tuple[str, float, float, float]  # a key, its value, the least and the most it may be
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What the operator promises callers; turns are counted against it.
+
+    gap_ms: from the caller's last sound to the agent's first, as the server sees it. answer_ms: the
+    part of it after the decision that the caller has finished; where its p95 is later than that
+    under load, fewer calls are let in. barge_in_ms: from the caller's onset to the agent's silence.
+    """
+
+    gap_ms: int = 800
+    answer_ms: int = 500
+    barge_in_ms: int = 300
+
+    def ranges(self) -> list[Range]:
+        return [
+            ("slo.gap_ms", self.gap_ms, 100, 60_000),
+            ("slo.answer_ms", self.answer_ms, 50, 60_000),
+            ("slo.barge_in_ms", self.barge_in_ms, 50, 10_000),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What tokens and the server cost, in whatever currency; 0: nothing, or it is not asked.
+
+    prompt_million, cached_million, reply_million: a million tokens of the language model, of a
+    prompt that is computed or found in a cache, and of replies. server_hour: the machine.
+    """
+
+    prompt_million: float = 0.0
+    cached_million: float = 0.0
+    reply_million: float = 0.0
+    server_hour: float = 0.0
+
+    def ranges(self) -> list[Range]:
+        return [
+            (f"prices.{part.name}", getattr(self, part.name), 0, 10**6) for part in fields(self)
+        ]
+
+
+class WorkerLoad(msgspec.Struct, frozen=True):
+    """A process that holds models, at one moment.
+
+    state: "ready", or what it does instead. busy: share of its time that it computes. oldest_s: how
+    long the oldest thing that a caller waits for has had no answer; overdue_s: beyond what is usual
+    on this machine. restarts: how often, by cause. totals: what its models count.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    state: str
+    busy: float = 0.0
+    oldest_s: float = 0.0
+    overdue_s: float = 0.0
+    n_streams: int = 0
+    hop_ms: float = 0.0
+    restarts: dict[str, int] = {}
+    totals: dict[str, float] = {}

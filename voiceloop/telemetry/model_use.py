@@ -1,0 +1,106 @@
+"""What the language model was used for, how fast it was, and what that cost.
+
+Owns the counts of its tokens and times, sliced by who asked (a call, or a request over HTTP) and by
+the length of the prompt, in labels of which there are few; and the cost of them at the operator's
+prices.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from voiceloop.backends import Usage
+from voiceloop.operation import Prices
+
+Surface = Literal["call", "http"]
+
+# A short agent's prompt, a long agent's, a long call's, a document: each twice to eight times the
+# one before, so that what grows with the prompt shows.
+PROMPT_BOUNDS = ((512, "up to 512"), (2048, "up to 2048"), (8192, "up to 8192"))
+LONGER = "over 8192"
+TTFT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.5, 3.0, 8.0)
+TOKEN_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.05, 0.1, 0.25)
+MILLION, HOUR_S = 1e6, 3600.0
+
+
+def prompt_bucket(n_tokens: int) -> str:
+    """The label of a prompt's length."""
+    return next((label for most, label in PROMPT_BOUNDS if n_tokens <= most), LONGER)
+
+
+class ModelUse:
+    """Of one server. prices: 0 for what costs nothing, or is not asked."""
+
+    def __init__(self, registry: CollectorRegistry, prices: Prices) -> None:
+        self._prices = prices
+        sliced = ["surface", "prompt"]
+        self.ttft = Histogram(
+            "voiceloop_ttft_seconds",
+            "From the end of a prompt to the first token of the reply.",
+            sliced,
+            buckets=TTFT_BUCKETS,
+            registry=registry,
+        )
+        self.queue = Histogram(
+            "voiceloop_model_queue_seconds",
+            "From the end of a prompt to the first step that served it.",
+            sliced,
+            buckets=TTFT_BUCKETS,
+            registry=registry,
+        )
+        self.token = Histogram(
+            "voiceloop_token_seconds",
+            "Mean time of a token behind the first, of replies that were not begun ahead.",
+            sliced,
+            buckets=TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "voiceloop_model_tokens",
+            "Tokens of the language model: prompt_cached, prompt_computed, read_ahead, reply, "
+            "discarded.",
+            ["surface", "kind"],
+            registry=registry,
+        )
+        self.cost = Counter(
+            "voiceloop_cost",
+            "What the tokens and the server cost at the prices of `[prices]`, by part.",
+            ["part"],
+            registry=registry,
+        )
+
+    def observe(self, usage: Usage, surface: Surface) -> None:
+        """One reply, whatever became of it; what it did not report is not counted."""
+        labels = {"surface": surface, "prompt": prompt_bucket(usage.n_prompt_tokens)}
+        if usage.ttft_ms > 0.0:
+            self.ttft.labels(**labels).observe(usage.ttft_ms / 1000.0)
+            self.queue.labels(**labels).observe(usage.queue_ms / 1000.0)
+        if usage.token_ms > 0.0:
+            self.token.labels(**labels).observe(usage.token_ms / 1000.0)
+        n_cached = min(usage.n_cached_tokens, usage.n_prompt_tokens)
+        counted = {
+            "prompt_cached": n_cached,
+            "prompt_computed": usage.n_prompt_tokens - n_cached,
+            "read_ahead": usage.n_read_ahead_tokens,
+            "reply": usage.n_reply_tokens + usage.n_unheard_tokens,
+            "discarded": usage.n_discarded_tokens,
+        }
+        prices = self._prices
+        of_million = {
+            "prompt_cached": prices.cached_million,
+            "prompt_computed": prices.prompt_million,
+            "read_ahead": prices.prompt_million,
+            "reply": prices.reply_million,
+            "discarded": prices.reply_million,
+        }
+        for kind, n_tokens in counted.items():
+            self.tokens.labels(surface=surface, kind=kind).inc(n_tokens)
+            if price := of_million[kind]:
+                self.cost.labels(part=kind).inc(n_tokens * price / MILLION)
+
+    def run_for(self, seconds: float) -> None:
+        """The server itself has cost something for so long."""
+        if self._prices.server_hour:
+            self.cost.labels(part="server").inc(seconds * self._prices.server_hour / HOUR_S)
