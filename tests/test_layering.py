@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "realtime": {"backends", "capabilities", "errors"},
     "workers": {"backends", "errors", "event_stream", "operation", "rooms"},
     "remote": {"backends", "errors", "event_stream"},
-    "telemetry": {"backends", "operation"},
+    "telemetry": {"backends", "errors", "operation"},
     "admission": {"errors"},
     "command_parser": {"config_reader"},
     "config": {"config_reader", "errors", "operation"},

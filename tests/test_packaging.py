@@ -16,12 +16,20 @@ from tests.test_layering import ROOMS, ROOT, imports, python_files
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+OTLP = "opentelemetry-exporter-otlp-proto-http"
 # Named by nobody here, and brought by one that is.
 BROUGHT = {
     "anyio": "starlette",
     "h11": "uvicorn",
     "ctranslate2": "faster-whisper",
     "tokenizers": "faster-whisper",
+    # All of them share the name `opentelemetry`, so an import of one is taken for one of each.
+    "opentelemetry-api": "opentelemetry-sdk",
+    "opentelemetry-semantic-conventions": "opentelemetry-sdk",
+    "opentelemetry-proto": OTLP,
+    "opentelemetry-exporter-http-transport": OTLP,
+    "opentelemetry-exporter-otlp-common": OTLP,
+    "opentelemetry-exporter-otlp-proto-common": OTLP,
 }
 
 

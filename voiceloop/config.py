@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from voiceloop.config_reader import field_types, nearest, overlay, read_toml
 from voiceloop.errors import ConfigError
-from voiceloop.operation import Prices, Slo
+from voiceloop.operation import Prices, Slo, TraceSettings
 
 PREFIX = "VOICELOOP_"
 MIB = 1024 * 1024
@@ -158,11 +158,12 @@ class Config:
     engine: EngineSettings = field(default_factory=EngineSettings)
     slo: Slo = field(default_factory=Slo)
     prices: Prices = field(default_factory=Prices)
+    traces: TraceSettings = field(default_factory=TraceSettings)
 
 
 TABLES: Mapping[str, type[Any]] = {
     "limits": Limits, "anticipation": Ahead, "engine": EngineSettings, "slo": Slo,
-    "prices": Prices,
+    "prices": Prices, "traces": TraceSettings,
 }  # fmt: skip
 
 
@@ -297,6 +298,7 @@ def _check(config: Config) -> None:
     ranges += _engine_ranges(config.engine)
     for name in ("stt_url", "llm_url", "tts_url"):
         _check_url(name, getattr(config, name))
+    _check_url("traces.url", config.traces.url)
     for origin in config.allowed_origins:
         _check_origin(origin)
     for name, value, low, high in ranges:

@@ -49,6 +49,14 @@ class Prices:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """Where traces go: the URL of an OTLP collector over HTTP; words: with what was said."""
+
+    url: str | None = None
+    words: bool = False
+
+
 class WorkerLoad(msgspec.Struct, frozen=True):
     """A process that holds models, at one moment.
 

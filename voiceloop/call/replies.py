@@ -18,7 +18,7 @@ from voiceloop.call.status import ReplyStatus
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn
-from voiceloop.realtime.items import FunctionCallOutput
+from voiceloop.realtime.items import FunctionCallOutput, Message
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import plan_of_response
@@ -26,6 +26,7 @@ from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.timeline import TurnTimeline, anticipation_facts
+from voiceloop.telemetry.traces import TracedTurn
 
 log = logging.getLogger(__name__)
 
@@ -295,8 +296,16 @@ class Replies:
         facts["outcome"] = outcome
         self._metrics.observe_turn(reply.timeline, outcome)
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
+        self._context.trace.turn(self._traced(reply, outcome))
         self.preemptive.observe_waste(reply)
         facts["anticipation"] = anticipation_facts(
             reply.usage, reply.speech.wasted_ms, facts.pop("draft", "none")
         )
         self._context.protocol.timeline(reply.timeline.payload())
+
+    def _traced(self, reply: Reply, outcome: str) -> TracedTurn:
+        heard = reply.answers.text if reply.answers is not None else ""
+        item_id = reply.response.item_id
+        item = self._context.protocol.conversation.get(item_id) if item_id is not None else None
+        said = item.text if isinstance(item, Message) else ""
+        return TracedTurn(reply.timeline, outcome, reply.usage, heard, said)

@@ -55,6 +55,7 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.traces import CallTrace, NoTraces, Traces
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.toolbox import Toolbox
 
@@ -81,6 +82,7 @@ class Session:
         level: Callable[[], Level] = lambda: Level.NORMAL,
         toolbox: Toolbox | None = None,
         kept_lines: KeptLines | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self._transport = transport
         self._backends = backends
@@ -93,6 +95,7 @@ class Session:
         self._toolbox = toolbox if toolbox is not None else Toolbox({}, clock)
         self._kept_lines = kept_lines
         self._vad: VoiceActivity = vad if vad is not None else Vad()
+        self._traces = traces if traces is not None else NoTraces()
         limits = config.limits
         output = asyncio.Event()
         self.protocol = Protocol(
@@ -147,11 +150,12 @@ class Session:
     async def run(self) -> None:
         """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
         self._metrics.sessions.inc()
+        trace = self._traces.begin(self.protocol.session_id)
         began_s, n_turns = self._clock(), 0
         self._closing = (1011, "internal error")
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._assemble(tasks)
+                self._assemble(tasks, trace)
                 try:
                     tasks.create_task(self._listener.run(), name="listener")
                     tasks.create_task(self._writer.run(), name="writer")
@@ -169,6 +173,7 @@ class Session:
         finally:
             self._metrics.sessions.dec()
             self._metrics.closed.labels(code=self._closing[0]).inc()
+            trace.end(self._closing[0])
             self._log_end(self._clock() - began_s, n_turns)
             await self._transport.close(*self._closing)
 
@@ -178,7 +183,7 @@ class Session:
         how, call_id = reason or "the client hung up", self.protocol.session_id
         log.info("call %s: %.1f s, turns: %d; %s (%d)", call_id, seconds, n_turns, how, code)
 
-    def _assemble(self, tasks: asyncio.TaskGroup) -> None:
+    def _assemble(self, tasks: asyncio.TaskGroup, trace: CallTrace) -> None:
         session_id, settings = self.protocol.session_id, self.protocol.settings
         ahead = self._config.anticipation
         anticipation = Anticipation(
@@ -206,6 +211,7 @@ class Session:
             new_stream_id=lambda: self.protocol.new_id("voice"),
             load=self._backends.utilization,
             level=self._level,
+            trace=trace,
             lead_ms=float(self._config.pacing_lead_ms),
             answers=self._answers,
             kept_lines=self._kept_lines or KeptLines(),

@@ -15,6 +15,7 @@ from voiceloop.realtime.protocol import Protocol
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.sound.kept_lines import KeptLine, KeptLines
 from voiceloop.reply.sound.playout import LEAD_MS
+from voiceloop.telemetry.traces import CallTrace, NoTraces
 from voiceloop.tools.pending import SessionTools
 
 
@@ -39,6 +40,7 @@ class ReplyContext:
     load: Callable[[], float] = lambda: 0.0  # utilization of the busiest model process, 0 to 1
     level: Callable[[], Level] = lambda: Level.NORMAL
     lead_ms: float = LEAD_MS
+    trace: CallTrace = field(default_factory=NoTraces)
     answers: ApprovedAnswers = field(default_factory=ApprovedAnswers)
     kept_lines: KeptLines = field(default_factory=KeptLines)
     waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn

@@ -39,6 +39,7 @@ from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.server.websocket import SocketTransport
 from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.traces import NoTraces, Traces, open_traces
 from voiceloop.telemetry.worker_load import WorkerCollector
 from voiceloop.tools.toolbox import Toolbox, toolbox_of
 
@@ -65,6 +66,7 @@ class Gateway:
     clock: Callable[[], float] = time.monotonic
     metrics: Metrics = field(init=False)
     answers: ApprovedAnswers = field(init=False)  # of the agent, read once for all sessions
+    traces: Traces = field(init=False)
     keys: auth.KeyRing = field(init=False)
     toolbox: Toolbox = field(init=False)
     admission: Admission = field(init=False)
@@ -79,6 +81,10 @@ class Gateway:
     def __post_init__(self) -> None:
         self.answers = ApprovedAnswers(self.agent.answer)
         self.keys = auth.KeyRing(self.config.keys)
+        asked = self.config.traces
+        self.traces = (
+            open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
+        )
         self.metrics = Metrics(promised=self.config.slo, prices=self.config.prices)
         self.metrics.registry.register(WorkerCollector(self.workers))
         beside = self.config.agent  # the file, whose Python modules may stand there
@@ -199,6 +205,7 @@ class Gateway:
                 toolbox=self.toolbox,
                 level=lambda: self.load_watch.level,
                 kept_lines=self.kept_lines,
+                traces=self.traces,
             )
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message[:MAX_REASON_CHARACTERS])

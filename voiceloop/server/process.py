@@ -213,6 +213,7 @@ async def serve(
         server.should_exit = True
         server.force_exit = True
         await asyncio.wait([serving])
+        await asyncio.to_thread(gateway.traces.close)
 
 
 def _tell_of_clients_tools(agent: AgentConfig, config: Config) -> None:
