@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "admission": {"errors"},
     "command_parser": {"config_reader"},
     "config": {"config_reader", "errors", "operation"},
-    "backends": {"capabilities", "operation"},
+    "backends": {"capabilities", "errors", "operation"},
     "capabilities": {"errors"},
     "config_reader": {"errors"},
     "event_stream": {"errors"},
@@ -63,7 +63,14 @@ MAY_IMPORT = {
 }  # fmt: skip
 MODEL_MODULES = {
     f"voiceloop/workers/{name}.py"
-    for name in ("worker", "chat_branch", "chat_template", "language", "speech")
+    for name in (
+        "worker",
+        "chat_branch",
+        "chat_template",
+        "language",
+        "profiling",
+        "speech",
+    )  # fmt: skip
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",

@@ -15,13 +15,14 @@ Times in ``Word`` and ``SpokenWord`` are milliseconds; whoever consumes an event
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from voiceloop.capabilities import Capabilities
+from voiceloop.errors import BackendRefused
 from voiceloop.operation import WorkerLoad
 
 RoleName = Literal["engine", "recognizer", "voice"]  # what a worker process can hold
@@ -361,12 +362,17 @@ def _no_workers() -> tuple[WorkerLoad, ...]:
     return ()
 
 
+async def _no_profile(worker: str, path: str, seconds: float) -> None:
+    raise BackendRefused(f"expected a worker named {worker[:40]!r}, found none here")
+
+
 @dataclass(frozen=True, slots=True)
 class Backends:
     """The three models of a running server, and what is known of what they speak and hear.
 
     workers: the processes that hold those of them which are here. take_answers: what callers waited
-    for since it was last called, each with the seconds that it took.
+    for since it was last called, each with the seconds that it took. profile: has a worker write a
+    trace of so many seconds to a file.
     """
 
     recognizer: Recognizer
@@ -375,6 +381,7 @@ class Backends:
     capabilities: Capabilities = Capabilities()
     workers: Callable[[], Sequence[WorkerLoad]] = _no_workers
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
+    profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""

@@ -296,6 +296,7 @@ async def open_backends(
             capabilities_of(_plan(config)[2], config.llm_adapter),
             workers=supervisor.loads,
             take_answers=supervisor.take_answers,
+            profile=supervisor.profile,
         )
         yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
 

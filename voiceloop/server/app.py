@@ -30,6 +30,7 @@ from voiceloop.errors import Overloaded, VoiceLoopError, expected
 from voiceloop.http import auth
 from voiceloop.http.gate import Door, error_response
 from voiceloop.http.health import Health, health_routes, no_such_route, realtime_routes
+from voiceloop.http.profile import profile_route
 from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
 from voiceloop.knowledge.answers import ApprovedAnswers
@@ -253,6 +254,7 @@ def build_app(gateway: Gateway) -> Starlette:
     )
     health = Health(gateway.not_ready_for_calls, gateway.report, gateway.metrics.registry)
     routes = health_routes(door, health)
+    routes.append(profile_route(door))
     routes += realtime_routes(door, agent.session_settings())
     routes += openai_routes(door, config, agent)
     calls = WebSocketRoute("/v1/realtime", realtime)

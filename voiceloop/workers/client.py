@@ -28,7 +28,14 @@ from voiceloop.backends import (
     VoiceEvent,
     VoiceOptions,
 )
-from voiceloop.errors import BackendError, BackendRefused, Overloaded, RequestUnserved, WorkerLost
+from voiceloop.errors import (
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    Overloaded,
+    RequestUnserved,
+    WorkerLost,
+)
 from voiceloop.event_stream import EventStream
 from voiceloop.workers import messages
 from voiceloop.workers.heartbeat import Pulse
@@ -42,6 +49,7 @@ MAX_WAITING_BYTES = 24 * 1024 * 1024
 SOCKET_BUFFER_BYTES = 1024 * 1024
 # How long a new stream waits for a worker that is being restarted before the turn is given up.
 OPEN_WAIT_S = 5.0
+PROFILE_WRITTEN_S = 60.0  # half a minute of small kernels is a file of hundreds of megabytes
 DEFAULT_VOICE_RATE_HZ = 24_000
 
 EventT = TypeVar("EventT")
@@ -64,6 +72,7 @@ class WorkerConnection(asyncio.Protocol):
         self._streams: dict[str, WorkerStream[object]] = {}
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
+        self._profiled: asyncio.Future[messages.Profiled] | None = None
         self._waiting: deque[tuple[WorkerStream[object], bytes]] = deque()
 
     @property
@@ -126,6 +135,28 @@ class WorkerConnection(asyncio.Protocol):
         if self._transport is not None and not self.lost.is_set():
             self._transport.write(frame)
 
+    async def profile(self, path: str, seconds: float) -> None:
+        """Have a trace of the models' work written to this file.
+
+        Raises: Overloaded while another is under way, BackendError when it cannot be written,
+        WorkerLost when the process dies meanwhile.
+        """
+        if self._profiled is not None or self._transport is None:
+            raise Overloaded(f"expected no other profile of the worker {self.name}, found one")
+        self._profiled = asyncio.get_running_loop().create_future()
+        try:
+            self._transport.write(messages.encode(messages.Profile(path, seconds)))
+            async with asyncio.timeout(seconds + PROFILE_WRITTEN_S):
+                told = await self._profiled
+        except TimeoutError:
+            raise BackendTimeout(
+                f"expected a trace of the worker {self.name}, found none"
+            ) from None
+        finally:
+            self._profiled = None
+        if told.error:
+            raise BackendRefused(f"worker {self.name}: {told.error}")
+
     def close(self) -> None:
         """Close the socket: the worker ends by itself."""
         if self._transport is not None:
@@ -159,6 +190,8 @@ class WorkerConnection(asyncio.Protocol):
         self.lost.set()
         self.changed.set()
         self._waiting.clear()
+        if self._profiled is not None and not self._profiled.done():
+            self._profiled.set_exception(WorkerLost(f"the worker {self.name} died meanwhile"))
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
             self.waits.forget(stream.stream_id)
@@ -177,6 +210,9 @@ class WorkerConnection(asyncio.Protocol):
                 if stream is not None:
                     self.waits.forget(message.stream_id)
                     stream.fail(_failure(message))
+            case messages.Profiled():
+                if self._profiled is not None and not self._profiled.done():
+                    self._profiled.set_result(message)
             case messages.Heartbeat():
                 self.pulse.observe(message)
             case messages.Loading() | messages.Ready() | messages.LoadFailed():

@@ -146,11 +146,18 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
     stream_id: str
 
 
+class Profile(msgspec.Struct, frozen=True, tag="profile"):
+    """Record for so long what the models compute, and write the trace to this file."""
+
+    path: str
+    seconds: float
+
+
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
 ToEngine = OpenBranch | ReadAhead | Stage | BeginPreemptive | StopPreemptive | Commit
 ToVoice = OpenVoice | FeedText | FinishText
 ToRole = ToRecognizer | ToEngine | ToVoice
-ToWorker = ToRole | Close
+ToWorker = ToRole | Close | Profile
 
 OPENING_ROLE: dict[type, RoleName] = {
     OpenRecognizer: "recognizer",
@@ -229,7 +236,14 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     totals: dict[str, float] = {}
 
 
-FromWorker = StreamEvent | StreamFailed | Loading | Ready | LoadFailed | Heartbeat
+class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
+    """The trace is written; error: why it is not."""
+
+    path: str
+    error: str = ""
+
+
+FromWorker = StreamEvent | StreamFailed | Loading | Ready | LoadFailed | Heartbeat | Profiled
 
 
 # --- bytes --------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ from voiceloop.workers.messages import (
     Heartbeat,
     LoadFailed,
     Loading,
+    Profile,
+    Profiled,
     Ready,
     RoleReady,
     StreamEvent,
@@ -50,6 +52,7 @@ from voiceloop.workers.messages import (
     decode_to_worker,
     encode,
 )
+from voiceloop.workers.profiling import StepProfile
 from voiceloop.workers.role import Role, RoleBroken, RoleError, StreamError, load_role
 
 log = logging.getLogger(__name__)
@@ -87,6 +90,7 @@ class Worker:
         self._n_steps = 0
         self._busy_s = 0.0
         self._next_heartbeat = 0.0
+        self._profile: StepProfile | None = None
         self._failed_steps_at = deque[float](maxlen=MAX_FAILED_STEPS)
 
     def load(self) -> None:
@@ -120,6 +124,7 @@ class Worker:
         while True:
             has_work = any(role.has_work() for role in self._roles.values())
             self._beat(has_work)
+            self._end_profile()
             # What arrived within the last step is no longer on the socket to wake anybody.
             is_due = has_work or bool(self._inbox)
             wait_s = 0.0 if is_due else max(0.0, self._next_heartbeat - self._clock())
@@ -197,6 +202,9 @@ class Worker:
         return any(isinstance(m, Commit) and not m.params.is_batch for m in self._inbox)
 
     def _receive(self, message: ToWorker) -> None:
+        if isinstance(message, Profile):
+            self._begin_profile(message)
+            return
         if isinstance(message, Close):
             self._forget(message.stream_id)
             return
@@ -224,6 +232,18 @@ class Worker:
             text = f"expected {kind} to be taken, found {type(error).__name__}"
             self._fail(StreamFailed(message.stream_id, text, retryable=False))
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
+
+    def _begin_profile(self, asked: Profile) -> None:
+        try:
+            self._profile = StepProfile(asked, self._clock())
+        except (ImportError, RuntimeError) as error:
+            text = f"expected torch and its profiler in this worker, found: {error}"
+            self._send([Profiled(asked.path, text)])
+
+    def _end_profile(self) -> None:
+        if self._profile is not None and self._profile.is_over(self._clock()):
+            profile, self._profile = self._profile, None
+            self._send([profile.finish()])
 
     def _fail(self, failed: StreamFailed) -> None:
         self._send([failed])

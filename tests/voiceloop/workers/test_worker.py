@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import os
 import socket
 import sys
@@ -38,6 +39,8 @@ from voiceloop.workers.messages import (
     OpenBranch,
     OpenRecognizer,
     OpenVoice,
+    Profile,
+    Profiled,
     Ready,
     RoleSpec,
     Stage,
@@ -273,3 +276,15 @@ def test_many_streams_opened_at_once_are_no_silence() -> None:
         assert isinstance(gateway.next(), StreamFailed)
         assert gateway.n_heartbeats > n_before
     gateway.close()
+
+
+def test_a_profile_of_the_loop_is_a_trace_that_tools_read(gateway: Gateway, tmp_path: Path) -> None:
+    pytest.importorskip("torch.profiler")  # here: it takes longer than a test waits for a message
+    gateway.socket.settimeout(40)
+    after_ready(gateway)
+    gateway.send(Profile(str(tmp_path / "trace.json"), 0.1))
+    assert gateway.next() == Profiled(str(tmp_path / "trace.json"))
+    assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
+    gateway.send(Profile(str(tmp_path / "no folder" / "trace.json"), 0.1))
+    told = gateway.next()
+    assert isinstance(told, Profiled) and "expected to write a trace" in told.error
