@@ -34,8 +34,10 @@ from voiceloop.models.preset_check import (
 )
 from voiceloop.models.resolve import ResolvedModel, capabilities_of, resolve_models
 from voiceloop.remote.end_reader import EndReadingModel
-from voiceloop.workers.client import WorkerLanguageModel
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.models import (
+    WorkerLanguageModel,
+)
 from voiceloop.workers.process import Progress
 from voiceloop.workers.supervisor import Supervisor
 

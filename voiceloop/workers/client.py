@@ -24,14 +24,11 @@ from voiceloop.backends import (
     LanguageEvent,
     RecognizerEvent,
     RecognizerOptions,
-    Tool,
     VoiceEvent,
-    VoiceOptions,
 )
 from voiceloop.errors import (
     BackendError,
     BackendRefused,
-    BackendTimeout,
     Overloaded,
     RequestUnserved,
     WorkerLost,
@@ -40,6 +37,7 @@ from voiceloop.event_stream import EventStream
 from voiceloop.workers import messages
 from voiceloop.workers.heartbeat import Pulse
 from voiceloop.workers.messages import FrameError, FrameReader, FromWorker, ToWorker
+from voiceloop.workers.profile_request import ProfileRequest
 from voiceloop.workers.waits import Waits
 
 log = logging.getLogger(__name__)
@@ -49,8 +47,6 @@ MAX_WAITING_BYTES = 24 * 1024 * 1024
 SOCKET_BUFFER_BYTES = 1024 * 1024
 # How long a new stream waits for a worker that is being restarted before the turn is given up.
 OPEN_WAIT_S = 5.0
-PROFILE_WRITTEN_S = 60.0  # half a minute of small kernels is a file of hundreds of megabytes
-DEFAULT_VOICE_RATE_HZ = 24_000
 
 EventT = TypeVar("EventT")
 
@@ -72,7 +68,7 @@ class WorkerConnection(asyncio.Protocol):
         self._streams: dict[str, WorkerStream[object]] = {}
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
-        self._profiled: asyncio.Future[messages.Profiled] | None = None
+        self._profile = ProfileRequest(name)
         self._waiting: deque[tuple[WorkerStream[object], bytes]] = deque()
 
     @property
@@ -138,24 +134,11 @@ class WorkerConnection(asyncio.Protocol):
     async def profile(self, path: str, seconds: float) -> None:
         """Have a trace of the models' work written to this file.
 
-        Raises: Overloaded while another is under way, BackendError when it cannot be written,
-        WorkerLost when the process dies meanwhile.
+        Raises: Overloaded while another is under way, and as `ProfileRequest.written`.
         """
-        if self._profiled is not None or self._transport is None:
-            raise Overloaded(f"expected no other profile of the worker {self.name}, found one")
-        self._profiled = asyncio.get_running_loop().create_future()
-        try:
-            self._transport.write(messages.encode(messages.Profile(path, seconds)))
-            async with asyncio.timeout(seconds + PROFILE_WRITTEN_S):
-                told = await self._profiled
-        except TimeoutError:
-            raise BackendTimeout(
-                f"expected a trace of the worker {self.name}, found none"
-            ) from None
-        finally:
-            self._profiled = None
-        if told.error:
-            raise BackendRefused(f"worker {self.name}: {told.error}")
+        self._profile.begin()
+        self.tell(messages.Profile(path, seconds))
+        await self._profile.written(seconds)
 
     def close(self) -> None:
         """Close the socket: the worker ends by itself."""
@@ -190,8 +173,7 @@ class WorkerConnection(asyncio.Protocol):
         self.lost.set()
         self.changed.set()
         self._waiting.clear()
-        if self._profiled is not None and not self._profiled.done():
-            self._profiled.set_exception(WorkerLost(f"the worker {self.name} died meanwhile"))
+        self._profile.lose()
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
             self.waits.forget(stream.stream_id)
@@ -211,8 +193,7 @@ class WorkerConnection(asyncio.Protocol):
                     self.waits.forget(message.stream_id)
                     stream.fail(_failure(message))
             case messages.Profiled():
-                if self._profiled is not None and not self._profiled.done():
-                    self._profiled.set_result(message)
+                self._profile.answer(message)
             case messages.Heartbeat():
                 self.pulse.observe(message)
             case messages.Loading() | messages.Ready() | messages.LoadFailed():
@@ -359,70 +340,3 @@ class WorkerClient:
         if self.connection is None or not self.connection.is_alive:
             raise WorkerLost(f"the worker {self.name} is not ready; it is being restarted")
         return self.connection
-
-
-class _WorkerModel:
-    """One model of a worker."""
-
-    def __init__(self, client: WorkerClient) -> None:
-        self._client = client
-
-    @property
-    def utilization(self) -> float:
-        return self._client.utilization
-
-
-class WorkerRecognizer(_WorkerModel):
-    """``Recognizer`` over a worker."""
-
-    async def open(self, stream_id: str, options: RecognizerOptions) -> WorkerRecognizerStream:
-        connection = await self._client.current()
-        wire_id = self._client.wire_id(stream_id)
-        stream = WorkerRecognizerStream(connection, wire_id, is_batch=options.is_batch)
-        stream.send(messages.OpenRecognizer(stream.stream_id, options))
-        return stream
-
-
-class WorkerLanguageModel(_WorkerModel):
-    """``LanguageModel`` over a worker."""
-
-    def read_ahead(self, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> None:
-        """Have every caller's prompt begin with this already computed, whoever the caller is."""
-        stream_id = self._client.wire_id("operator")
-        self._client.tell_each(messages.ReadAhead(stream_id, history, tools))
-
-    async def branch(
-        self,
-        branch_id: str,
-        history: tuple[ChatMessage, ...],
-        tools: tuple[Tool, ...] = (),
-        tenant: str = "",
-    ) -> WorkerBranch:
-        connection = await self._client.current()
-        stream = WorkerBranch(connection, self._client.wire_id(branch_id))
-        stream.send(messages.OpenBranch(stream.stream_id, history, tools, tenant))
-        return stream
-
-
-class WorkerVoice(_WorkerModel):
-    """``Voice`` over a worker."""
-
-    def __init__(self, client: WorkerClient) -> None:
-        super().__init__(client)
-        self._rate_hz = DEFAULT_VOICE_RATE_HZ
-
-    @property
-    def rate_hz(self) -> int:
-        connection = self._client.connection
-        if connection is not None and connection.ready is not None:
-            for role in connection.ready.roles:
-                if role.role == "voice":
-                    self._rate_hz = role.rate_hz
-        return self._rate_hz
-
-    async def open(self, stream_id: str, options: VoiceOptions) -> WorkerVoiceStream:
-        connection = await self._client.current()
-        wire_id = self._client.wire_id(stream_id)
-        stream = WorkerVoiceStream(connection, wire_id, is_batch=options.is_batch)
-        stream.send(messages.OpenVoice(stream.stream_id, options))
-        return stream

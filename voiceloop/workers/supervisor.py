@@ -19,11 +19,13 @@ from voiceloop.errors import BackendRefused, ConfigError
 from voiceloop.operation import WorkerLoad
 from voiceloop.workers.client import (
     WorkerClient,
+)
+from voiceloop.workers.messages import WorkerSpec
+from voiceloop.workers.models import (
     WorkerLanguageModel,
     WorkerRecognizer,
     WorkerVoice,
 )
-from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.process import Progress, RoleState, WorkerProcess
 
 log = logging.getLogger(__name__)

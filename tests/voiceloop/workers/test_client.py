@@ -23,9 +23,6 @@ from voiceloop.workers import client as worker_client
 from voiceloop.workers.client import (
     WorkerClient,
     WorkerConnection,
-    WorkerLanguageModel,
-    WorkerRecognizer,
-    WorkerVoice,
 )
 from voiceloop.workers.messages import (
     Close,
@@ -43,6 +40,11 @@ from voiceloop.workers.messages import (
     ToWorker,
     decode_to_worker,
     encode,
+)
+from voiceloop.workers.models import (
+    WorkerLanguageModel,
+    WorkerRecognizer,
+    WorkerVoice,
 )
 
 
