@@ -150,3 +150,23 @@ def test_a_template_whose_arithmetic_fails_is_a_template_error(
     text = Text.read(copy_with_template(tiny_model, tmp_path, source))
     with pytest.raises(TemplateError, match="messages the chat template takes"):
         text.encode_chat(HISTORY[:2])
+
+
+def test_a_turn_appended_costs_its_own_tokens_and_not_the_historys(tiny_model: Path) -> None:
+    text, encoded = Text.read(tiny_model), list[str]()
+    plainly = text.tokenizer
+
+    def encode(stretch: str) -> list[int]:
+        encoded.append(stretch)
+        return list(plainly.encode(stretch, add_special_tokens=False).ids)
+
+    text._stretches = Stretches(encode)
+    roles = ("system", *("user", "assistant") * 20)
+    history = [{"role": role, "content": f"number {i} " * 30} for i, role in enumerate(roles)]
+    text.encode_chat(history, open_user="and then")
+    n_first = sum(map(len, encoded))
+    encoded.clear()
+    words = "and then some more words"
+    tokens = text.encode_chat(history, open_user=words)
+    assert n_first > 10_000 and sum(map(len, encoded)) < 2 * len(words)
+    assert tokens == Text.read(tiny_model).encode_chat(history, open_user=words)

@@ -271,3 +271,36 @@ def test_a_step_brings_back_no_more_than_its_time_allows(make_engine: MakeEngine
     events = drain(engine)
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == expected
     assert tier.n_restored > 2
+
+
+def test_it_is_back_before_the_turn_ends_where_the_branch_is_opened_at_the_first_voice(
+    make_engine: MakeEngine,
+) -> None:
+    prompt = SPEECH[:200]
+    tier_bytes = 64 * one_slot(make_engine())
+    engine = make_engine(kv_tokens=320, host_tier_bytes=tier_bytes)
+    expected, _ = answer(engine, "first", prompt)
+    answer(engine, "other", [9] * 250)
+    branch = engine.branch("again", prompt[:-2])
+    drain(engine)  # the caller speaks; no word is known yet
+    assert engine.metrics()["kv_blocks_restored"] > 0
+    branch.commit(prompt[-2:], GREEDY)
+    events = drain(engine)
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == expected
+    [done] = [event for event in events if isinstance(event, Done)]
+    assert done.usage.prefilled_tokens == 2
+
+
+def test_the_operators_prefix_comes_back_for_another_tenant(make_engine: MakeEngine) -> None:
+    tier_bytes = 64 * one_slot(make_engine())
+    engine = make_engine(kv_tokens=320, host_tier_bytes=tier_bytes)
+    engine.tree.public = SPEECH[:64]
+    answer(engine, "first", SPEECH[:70])
+    engine.tree.evict(20)
+    assert engine.tree.n_parked and not len(engine.tree)
+    branch = engine.branch("caller", SPEECH[:68], "another key")
+    branch.commit([5, 6], GREEDY)
+    done = next(event for event in drain(engine) if isinstance(event, Done))
+    assert done.usage.cached_tokens == 64
+    branch.close()
+    engine.check_integrity()
