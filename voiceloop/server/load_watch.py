@@ -103,6 +103,7 @@ class LoadWatch:
         busy = {worker.name: worker.busy for worker in workers} | {GATEWAY: gateway_busy}
         is_calm = level <= Level.NO_SPECULATION
         self.room.observe(passed_s, now_s, self._n_talking(), busy, is_calm=is_calm)
+        self._metrics.room.set(self.room.n_calls)
 
     def _lag_s(self) -> float:
         return sorted(self._lags)[-(1 + len(self._lags) // 20)] if self._lags else 0.0

@@ -99,6 +99,7 @@ def test_what_calls_cost_is_learnt_of_the_gateway_too() -> None:
     costs = watched.watch.room.costs
     assert costs["gateway"] == pytest.approx(0.05, rel=0.1)  # 10 % of a processor, two calls
     assert costs["speech"] == pytest.approx(0.46, rel=0.1)
+    assert watched.sample("voiceloop_room_calls") == watched.watch.room.n_calls == 1
 
 
 @pytest.mark.virtual_time
