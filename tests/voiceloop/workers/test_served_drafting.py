@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx
 import pytest
+from websockets.asyncio.client import connect
 
+from clients.server_process import running_server
 from voiceloop.agent_file import embedded_agent
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta, Usage
 from voiceloop.config import load_config
@@ -20,6 +24,12 @@ TURNS = (
     "no make that three cappuccinos and two muffins",
     "can you read that back to me",
 )
+
+
+TEXT_ONLY = {
+    "type": "session.update",
+    "session": {"type": "realtime", "output_modalities": ["text"]},
+}
 
 
 async def served(table: dict[str, Any]) -> tuple[list[str], Usage, str]:
@@ -64,3 +74,29 @@ async def test_tokens_are_guessed_in_a_served_call_unless_that_is_off() -> None:
     assert 0 < some.n_accepted_tokens <= some.n_drafted_tokens
     assert "drafts by nobody" in told_off
     assert "drafts by grammars and n-grams and a draft model" in told_on
+
+
+async def accepted_over_the_wire() -> float:
+    """Guessed tokens that stood in a call's text turns, as `/metrics` counts them."""
+    async with running_server(["--preset", "embedded"]) as server:
+        async with connect(server.url) as call:
+            await call.send(json.dumps(TEXT_ONLY))
+            for words in TURNS:
+                item = {"type": "message", "role": "user",
+                        "content": [{"type": "input_text", "text": words}]}  # fmt: skip
+                await call.send(json.dumps({"type": "conversation.item.create", "item": item}))
+                await call.send(json.dumps({"type": "response.create"}))
+                while json.loads(await call.recv())["type"] != "response.done":
+                    pass
+        async with httpx.AsyncClient() as http:
+            told = (await http.get(f"http://127.0.0.1:{server.port}/metrics")).text
+    line = 'voiceloop_draft_tokens_total{fate="accepted"} '
+    return sum(float(row.removeprefix(line)) for row in told.splitlines() if row.startswith(line))
+
+
+async def test_a_call_over_the_wire_is_drafted_for_unless_that_is_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await accepted_over_the_wire() > 0
+    monkeypatch.setenv("VOICELOOP_ANTICIPATION_SPECULATIVE_DECODING", "0")
+    assert await accepted_over_the_wire() == 0
