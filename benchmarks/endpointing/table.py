@@ -13,10 +13,60 @@ from voiceloop.listening.recipes.turn_frontier import Point, most_above
 
 LATENCIES_MS = (200, 300, 400, 600, 800, 1000, 1200)
 EVERY_MS = range(200, 1201, 10)
+# Points of turns cut at a mean latency, by set and source; and of those of the better peer.
+MOST_CUT: dict[tuple[str, str], dict[int, float]] = {
+    ("real", "moonshine"): {200: 18.0, 300: 11.0, 400: 8.0, 600: 5.0},
+    ("spliced", "reference"): {200: 26.0, 300: 14.0, 400: 10.0, 600: 6.0},
+}
+SHARE_OF_PEER = 0.6
+LEAST_AUC = {"voice": 0.82, "words": 0.84, "both": 0.90}
+MOST_DICTATED_CUT, DICTATED_P50_MS = 15.0, 450.0
 
 
-def bars_of(measured: dict[str, Any]) -> list[Bar]:
-    """The frontier of the reference replay against its peers, in points of turns cut:
+def bars_of(measured: dict[str, Any], set_name: str, source: str) -> list[Bar]:
+    """What is aimed at on this set by this source; none where nothing is."""
+    bars = []
+    for ms, most in MOST_CUT.get((set_name, source), {}).items():
+        cut = measured["policies"]["voiceloop"].get(f"cut@{ms}")
+        name = f"turns cut @{ms} ms, {set_name}, {source}"
+        bars.append(Bar(name, None if cut is None else 100 * cut, most, "%"))
+    if set_name == "real":
+        bars += _bars_of_real(measured, source)
+    elif source == "reference":
+        bars += _bars_under_peers(measured)
+    return bars
+
+
+def _bars_of_real(measured: dict[str, Any], source: str) -> list[Bar]:
+    bars = []
+    if source == "moonshine":
+        own = measured["policies"]["voiceloop"]
+        for ms in MOST_CUT["real", "moonshine"]:
+            theirs = [
+                policy[f"cut@{ms}"]
+                for name, policy in measured["policies"].items()
+                if name != "voiceloop" and policy[f"cut@{ms}"] is not None
+            ]
+            if theirs:
+                cut, most = own[f"cut@{ms}"], 100 * SHARE_OF_PEER * min(theirs)
+                name = f"turns cut @{ms} ms, {SHARE_OF_PEER} of the better peer's"
+                bars.append(Bar(name, None if cut is None else 100 * cut, most, "%"))
+    if source == "reference":
+        found = measured["auc"].get("all", {})
+        bars += [
+            Bar(f"AUC at +130 ms, {name}", found.get(name), least, "", at_least=True)
+            for name, least in LEAST_AUC.items()
+        ]
+        if dictated := measured["as shipped"]["auto"].get("dictated"):
+            n_turns = dictated["n_turns"]
+            cut, p50_ms = 100 * dictated["cut"], dictated["latency_ms"]["p50"]
+            bars.append(Bar("dictated turns cut", cut, MOST_DICTATED_CUT, "%", n=n_turns))
+            bars.append(Bar("dictated turns, p50 of the rest", p50_ms, DICTATED_P50_MS, n=n_turns))
+    return bars
+
+
+def _bars_under_peers(measured: dict[str, Any]) -> list[Bar]:
+    """The frontier against those of the peers, in points of turns cut:
 
     of all turns, of those with unseen words, and of the copies in noise and over the telephone.
     """
@@ -65,8 +115,18 @@ def print_table(source: str, measured: dict[str, Any]) -> None:
             cells += ["-" if ms is None else f"{ms:.0f}" for ms in waits]
             print(f"{label:<34}{row['n_turns']:>5}" + "".join(f"{cell:>8}" for cell in cells))
         print(f"  {name}, 95 % of draws of speakers: {_as_text(policy['intervals'])}")
-    for eagerness, kinds in (measured["as shipped"] | measured["as shipped, in calls"]).items():
+    for part, row in measured["auc"].items():
+        parts = [
+            f"{name} {row[name]:.3f}"
+            for name in ("words", "voice", "both")
+            if row[name] is not None
+        ]
+        counts = f"{row['ends']} ends, {row['pauses']} pauses"
+        print(f"AUC at +130 ms, {part}: {', '.join(parts)} ({counts})")
+    shipped = measured["as shipped"] | measured.get("as shipped, in calls", {})
+    for eagerness, kinds in shipped.items():
         for kind, row in kinds.items():
             waits = ", ".join(f"{q} {ms:.0f}" for q, ms in row["latency_ms"].items())
             cut = f"{100 * row['cut']:.1f} % of {row['n_turns']} cut"
-            print(f"eagerness {eagerness}, {kind}: {cut}; ms: {waits}")
+            soft = f"{100 * row['soft']:.1f} % softly"
+            print(f"eagerness {eagerness}, {kind}: {cut}, {soft}; of the rest ms: {waits}")

@@ -343,9 +343,10 @@ class Listener:
             segment.is_flushed = segment.is_flushed or partial.flushed
             # After the flush the recognizer hears only silence, yet may still change its mind.
             is_full = segment.is_paused and segment.is_flushed
-            was_full = self._endpointing.evidence.words_are_full
-            is_new = words != segment.hypothesis or not was_full
+            is_new = words != segment.hypothesis or not self._endpointing.evidence.words_are_full
             segment.hypothesis = words
+            if partial.flushed:
+                self._endpointing.observe_voice(partial.p_voice)
             self._endpointing.observe_words(words, full=is_full)
             if is_new and self._endpointing.awaits_p_end:
                 segment.p_end_by_ms = self.now_ms + P_END_GRACE_MS

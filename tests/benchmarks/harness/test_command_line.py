@@ -62,7 +62,7 @@ def call(monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: s
         (engine_bench.main, ["--model", "none"], "--model: expected a model in none"),
         (engine_bench.main, ["--part", "x"], "--part: expected of token_time"),
         (engine_bench.main, ["--gpu", "--check"], "--gpu: expected it without --check"),
-        (endpointing.main, ["--check", "--source", "embedded"], "--check: expected the reference"),
+        (endpointing.main, ["--check", "--source", "pocketsphinx"], "--check: expected a source"),
         (endpointing.main, ["--model", "none"], "--model: expected a model in none"),
         (stub_services.main, ["--port", "0"], "--port: expected a whole number of 1 to 65535"),
     ],

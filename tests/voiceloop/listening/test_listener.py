@@ -434,6 +434,25 @@ async def test_a_recognizer_that_has_no_room_is_asked_again(clock: Clock) -> Non
     assert [turn.text for turn in bench.told.turns] == ["one two"]
 
 
+async def test_what_the_recognizer_makes_of_the_voice_counts_while_the_pause_lasts(
+    clock: Clock,
+) -> None:
+    recognizer = FakeRecognizer(["i want a latte"], partial_delay_ms=5000)
+    settings = SessionSettings(turn_detection=SemanticVad())
+    async with listening(clock, recognizer, settings) as bench:
+        listener, words = bench.listener, ("i", "want", "a")
+        await bench.say(400)
+        await bench.be_quiet(120)
+        needed_ms = []
+        for p_voice in (-3.0, 3.0):
+            listener.on_partial(0, Partial(0, (), words, flushed=True, p_voice=p_voice))
+            assert listener._endpointing.evidence.p_voice == p_voice
+            needed_ms.append(listener._endpointing.needed_ms())
+        assert needed_ms[0] > needed_ms[1]
+        await bench.say(200)
+        assert listener._endpointing.evidence.p_voice is None
+
+
 async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clock: Clock) -> None:
     settings = SessionSettings(turn_detection=SemanticVad())
     recognizer = FakeRecognizer(["i want a latte and then"], ms_per_word=100)

@@ -17,6 +17,7 @@ from voiceloop.listening.recipes.heard_turn import HeardWords, Pause, pauses_of
 from voiceloop.listening.slots import asked_in
 
 AskEnd = Callable[[tuple[str, ...]], float]
+AskVoice = Callable[[Pause], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,15 @@ class HeardTurn:
     pauses: tuple[HeardPause, ...]
 
 
-def heard_turn(turn: CallerTurn, words: Sequence[HeardWords], ask_end: AskEnd | None) -> HeardTurn:
-    """One turn with its evidence; ask_end: EOT probability after words, None to do without."""
+def heard_turn(
+    turn: CallerTurn,
+    words: Sequence[HeardWords],
+    ask_end: AskEnd | None,
+    ask_voice: AskVoice | None = None,
+) -> HeardTurn:
+    """One turn with its evidence; ask_end: EOT probability after words, ask_voice: log-odds of the
+    end by the voice before a pause, which come with its words. None: to do without.
+    """
     slot = asked_in(turn.history[-1][1]) if turn.history else None
     found = []
     longest_ms = 0.0  # of the pauses before
@@ -56,7 +64,7 @@ def heard_turn(turn: CallerTurn, words: Sequence[HeardWords], ask_end: AskEnd | 
             slot=slot,
             turn_pause_ms=longest_ms,
         )
-        steps = _steps(pause, base, words, ask_end)
+        steps = _steps(pause, base, words, ask_end, ask_voice)
         found.append(HeardPause(pause.since_ms, pause.detected_ms, pause.resumed_ms, steps))
         if pause.resumed_ms is not None:
             longest_ms = max(longest_ms, pause.resumed_ms - pause.since_ms)
@@ -64,7 +72,11 @@ def heard_turn(turn: CallerTurn, words: Sequence[HeardWords], ask_end: AskEnd | 
 
 
 def _steps(
-    pause: Pause, base: Evidence, words: Sequence[HeardWords], ask_end: AskEnd | None
+    pause: Pause,
+    base: Evidence,
+    words: Sequence[HeardWords],
+    ask_end: AskEnd | None,
+    ask_voice: AskVoice | None,
 ) -> tuple[Step, ...]:
     until_ms = pause.resumed_ms if pause.resumed_ms is not None else float("inf")
     before = [heard for heard in words if heard.at_ms <= pause.detected_ms]
@@ -74,6 +86,8 @@ def _steps(
     for heard in words:
         if not pause.detected_ms < heard.at_ms < until_ms:
             continue
+        if heard.flushed and not flushed and ask_voice is not None:
+            known = replace(known, p_voice=ask_voice(pause))
         flushed = flushed or heard.flushed
         if heard.words == known.words and flushed == known.words_are_full:
             continue

@@ -39,14 +39,19 @@ def _pocketsphinx_files() -> str:
 def _moonshine_files() -> str:
     # Its words depend on where decodes fall and on the rules of its decoder as well.
     modules = (decoder, vocabulary, window_recognizer)
-    return digest(*SHA256.values(), *(Path(str(m.__file__)).read_bytes() for m in modules))
+    sources = (Path(str(module.__file__)).read_bytes() for module in modules)
+    return digest(str(SELDOM_MS), *SHA256.values(), *sources)
 
 
 DEFAULT = "moonshine-tiny"
+SELDOM_MS = 10_000.0
 OFFLINE: dict[str, OfflineRecognizer] = {
-    # Chunk of the client, two hops, and a decode: a flush takes a core 77 ms in the median.
+    # Chunk of the client, two hops, and a decode: a flush takes a core 77 ms in the median. It is
+    # asked at pauses alone, to save time: no turn ends before that is answered.
     "moonshine-tiny": OfflineRecognizer(
-        lambda: MoonshineOnnxRecognizer(clock=lambda: 0.0), 100.0, _moonshine_files
+        lambda: MoonshineOnnxRecognizer(update_ms=SELDOM_MS, clock=lambda: 0.0),
+        100.0,
+        _moonshine_files,
     ),
     # The same; it has decoded all but the last step when it is asked. 25-45 ms in live calls.
     "pocketsphinx": OfflineRecognizer(
