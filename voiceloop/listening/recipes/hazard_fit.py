@@ -30,6 +30,7 @@ RIDGE_OF_RISES = 0.05  # their number is small and their data plenty
 SPLICED_WEIGHT = 0.5
 
 N_RAMPS = len(KNOTS_MS) - 1
+FIRST_TERM = 1 + 2 * N_RAMPS  # the column behind the ramps of talk and dictation
 NAMES = tuple(field.name for field in fields(Weights) if field.name != "bias")
 
 
@@ -94,10 +95,36 @@ def samples_of(heard: Sequence[HeardTurn], witnesses: frozenset[str]) -> Samples
 
 def fit(samples: Samples) -> Hazard:
     """Ridge logistic regression; the ramps' weights are kept from falling below 0."""
-    rows, over, weights = samples.rows, samples.over, samples.weights
-    n_rises = 2 * N_RAMPS
-    ridge = np.full(rows.shape[1], RIDGE)
-    ridge[0], ridge[1 : 1 + n_rises] = 1e-3, RIDGE_OF_RISES
+    ridge = np.full(samples.rows.shape[1], RIDGE)
+    values = _minimum(samples, samples.rows, ridge)
+    named = {name: float(v) for name, v in zip(NAMES, values[FIRST_TERM:], strict=True)}
+    return Hazard(Weights(float(values[0]), **named), *_rises(values))
+
+
+def fit_voice(samples: Samples, words: Hazard) -> Hazard:
+    """The same with the voice as a witness beside a hazard of words, which keeps its proportions.
+
+    Only turns in which people stopped by themselves tell of the voice, and these hold too few short
+    answers, fillers and closing words to fit those anew: what is fitted is how much the words count
+    as a whole, the voice, and what silence adds.
+    """
+    terms_of = samples.rows[:, FIRST_TERM:]
+    score = words.weights.bias + terms_of @ np.array([getattr(words.weights, n) for n in NAMES])
+    voice = terms_of[:, NAMES.index(P_VOICE)]
+    rows = np.column_stack((samples.rows[:, :FIRST_TERM], score, voice))
+    bias, *_, share, p_voice = values = _minimum(samples, rows, np.full(rows.shape[1], RIDGE))
+    named = {name: float(share * getattr(words.weights, name)) for name in NAMES}
+    named[P_VOICE] = float(p_voice)
+    weights = Weights(float(bias + share * words.weights.bias), **named)
+    return Hazard(weights, *_rises(values))
+
+
+def _minimum(
+    samples: Samples, rows: NDArray[np.float64], ridge: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The values [columns] of least loss; rows begin with those of `Samples` up to the terms."""
+    over, weights = samples.over, samples.weights
+    ridge[0], ridge[1:FIRST_TERM] = 1e-3, RIDGE_OF_RISES
 
     def loss(w: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         logits = rows @ w
@@ -105,15 +132,19 @@ def fit(samples: Samples) -> Hazard:
         nats = weights @ (np.logaddexp(0.0, logits) - over * logits) + 0.5 * ridge @ w**2
         return float(nats), rows.T @ (weights * (p_over - over)) + ridge * w
 
-    bounds = [(None, None), *[(0.0, None)] * n_rises, *[(None, None)] * len(NAMES)]
+    free = rows.shape[1] - FIRST_TERM
+    bounds = [(None, None), *[(0.0, None)] * (FIRST_TERM - 1), *[(None, None)] * free]
     found = minimize(
         loss, np.zeros(rows.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds,
         options={"maxiter": 2000, "maxfun": 4000},
     )  # fmt: skip
-    values = found.x
-    named = {name: float(v) for name, v in zip(NAMES, values[1 + n_rises :], strict=True)}
-    talk, dictation = values[1 : 1 + N_RAMPS], values[1 + N_RAMPS : 1 + n_rises]
-    return Hazard(Weights(float(values[0]), **named), _rise(talk), _rise(dictation))
+    values: NDArray[np.float64] = found.x
+    return values
+
+
+def _rises(values: NDArray[np.float64]) -> tuple[Rise, Rise]:
+    """Of talk and of dictation."""
+    return _rise(values[1 : 1 + N_RAMPS]), _rise(values[1 + N_RAMPS : FIRST_TERM])
 
 
 def _rise(steps: NDArray[np.float64]) -> Rise:

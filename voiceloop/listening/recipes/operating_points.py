@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from voiceloop.listening.endpointing import SETS, WeightSets, wait_ms
-from voiceloop.listening.recipes.hazard_fit import fit, samples_of
+from voiceloop.listening.endpointing import P_VOICE, SETS, WeightSets, wait_ms
+from voiceloop.listening.recipes.hazard_fit import fit, fit_voice, samples_of
 from voiceloop.listening.recipes.pause_evidence import HeardTurn
 from voiceloop.listening.recipes.real_turns import DICTATED
 from voiceloop.listening.recipes.turn_frontier import (
@@ -58,8 +58,10 @@ def fit_sets(heard: Sequence[HeardTurn]) -> WeightSets:
     found = {SETS["words"]: fit(samples_of(heard, SETS["words"]))}
     for witnesses in SETS.values():
         samples = samples_of(heard, witnesses)
-        if len(samples.over) >= LEAST_SAMPLES:
-            found[witnesses] = fit(samples)
+        if len(samples.over) < LEAST_SAMPLES:
+            continue
+        words = found.get(witnesses - {P_VOICE}) if P_VOICE in witnesses else None
+        found[witnesses] = fit(samples) if words is None else fit_voice(samples, words)
     sets = WeightSets(found)
     return WeightSets(found, preemptive_needed_ms=preemptive_needed_ms(heard, sets))
 
