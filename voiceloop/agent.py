@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from voiceloop.backends import Tool
 from voiceloop.knowledge.answers import ApprovedAnswer
+from voiceloop.knowledge.retriever import KnowledgeSource
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -190,6 +191,7 @@ class AgentConfig:
     tools: tuple[AgentTool, ...] = ()
     tool_timeout_ms: int | None = None
     hotwords: tuple[str, ...] = ()
+    knowledge: tuple[KnowledgeSource, ...] = ()
     answer: tuple[ApprovedAnswer, ...] = ()
     try_saying: tuple[str, ...] = ()
     noise_reduction: Literal["none", "near_field", "far_field"] = "none"

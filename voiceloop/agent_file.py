@@ -7,6 +7,7 @@ and language, as far as that is known before they are loaded.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -54,7 +55,7 @@ def load_agent(path: Path) -> AgentConfig:
     if str(path) in names and not path.is_file():
         return shipped_agent(str(path))
     wanted = f"agent: expected an agent file, or one that ships ({', '.join(names)})"
-    return _read(read_toml(path, wanted), str(path))
+    return _read(read_toml(path, wanted), str(path), path.absolute().parent)
 
 
 def shipped_agents() -> tuple[str, ...]:
@@ -66,7 +67,8 @@ def shipped_agents() -> tuple[str, ...]:
 def shipped_agent(name: str) -> AgentConfig:
     """One of ``shipped_agents``."""
     file = resources.files("voiceloop").joinpath("agents", name + SUFFIX)
-    return _read(read_toml_text(file.read_text(encoding="utf-8"), file.name), file.name)
+    folder = Path(str(file)).parent
+    return _read(read_toml_text(file.read_text(encoding="utf-8"), file.name), file.name, folder)
 
 
 def embedded_agent() -> AgentConfig:
@@ -74,7 +76,8 @@ def embedded_agent() -> AgentConfig:
     return shipped_agent("cafe")
 
 
-def _read(values: dict[str, Any], source: str) -> AgentConfig:
+def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
+    """beside: the folder that relative paths in the file begin at."""
     agent = overlay(AgentConfig(), values, source)
     check_agent(agent, source)
     # What is heard comes in small letters, so that is how it is compared.
@@ -84,7 +87,10 @@ def _read(values: dict[str, Any], source: str) -> AgentConfig:
         backchannels=_small(agent.barge_in.backchannels),
     )
     crisis = replace(agent.crisis, words=_small(agent.crisis.words))
-    return replace(agent, barge_in=barge_in, crisis=crisis)
+    knowledge = tuple(
+        replace(one, folder=beside / os.path.expanduser(one.folder)) for one in agent.knowledge
+    )
+    return replace(agent, barge_in=barge_in, crisis=crisis, knowledge=knowledge)
 
 
 def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:

@@ -116,12 +116,13 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message of the conversation as the language model sees it."""
+    """One message as the language model sees it; ``behind`` the content: passages, never staged."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    behind: str = ""
 
 
 MAX_TOOLS = 128  # of one session or agent file, as OpenAI bounds them

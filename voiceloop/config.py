@@ -55,20 +55,20 @@ class Limits:
 class Ahead:
     """What is done for a reply before the caller has finished. Each may be switched off alone.
 
-    prefill: the caller's words are staged as they firm up. p_end: P(end of turn) weighs in the
-    wait; p_voice: so does what the recognizer makes of the voice. speculative_reply: a reply is
-    generated in the pause; held_clause: and its speech is synthesized and held. prefix_cache: the
-    engine's. speculative_decoding: drafters guess tokens that the engine verifies; which ones, says
-    ``engine.drafter``. warm_requests: a remote language model is called when the caller begins.
-    remote_prefill: and made to read the conversation, then the words, where that pays.
-    remote_drafts: preemptive replies also where a remote language model writes (and bills) them.
-    remote_priority: how it is told which requests nobody waits for yet.
-    budget_tokens, budget_speech_ms: what one session may throw away each minute, of preemptive
-    replies and of replies cut short, before it begins no more of the former.
-    tool_calls: tools that change nothing are called in the pause, and what follows is drafted.
+    prefill: the caller's words are staged as they firm up. retrieval: and looked up in documents.
+    p_end: P(end of turn) weighs in the wait; p_voice: so does what the recognizer makes of the
+    voice. speculative_reply: a reply is generated in the pause; held_clause: and its speech is
+    synthesized and held. prefix_cache: the engine's. speculative_decoding: drafters guess tokens
+    that the engine verifies; which ones, says ``engine.drafter``. warm_requests: a remote language
+    model is called when the caller begins. remote_prefill: and made to read the conversation, then
+    the words, where that pays. remote_drafts: preemptive replies also where a remote language model
+    writes (and bills) them. remote_priority: how it is told which requests nobody waits for yet.
+    budget_tokens, budget_speech_ms: what a session may throw away a minute, drafts and replies cut
+    short, before it drafts no more. tool_calls: of what changes nothing, in the pause.
     """
 
     prefill: bool = True
+    retrieval: bool = True
     p_end: bool = True
     p_voice: bool = True
     speculative_reply: bool = True

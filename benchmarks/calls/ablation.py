@@ -15,6 +15,9 @@ MECHANISMS: dict[str, dict[str, str]] = {
     "all on": {},
     **{f"no {name.replace('_', ' ')}": {f"{SWITCH}{name.upper()}": "0"} for name in OFF},
     "all off": {f"{SWITCH}{name.upper()}": "0" for name in OFF},
+    # An agent that looks things up in documents, whose pages are searched for the same questions.
+    "documents": {"VOICELOOP_AGENT": "library"},
+    "documents, no retrieval": {"VOICELOOP_AGENT": "library", f"{SWITCH}RETRIEVAL": "0"},
 }
 
 

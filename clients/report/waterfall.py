@@ -24,6 +24,7 @@ STAGES = (
     ("first_low_frame", "vad lag"),
     ("endpoint_decision", "silence wait"),
     ("transcript_final", "final transcript"),
+    ("passages_known", "retrieval"),
     ("prompt_committed", "prompt"),
     ("tools_answered", "tools"),
     ("first_token", "first token"),
@@ -33,7 +34,7 @@ STAGES = (
     ("first_byte_on_wire", "writer"),
 )
 # A timeline without these would hide time in a neighbour's stage.
-OPTIONAL_MARKS = {"speech_end", "first_low_frame", "tools_answered"}
+OPTIONAL_MARKS = {"speech_end", "first_low_frame", "passages_known", "tools_answered"}
 REQUIRED_MARKS = frozenset(mark for mark, _ in STAGES) - OPTIONAL_MARKS
 DOWNLINK = "downlink"
 LEAD_IN = "lead-in silence"

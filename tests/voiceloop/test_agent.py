@@ -15,6 +15,9 @@ from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipp
 from voiceloop.capabilities import OPENAI_VOICES, Capabilities
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
+from voiceloop.knowledge.documents import read_folder
+from voiceloop.knowledge.index import KnowledgeIndex
+from voiceloop.knowledge.passages import passages_of
 from voiceloop.models import resolve
 from voiceloop.models.catalog import ESPEAK, HIBARI, PHONON
 from voiceloop.models.presets import resolve_agent
@@ -218,7 +221,9 @@ table = { Margherita = "$9" }
 
 
 def test_a_missing_agent_file_is_named_as_one(tmp_path: Path) -> None:
-    expected = "agent: expected an agent file, or one that ships (cafe, dentist, pizzeria), found"
+    expected = (
+        "agent: expected an agent file, or one that ships (cafe, dentist, library, pizzeria), found"
+    )
     with pytest.raises(ConfigError, match=re.escape(expected)):
         load_agent(tmp_path / "nope.toml")
 
@@ -316,3 +321,19 @@ def test_a_language_that_the_recognizer_lacks_is_refused(tmp_path: Path) -> None
         resolve_agent(config)
     assert resolve_agent(replace(config, stt_url="http://127.0.0.1:9/v1")).language == "xx"
     assert resolve_agent(agent_of(tmp_path, "language = 'en-US'")).language == "en-US"
+
+
+def test_a_folder_of_documents_is_relative_to_the_agent_file(tmp_path: Path) -> None:
+    text = "[[knowledge]]\nfolder = 'pages'\n[[knowledge]]\nfolder = '/srv/pages'"
+    agent = load_agent(write(tmp_path / "a.toml", text))
+    assert [one.folder for one in agent.knowledge] == [tmp_path / "pages", Path("/srv/pages")]
+    (shipped,) = load_agent(Path("library")).knowledge
+    assert shipped.folder == EXAMPLE.with_name("library")
+
+
+def test_the_library_has_a_passage_for_each_sentence_it_offers() -> None:
+    agent = load_agent(Path("library"))
+    index = KnowledgeIndex(passages_of(read_folder(agent.knowledge[0].folder)))
+    answers = ("one week", "forty cents", "identity card")
+    for said, told in zip(agent.try_saying, answers, strict=True):
+        assert told in " ".join(hit.passage.text for hit in index.find(said))

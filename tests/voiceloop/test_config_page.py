@@ -14,6 +14,7 @@ from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
 from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config
 from voiceloop.knowledge.answers import ApprovedAnswer
+from voiceloop.knowledge.retriever import KnowledgeSource
 from voiceloop.listening.release import CUT_COST_S, LEAST_WAIT_MS, LONGEST_WAIT_MS
 
 PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "CONFIG.md"
@@ -74,9 +75,15 @@ def test_every_variable_and_flag_of_the_server_is_on_the_page() -> None:
 
 
 def test_every_key_of_an_agent_file_is_on_the_page_with_its_default() -> None:
+    tables = {
+        "slots": AgentSlot,
+        "knowledge": KnowledgeSource,
+        "answer": ApprovedAnswer,
+        "tools": AgentTool,
+    }
     lists = [
         (f"{table}.{name}", written(default))
-        for table, kind in (("slots", AgentSlot), ("answer", ApprovedAnswer), ("tools", AgentTool))
+        for table, kind in tables.items()
         for name, default in settings(kind)
     ]
     expected = [(key, written(default)) for key, default in settings(AgentConfig)]

@@ -20,7 +20,7 @@ class Hello:
 
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
     ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline``,
-    ``partials`` and ``notices`` switch VoiceLoop's opt-in extra events on from the start.
+    ``partials``, ``notices`` and ``sources`` switch VoiceLoop's opt-in extra events on.
     ``session`` is the update that the client secret carries which opened the door. ``greeting``:
     whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
     was; the conversations of different ones share nothing in any cache. ``max_session_s``: the
@@ -33,6 +33,7 @@ class Hello:
     timeline: bool = False
     partials: bool = False
     notices: bool = False
+    sources: bool = False
     session: dict[str, Any] = field(default_factory=dict)
     greeting: bool | None = None
     tenant: str = ""

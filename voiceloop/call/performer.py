@@ -7,6 +7,7 @@ action is done at once, without waiting. What it brings about by itself is retur
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from voiceloop.call import actions as do
 from voiceloop.call.actions import Step
@@ -15,6 +16,7 @@ from voiceloop.call.idleness import Idleness
 from voiceloop.call.replies import Replies
 from voiceloop.call.status import CallStatus
 from voiceloop.errors import BackendError
+from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.listening.events import UserTurn
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.protocol import Protocol
@@ -30,6 +32,7 @@ class Performer:
         protocol: Protocol,
         listener: Listener,
         anticipation: Anticipation,
+        retrieval: Retrieval | None,
         replies: Replies,
         idleness: Idleness,
         metrics: Metrics,
@@ -40,6 +43,7 @@ class Performer:
         self._protocol = protocol
         self._listener = listener
         self._anticipation = anticipation
+        self._retrieval = retrieval
         self._replies = replies
         self._idleness = idleness
         self._metrics = metrics
@@ -107,12 +111,19 @@ class Performer:
             case do.SendTranscript(turn=turn, error=error):
                 self._send_transcript(turn, error)
             case do.StageWords(stable=stable, unstable=unstable, is_full=is_full):
+                if self._retrieval is not None:
+                    self._retrieval.observe_words(stable, unstable, full=is_full)
                 known = self._anticipation.observe_words(stable, unstable, full=is_full)
                 return self.weigh(*known) if known is not None else ()
             case do.ConsiderPreemptiveReply(pause=pause):
-                replies.preemptive.consider(
-                    pause.words, pause.p_end, pause.paused_ms, pause.needed_ms
-                )
+                consider = partial(
+                    replies.preemptive.consider,
+                    pause.words, pause.p_end, pause.paused_ms, pause.needed_ms,
+                )  # fmt: skip
+                if self._retrieval is None:
+                    consider()
+                else:
+                    self._retrieval.when_settled(consider)
             case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume):
                 replies.interrupt_current(heard_ms, may_resume=may_resume)
             case do.AnswerTurn(turn=turn):
@@ -144,6 +155,9 @@ class Performer:
         history = self._protocol.conversation.messages(settings.instructions)
         self._listener.observe_history(history)
         self._anticipation.open(history, settings.tools)
+        if self._retrieval is not None:
+            is_unanswered = bool(history) and history[-1].role == "user"
+            self._retrieval.begin_turn(history[-1].content if is_unanswered else "")
 
     def weigh(self, words: tuple[str, ...], p_end: float | None) -> Sequence[CallEvent]:
         """P(end of turn) after these words of the open turn is known: evidence for the listener."""

@@ -150,6 +150,7 @@ class Replies:
             self.abandon_preparation()
             self._begin(response, turn.timeline, fixed.text, answers=turn)
             return
+        self._context.add_notes(response, turn.timeline)
         plan = plan_of_response(response, self._context.agent)
         reply = self.preemptive.take(response, plan, turn)
         if reply is None:

@@ -36,6 +36,8 @@ from voiceloop.call.writer import Writer
 from voiceloop.config import Config
 from voiceloop.errors import SessionExpired
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.knowledge.retrieval import Retrieval
+from voiceloop.knowledge.retriever import Retriever
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import Listener, VoiceActivity
 from voiceloop.realtime.commands import (
@@ -76,6 +78,7 @@ class Session:
         config: Config,
         *,
         answers: ApprovedAnswers | None = None,
+        retriever: Retriever | None = None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         vad: VoiceActivity | None = None,
@@ -89,6 +92,7 @@ class Session:
         self._agent = agent
         self._config = config
         self._answers = ApprovedAnswers(agent.answer) if answers is None else answers
+        self._retriever = retriever
         self._metrics = metrics if metrics is not None else Metrics()
         self._clock = clock
         self._level = level
@@ -130,6 +134,7 @@ class Session:
             timeline=hello.timeline,
             partials=hello.partials,
             notices=hello.notices,
+            sources=hello.sources,
         )
         merged = merge(settings, hello.session)  # checked when the client secret was issued
         return within_capabilities(self._backends.capabilities, merged)
@@ -166,6 +171,8 @@ class Session:
                 finally:
                     n_turns = self._replies.n_turns
                     self._open_calls.close()
+                    if self._retrieval is not None:
+                        self._retrieval.close()
                     self._advance(told.CallEnding())
         except* SessionOver as group:
             over = SessionOver.of(group)
@@ -195,6 +202,11 @@ class Session:
             self._transport.hello.tenant,
             self._level,
         )
+        self._retrieval = None
+        if self._retriever is not None:
+            self._retrieval = Retrieval(
+                self._retriever, tasks, self._clock, looks_ahead=ahead.retrieval
+            )
         context = ReplyContext(
             voice=self._backends.voice,
             anticipation=anticipation,
@@ -215,6 +227,7 @@ class Session:
             lead_ms=float(self._config.pacing_lead_ms),
             answers=self._answers,
             kept_lines=self._kept_lines or KeptLines(),
+            retrieval=self._retrieval,
         )
         self._keep_fallback(settings)
         self._anticipation = anticipation
@@ -247,6 +260,7 @@ class Session:
             self.protocol,
             self._listener,
             anticipation,
+            self._retrieval,
             self._replies,
             self._idleness,
             self._metrics,

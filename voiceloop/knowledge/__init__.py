@@ -1,5 +1,9 @@
-"""What an agent can answer from besides its model: answers that an author approved.
+"""What an agent answers from besides its model: documents of the operator, and approved answers.
 
-Owns the words of a text as they are compared (`words.py`), and which questions get an approved
-answer (`answers.py`). Pure. Start reading at `answers.py`.
+Owns reading a folder (`documents.py`), cutting it into passages (`passages.py`), the sound of a
+word as a key (`sounds.py`), the index (`index.py`) and who asks it off the event loop
+(`retriever.py`), when a search is due while the caller speaks (`prefetch.py`), the searches of one
+session (`retrieval.py`), what the model is given of what was found (`placement.py`), answers that
+an author approved (`answers.py`), and words as they are compared (`words.py`). All but
+`retriever.py` and `retrieval.py` is pure or blocking. Start reading at `retrieval.py`.
 """

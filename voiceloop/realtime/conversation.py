@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from voiceloop.backends import ChatMessage, SpokenWord, Tool
+from voiceloop.backends import ChatMessage, SpokenWord
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, Message, Part
 from voiceloop.realtime.prompt import append_message, with_results
+from voiceloop.realtime.window import Window, guess_tokens
 
 ROOT = "root"
-# English is near 4 characters a token, a small vocabulary near 3.5; roles and markers come on top.
-CHARS_PER_TOKEN = 3
-TOKENS_PER_MESSAGE = 6
-OVERESTIMATE = 1.5  # the most by which that guess is too high
-NO_BOUND = 2**31
-MOST_CHARACTERS_A_TOKEN = 16  # words have four; what has more fits no context
-UNKNOWN_CONTEXT_TOKENS = 128 * 1024  # of a remote model that nobody has described
 
 
 @dataclass(slots=True)
@@ -53,50 +45,6 @@ class _Reply:
         return self.text[:n_chars].rpartition(" ")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """How much of a long conversation the model is shown.
-
-    Over ``n_tokens`` (instructions and ``n_tools`` of tools included) the oldest items go, until
-    what follows the instructions fills ``retention_ratio`` of its room: seldom and much at once,
-    because each time the model's cache of the history is lost.
-    """
-
-    n_tokens: int
-    retention_ratio: float = 0.8
-    n_after_instructions: int | None = None  # the client's own bound, on what follows these
-    n_tools: int = 0
-
-    @classmethod
-    def of(
-        cls, truncation: str | dict[str, Any], n_tokens: int, tools: Iterable[Tool] = ()
-    ) -> Window | None:
-        """The window that a session's ``truncation`` asks for; 0 tokens: no bound is known."""
-        n_tools = sum(_n_tokens(msgspec.json.encode(tool).decode()) for tool in tools)
-        if not isinstance(truncation, dict):
-            is_bound = n_tokens and truncation != "disabled"
-            return cls(n_tokens, n_tools=n_tools) if is_bound else None
-        n_most = truncation.get("token_limits", {}).get("post_instructions")
-        if not n_tokens and n_most is None:
-            return None
-        return cls(n_tokens or NO_BOUND, truncation["retention_ratio"], n_most, n_tools)
-
-    def room(self, n_instructions: int) -> int:
-        """Tokens that may follow the instructions."""
-        left = self.n_tokens - self.n_tools - n_instructions
-        return left if self.n_after_instructions is None else min(left, self.n_after_instructions)
-
-    def check(self, instructions: str) -> None:
-        """Raises InvalidRequest where instructions and tools surely leave no room for a turn."""
-        n_fixed = _n_tokens(instructions) + self.n_tools
-        if n_fixed > OVERESTIMATE * self.n_tokens:
-            raise InvalidRequest(
-                f"expected instructions and tools that fit the model's {self.n_tokens} tokens, "
-                f"found about {int(n_fixed / OVERESTIMATE)}",
-                param="session.instructions",
-            )
-
-
 class Conversation:
     """Ordered items. Invariant: item ids are unique. ``window`` None shows the model all."""
 
@@ -104,6 +52,7 @@ class Conversation:
         self.window = window
         self._items: list[Item] = []
         self._replies: dict[str, _Reply] = {}
+        self._notes: dict[str, str] = {}  # behind a user's words, by item: not said by anybody
         self._oldest_shown: str | None = None  # older items are out of the window for good
 
     def __len__(self) -> int:
@@ -162,6 +111,7 @@ class Conversation:
             return False
         del self._items[index]
         self._replies.pop(item_id, None)
+        self._notes.pop(item_id, None)
         if item_id == self._oldest_shown:  # its successor takes over
             self._oldest_shown = self._items[index].id if index < len(self._items) else None
         return True
@@ -204,6 +154,18 @@ class Conversation:
             else:
                 parts.append(heard)
             self.replace(replace(item, content=tuple(parts)))
+
+    def add_notes(self, text: str) -> str | None:
+        """Put this behind the user's newest message, for the model alone; returns the item's id.
+
+        It replaces what stood there, stays for as long as the message is shown, and is never on the
+        wire. None: the user has said nothing yet.
+        """
+        for item in reversed(self._items):
+            if isinstance(item, Message) and item.role == "user":
+                self._notes[item.id] = text
+                return item.id
+        return None
 
     # --- what the agent said and what was heard of it ---
 
@@ -267,9 +229,10 @@ class Conversation:
                 continue
             text, n_before = self._text(item), len(messages)
             if goes_on and _is_spoken(item) and text:
-                messages[-1] = replace(messages[-1], content=f"{messages[-1].content} {text}")
+                joined, notes = f"{messages[-1].content} {text}", self._notes.get(item.id, "")
+                messages[-1] = replace(messages[-1], content=joined, behind=notes)
                 continue
-            append_message(messages, item, text)
+            append_message(messages, item, text, self._notes.get(item.id, ""))
             if len(messages) > n_before:
                 goes_on = _is_spoken(item)
         return with_results(messages)
@@ -281,7 +244,7 @@ class Conversation:
         start = self._find(self._oldest_shown) if self._oldest_shown is not None else 0
         start = start or 0
         sizes = [self._n_tokens(item) for item in self._items[start:]]
-        n_tokens, room = sum(sizes), self.window.room(_n_tokens(instructions))
+        n_tokens, room = sum(sizes), self.window.room(guess_tokens(instructions))
         if n_tokens <= room:
             return
         goal = room * self.window.retention_ratio
@@ -298,11 +261,11 @@ class Conversation:
     def _n_tokens(self, item: Item) -> int:
         match item:
             case FunctionCall():
-                return _n_tokens(item.name + item.arguments)
+                return guess_tokens(item.name + item.arguments)
             case FunctionCallOutput():
-                return _n_tokens(item.output)
+                return guess_tokens(item.output)
             case Message():
-                return _n_tokens(self._text(item))
+                return guess_tokens(self._text(item) + self._notes.get(item.id, ""))
 
     def _text(self, item: Item) -> str:
         reply = self._replies.get(item.id)
@@ -319,16 +282,6 @@ class Conversation:
 
     def _reply(self, item_id: str) -> _Reply:
         return self._replies.setdefault(item_id, _Reply())
-
-
-def most_characters(n_context_tokens: int) -> int:
-    """The most that a prompt may have, whoever counts its tokens; 0 tokens: not known."""
-    return MOST_CHARACTERS_A_TOKEN * (n_context_tokens or UNKNOWN_CONTEXT_TOKENS)
-
-
-def _n_tokens(text: str) -> int:
-    """Tokens of a message, guessed high: the gateway has no tokenizer."""
-    return len(text) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE
 
 
 def _is_agents(item: Item) -> bool:

@@ -248,6 +248,21 @@ class SessionExpiring(ServerEvent, kw_only=True, tag="voiceloop.session_expiring
     seconds_left: int
 
 
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A passage that the model was given: where in the agent's documents it stands."""
+
+    path: str
+    heading: str
+
+
+class Sources(ServerEvent, kw_only=True, tag="voiceloop.sources"):
+    """``item_id``: the user's message that the response answers."""
+
+    response_id: str
+    item_id: str
+    sources: tuple[Source, ...]
+
+
 class PartialHeard(ServerEvent, kw_only=True, tag="voiceloop.partial"):
     item_id: str
     stable: str

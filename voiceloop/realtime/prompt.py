@@ -27,8 +27,10 @@ def chat_messages(instructions: str, items: Iterable[Item]) -> tuple[ChatMessage
     return with_results(messages)
 
 
-def append_message(messages: list[ChatMessage], item: Item, text: str) -> None:
+def append_message(messages: list[ChatMessage], item: Item, text: str, notes: str = "") -> None:
     """The item's message; text: of an item that is one, as far as the model is to know it.
+
+    notes: what the model reads behind a text, and nobody said.
 
     What the agent says and calls in one turn is one message: many templates want roles in turn.
     """
@@ -43,7 +45,7 @@ def append_message(messages: list[ChatMessage], item: Item, text: str) -> None:
                 # A reply taken up again, or a call made before its words were said.
                 messages[-1] = replace(last, content=f"{last.content} {text}".lstrip())
                 return
-            messages.append(ChatMessage(role=item.role, content=text))
+            messages.append(ChatMessage(role=item.role, content=text, behind=notes))
         case FunctionCall(status="completed"):
             call = ToolCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
             if last is not None and last.role == "assistant":

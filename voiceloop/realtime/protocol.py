@@ -19,7 +19,7 @@ from voiceloop.realtime import client_events as asked
 from voiceloop.realtime import commands, events
 from voiceloop.realtime.beta import from_beta
 from voiceloop.realtime.commands import Command
-from voiceloop.realtime.conversation import Conversation, Window, most_characters
+from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
 from voiceloop.realtime.items import Item, Message, Part, audio_of, parse_item
 from voiceloop.realtime.outbox import Outbox
@@ -28,6 +28,7 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.response_request import ResponseRequest, parse_request
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
+from voiceloop.realtime.window import Window, most_characters
 
 MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
 MAX_ITEMS = 4096

@@ -84,6 +84,7 @@ class ResponseHandle:
         self.temperature = (
             settings.temperature if request.temperature is None else request.temperature
         )
+        self._tells_sources = settings.sources
         self._wire = wire
         self._on_close = on_close
         self._outputs: list[_Output] = []
@@ -129,6 +130,11 @@ class ResponseHandle:
     def has_words(self) -> bool:
         """Whether a message of it has been begun."""
         return self._message is not None
+
+    def sources(self, item_id: str, found: tuple[events.Source, ...]) -> None:
+        """Tell a client that asked for it which documents the model was given."""
+        if self._tells_sources and found and not self.closed:
+            self._wire.send(events.Sources(response_id=self.id, item_id=item_id, sources=found))
 
     # --- the reply in words ---
 

@@ -102,6 +102,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     timeline: bool = False
     partials: bool = False
     notices: bool = False
+    sources: bool = False
 
     @property
     def speaks(self) -> bool:

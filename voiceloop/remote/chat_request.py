@@ -48,7 +48,7 @@ def request_body(
 
 
 def _message_json(message: ChatMessage) -> dict[str, Any]:
-    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    chat: dict[str, Any] = {"role": message.role, "content": message.content + message.behind}
     if message.tool_calls:
         chat["tool_calls"] = [
             {

@@ -42,7 +42,7 @@ class Prompt:
         """Of each beginning, that without a message first: its key, the characters it adds."""
         found = [(hash((self.tenant, self.tools)), len(self.tools))]
         for message in self.messages:
-            n_characters = len(message.content)
+            n_characters = len(message.content) + len(message.behind)
             n_characters += sum(len(c.name) + len(c.arguments) for c in message.tool_calls)
             found.append((hash((found[-1][0], message)), n_characters))
         return found

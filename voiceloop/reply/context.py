@@ -1,22 +1,35 @@
-"""What the replies of one session share: the parts of the session that each of them is given."""
+"""What the replies of one session share: the parts of the session that each of them is given.
+
+Owns what a reply has from the operator before the model is asked: a fixed answer in its place, or
+notes behind the caller's words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from voiceloop.admission.ladder import Level
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Voice, VoiceOptions
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.knowledge.retrieval import Retrieval, Settled
+from voiceloop.realtime.events import Source
 from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import Anticipation
+from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.kept_lines import KeptLine, KeptLines
 from voiceloop.reply.sound.playout import LEAD_MS
+from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.telemetry.traces import CallTrace, NoTraces
 from voiceloop.tools.pending import SessionTools
+
+RETRIEVAL = "retrieval"  # the fact of a timeline: its turn was looked up
 
 
 class FixedAnswer(NamedTuple):
@@ -43,6 +56,7 @@ class ReplyContext:
     trace: CallTrace = field(default_factory=NoTraces)
     answers: ApprovedAnswers = field(default_factory=ApprovedAnswers)
     kept_lines: KeptLines = field(default_factory=KeptLines)
+    retrieval: Retrieval | None = None
     waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn
 
     def __post_init__(self) -> None:
@@ -62,3 +76,39 @@ class ReplyContext:
             return FixedAnswer(crisis.answer, "crisis")
         approved = self.answers.find(turn)
         return FixedAnswer(approved.text, "answer") if approved is not None else None
+
+    # --- notes ---
+
+    def notes_ahead(self) -> str:
+        """What stands behind the open turn's words where it is answered now."""
+        if self.retrieval is None or not self.retrieval.has_words:
+            return ""
+        return self.retrieval.settle().notes.text
+
+    def add_notes(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
+        """Put what was found while the caller spoke behind their words: before the plan is made."""
+        if self.retrieval is not None and self.retrieval.has_words:
+            self._add(self.retrieval.settle(), response, timeline)
+
+    async def looked_up(
+        self, plan: ReplyPlan, response: ResponseHandle, timeline: TurnTimeline
+    ) -> ReplyPlan:
+        """The plan with what is found for a turn for which nobody has searched yet."""
+        is_turn = bool(plan.prompt) and plan.prompt[-1].role == "user"
+        is_of_call = not response.is_out_of_band and response.request.input is None
+        if self.retrieval is None or not is_turn or not is_of_call or RETRIEVAL in timeline.facts:
+            return plan
+        turn = plan.prompt[-1]
+        settled = await self.retrieval.look_up(turn.content)
+        self._add(settled, response, timeline)
+        prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=settled.notes.text))
+        return replace(plan, prompt=prompt)
+
+    def _add(self, settled: Settled, response: ResponseHandle, timeline: TurnTimeline) -> None:
+        notes = settled.notes
+        item_id = self.protocol.conversation.add_notes(notes.text)
+        timeline.mark("passages_known", settled.at_s)
+        timeline.facts[RETRIEVAL] = settled.facts(timeline.marks.get("endpoint_decision"))
+        if item_id is not None:
+            found = (Source(path=source.path, heading=source.heading) for source in notes.sources)
+            response.sources(item_id, tuple(found))

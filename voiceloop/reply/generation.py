@@ -25,6 +25,7 @@ from voiceloop.backends import (
     ToolCall,
 )
 from voiceloop.errors import BackendError, VoiceLoopError
+from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.plan import ReplyPlan
@@ -32,6 +33,7 @@ from voiceloop.reply.sayable import SayableText
 from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
 from voiceloop.reply.tool_answers import ToolAnswers, as_refusals, as_results
 from voiceloop.reply.tool_draft import ToolDraft
+from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.tools.pending import PendingCall
 
 log = logging.getLogger(__name__)
@@ -121,9 +123,10 @@ class Generation:
             self._deadline.reschedule(asyncio.get_running_loop().time() + GENERATE_DEADLINE_S)
         return is_promised
 
-    def open(self, *, is_out_of_band: bool) -> None:
-        """Take the branch that answers the plan's prompt."""
-        anticipation = self._context.anticipation
+    async def open(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
+        """Take the branch that answers the plan's prompt, with what is looked up for it."""
+        anticipation, is_out_of_band = self._context.anticipation, response.is_out_of_band
+        self._plan = await self._context.looked_up(self.plan, response, timeline)
         self._tools.is_recorded = not is_out_of_band
         # What the caller is saying is staged for the reply to it, not for one beside it.
         begin = anticipation.begin if is_out_of_band else anticipation.adopt

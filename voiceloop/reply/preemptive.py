@@ -123,7 +123,7 @@ class PreemptiveReplies:
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and (self._reply.outcome is not None or self._live is not live):
             self.drop()
-        turn = ChatMessage("user", text)
+        turn = ChatMessage("user", text, behind=self._context.notes_ahead())
         plan = plan_of(
             self._context.protocol.settings, self._context.agent, (*live.context.messages, turn)
         )

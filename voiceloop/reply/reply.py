@@ -238,7 +238,7 @@ class Reply:
     async def _run(self) -> None:
         try:
             if self._fixed_text is None and self._generation.live is None:
-                self._generation.open(is_out_of_band=self.response.is_out_of_band)
+                await self._generation.open(self.response, self.timeline)
             await self._answer()
             await self.playout.played_out()
         except asyncio.CancelledError:

@@ -34,6 +34,7 @@ from voiceloop.http.profile import profile_route
 from voiceloop.http.routes import openai_routes
 from voiceloop.http.web_page import page_routes
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.knowledge.retriever import Retriever
 from voiceloop.operation import WorkerLoad
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.sound.kept_lines import KeptLines
@@ -70,6 +71,7 @@ class Gateway:
     traces: Traces = field(init=False)
     keys: auth.KeyRing = field(init=False)
     toolbox: Toolbox = field(init=False)
+    retriever: Retriever | None = None  # of the agent's documents
     admission: Admission = field(init=False)
     http_admission: Admission = field(init=False)
     late_calls: LateCalls = field(init=False)
@@ -201,6 +203,7 @@ class Gateway:
                 self.agent,
                 self.config,
                 answers=self.answers,
+                retriever=self.retriever,
                 metrics=self.metrics,
                 clock=self.clock,
                 toolbox=self.toolbox,
@@ -299,6 +302,7 @@ def _hello(websocket: WebSocket, entry: auth.Entry) -> Hello:
         timeline=query.get("voiceloop.timeline") == "1",
         partials=query.get("voiceloop.partials") == "1",
         notices=query.get("voiceloop.notices") == "1",
+        sources=query.get("voiceloop.sources") == "1",
         session=entry.session,
         max_session_s=entry.max_session_s,
         greeting=None if greeting is None else greeting == "1",

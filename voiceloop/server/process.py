@@ -22,6 +22,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.http import auth
+from voiceloop.knowledge.retriever import open_retriever
 from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
 from voiceloop.server.app import MAX_HTTP_REQUESTS, Gateway, build_app
 from voiceloop.server.connections import (
@@ -193,6 +194,8 @@ async def serve(
     try:
         with stop.on_signals():
             async with AsyncExitStack() as models:
+                known = open_retriever(gateway.agent.knowledge, gateway.agent.language)
+                gateway.retriever = await models.enter_async_context(known)
                 opening = models.enter_async_context(
                     open_backends(config, agent=gateway.agent, on_progress=on_progress)
                 )

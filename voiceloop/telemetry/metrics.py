@@ -93,6 +93,12 @@ class Metrics:
             "Calls of tools that the server made, by their end.",
             ["fate"],
         )
+        self.retrievals = counter(
+            "voiceloop_retrievals",
+            "Turns of agents with documents by what was found for them: hidden (before the turn "
+            "had ended), waited, late, failed, or none.",
+            ["fate"],
+        )
         self.wasted_audio_ms = counter(
             "voiceloop_wasted_audio_ms", "Synthesized speech that was never sent."
         )
@@ -127,6 +133,8 @@ class Metrics:
             self.tool_calls.labels(fate=call["fate"]).inc()
         for stage, ms in timeline.stages():
             self.stage.labels(stage=stage).observe(ms / 1000.0)
+        if (retrieval := timeline.facts.get("retrieval")) is not None:
+            self.retrievals.labels(fate=retrieval["fate"]).inc()
         if (gap_ms := timeline.gap_ms) is not None:
             self.gap.observe(gap_ms / 1000.0)
         if (answer_ms := timeline.answer_ms) is not None:

@@ -19,6 +19,7 @@ STAGES: tuple[tuple[str, str], ...] = (
     ("first_low_frame", "vad lag"),
     ("endpoint_decision", "silence wait"),
     ("transcript_final", "final transcript"),
+    ("passages_known", "retrieval"),  # where the agent has documents
     ("prompt_committed", "prompt"),
     ("tools_answered", "tools"),  # of the last round that only called tools, nothing said so far
     ("first_token", "first token"),

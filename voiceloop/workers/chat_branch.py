@@ -208,6 +208,8 @@ class ChatBranch:
         self._ahead = None
         n_frame = self._frame.n_before + self._frame.n_after
         is_user = len(tail) == 1 and tail[0].role == "user"
+        if is_user and tail[0].behind:  # no part of what the caller said
+            n_frame += len(self._model.text.encode(tail[0].behind))
         n_turn_tokens = max(0, len(whole) - n_frame) if is_user else 0
         self._branch.commit(whole, self._sampling(params), attempt=attempt)
         self._reply = Reply(n_turn_tokens, len(self._history.tokens) + self._frame.n_before)

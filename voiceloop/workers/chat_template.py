@@ -112,7 +112,7 @@ def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def chat_dict(message: ChatMessage) -> dict[str, Any]:
     """A message as chat templates read it."""
-    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    chat: dict[str, Any] = {"role": message.role, "content": message.content + message.behind}
     if message.tool_calls:
         chat["tool_calls"] = [
             {

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
-from voiceloop.realtime.conversation import Conversation, Window
+from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
 from voiceloop.realtime.prompt import NOT_OVER
+from voiceloop.realtime.window import Window
 
 TEXT = "We close at six on Saturday."
 WORDS = [

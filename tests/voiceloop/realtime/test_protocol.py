@@ -21,11 +21,11 @@ from voiceloop.realtime.commands import (
     SettingsChanged,
     TruncateItem,
 )
-from voiceloop.realtime.conversation import most_characters
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.protocol import Protocol, ProtocolLimits
 from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, SessionSettings, Transcription
+from voiceloop.realtime.window import most_characters
 
 SECOND = b"\0\0" * 24000
 USER_ITEM = {

@@ -1,0 +1,170 @@
+"""What a call knows from documents: given to the model alone, in time, and never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from tests.scripted_retriever import ScriptedRetriever
+from voiceloop.backends import Backends
+from voiceloop.call.connection import Hello
+from voiceloop.config import Ahead, Config
+from voiceloop.errors import BackendError
+from voiceloop.knowledge.retrieval import LOOK_UP_MS
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+HELLO = Hello(timeline=True, sources=True)
+
+
+def backends_of(model: FakeLanguageModel, *heard: str, voice: FakeVoice | None = None) -> Backends:
+    return instant_backends(
+        recognizer=FakeRecognizer(heard or ("return my red boots",), ms_per_word=200),
+        language_model=model,
+        voice=voice or FakeVoice(),
+    )
+
+
+def sure_model() -> FakeLanguageModel:
+    return FakeLanguageModel(["Thirty days."], ttft_ms=50, p_end_of_turn=lambda text: 0.9)
+
+
+def stages_of(caller: Caller) -> dict[str, float]:
+    timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
+    return {stage["name"]: stage["ms"] for stage in timeline["stages"]}
+
+
+def retrieval_of(caller: Caller, turn: int = 0) -> dict[str, object]:
+    found: dict[str, object] = caller.of("voiceloop.timeline")[turn].event["timeline"]["retrieval"]
+    return found
+
+
+async def test_a_reply_drafted_in_the_pause_has_read_the_passages_behind_the_words(
+    clock: Clock,
+) -> None:
+    model, retriever = sure_model(), ScriptedRetriever()
+    async with Caller(clock, backends_of(model), hello=HELLO, retriever=retriever) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    (prompt,) = model.prompts
+    assert prompt[-1].content == "return my red boots"
+    assert "return my red boots]" in prompt[-1].behind
+    timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
+    assert timeline["draft_buffered_ms"] > 0  # the draft was made of the same notes, and is said
+    assert retrieval_of(caller)["fate"] == "hidden"
+    assert stages_of(caller)["retrieval"] == 0.0
+
+
+async def test_passages_are_never_staged_and_never_on_the_wire_but_as_sources(
+    clock: Clock,
+) -> None:
+    model = sure_model()
+    async with Caller(
+        clock, backends_of(model), hello=HELLO, retriever=ScriptedRetriever()
+    ) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+        (told,) = caller.of("voiceloop.sources")
+    staged = sum((branch.staged for branch in model.branches), [])
+    assert staged and not any("[Notes" in text for text in staged)
+    assert "[Notes" not in str([received.event for received in caller.transport.received])
+    item_id = caller.of("input_audio_buffer.committed")[0].event["item_id"]
+    response_id = caller.of("response.created")[0].event["response"]["id"]
+    assert (told.event["item_id"], told.event["response_id"]) == (item_id, response_id)
+    assert told.event["sources"] == [{"path": "shop/a.md", "heading": "Shoes"}]
+
+
+async def test_the_next_turn_keeps_the_passages_of_the_last_where_the_cache_has_them(
+    clock: Clock,
+) -> None:
+    model = sure_model()
+    heard = ("return my red boots", "hello there")
+    async with Caller(clock, backends_of(model, *heard), retriever=ScriptedRetriever()) as caller:
+        for turn in range(2):
+            await caller.say(800)
+            await caller.listen_until("voiceloop.timeline", count=turn + 1)
+    first, second = model.prompts
+    assert second[: len(first)] == first
+    assert (second[-1].content, second[-1].behind) == ("hello there", "")
+    assert not caller.of("voiceloop.sources")  # nobody asked for them
+    assert retrieval_of(caller, 1)["fate"] == "none"
+
+
+async def test_typed_words_are_looked_up_when_they_are_answered(clock: Clock) -> None:
+    model = FakeLanguageModel(["Thirty days."])
+    async with Caller(clock, backends_of(model), retriever=ScriptedRetriever()) as caller:
+        content = [{"type": "input_text", "text": "return boots"}]
+        item = {"type": "message", "role": "user", "content": content}
+        caller.send("conversation.item.create", item=item)
+        caller.send("response.create")
+        await caller.wait_for("voiceloop.timeline")
+    assert "return boots" in model.prompts[0][-1].behind
+    assert retrieval_of(caller)["fate"] == "waited"
+
+
+async def test_switched_off_it_is_searched_once_when_the_turn_is_over(clock: Clock) -> None:
+    model, retriever = sure_model(), ScriptedRetriever()
+    config = Config(anticipation=Ahead(retrieval=False, speculative_reply=False))
+    async with Caller(clock, backends_of(model), config=config, retriever=retriever) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert retriever.asked == ["return my red boots"]
+    assert "red boots" in model.prompts[0][-1].behind
+    assert retrieval_of(caller)["fate"] == "waited"
+    stages = {
+        s["name"]: s["ms"] for s in caller.of("voiceloop.timeline")[0].event["timeline"]["stages"]
+    }
+    assert stages["retrieval"] == pytest.approx(5.0, abs=0.1)
+
+
+@pytest.mark.parametrize("retriever", [
+    ScriptedRetriever(takes_ms=60_000.0), ScriptedRetriever(error=BackendError("gone")),
+])  # fmt: skip
+async def test_a_store_that_fails_costs_a_spoken_turn_no_time(
+    clock: Clock, retriever: ScriptedRetriever
+) -> None:
+    gaps = []
+    for found in (None, retriever):
+        async with Caller(clock, backends_of(sure_model()), retriever=found) as caller:
+            end_s = await caller.say(800)
+            await caller.listen_until("voiceloop.timeline")
+        gaps.append(1000 * (caller.first_audio_s() - end_s))
+    assert gaps[1] == pytest.approx(gaps[0], abs=0.1)
+    assert caller.transcript() == "Thirty days."
+    assert retrieval_of(caller)["fate"] in ("late", "failed")
+
+
+async def test_words_told_at_the_end_alone_are_looked_up_there_within_a_budget(
+    clock: Clock,
+) -> None:
+    model, retriever = FakeLanguageModel(["Thirty days."]), ScriptedRetriever(takes_ms=1e6)
+    detection = {"input": {"turn_detection": None}}
+    async with Caller(clock, backends_of(model), retriever=retriever) as caller:
+        caller.send("session.update", session={"type": "realtime", "audio": detection})
+        await caller.say(800)
+        caller.send("input_audio_buffer.commit")
+        caller.send("response.create")
+        await caller.wait_for("voiceloop.timeline")
+    assert retriever.asked == ["return my red boots"]
+    assert caller.transcript() == "Thirty days."
+    assert retrieval_of(caller)["fate"] == "failed"
+    stages = {
+        s["name"]: s["ms"] for s in caller.of("voiceloop.timeline")[0].event["timeline"]["stages"]
+    }
+    assert stages.get("retrieval", 0.0) <= LOOK_UP_MS + 0.1
+
+
+async def test_a_caller_who_goes_on_is_answered_with_passages_for_all_of_it(clock: Clock) -> None:
+    model = FakeLanguageModel(
+        ["Thirty days."], p_end_of_turn=lambda text: 0.9 if text.endswith("abroad") else 0.5
+    )
+    heard = "return my red boots bought abroad"
+    async with Caller(clock, backends_of(model, heard), retriever=ScriptedRetriever()) as caller:
+        await caller.say(700)
+        await caller.wait_quietly(160)
+        await caller.say(700)
+        await caller.listen_until("voiceloop.timeline")
+    assert f"{heard}]" in model.prompts[-1][-1].behind
