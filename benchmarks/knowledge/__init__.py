@@ -1,0 +1,1 @@
+"""What retrieval is measured with: made-up pages, questions about them, words heard wrong."""
