@@ -90,6 +90,7 @@ class TurnResult:
     barge_in: BargeIn | None
     waterfall: Waterfall | None
     ahead: Ahead | None = None
+    cut_is_soft: bool = False  # the server took back all that it said before the caller's end
     interrupts: bool = False  # the script has the caller speak over the agent here
     silent_ms: float | None = None  # from the caller's end to any sound; None: none before the next
 
@@ -143,7 +144,8 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
     audible = [
         (at, reply) for reply in replies if (at := _first_audible_arrival(reply)) is not None
     ]
-    early = [at for at, _ in audible if at < end_at]
+    early = [reply for at, reply in audible if at < end_at]
+    is_soft = bool(early) and all((one.timeline or {}).get("cut") == "soft" for one in early)
     # What an agent says where its reply failed ("could you say that again?") is no answer.
     told = [(at, reply) for at, reply in audible if reply.status != "failed"]
     answers = [(at, reply) for at, reply in told if at >= end_at]
@@ -174,6 +176,7 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         gap_ms=gap_ms,
         audible_ms=1000.0 * (heard_at - end_at) if heard_at is not None and not early else None,
         cut_in=bool(early),
+        cut_is_soft=is_soft,
         hesitates=bool(utterance.hesitations),
         hesitation_cut=bool(early) and bool(utterance.hesitations),
         answered=bool(told),

@@ -23,6 +23,8 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
         "n_turns": len(turns),
         "unanswered": sum(not turn.answered for turn in turns),
         "cut_ins": sum(turn.cut_in for turn in turns),
+        "soft_cuts": sum(turn.cut_is_soft for turn in turns),
+        "hard_cuts": sum(turn.cut_in and not turn.cut_is_soft for turn in turns),
         "hesitations": sum(turn.hesitates for turn in turns),
         "hesitations_cut": sum(turn.hesitation_cut for turn in turns),
         "turns_with_expected_words": len(expecting),

@@ -103,11 +103,13 @@ class InterruptReply(Order, frozen=True):
     """End the reply's response: the caller has the floor.
 
     heard_ms: how much of its item was heard; None: it counts as never said, for the caller had not
-    finished. may_resume: the sound may turn out to be nobody's (a false interruption).
+    finished. may_resume: the sound may turn out to be nobody's (a false interruption). onset_ms:
+    when the sound began, on the audio clock.
     """
 
     heard_ms: float | None
     may_resume: bool
+    onset_ms: float
 
 
 class AnswerTurn(Order, frozen=True):

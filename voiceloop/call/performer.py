@@ -124,8 +124,8 @@ class Performer:
                     consider()
                 else:
                     self._retrieval.when_settled(consider)
-            case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume):
-                replies.interrupt_current(heard_ms, may_resume=may_resume)
+            case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume, onset_ms=onset_ms):
+                replies.interrupt_current(heard_ms, onset_ms, may_resume=may_resume)
             case do.AnswerTurn(turn=turn):
                 replies.answer(turn)
             case do.BeginReply(response=response):

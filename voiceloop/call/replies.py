@@ -18,6 +18,7 @@ from voiceloop.call.status import ReplyStatus
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn
+from voiceloop.listening.evidence import CONTINUES_MS
 from voiceloop.realtime.items import FunctionCallOutput, Message
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
@@ -180,10 +181,27 @@ class Replies:
 
     # --- interrupted ---
 
-    def interrupt_current(self, heard_ms: float | None, *, may_resume: bool) -> None:
+    def interrupt_current(
+        self, heard_ms: float | None, onset_ms: float, *, may_resume: bool
+    ) -> None:
         """The caller has the floor; arguments as of `actions.InterruptReply`."""
         if self._current is not None:
+            self._count_cut(self._current, heard_ms, onset_ms)
             self._interrupt(self._current, heard_ms, may_resume=may_resume)
+
+    def _count_cut(self, reply: Reply, heard_ms: float | None, onset_ms: float) -> None:
+        """Whether this caller had not finished: a soft cut where the answer was taken back, a hard
+        one where it stays and the caller goes on all the same.
+        """
+        answered = reply.answers
+        if heard_ms is None:
+            cut = "soft"
+        elif answered is not None and onset_ms - answered.end_ms < CONTINUES_MS:
+            cut = "hard"
+        else:
+            return
+        reply.timeline.facts["cut"] = cut
+        self._metrics.cuts.labels(kind=cut).inc()
 
     def cancel(self, response_id: str) -> None:
         """The client has cancelled this response; one that is over is ignored."""

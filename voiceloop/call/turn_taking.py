@@ -183,10 +183,9 @@ class TurnTaking:
             if self._owed is None and (retracts or is_unbegun):
                 self._owed = reply.answers  # nothing came of it: it is owed still
             is_speech = self._judge.by_words or not reply.is_spoken
-            yield do.InterruptReply(
-                None if retracts else reply.item_heard_ms,
-                may_resume=not is_speech and self._owed is None,
-            )
+            may_resume = not is_speech and self._owed is None
+            heard_ms = None if retracts else reply.item_heard_ms
+            yield do.InterruptReply(heard_ms, may_resume, activity.onset_ms)
         self._judge.reset()  # where the reply ended under the sound, too
         yield Step.DROP_PREEMPTIVE
         yield do.WatchIdleness(is_idle=False)

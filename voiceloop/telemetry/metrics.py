@@ -67,6 +67,11 @@ class Metrics:
             "What speech over the agent came to: duck, hold, stop, go_on or resume.",
             ["action"],
         )
+        self.cuts = counter(
+            "voiceloop_cuts",
+            "Callers answered before they had finished: soft, the answer was taken back; hard.",
+            ["kind"],
+        )
         self.barge_in_delay = histogram(
             "voiceloop_barge_in_seconds",
             "From the arrival of the caller's onset to the action.",

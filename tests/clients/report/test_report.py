@@ -111,7 +111,7 @@ def test_the_summary_counts_failures_and_never_averages_them_in() -> None:
     summary = summary_of([CALL])
     assert summary["n_turns"] == 3
     assert summary["unanswered"] == 1
-    assert summary["cut_ins"] == 1
+    assert (summary["cut_ins"], summary["soft_cuts"], summary["hard_cuts"]) == (1, 0, 1)
     assert summary["hesitations_cut"] == 2
     assert summary["gap_ms"]["n"] == 1
     assert summary["gap_ms"]["p50"] == 332.0

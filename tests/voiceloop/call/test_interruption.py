@@ -79,6 +79,9 @@ async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(
             await caller.wait_for("conversation.item.truncated")
         await speaking
         await caller.listen_until("response.done", count=2)
+        sample = caller.session._metrics.registry.get_sample_value
+        assert sample("voiceloop_cuts_total", {"kind": "soft"}) == 1
+        assert not sample("voiceloop_cuts_total", {"kind": "hard"})
         messages = caller.session.protocol.conversation.messages()
     assert caller.statuses() == ["cancelled", "completed"]
     started, done = caller.of("input_audio_buffer.speech_started")[1], caller.of("response.done")[0]
@@ -88,6 +91,28 @@ async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(
         ("user", "i want a latte with oat milk"),
         ("assistant", "You said i want a latte with oat milk."),
     ]
+
+
+async def test_a_caller_who_goes_on_over_the_answer_was_cut_and_one_who_comes_late_was_not(
+    clock: Clock,
+) -> None:
+    counted = {}
+    for after_ms in (450, 2000):
+        recognizer = FakeRecognizer(["i want a latte", "with oat milk"], ms_per_word=200)
+        model = FakeLanguageModel([LONG])
+        backends = instant_backends(recognizer=recognizer, language_model=model)
+        async with Caller(clock, backends, AgentConfig(eagerness="high")) as caller:
+            timer = {"type": "server_vad", "silence_duration_ms": 200}
+            audio = {"input": {"turn_detection": timer}}
+            caller.send("session.update", session={"type": "realtime", "audio": audio})
+            await caller.say(800)
+            await caller.listen_until("response.output_audio.delta")
+            await caller.wait_quietly(after_ms)
+            await caller.say(1500)
+            await caller.wait_quietly(500)
+            sample = caller.session._metrics.registry.get_sample_value
+            counted[after_ms] = sample("voiceloop_cuts_total", {"kind": "hard"})
+    assert counted == {450: 1.0, 2000: None}
 
 
 @pytest.mark.parametrize(("soft_ms", "loud_ms", "is_taken_back"), [

@@ -143,7 +143,7 @@ def test_a_reply_is_taken_back_where_the_caller_had_not_finished() -> None:
     status = CallStatus(SETTINGS, fresh, is_answering=True)
     turn_taking.on(heard.SpeechStarted(activity(64.0)), status)
     done = turn_taking.on(heard.SpeechWindow(activity(160.0)), status)
-    assert do.InterruptReply(None, may_resume=False) in done
+    assert do.InterruptReply(None, may_resume=False, onset_ms=0.0) in done
 
 
 def test_words_that_come_late_reopen_the_turn_of_a_caller_who_speaks_again() -> None:
