@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks.endpointing.figures import aucs, shipped
 from benchmarks.endpointing.table import bars_of
-from voiceloop.listening.endpointing import FITTED
+from voiceloop.listening.endpointing import FITTED, SETS
 from voiceloop.listening.evidence import Evidence
 from voiceloop.listening.recipes import pause_evidence
 from voiceloop.listening.recipes.endpointing_set import CallerTurn
+from voiceloop.listening.recipes.hazard_fit import fit_voice, samples_of
 from voiceloop.listening.recipes.heard_turn import HeardWords, Pause
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step, heard_turn
 
@@ -112,3 +113,19 @@ def test_the_voice_is_told_with_the_words_of_its_pause(monkeypatch: pytest.Monke
     assert told == [[None, 1.0], [None, 2.0]]
     blind = heard_turn(turn(), words, None)
     assert all(step.evidence.p_voice is None for p in blind.pauses for step in p.steps)
+
+
+def test_the_voice_is_weighed_beside_words_that_keep_their_proportions() -> None:
+    words = FITTED.hazards[SETS["words"]]
+    turns = [heard(f"turn {i}", -1.0 - i / 10, 1.0 + i / 10) for i in range(8)]
+    found = fit_voice(samples_of(turns, SETS["words_p_voice"]), words).weights
+    assert found.p_voice > 0.1
+    assert found.words_so_far > 0.0
+    share = found.words_so_far / words.weights.words_so_far
+    for name in (
+        "filler",
+        "closing",
+        "answers",
+        "number_complete",
+    ):  # of which these turns have none
+        assert getattr(found, name) == pytest.approx(share * getattr(words.weights, name))
