@@ -14,12 +14,12 @@ from clients.report.call_summary import summary_of
 from clients.report.waterfall import STAGES, waterfall_of
 
 WATERFALL = waterfall_of(
-    {"marks": {mark: 0.03 * i for i, (mark, _) in enumerate(STAGES)}}, 0.0, 0.3, 0.3
+    {"marks": {mark: 0.025 * i for i, (mark, _) in enumerate(STAGES)}}, 0.0, 0.3, 0.3
 )
 TURN = TurnResult(
     "a", "", "", "latte", (("latte",),), (), 0.0, 1.0, 1.3, 2.0, 300.0, 340.0,
     False, False, False, True, BargeIn(100.0, 140.0, 500.0, 60.0, 100.0), WATERFALL,
-    Ahead(10, 9, 3, 20, 2, 0, True), True,
+    Ahead(10, 9, 3, 20, 2, 0, True), interrupts=True,
 )  # fmt: skip
 
 
