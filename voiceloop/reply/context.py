@@ -79,6 +79,11 @@ class ReplyContext:
 
     # --- notes ---
 
+    @property
+    def looks_up_late(self) -> bool:
+        """Whether what is behind a turn is known only once it has ended."""
+        return self.retrieval is not None and not self.retrieval.looks_ahead
+
     def notes_ahead(self) -> str:
         """What stands behind the open turn's words where it is answered now."""
         if self.retrieval is None or not self.retrieval.has_words:

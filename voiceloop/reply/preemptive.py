@@ -102,6 +102,8 @@ class PreemptiveReplies:
         """
         if not self._ahead.speculative_reply or paused_ms > MAX_PAUSED_MS:
             return
+        if self._context.looks_up_late:
+            return  # it would be made, and said, without what is found
         if needed_ms > FITTED.preemptive_needed_ms or p_end is None:
             return
         if self._budget.is_turn_spent or self._has_reply_to(words):

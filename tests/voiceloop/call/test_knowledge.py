@@ -107,7 +107,7 @@ async def test_typed_words_are_looked_up_when_they_are_answered(clock: Clock) ->
 
 async def test_switched_off_it_is_searched_once_when_the_turn_is_over(clock: Clock) -> None:
     model, retriever = sure_model(), ScriptedRetriever()
-    config = Config(anticipation=Ahead(retrieval=False, speculative_reply=False))
+    config = Config(anticipation=Ahead(retrieval=False))
     async with Caller(clock, backends_of(model), config=config, retriever=retriever) as caller:
         await caller.say(800)
         await caller.listen_until("voiceloop.timeline")
