@@ -155,17 +155,22 @@ class Conversation:
                 parts.append(heard)
             self.replace(replace(item, content=tuple(parts)))
 
-    def add_notes(self, text: str) -> str | None:
-        """Put this behind the user's newest message, for the model alone; returns the item's id.
+    @property
+    def newest_turn_id(self) -> str | None:
+        """The user's newest message; None where the user has said nothing yet."""
+        turns = (i for i in reversed(self._items) if isinstance(i, Message) and i.role == "user")
+        return next((turn.id for turn in turns), None)
+
+    def add_notes(self, item_id: str, text: str) -> bool:
+        """Put this behind a message of the user, for the model alone; False when it was deleted.
 
         It replaces what stood there, stays for as long as the message is shown, and is never on the
-        wire. None: the user has said nothing yet.
+        wire.
         """
-        for item in reversed(self._items):
-            if isinstance(item, Message) and item.role == "user":
-                self._notes[item.id] = text
-                return item.id
-        return None
+        if self._find(item_id) is None:
+            return False
+        self._notes[item_id] = text
+        return True
 
     # --- what the agent said and what was heard of it ---
 

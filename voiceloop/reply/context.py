@@ -93,27 +93,40 @@ class ReplyContext:
     def add_notes(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
         """Put what was found while the caller spoke behind their words: before the plan is made."""
         if self.retrieval is not None and self.retrieval.has_words:
-            self._add(self.retrieval.settle(), response, timeline)
+            turn_id = self.protocol.conversation.newest_turn_id
+            self._add(self.retrieval.settle(), turn_id, response, timeline)
 
     async def looked_up(
-        self, plan: ReplyPlan, response: ResponseHandle, timeline: TurnTimeline
+        self,
+        plan: ReplyPlan,
+        turn_id: str | None,
+        response: ResponseHandle,
+        timeline: TurnTimeline,
     ) -> ReplyPlan:
-        """The plan with what is found for a turn for which nobody has searched yet."""
+        """The plan with what is found for a turn for which nobody has searched yet.
+
+        turn_id: the message that the plan answers; newer ones may have come by now.
+        """
         is_turn = bool(plan.prompt) and plan.prompt[-1].role == "user"
         is_of_call = not response.is_out_of_band and response.request.input is None
         if self.retrieval is None or not is_turn or not is_of_call or RETRIEVAL in timeline.facts:
             return plan
         turn = plan.prompt[-1]
         settled = await self.retrieval.look_up(turn.content)
-        self._add(settled, response, timeline)
+        self._add(settled, turn_id, response, timeline)
         prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=settled.notes.text))
         return replace(plan, prompt=prompt)
 
-    def _add(self, settled: Settled, response: ResponseHandle, timeline: TurnTimeline) -> None:
+    def _add(
+        self,
+        settled: Settled,
+        turn_id: str | None,
+        response: ResponseHandle,
+        timeline: TurnTimeline,
+    ) -> None:
         notes = settled.notes
-        item_id = self.protocol.conversation.add_notes(notes.text)
         timeline.mark("passages_known", settled.at_s)
         timeline.facts[RETRIEVAL] = settled.facts(timeline.marks.get("endpoint_decision"))
-        if item_id is not None:
+        if turn_id is not None and self.protocol.conversation.add_notes(turn_id, notes.text):
             found = (Source(path=source.path, heading=source.heading) for source in notes.sources)
-            response.sources(item_id, tuple(found))
+            response.sources(turn_id, tuple(found))

@@ -63,6 +63,8 @@ class Generation:
         self._plan = plan
         self.rounds = Rounds(failure)
         self._context = context
+        # What the plan answers, before anything is awaited: the client may send more meanwhile.
+        self._turn_id = context.protocol.conversation.newest_turn_id
         self._tools = ToolAnswers(context.agent, plan.tools, context.tools)
         self.live = live
         self._is_preemptive = live is not None
@@ -126,7 +128,7 @@ class Generation:
     async def open(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
         """Take the branch that answers the plan's prompt, with what is looked up for it."""
         anticipation, is_out_of_band = self._context.anticipation, response.is_out_of_band
-        self._plan = await self._context.looked_up(self.plan, response, timeline)
+        self._plan = await self._context.looked_up(self.plan, self._turn_id, response, timeline)
         self._tools.is_recorded = not is_out_of_band
         # What the caller is saying is staged for the reply to it, not for one beside it.
         begin = anticipation.begin if is_out_of_band else anticipation.adopt

@@ -105,6 +105,41 @@ async def test_typed_words_are_looked_up_when_they_are_answered(clock: Clock) ->
     assert retrieval_of(caller)["fate"] == "waited"
 
 
+async def test_what_is_looked_up_stays_with_the_turn_it_was_looked_up_for(clock: Clock) -> None:
+    """Whatever else the client has sent by the time it is found."""
+    model, retriever = FakeLanguageModel(["Thirty days."]), ScriptedRetriever(takes_ms=20.0)
+    async with Caller(clock, backends_of(model), hello=HELLO, retriever=retriever) as caller:
+        for id_, text in (("first", "return boots"), ("second", "by mail")):
+            content = [{"type": "input_text", "text": text}]
+            item = {"id": id_, "type": "message", "role": "user", "content": content}
+            caller.send("conversation.item.create", item=item)
+            if id_ == "first":
+                caller.send("response.create")
+        await caller.wait_for("voiceloop.timeline")
+        (told,) = caller.of("voiceloop.sources")
+        first, second = caller.session.protocol.conversation.messages()[:2]
+    assert told.event["item_id"] == "first"
+    assert (first.content, second.content) == ("return boots", "by mail")
+    assert "return boots]" in first.behind and second.behind == ""
+    assert model.prompts[0][-1] == first
+
+
+async def test_what_is_found_for_a_deleted_turn_is_left_with_its_reply(clock: Clock) -> None:
+    model, retriever = FakeLanguageModel(["Thirty days."]), ScriptedRetriever(takes_ms=20.0)
+    async with Caller(clock, backends_of(model), hello=HELLO, retriever=retriever) as caller:
+        for id_, text in (("kept", "hello there"), ("gone", "return boots")):
+            content = [{"type": "input_text", "text": text}]
+            item = {"id": id_, "type": "message", "role": "user", "content": content}
+            caller.send("conversation.item.create", item=item)
+        caller.send("response.create")
+        caller.send("conversation.item.delete", item_id="gone")
+        await caller.wait_for("voiceloop.timeline")
+        shown = caller.session.protocol.conversation.messages()
+    assert "return boots]" in model.prompts[0][-1].behind
+    assert not caller.of("voiceloop.sources")
+    assert (shown[0].content, shown[0].behind) == ("hello there", "")
+
+
 async def test_switched_off_it_is_searched_once_when_the_turn_is_over(clock: Clock) -> None:
     model, retriever = sure_model(), ScriptedRetriever()
     config = Config(anticipation=Ahead(retrieval=False))
