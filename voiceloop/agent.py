@@ -206,6 +206,11 @@ class AgentConfig:
     def tool(self, name: str) -> AgentTool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
 
+    @property
+    def emergency_lines(self) -> tuple[str, ...]:
+        """What must be said even where the voice is lost, so that it is kept as sound."""
+        return tuple(filter(None, (self.fallback, self.crisis.answer)))
+
     def tool_wait_ms(self, default_ms: int) -> int:
         """How long the output of a client's tool is waited for; 0: for ever."""
         return default_ms if self.tool_timeout_ms is None else self.tool_timeout_ms

@@ -55,7 +55,7 @@ from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import voice_options_of
-from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.reply.sound.kept_lines import KeptLines, SessionLines
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.traces import CallTrace, NoTraces, Traces
 from voiceloop.tools.pending import SessionTools
@@ -97,7 +97,9 @@ class Session:
         self._clock = clock
         self._level = level
         self._toolbox = toolbox if toolbox is not None else Toolbox({}, clock)
-        self._kept_lines = kept_lines
+        self._kept_lines = kept_lines if kept_lines is not None else KeptLines()
+        wanted = agent.emergency_lines if kept_lines is not None else ()
+        self._lines = SessionLines(self._kept_lines, backends.voice, wanted)
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         self._traces = traces if traces is not None else NoTraces()
         limits = config.limits
@@ -226,10 +228,10 @@ class Session:
             trace=trace,
             lead_ms=float(self._config.pacing_lead_ms),
             answers=self._answers,
-            kept_lines=self._kept_lines or KeptLines(),
+            kept_lines=self._kept_lines,
             retrieval=self._retrieval,
         )
-        self._keep_fallback(settings)
+        self._lines.want(voice_options_of(settings))
         self._anticipation = anticipation
         self._item_audio = ItemAudio(self._backends.recognizer, self.protocol, tasks)
         self._listener = Listener(
@@ -301,7 +303,7 @@ class Session:
                 self._item_audio.then(lambda: None if response.closed else self._advance(command))
             case SettingsChanged(previous=previous, current=current):
                 self._listener.configure(current)
-                self._keep_fallback(current)
+                self._lines.want(voice_options_of(current))
                 self._advance(command)
                 options = self._recognizer_options(current)
                 if options != self._recognizer_options(previous):
@@ -316,12 +318,6 @@ class Session:
                 self._open_calls.observe(item)  # the next turn reads it
             case _:
                 self._advance(command)
-
-    def _keep_fallback(self, settings: SessionSettings) -> None:
-        """In this session's voice, for when that is lost."""
-        if self._kept_lines is not None:
-            options = voice_options_of(settings)
-            self._kept_lines.keep_soon(self._backends.voice, self._agent.fallback, options)
 
     async def _hear(self, samples: bytes) -> None:
         audio_format = self.protocol.settings.input_format

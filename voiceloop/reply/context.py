@@ -62,9 +62,16 @@ class ReplyContext:
     def __post_init__(self) -> None:
         self.waiting_lines = cycle(self.agent.waiting.say)
 
-    def kept_fallback(self, options: VoiceOptions) -> KeptLine | None:
-        """The sound of the fallback, from when the voice could speak."""
-        return self.kept_lines.line(self.agent.fallback, options)
+    def kept_line(
+        self, fixed_text: str | None, options: VoiceOptions
+    ) -> tuple[str, KeptLine] | None:
+        """What to say where the voice is lost, as it was spoken before: the reply's own text where
+        that is kept, else the fallback.
+        """
+        for text in (fixed_text, self.agent.fallback):
+            if text and (line := self.kept_lines.line(text, options)) is not None:
+                return text, line
+        return None
 
     def fixed_answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
         """The answer to the caller's whole turn that needs no model; words of danger go first.

@@ -264,12 +264,12 @@ class Reply:
         self._output.close(outcome, error)
 
     async def _say_kept(self) -> None:
-        """It broke off, the voice perhaps lost: say the fallback as it was spoken before."""
-        line = self._context.kept_fallback(self.plan.voice_options)
-        if line is None or not self.plan.speaks or self.state is not ReplyState.ANSWERING:
+        """It broke off, the voice perhaps lost: say what is kept as it was spoken before."""
+        found = self._context.kept_line(self._fixed_text, self.plan.voice_options)
+        if found is None or not self.plan.speaks or self.state is not ReplyState.ANSWERING:
             return
         with suppress(Exception):  # what can be told of it has been told
-            await self._say_line(self._context.agent.fallback, line)
+            await self._say_line(*found)
             self._output.close("failed", self.failure)
             await self.playout.played_out()
 

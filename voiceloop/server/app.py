@@ -223,11 +223,12 @@ class Gateway:
             self._sessions.remove(session)
             self.late_calls.add(session.protocol.session_id)
 
-    async def keep_fallback(self) -> None:
-        """Have the voice speak the fallback once, for calls that it fails later."""
+    async def keep_lines(self) -> None:
+        """Have the voice speak once what must be said where it fails a call later."""
         assert self.backends is not None
         options = voice_options_of(self.agent.session_settings())
-        await self.kept_lines.keep(self.backends.voice, self.agent.fallback, options)
+        for text in self.agent.emergency_lines:
+            await self.kept_lines.keep(self.backends.voice, text, options)
 
     async def drain(self) -> None:
         """Take nothing new; let each session inside finish what is being said, and each answer."""

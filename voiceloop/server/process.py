@@ -204,7 +204,7 @@ async def serve(
                     return
                 gateway.backends, gateway.is_ready = opened
                 models.push_async_callback(gateway.kept_lines.close)
-                await gateway.keep_fallback()
+                await gateway.keep_lines()
                 models.push_async_callback(gateway.toolbox.close)
                 await gateway.toolbox.start()
                 if ready is not None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeVoice, Fault, instant_backends
-from voiceloop.agent import AgentConfig
+from tests.fakes import FakeRecognizer, FakeVoice, FakeVoiceStream, Fault, instant_backends
+from voiceloop.agent import AgentConfig, Crisis
 from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
+from voiceloop.config import Config
 from voiceloop.reply.sound import kept_lines
-from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.reply.sound.kept_lines import MOST_OPTIONS, KeptLines
+from voiceloop.server.app import Gateway
 
 pytestmark = pytest.mark.virtual_time
 DEFAULT = VoiceOptions()
 FALLBACK = AgentConfig().fallback
+CRISIS = Crisis(("hurt myself",), "Please call your local helpline. Somebody is there now.")
 
 
 async def test_a_kept_line_sounds_as_the_voice_spoke_it() -> None:
@@ -48,17 +53,78 @@ async def test_a_voice_that_cannot_speak_keeps_nothing_and_ends_nothing(action) 
     assert lines.line("Sorry?", DEFAULT) is None
 
 
-async def test_lines_are_spoken_one_at_a_time_and_each_once() -> None:
-    lines, voice = KeptLines(), FakeVoice(first_audio_ms=50.0)
-    lines.keep_soon(voice, "Sorry?", DEFAULT)
-    lines.keep_soon(voice, "Sorry?", VoiceOptions("bright"))
+class AskedVoice(FakeVoice):
+    """Remembers what it was opened with, and how many of its streams were open at once."""
+
+    def __init__(self, bug: Exception | None = None, **options: Any) -> None:
+        super().__init__(first_audio_ms=50.0, **options)
+        self.asked: list[VoiceOptions] = []
+        self.most_open = 0
+        self._bug = bug
+
+    async def open(self, stream_id: str, options: VoiceOptions) -> FakeVoiceStream:
+        self.asked.append(options)
+        if (bug := self._bug) is not None:
+            self._bug = None
+            raise bug
+        stream = await super().open(stream_id, options)
+        self.most_open = max(self.most_open, len(self.open_streams))
+        return stream
+
+
+async def test_lines_wanted_together_are_spoken_one_after_the_other_and_each_once() -> None:
+    lines, voice, bright = KeptLines(), AskedVoice(), VoiceOptions("bright")
+    for options in (DEFAULT, bright, DEFAULT):
+        lines.keep_soon(voice, "Sorry?", options)
     await asyncio.sleep(2.0)
-    assert lines.line("Sorry?", DEFAULT) is not None
-    assert lines.line("Sorry?", VoiceOptions("bright")) is None
-    voice.plan = FakeVoice(faults=[Fault("open")]).plan
     lines.keep_soon(voice, "Sorry?", DEFAULT)  # is there: the voice is not asked
+    lines.keep_soon(voice, "Pardon?", DEFAULT)
+    await asyncio.sleep(2.0)
+    assert lines.line("Sorry?", DEFAULT) is not None and lines.line("Sorry?", bright) is not None
+    assert lines.line("Pardon?", DEFAULT) is not None
+    assert voice.asked == [DEFAULT, bright, DEFAULT] and voice.most_open == 1
+
+
+async def test_a_bug_of_the_voice_costs_one_line_and_neither_its_keeper_nor_the_next() -> None:
+    lines = KeptLines()
+    await lines.keep(AskedVoice(bug=TypeError("oops")), "Sorry?", DEFAULT)
+    voice = AskedVoice(bug=TypeError("oops"))
+    for text in ("Sorry?", "Pardon?"):
+        lines.keep_soon(voice, text, DEFAULT)
+    await asyncio.sleep(2.0)
+    assert lines.line("Sorry?", DEFAULT) is None and lines.line("Pardon?", DEFAULT) is not None
+    lines.keep_soon(voice, "Sorry?", DEFAULT)  # wanted again, it is tried again
     await asyncio.sleep(2.0)
     assert lines.line("Sorry?", DEFAULT) is not None
+
+
+async def test_no_more_lines_are_wanted_at_a_time_than_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_lines, "MOST_LINES", 2)
+    lines, voice = KeptLines(), AskedVoice()
+    for text in ("one", "two", "three"):
+        lines.keep_soon(voice, text, DEFAULT)
+    await asyncio.sleep(2.0)
+    assert len(voice.asked) == 2 and lines.line("three", DEFAULT) is None
+
+
+async def test_a_client_that_changes_its_speed_for_ever_gives_the_voice_little_to_keep(
+    clock: Callable[[], float],
+) -> None:
+    voice, kept = AskedVoice(), KeptLines()
+    agent = AgentConfig(crisis=CRISIS)
+    async with Caller(clock, instant_backends(voice=voice), agent, kept_lines=kept) as caller:
+        for n in range(20):
+            speed = 0.5 + 0.05 * n
+            audio = {"output": {"speed": speed}}
+            caller.send("session.update", session={"type": "realtime", "audio": audio})
+            await caller.wait_for("session.updated", count=n + 1)
+            await asyncio.sleep(2.0)
+        first = VoiceOptions(DEFAULT.voice, 0.5)
+        assert kept.line(FALLBACK, first) is not None
+        assert kept.line(CRISIS.answer, first) is not None
+    assert len(voice.asked) == 2 * MOST_OPTIONS
 
 
 async def test_the_line_unused_longest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +161,23 @@ async def test_a_reply_whose_voice_fails_ends_in_the_kept_fallback(
         caller.send("response.create", response={"output_modalities": ["audio"]})
         await caller.wait_for("response.done", count=3)
         assert caller.statuses()[2] == "completed"
+
+
+@pytest.mark.parametrize("at", ["open", "feed"])
+async def test_a_crisis_answer_whose_voice_fails_is_said_as_it_was_kept(
+    clock: Callable[[], float], at: str
+) -> None:
+    agent = AgentConfig(crisis=CRISIS)
+    backends = instant_backends(recognizer=FakeRecognizer(["i want to hurt myself"]))
+    gateway = Gateway(Config(), agent, backends)
+    await gateway.keep_lines()
+    backends = replace(backends, voice=FakeVoice(faults=[Fault(at)]))
+    async with Caller(clock, backends, agent, kept_lines=gateway.kept_lines) as caller:
+        await caller.say(1300)
+        await caller.listen_until("response.done", count=2)
+        assert caller.statuses() == ["failed", "failed"]
+        spoken = caller.of("response.output_audio_transcript.done")[-1].event["transcript"]
+    assert spoken == CRISIS.answer
 
 
 async def test_a_reply_that_nobody_hears_has_no_kept_fallback(clock: Callable[[], float]) -> None:

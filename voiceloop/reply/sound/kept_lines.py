@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from voiceloop.backends import Speech, SpeechEnd, Voice, VoiceEvent, VoiceOptions
@@ -18,9 +18,10 @@ from voiceloop.errors import VoiceLoopError
 
 log = logging.getLogger(__name__)
 
-MOST_LINES = 32  # a server has one fallback, sessions have a few voices and speeds
+MOST_LINES = 32  # kept, and wanted at a time; an agent has two, sessions a few voices and speeds
+MOST_OPTIONS = 4  # of one session, over its length; chosen: callers do not change voice for ever
 MOST_BYTES = 2 << 20  # of one line: 40 s at 24 kHz; a longer one is not kept
-DEADLINE_S = 10.0  # for a voice to speak a line nobody waits for
+DEADLINE_S = 10.0  # for a voice to speak a line that no caller waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class KeptLines:
 
     def __init__(self) -> None:
         self._lines: OrderedDict[tuple[str, VoiceOptions], KeptLine] = OrderedDict()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._wanted: dict[tuple[str, VoiceOptions], Voice] = {}  # the next first
+        self._keeping: asyncio.Task[None] | None = None
 
     def line(self, text: str, options: VoiceOptions) -> KeptLine | None:
         """The line as it was spoken with these options; None where it never was."""
@@ -61,32 +63,72 @@ class KeptLines:
         return found
 
     def keep_soon(self, voice: Voice, text: str, options: VoiceOptions) -> None:
-        """Have it spoken while nobody waits; one line at a time, so that no call's audio waits."""
-        if text and not self._tasks and (text, options) not in self._lines:
-            task = asyncio.create_task(self.keep(voice, text, options), name="keep line")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        """Have it spoken beside the calls: one line at a time, so that these hardly wait.
+
+        A voice that fails it is asked again when the line is next wanted.
+        """
+        wanted = (text, options)
+        if not text or wanted in self._lines or wanted in self._wanted:
+            return
+        if len(self._wanted) >= MOST_LINES:
+            log.warning("expected at most %d lines to be kept at a time, found more", MOST_LINES)
+            return
+        self._wanted[wanted] = voice
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep_wanted(), name="keep lines")
+
+    async def _keep_wanted(self) -> None:
+        while self._wanted:
+            (text, options), voice = next(iter(self._wanted.items()))
+            await self.keep(voice, text, options)
+            del self._wanted[text, options]
+        self._keeping = None
 
     async def keep(self, voice: Voice, text: str, options: VoiceOptions) -> None:
-        """Have it spoken and keep the sound. A voice that fails is told in the log, no more."""
+        """Have it spoken and keep the sound; whatever fails is told in the log, no more."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 pieces = await _spoken(voice, text, options)
         except (VoiceLoopError, TimeoutError) as error:
-            log.warning("the fallback has no sound of its own yet: %s", error or "no voice in time")
+            log.warning("a line is not kept as sound yet: %s", error or "no voice in time")
+            return
+        except Exception:  # a voice's bug costs a line, neither those behind it nor the server
+            log.exception("a line is not kept as sound yet")
             return
         if sum(len(piece.samples) for piece in pieces if isinstance(piece, Speech)) > MOST_BYTES:
-            log.warning("the fallback is too long to be kept as sound")
+            log.warning("a line of %d characters is too long to be kept as sound", len(text))
             return
         self._lines[text, options] = KeptLine(voice.rate_hz, pieces)
         while len(self._lines) > MOST_LINES:
             self._lines.popitem(last=False)
 
     async def close(self) -> None:
-        """Give up what is being spoken."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Give up what is being spoken, and what is wanted."""
+        self._wanted.clear()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+
+
+class SessionLines:
+    """The lines of one session, wanted once in each voice and speed that it is spoken with.
+
+    A client may change these as often as it likes: beyond MOST_OPTIONS nothing is kept for it.
+    """
+
+    def __init__(self, kept: KeptLines, voice: Voice, texts: Sequence[str]) -> None:
+        self._kept = kept
+        self._voice = voice
+        self._texts = texts
+        self._options: set[VoiceOptions] = set()
+
+    def want(self, options: VoiceOptions) -> None:
+        """The session is spoken so from now on."""
+        if options in self._options or len(self._options) >= MOST_OPTIONS:
+            return
+        self._options.add(options)
+        for text in self._texts:
+            self._kept.keep_soon(self._voice, text, options)
 
 
 async def _spoken(voice: Voice, text: str, options: VoiceOptions) -> tuple[VoiceEvent, ...]:
