@@ -23,13 +23,15 @@ class Service:
         self.is_open = False
         self.answer = "3"
         self.begun_s: list[float] = []
-        self.done: list[str] = []  # ids of the calls, in the order in which they took effect
+        self.keys: list[str] = []  # of every try
+        self.done: list[Mapping[str, Any]] = []  # arguments, in the order in which they took effect
 
     async def start(self) -> None:
         self.is_open = True
 
-    async def run(self, call_id: str, arguments: Mapping[str, Any]) -> str:
+    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
         self.n_begun += 1
+        self.keys.append(key)
         self.begun_s.append(asyncio.get_running_loop().time())
         self.n_at_once += 1
         self.most_at_once = max(self.most_at_once, self.n_at_once)
@@ -39,7 +41,7 @@ class Service:
             if self.failures:
                 raise self.failures.pop(0)
             self.n_done += 1
-            self.done.append(call_id)
+            self.done.append(arguments)
             return answer
         finally:
             self.n_at_once -= 1

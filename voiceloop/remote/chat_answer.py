@@ -1,10 +1,11 @@
-"""The answer of ``/v1/chat/completions`` or ``/v1/completions``, from its chunks. Pure."""
+"""The answer of ``/v1/chat/completions`` or ``/v1/completions``, from its chunks."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from voiceloop.backends import Generated, ToolCall, Usage
 from voiceloop.errors import BackendError
@@ -86,12 +87,15 @@ class ChatAnswer:
         )
 
     def finish(self) -> tuple[Generated, tuple[ToolCall, ...]]:
-        """Raises: BackendError when the answer stopped before its end."""
+        """Raises: BackendError when the answer stopped before its end.
+
+        A call of a service that gives no ids gets one, which no other call of a conversation has.
+        """
         if self._finish_reason is None:
             raise BackendError("expected the reply to its end, found the connection closed before")
         calls = tuple(
-            ToolCall(call.call_id or f"call_{index}", call.name, call.arguments or "{}")
-            for index, call in enumerate(self.calls)
+            ToolCall(call.call_id or f"call_{uuid4().hex}", call.name, call.arguments or "{}")
+            for call in self.calls
         )
         reason: Any = FINISH_REASONS.get(self._finish_reason, "stop")
         if calls and reason == "stop":

@@ -41,9 +41,11 @@ class Executor(Protocol):
     async def start(self) -> None:
         """Be ready for calls. Raises: ConfigError where the agent file asks for what is not."""
 
-    async def run(self, call_id: str, arguments: Mapping[str, Any]) -> str:
+    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
         """One call's result as text. Cancelled, it stops as soon as it can; it has no deadline of
         its own.
+
+        key: the same for every try of this call, and for no other call of any session.
 
         Raises:
             ToolFailed: there is no result.

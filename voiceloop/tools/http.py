@@ -70,7 +70,7 @@ class HttpTool:
         where = f"tool {tool.name!r}"
         self._method = tool.method
         self._client = client
-        self._names_call = not tool.side_effect_free
+        self._has_effect = not tool.side_effect_free
         self._pieces = _address(tool, environment, where)
         self._headers = {"accept": "application/json, text/*", "accept-encoding": "identity"}
         for name, value in tool.headers.items():
@@ -88,8 +88,8 @@ class HttpTool:
     async def close(self) -> None:
         """Nothing: the client is everybody's."""
 
-    async def run(self, call_id: str, arguments: Mapping[str, Any]) -> str:
-        request = self._request(call_id, arguments)
+    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
+        request = self._request(key, arguments)
         try:
             response = await self._client.send(request, stream=True)
             try:
@@ -103,16 +103,16 @@ class HttpTool:
         except httpx.HTTPError as error:
             raise self._failed(_named(error), "failed", may_help=True) from error
 
-    def _request(self, call_id: str, arguments: Mapping[str, Any]) -> httpx.Request:
+    def _request(self, key: str, arguments: Mapping[str, Any]) -> httpx.Request:
         left = dict(arguments)
         url = self._pieces[0]
         for name, behind in zip(self._pieces[1::2], self._pieces[2::2], strict=True):
             url += self._in_address(name, left.pop(name, None)) + behind
         headers = dict(self._headers)
-        if self._names_call:
+        if self._has_effect:
             # A service that knows the header does the same thing once, however it is asked.
             # Source: draft-ietf-httpapi-idempotency-key-header.
-            headers["idempotency-key"] = f'"{call_id}"'
+            headers["idempotency-key"] = f'"{key}"'
         if self._method in IN_BODY:
             return self._client.build_request(self._method, url, headers=headers, json=left)
         query = {name: _plain(value) for name, value in left.items()}

@@ -183,7 +183,7 @@ class PythonTool:
         except ConfigError as error:
             raise ConfigError(f"tool {self._name!r}: {error.message}") from None
 
-    async def run(self, call_id: str, arguments: Mapping[str, Any]) -> str:
+    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
         try:
             process = await self._process()
         except (ConfigError, OSError) as error:

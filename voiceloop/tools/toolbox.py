@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
@@ -136,10 +137,10 @@ class Toolbox:
                     text = self.cache.get(key)
                     if text is not None:
                         return ToolResult(text, Fate.CACHED, self.clock() - started_s)
-                    make = self._reader(served, key, call.call_id, arguments)
+                    make = self._reader(served, key, arguments)
                     text = await self._flights.run(key, make)
                 else:
-                    text = await self._write(served, call.call_id, arguments)
+                    text = await self._write(served, arguments)
         except TimeoutError:
             fate = Fate.LATE
             text = _error(LATE_READ if served.is_read else LATE_WRITE)
@@ -151,32 +152,35 @@ class Toolbox:
         return ToolResult(text, fate, self.clock() - started_s)
 
     def _reader(
-        self, served: ServedTool, key: CallKey, call_id: str, arguments: Mapping[str, Any]
+        self, served: ServedTool, key: CallKey, arguments: Mapping[str, Any]
     ) -> Callable[[], Coroutine[Any, Any, str]]:
         async def read() -> str:
             version = self.cache.version(key.source)
-            text = await self._run(served, call_id, arguments)
+            text = await self._run(served, arguments)
             self.cache.put(key, text, served.tool.cache_s, version)
             return text
 
         return read
 
-    async def _write(self, served: ServedTool, call_id: str, arguments: Mapping[str, Any]) -> str:
+    async def _write(self, served: ServedTool, arguments: Mapping[str, Any]) -> str:
         source = served.executor.source
         self.cache.forget(source)
         try:
-            return await self._run(served, call_id, arguments)
+            return await self._run(served, arguments)
         finally:
             # Also of a call that failed or was late: nobody knows what it changed. Twice, since a
             # read that began after the first may still have seen what was there before.
             self.cache.forget(source)
 
-    async def _run(self, served: ServedTool, call_id: str, arguments: Mapping[str, Any]) -> str:
+    async def _run(self, served: ServedTool, arguments: Mapping[str, Any]) -> str:
         tool = served.tool
+        # Not the model's id of the call: many a model counts from 0 again in every call on the
+        # line, and a service that knows the key would answer one caller with another's order.
+        key = uuid4().hex
         async with served.slots.one():
             for pause_s in (*RETRY_PAUSES_S[: tool.retries], None):
                 try:
-                    text = await served.executor.run(call_id, arguments)
+                    text = await served.executor.run(key, arguments)
                     return shaped(text, tool.keep, tool.max_result_chars)
                 except ToolFailed as failure:
                     may_repeat = failure.may_help and (served.is_read or failure.is_unsent)

@@ -163,6 +163,16 @@ async def test_calls_of_one_index_are_told_apart_by_their_ids(
     ]
 
 
+async def test_calls_of_a_service_without_ids_have_an_id_of_their_own_in_every_turn(
+    service: Service, connect: Connect
+) -> None:
+    part = {"index": 0, "function": {"name": "f", "arguments": "{}"}}
+    service.say("/chat/completions", *(reply({"tool_calls": [part]}) for _ in range(2)))
+    found = [(await generate(connect()))[0] for _ in range(2)]
+    ids = {call.call_id for call in found if isinstance(call, ToolCall)}
+    assert len(ids) == 2 and "" not in ids
+
+
 async def test_staging_is_answered_without_a_request(service: Service, connect: Connect) -> None:
     branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
     branch.stage(4, "hel")

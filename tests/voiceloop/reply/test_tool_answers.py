@@ -113,8 +113,8 @@ async def test_a_call_made_early_or_ahead_is_not_made_again(clock: Clock) -> Non
 async def test_two_equal_calls_with_side_effects_are_two(clock: Clock) -> None:
     async with asyncio.TaskGroup() as tasks:
         made = Made(clock, tasks)
-        await over(made.answers, [ToolCall("c1", "order", "{}"), ToolCall("c2", "order", "{}")])
-    assert made.writes.done == ["c1", "c2"]
+        await over(made.answers, [ToolCall(each, "order", "{}") for each in ("c1", "c2")])
+    assert made.writes.done == [{}, {}] and len(set(made.writes.keys)) == 2
 
 
 @pytest.mark.virtual_time

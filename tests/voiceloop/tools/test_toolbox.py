@@ -161,6 +161,15 @@ async def test_two_same_calls_with_side_effects_are_two(clock: Clock) -> None:
     assert service.n_done == 2
 
 
+async def test_the_key_of_a_call_is_that_of_its_tries_and_of_no_other_call(clock: Clock) -> None:
+    service = Service(failures=(failing(is_unsent=True),))
+    tools = box(clock, order=(write(), service))
+    for _ in range(2):  # by two callers, whose models both say "call_1"
+        await tools.call(write(), call(write()))
+    first, again, other = service.keys
+    assert first == again != other
+
+
 async def test_no_more_run_at_once_than_the_file_says_and_waiting_counts(clock: Clock) -> None:
     service, tool = Service(takes_s=1.0), write(at_once=2, deadline_ms=2500)
     tools = box(clock, order=(tool, service))
