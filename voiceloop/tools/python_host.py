@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, BinaryIO
 
 import msgspec
@@ -63,7 +64,7 @@ class Host:
     def __init__(self, function: Callable[..., Any], answers: BinaryIO) -> None:
         self._function = function
         self._answers = answers
-        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._calls: dict[int, asyncio.Task[str]] = {}
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tool")
 
     async def serve(self, requests: asyncio.StreamReader) -> None:
@@ -75,25 +76,30 @@ class Host:
                 return  # the gateway has ended, or wants this process to
             match request:
                 case Call(number=number, arguments=arguments):
-                    self._calls[number] = asyncio.create_task(self._answer(number, arguments))
+                    running = asyncio.create_task(self._text(arguments))
+                    # Not at the end of the task: one that is abandoned before its first step, for
+                    # both requests came at once, has no end of its own.
+                    running.add_done_callback(partial(self._answer, number))
+                    self._calls[number] = running
                 case Abandon(number=number):
-                    if (running := self._calls.get(number)) is not None:
-                        running.cancel()
+                    if number in self._calls:
+                        self._calls[number].cancel()
 
-    async def _answer(self, number: int, arguments: dict[str, Any]) -> None:
+    def _answer(self, number: int, over: asyncio.Task[str]) -> None:
+        del self._calls[number]
         try:
-            result = await self._run(arguments)
-            text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
-            answer = Returned(number, text)
-            message = packed(answer)
+            message = packed(Returned(number, over.result()))
         except asyncio.CancelledError:
             message = packed(Returned(number, problem="abandoned"))
         except Exception as error:
             traceback.print_exc()
             message = packed(Returned(number, problem=f"{type(error).__name__}: {error}"[:500]))
-        del self._calls[number]
         self._answers.write(message)
         self._answers.flush()
+
+    async def _text(self, arguments: dict[str, Any]) -> str:
+        result = await self._run(arguments)
+        return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         if inspect.iscoroutinefunction(self._function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -12,9 +13,19 @@ from typing import Any
 
 import pytest
 
+from tests.voiceloop.tools import author_tools
 from voiceloop.errors import ConfigError
 from voiceloop.tools import python_tool
 from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.python_host import Host
+from voiceloop.tools.python_messages import (
+    HEADER_BYTES,
+    Abandon,
+    Call,
+    Returned,
+    answer_of,
+    packed,
+)
 from voiceloop.tools.python_tool import PythonTool
 
 FOLDER = str(Path(__file__).parent)
@@ -99,6 +110,21 @@ async def test_a_coroutine_that_nobody_waits_for_stops_and_its_process_stays() -
                 await tool.run("c", {})
         await until(lambda: not process._abandoned)  # its process says that it has stopped
         assert process.is_taking and await tool._process() is process
+
+
+@pytest.mark.parametrize("function", ["wait", "block"])
+async def test_a_call_that_is_abandoned_as_it_arrives_is_answered_and_never_begun(
+    function: str,
+) -> None:
+    answers, requests = io.BytesIO(), asyncio.StreamReader()
+    host = Host(getattr(author_tools, function), answers)
+    requests.feed_data(packed(Call(7, {})) + packed(Abandon(7)))  # in one read
+    requests.feed_eof()
+    await host.serve(requests)
+    for _ in range(3):  # cancelled, over, answered
+        await asyncio.sleep(0)
+    assert answer_of(answers.getvalue()[HEADER_BYTES:]) == Returned(7, problem="abandoned")
+    assert not host._calls
 
 
 async def test_a_function_that_does_not_stop_loses_its_process_and_no_other_call(
