@@ -30,7 +30,7 @@ class AgentTool:
     these, the client answers. ``side_effect_free``: a call changes nothing, so it may be made
     before the caller's turn has ended, made again, and its result be kept.
 
-    Of a call by ``url`` or ``python``: it ends within ``deadline_ms``, is tried ``retries`` times
+    Of a call by ``url`` or ``python``: it is waited for ``deadline_ms``, is tried ``retries`` times
     more where that can do no harm, and is one of at most ``at_once``, over all sessions. Its result
     stands for ``cache_s`` seconds. Of the result the model is given the fields of ``keep`` (none:
     all of it) and no more than ``max_result_chars`` characters. ``late``: what to do with one that

@@ -150,14 +150,15 @@ class Generation:
     ) -> None:
         """Another round, in which the model is given what came of these calls so far.
 
-        is_last: it shall speak, and call nothing more.
+        is_last: it shall speak, and call nothing more. That holds also where a call is under way:
+        the model is not to make it again.
         """
         protocol = self._context.protocol
         self._text, self._may_ask_again = self._new_text(), True
         self._tail = as_results(calls, None if is_out_of_band else protocol)
         self._tools.end_round()
         self._tail += as_refusals(self.round.refused)
-        self.rounds.begin(is_last=is_last)
+        self.rounds.begin(is_last=is_last or not all(call.is_over for call in calls))
 
     def close(self) -> None:
         """Give the branch up, unless the open user turn still has it (it was never committed).

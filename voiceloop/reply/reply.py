@@ -31,7 +31,7 @@ from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, Outcome, ReplyRound, ReplyState
 from voiceloop.reply.tool_wait import ToolWait
 from voiceloop.telemetry.timeline import TurnTimeline
-from voiceloop.tools.pending import PendingCall, are_over
+from voiceloop.tools.pending import PendingCall, are_settled
 
 
 class Reply:
@@ -293,10 +293,10 @@ class Reply:
         """Until they are over, or the reply has waited long enough for all its tools."""
         wait = self._tool_wait
         wait.begin()
-        if not await are_over(calls, wait.quiet_s(self.play_end_s)):
+        if not await are_settled(calls, wait.quiet_s(self.play_end_s)):
             if self.plan.speaks and (line := wait.take_line()) is not None:
                 await self._say_line(line)
-            await are_over(calls, wait.left_s)
+            await are_settled(calls, wait.left_s)
         wait.end()
 
     async def _say_line(self, line: str, voice: Voice | None = None) -> None:

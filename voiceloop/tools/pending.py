@@ -26,6 +26,9 @@ INTERRUPTED = json.dumps({"error": "not answered: the caller spoke meanwhile"})
 TOO_MANY = ToolResult(json.dumps({"error": "too busy at the moment"}), Fate.FAILED)
 BROKEN = ToolResult(json.dumps({"error": "failed"}), Fate.FAILED)
 
+# Beyond its deadline, for a call with side effects that has not even begun by then: it is given up,
+# and says so at once.
+GIVING_UP_S = 0.05
 UNDER_WAY = "under way"  # in a timeline: the reply went on without it
 
 # Called with a call, what came of it, and whether the caller is to be told of that.
@@ -58,10 +61,17 @@ class PendingCall:
         self._tool = tool
         self._result = result
         self._record = record
+        begun_s = asyncio.get_running_loop().time()
+        self._overdue_s = begun_s + tool.deadline_ms / 1000 + GIVING_UP_S
 
     @property
     def is_over(self) -> bool:
         return self._result.done()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a reply is still to wait for it: side effects go on behind their deadline."""
+        return not self.is_over and asyncio.get_running_loop().time() < self._overdue_s
 
     def adopt(self, call: ToolCall, record: Record | None) -> None:
         """It was made ahead; now the reply itself makes it, as this call."""
@@ -89,6 +99,11 @@ class PendingCall:
         """Wait for it. Who is cancelled meanwhile cancels nothing but the waiting."""
         return await asyncio.shield(self._result)
 
+    async def settled(self) -> None:
+        """Wait for it until its deadline at the most; cancelled, as `result`."""
+        left_s = self._overdue_s - asyncio.get_running_loop().time()
+        await asyncio.wait({self._result}, timeout=max(0.0, left_s))
+
     def take(self) -> ToolResult:
         """The result of a call that is over, for the reply that made it."""
         self.state = CallState.TAKEN
@@ -97,7 +112,7 @@ class PendingCall:
     def postpone(self) -> str:
         """The reply goes on without it; returns what the model is told meanwhile."""
         self.state = CallState.LEFT
-        if self._tool.side_effect_free and not self._is_awaited:
+        if self._tool.side_effect_free and not self._is_news:
             self._result.cancel()
             self._write(TOO_LATE)
             return TOO_LATE
@@ -124,29 +139,29 @@ class PendingCall:
             self._result.cancel()
 
     @property
-    def _is_awaited(self) -> bool:
+    def _is_news(self) -> bool:
         """Whether the caller is told of it when it comes late, and the conversation has it."""
         return self._tool.late == "speak" and self._record is not None
 
     def _tell_late(self, result: asyncio.Future[ToolResult]) -> None:
         if not result.cancelled():  # with its session
-            self._write(result.result().text, is_news=self._is_awaited)
+            self._write(result.result().text, is_news=self._is_news)
 
     def _write(self, text: str, *, is_news: bool = False) -> None:
         if self._record is not None:
             self._record(self.call, text, is_news)
 
 
-async def are_over(calls: Iterable[PendingCall], within_s: float) -> bool:
-    """Wait for all of these calls, at most so long; whether they are over."""
+async def are_settled(calls: Iterable[PendingCall], within_s: float) -> bool:
+    """Wait for all of these calls, at most so long; whether none is to be waited for any more."""
     calls = tuple(calls)
     try:
         async with asyncio.timeout(within_s):
             for each in calls:  # they run at the same time: it takes as long as the longest
-                await each.result()
+                await each.settled()
     except TimeoutError:
         pass
-    return all(each.is_over for each in calls)
+    return not any(each.is_awaited for each in calls)
 
 
 class SessionTools:

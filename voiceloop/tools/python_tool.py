@@ -2,7 +2,8 @@
 
 Owns those processes. A function that blocks, crashes or leaks takes no call down and delays no
 frame of sound. One that does not stop when its call is abandoned keeps the process from new calls:
-those get another one, and the first is ended with the last call that somebody still waits for.
+those get another one, and the first is ended with the last call that is not abandoned. A call with
+side effects is abandoned only at the toolbox's bound of a minute, not when nobody waits any more.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The tools of one agent as a server runs them: `call`, and every bound on it.
 
 Owns the executors, the cache of results and the slots, for all calls of a server together. A call
-ends within its tool's deadline, in a text for the model: the result, or why there is none. What a
-call with side effects began is never begun again by itself, since nobody knows how far it came;
-only one that has not reached its service is.
+ends in a text for the model: the result, or why there is none. One that changes nothing does so
+within its tool's deadline. One with side effects has to begin within it; then it goes on for up to
+`MAX_EFFECT_S`, whoever waits. What it began is never begun again by itself, since nobody knows how
+far it came; only one that has not reached its service is.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ log = logging.getLogger(__name__)
 # Before a second try: a service behind a balancer has another instance at hand by then, and a third
 # of a second of silence is still a pause.
 RETRY_PAUSES_S = (0.05, 0.25)
+# Of a call with side effects, from its slot on. Chosen: the longest deadline that an agent file may
+# set; whoever has no answer after a minute has lost the request.
+MAX_EFFECT_S = 60.0
 LATE_READ = "no answer in time"
+NOT_BEGUN = "too busy at the moment: not done"
 LATE_WRITE = "no answer in time: it is not known whether it was done"
 
 
@@ -101,7 +106,7 @@ class Toolbox:
             raise failures.exceptions[0] from None
 
     async def close(self) -> None:
-        """Once the side effects under way are over; each of them has its deadline."""
+        """Once the side effects under way are over, each of them bounded by `MAX_EFFECT_S`."""
         await asyncio.gather(*self._writes)
         await self._flights.close()
         await asyncio.gather(*(one.executor.close() for one in self.served.values()))
@@ -128,9 +133,9 @@ class Toolbox:
 
     async def _call(self, served: ServedTool, call: ToolCall, tenant: str) -> ToolResult:
         tool, started_s = served.tool, self.clock()
-        fate = Fate.CALLED
+        fate, has_begun = Fate.CALLED, False
         try:
-            async with asyncio.timeout(tool.deadline_ms / 1000):
+            async with asyncio.timeout(tool.deadline_ms / 1000) as limit:
                 arguments = read_arguments(call.arguments)
                 if served.is_read:
                     key = CallKey(served.executor.source, tool.name, tenant, canonical(arguments))
@@ -140,11 +145,16 @@ class Toolbox:
                     make = self._reader(served, key, arguments)
                     text = await self._flights.run(key, make)
                 else:
-                    text = await self._write(served, arguments)
+                    async with served.slots.one():
+                        has_begun = True
+                        limit.reschedule(asyncio.get_running_loop().time() + MAX_EFFECT_S)
+                        text = await self._write(served, arguments)
         except TimeoutError:
             fate = Fate.LATE
-            text = _error(LATE_READ if served.is_read else LATE_WRITE)
-            log.warning("a call of %s had no answer in %d ms", tool.name, tool.deadline_ms)
+            late = LATE_READ if served.is_read else LATE_WRITE if has_begun else NOT_BEGUN
+            text = _error(late)
+            took_ms = 1000 * (self.clock() - started_s)
+            log.warning("a call of %s had no answer in %.0f ms", tool.name, took_ms)
         except ToolFailed as failure:
             fate = Fate.FAILED
             text = _error(failure.told)
@@ -156,7 +166,8 @@ class Toolbox:
     ) -> Callable[[], Coroutine[Any, Any, str]]:
         async def read() -> str:
             version = self.cache.version(key.source)
-            text = await self._run(served, arguments)
+            async with served.slots.one():
+                text = await self._run(served, arguments)
             self.cache.put(key, text, served.tool.cache_s, version)
             return text
 
@@ -177,16 +188,15 @@ class Toolbox:
         # Not the model's id of the call: many a model counts from 0 again in every call on the
         # line, and a service that knows the key would answer one caller with another's order.
         key = uuid4().hex
-        async with served.slots.one():
-            for pause_s in (*RETRY_PAUSES_S[: tool.retries], None):
-                try:
-                    text = await served.executor.run(key, arguments)
-                    return shaped(text, tool.keep, tool.max_result_chars)
-                except ToolFailed as failure:
-                    may_repeat = failure.may_help and (served.is_read or failure.is_unsent)
-                    if pause_s is None or not may_repeat:
-                        raise
-                await asyncio.sleep(pause_s)
+        for pause_s in (*RETRY_PAUSES_S[: tool.retries], None):
+            try:
+                text = await served.executor.run(key, arguments)
+                return shaped(text, tool.keep, tool.max_result_chars)
+            except ToolFailed as failure:
+                may_repeat = failure.may_help and (served.is_read or failure.is_unsent)
+                if pause_s is None or not may_repeat:
+                    raise
+            await asyncio.sleep(pause_s)
         raise AssertionError("unreachable: the last try returns or raises")
 
 

@@ -275,6 +275,33 @@ async def test_a_result_that_is_not_to_be_told_is_found_by_the_next_reply(clock:
     assert len(caller.of("response.created")) == 2 and outputs(caller) == ["3"]
 
 
+async def test_an_order_that_outlives_its_deadline_is_not_made_again_and_is_told_later(
+    clock: Clock,
+) -> None:
+    """The model would order again whenever it has no result."""
+
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        last = messages[-1].content
+        if last == "3":
+            return Reply("It is ordered.")
+        calls = (ToolCall(f"c{len(messages)}", "order", "{}"),)
+        return Reply("I will come back to it." if last == POSTPONED else "", calls)
+
+    order = AgentTool("order", url="https://shop.test/", deadline_ms=500)
+    service, agent = Service(takes_s=6.0), AgentConfig(tools=(order,))
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["order it"], ms_per_word=100),
+        language_model=FakeLanguageModel(reply),
+    )
+    async with Caller(clock, backends, agent, toolbox=box(clock, order=(order, service))) as caller:
+        await caller.say(600)
+        await caller.listen_until("response.done", count=2)
+        assert caller.transcript() == "I will come back to it." and service.n_done == 0
+        await caller.listen_until("response.done", count=3)
+    assert caller.transcript().endswith("It is ordered.") and outputs(caller) == ["3"]
+    assert (service.n_begun, service.n_done) == (1, 1)
+
+
 async def test_a_cough_while_a_tool_is_asked_ends_nothing(clock: Clock) -> None:
     """A false interruption of a silent reply: it goes on waiting, and says the result."""
     backends = instant_backends(

@@ -13,7 +13,7 @@ from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import PreemptiveCall, Tool, ToolCall
 from voiceloop.reply.tool_answers import MAX_AHEAD, ToolAnswers, as_results
-from voiceloop.tools.pending import PendingCall, SessionTools, are_over
+from voiceloop.tools.pending import PendingCall, SessionTools, are_settled
 
 Clock = Callable[[], float]
 
@@ -61,7 +61,7 @@ AGENT = AgentConfig(tools=(READ, WRITE, AgentTool("hours", result="nine"), Agent
 
 async def over(answers: ToolAnswers, calls: list[ToolCall]) -> tuple[PendingCall, ...]:
     pending = answers.of(calls)
-    assert await are_over(pending, 60.0)
+    assert await are_settled(pending, 60.0)
     return pending
 
 

@@ -21,7 +21,7 @@ from voiceloop.tools.pending import (
     TOO_LATE,
     TOO_MANY,
     SessionTools,
-    are_over,
+    are_settled,
 )
 from voiceloop.tools.toolbox import Fate, Toolbox
 
@@ -83,7 +83,7 @@ async def test_a_call_that_a_reply_goes_on_without_ends_as_its_tool_says(
     async with asyncio.TaskGroup() as tasks:
         tools = SessionTools(box(clock, **{tool.name: (tool, service)}), tasks, recorded)
         pending = tools.begin(tool, call("c1"), is_recorded=True)
-        assert not await are_over([pending], 0.1)
+        assert not await are_settled([pending], 0.1)
         told = pending.postpone()
         pending.leave()
     is_given_up = is_read and late == "drop"  # nobody will ask for it
@@ -91,6 +91,18 @@ async def test_a_call_that_a_reply_goes_on_without_ends_as_its_tool_says(
     assert recorded.texts == {"c1": TOO_LATE if is_given_up else "3"}
     assert recorded.news == {"c1": late == "speak"} and recorded.counts["c1"] == 1
     assert service.n_done == (not is_given_up)
+
+
+async def test_a_side_effect_is_waited_for_until_its_deadline_and_goes_on(clock: Clock) -> None:
+    service, recorded = Service(takes_s=20.0), Recorded()
+    began_s = clock()
+    async with asyncio.TaskGroup() as tasks:
+        tools = SessionTools(box(clock, order=(WRITE, service)), tasks, recorded)
+        pending = tools.begin(WRITE, call("c1"), is_recorded=True)
+        assert await are_settled([pending], 60.0) and not pending.is_over
+        assert clock() - began_s == pytest.approx(WRITE.deadline_ms / 1000, abs=0.1)
+        assert pending.postpone() == POSTPONED
+    assert recorded.texts == {"c1": "3"} and recorded.news == {"c1": True} and service.n_done == 1
 
 
 async def test_a_call_beside_the_conversation_is_not_gone_on_with(clock: Clock) -> None:
@@ -167,7 +179,7 @@ async def one_order(clock: Clock, seed: int) -> None:
                 begun[call_id] += 1
                 made = call(call_id, f'{{"n":"{call_id}"}}')
                 pending.append(tools.begin(tool, made, is_recorded=True))
-            await are_over(pending, chance.choice((0.0, 0.5, 60.0)))  # its budget
+            await are_settled(pending, chance.choice((0.0, 0.5, 60.0)))  # its budget
             await asyncio.sleep(chance.choice((0.0, 0.3)))  # interrupted, and may resume
             for each in pending:
                 if each.is_over:

@@ -18,6 +18,8 @@ from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.toolbox import (
     LATE_READ,
     LATE_WRITE,
+    MAX_EFFECT_S,
+    NOT_BEGUN,
     Fate,
     ToolResult,
     toolbox_of,
@@ -64,13 +66,13 @@ async def test_two_calls_of_400_ms_take_400_ms(clock: Clock) -> None:
 async def test_no_answer_in_time_is_told_as_what_it_is(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = Service(takes_s=9.0)
+    service = Service(takes_s=90.0)
     tools = box(clock, price=(read(), service), order=(write(deadline_ms=500), service))
     began_s = clock()
     late_read = await tools.call(read(), call(read()))
     late_write = await tools.call(write(), call(write(), '{"card": "4111"}'))
     assert (error(late_read), error(late_write)) == (LATE_READ, LATE_WRITE)
-    assert clock() - began_s == pytest.approx(3.5, abs=0.01)
+    assert clock() - began_s == pytest.approx(3.0 + MAX_EFFECT_S, abs=0.01)
     assert late_write.fate is Fate.LATE and service.n_at_once == 0
     assert "4111" not in caplog.text
 
@@ -176,7 +178,8 @@ async def test_no_more_run_at_once_than_the_file_says_and_waiting_counts(clock: 
     found = await asyncio.gather(*(tools.call(tool, call(tool)) for _ in range(11)))
     assert service.most_at_once == 2
     fates = [each.fate for each in found]
-    assert fates.count(Fate.CALLED) == 4 and fates.count(Fate.LATE) == 6
+    assert fates.count(Fate.CALLED) == 6 == service.n_begun  # two of them from 2 to 3 s
+    assert [error(each) for each in found if each.fate is Fate.LATE] == [NOT_BEGUN] * 4
     assert [error(each) for each in found if each.fate is Fate.FAILED] == ["too busy at the moment"]
 
 
@@ -207,6 +210,12 @@ async def test_a_side_effect_under_way_is_finished_though_nobody_waits_for_it(
     await tools.close()
     assert (service.n_begun, service.n_done) == (1, 1)
     assert (reads.n_begun, reads.n_done) == (1, 0)
+
+
+async def test_a_side_effect_that_has_begun_goes_on_behind_its_deadline(clock: Clock) -> None:
+    service, tool = Service(takes_s=20.0), write(deadline_ms=500)
+    result = await box(clock, order=(tool, service)).call(tool, call(tool))
+    assert (result.text, result.fate, service.n_done) == ("3", Fate.CALLED, 1)
 
 
 async def test_all_executors_are_started_and_closed(clock: Clock) -> None:
