@@ -274,9 +274,9 @@ class Engine:
         return [r.coming.compiled for r in awaiting if r.coming is not None]
 
     def _opened(self) -> Iterator[tuple[str, Sequence]]:
-        """Branches whose caller speaks."""
+        """Branches whose caller speaks, with something to read."""
         for branch in self._branches.values():
-            if branch.phase is Phase.OPEN:
+            if branch.phase is Phase.OPEN and branch.sequence.tokens:
                 yield branch.branch_id, branch.sequence
 
     def _run(self, tasks: list[Task], now: float, interrupted: Interrupted | None) -> list[Outcome]:

@@ -161,7 +161,7 @@ class ModelDrafter:
         own = Sequence(self.pool, self.tree, target.salt)
         sequence = self._sequences.setdefault(branch_id, own)
         sequence.retarget(list(target.tokens))
-        sequence.retreat(len(target.tokens) - 1)
+        sequence.retreat(max(0, len(target.tokens) - 1))
         return sequence
 
     def _guess(self, sequence: Sequence, reply: Reply, n_most: int) -> list[int]:

@@ -368,6 +368,27 @@ def test_a_draft_model_reads_what_is_staged_while_the_caller_speaks(
     engine.check_integrity()
 
 
+def test_a_branch_without_words_is_nothing_for_a_draft_model_to_read(
+    make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    """Two callers of an agent without instructions: one speaks before the other."""
+    engine = make_engine(draft_dir=tiny_model)
+    silent, branch = engine.branch("silent"), engine.branch("b")
+    branch.stage([3 + i % 50 for i in range(20)])
+    while engine.has_work():
+        engine.step()
+    assert "silent" not in model_drafter(engine)._sequences
+    empty = model_drafter(engine)._follow("none", Sequence(engine.pool, engine.tree))
+    assert empty.n_resident == 0
+    silent.stage([3 + i % 50 for i in range(40)])
+    while engine.has_work():
+        engine.step()
+    assert read_by_the_draft(engine, "silent") == 39
+    silent.close()
+    branch.close()
+    engine.check_integrity()
+
+
 def test_staged_words_wait_for_no_draft_model_and_no_commit_does(
     make_engine: MakeEngine, tiny_model: Path
 ) -> None:
