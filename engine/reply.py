@@ -164,6 +164,8 @@ class Reply:
             prompt_tokens=self.n_prompt,
             cached_tokens=min(self.n_prompt, n_resident),
             output_tokens=n_tokens,
+            drafted_tokens=self.usage.drafted_tokens,
+            accepted_tokens=self.usage.accepted_tokens,
             guessed_tokens=self.usage.guessed_tokens,
             confirmed_tokens=self.usage.confirmed_tokens,
             adopted_tokens=n_tokens,

@@ -560,6 +560,8 @@ def test_a_reply_made_ahead_is_drafted_for_and_counted_once(
     if answered == [5, 6, 7]:
         assert usage.adopted_tokens == 13
         assert 0 < usage.confirmed_tokens <= usage.guessed_tokens
+        assert usage.confirmed_tokens <= usage.accepted_tokens <= usage.drafted_tokens
+        assert usage.guessed_tokens <= usage.drafted_tokens
     assert 0 <= usage.discarded_tokens <= 13
     branch.close()
     engine.check_integrity()
