@@ -1,5 +1,6 @@
 """Owns drafting for one engine: who guesses at which reply, how much, and whether it pays."""
 
+import logging
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from weakref import WeakKeyDictionary
@@ -9,9 +10,14 @@ from ..sequence import Sequence
 from .draft_length import DraftLength
 from .drafters import Drafter
 
+log = logging.getLogger(__name__)
+
 
 class Speculation:
-    """The drafters of one engine, in order of preference, each with its own draft length."""
+    """The drafters of one engine, in order of preference, each with its own draft length.
+
+    A guess is optional: a drafter that fails is dropped with all it holds, and no reply is hurt.
+    """
 
     def __init__(
         self, drafters: Iterable[Drafter], n_most: int, clock: Callable[[], float]
@@ -37,7 +43,11 @@ class Speculation:
             if n_most <= 0:
                 continue
             started = self._clock()
-            guesses = drafter.propose(branch_id, target, reply, n_most)
+            try:
+                guesses = drafter.propose(branch_id, target, reply, n_most)
+            except Exception:
+                self._drop(drafter)
+                continue
             if guesses is None:
                 continue
             guesses = guesses[:n_most]
@@ -63,9 +73,19 @@ class Speculation:
             for drafter in drafters:
                 if interrupted is not None and interrupted():
                     return  # what is left is asked for again
-                if drafter.stage(branch_id, target):
+                try:
+                    has_more = drafter.stage(branch_id, target)
+                except Exception:
+                    self._drop(drafter)
+                    return  # what is left for others is asked for again
+                if has_more:
                     return  # a chunk a step: others may have work by now
         self.is_behind = False
+
+    def _drop(self, failed: Drafter) -> None:
+        """Go on without a drafter whose error is being handled."""
+        log.exception("%s failed, and drafts no more until the next start", failed.name)
+        self._drafters = [one for one in self._drafters if one[0] is not failed]
 
     def has_guessed(self, reply: Reply) -> bool:
         """Whether a drafter here proposed what the step under way verifies for this reply."""

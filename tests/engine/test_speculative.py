@@ -452,6 +452,47 @@ class Sure:
         pass
 
 
+class Broken(Sure):
+    name = "broken"
+
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
+        raise IndexError
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        raise IndexError
+
+
+def test_a_drafter_that_fails_at_a_reply_is_dropped_and_the_next_one_guesses(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine()
+    params = SamplingParams(max_tokens=13, ignore_eos=True)
+    _, expected, _ = answer(engine, [5, 6, 7], params)
+    draft_always(engine, 3, [Broken(), Oracle(expected, [])])
+    _, tokens, done = answer(engine, [5, 6, 7], params)
+    assert tokens == expected and done.usage.confirmed_tokens == 9
+    assert engine.speculation.names == ["oracle"]
+    answer(engine, [5, 6, 7], params)
+    assert [one.message for one in caplog.records if "broken" in one.message] == [
+        "broken failed, and drafts no more until the next start"
+    ]
+
+
+def test_a_drafter_that_fails_at_staged_words_is_dropped_and_no_step_fails(
+    make_engine: MakeEngine, tiny_model: Path
+) -> None:
+    engine = make_engine(draft_dir=tiny_model)
+    draft_always(engine, 3, [Broken(), model_drafter(engine)])
+    branch = engine.branch("b")
+    branch.stage([3 + i % 50 for i in range(20)])
+    while engine.has_work():
+        engine.step()
+    assert engine.speculation.names == ["a draft model"]
+    assert read_by_the_draft(engine) == 19
+    branch.close()
+    engine.check_integrity()
+
+
 @pytest.mark.parametrize("n_drafters", [1, 2])
 def test_drafters_that_looked_good_beside_slow_first_steps_are_found_out(
     make_engine: MakeEngine, n_drafters: int
