@@ -1,9 +1,11 @@
 """How many calls this machine carries: learnt while it serves, and asked before one more comes in.
 
 Owns `Room`. What one call costs is measured: the share of each process's time, over the calls that
-were talking meanwhile. Where the gap broke nevertheless, the bound is the number of calls that it
-broke at, less a tenth; it rises again by one for every while that it holds. A server that has
-proven little yet is filled by doubling. Pure: time is passed in.
+were talking meanwhile. That is too much where processes also do what they would leave out under
+load, or what nobody on the line waits for; so past it a calm machine is filled step by step, as far
+as it holds, and one that is not calm to what has held. Where the gap broke, the bound is the number
+of calls that it broke at, less a tenth; it rises again by one for every while that it holds. Pure:
+time is passed in.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from math import exp
 # Of one process's time. Above it a queue forms that callers hear: at 0.75 work waits three times as
 # long as it takes (1 / (1 - busy) - 1).
 BUSY_MOST = 0.75
-# Before anything is measured: ten calls to a process, and so much is worth one call for 30 s.
+# Before anything is measured: ten calls to a process, and so much is worth one call for 30 s. So
+# a large machine that is cold is filled as fast as calls show that they cost less.
 COST_PRIOR = 0.075
 PRIOR_CALL_S = 30.0
 FORGOTTEN_AFTER_S = 300.0  # an agent with longer answers, or another model, is learnt in minutes
-# Doubling: calls let in before any has proven to hold, and how long a number must hold to have.
-FIRST_CALLS = 6
+# Calls that any machine which serves at all is believed to carry until they are late: two cores
+# carry four of the embedded preset. And how long a number must hold to have proven that it does.
+LEAST_CALLS = 4
 PROVEN_AFTER_S = 5.0
+STEP = 0.1  # of what has held: so many more at once where the cost says that it is full, at least 1
 # Turns by which the gap is judged: their p95 among fewer than ten is their worst.
 WINDOW_S = 30.0
 LEAST_TURNS = 10
@@ -45,6 +50,7 @@ class Room:
         self._call_s = 0.0
         self._n_proven = 0
         self._held_since: tuple[int, float] | None = None
+        self._is_calm = True
         self._n_broke: int | None = None  # the bound since the gap last broke
         self._bound_since_s = 0.0
         self._answers = deque[tuple[float, float]](maxlen=MOST_TURNS)  # at, seconds
@@ -59,6 +65,7 @@ class Room:
             for name in self._busy_s.keys() | busy.keys():
                 spent_s = busy.get(name, 0.0) * dt_s
                 self._busy_s[name] = kept * self._busy_s.get(name, 0.0) + spent_s
+        self._is_calm = is_calm
         self._judge(now_s, n_talking, is_calm)
 
     def observe_answer(self, now_s: float, answer_s: float) -> None:
@@ -103,11 +110,14 @@ class Room:
     @property
     def n_calls(self) -> int:
         """How many calls may be in at once."""
-        bounds = [self._most, max(FIRST_CALLS, 2 * self._n_proven)]
-        bounds += [int(BUSY_MOST / cost) for cost in self.costs.values() if cost > 0.0]
+        held = n_calls = max(LEAST_CALLS, self._n_proven)
+        if self._is_calm:
+            step = max(1, int(STEP * self._n_proven))
+            by_cost = int(BUSY_MOST / max(self.costs.values(), default=COST_PRIOR))
+            n_calls = max(held, self._n_proven + step, by_cost)
         if self._n_broke is not None:
-            bounds.append(self._n_broke)
-        return max(1, min(bounds))
+            n_calls = min(n_calls, self._n_broke)
+        return max(1, min(n_calls, self._most))
 
 
 def for_new_callers(n_places: int) -> int:
