@@ -87,10 +87,14 @@ class LateCalls:
         while len(self._ended_at) > self.MOST:
             self._ended_at.popitem(last=False)
 
-    def take(self, call_id: str) -> bool:
-        """Whether this call ended within the last minute; it counts once."""
-        ended_at = self._ended_at.pop(call_id, None)
+    def knows(self, call_id: str) -> bool:
+        """Whether this call ended within the last minute, and nobody has come back for it."""
+        ended_at = self._ended_at.get(call_id)
         return ended_at is not None and self._clock() - ended_at <= self.KEPT_S
+
+    def take(self, call_id: str) -> None:
+        """Its caller is back: the id counts once. One that is not known is ignored."""
+        self._ended_at.pop(call_id, None)
 
 
 class Pace:

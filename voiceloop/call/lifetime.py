@@ -59,6 +59,11 @@ class Lifetime:
             self._draining.set()
             self._notify(round(self.drain_s))
 
+    @property
+    def is_shed(self) -> bool:
+        """Whether it was told to leave room for others."""
+        return self._why is Ending.SHED
+
     async def end(self) -> Ending:
         """Wait for the end; a minute before the longest time is over the client is told."""
         warning_s = min(EXPIRY_WARNING_S, self.whole_s / 2)

@@ -141,13 +141,13 @@ class Session:
         merged = merge(settings, hello.session)  # checked when the client secret was issued
         return within_capabilities(self._backends.capabilities, merged)
 
-    def drain(self) -> None:
-        """Finish what is being said, then close; for a server that shuts down."""
-        self._lifetime.drain()
+    def drain(self, why: Ending = Ending.DRAINED) -> None:
+        """Finish what is being said, then close; for a server that shuts down, or makes room."""
+        self._lifetime.drain(why)
 
-    def shed(self) -> None:
-        """Leave room for others; for a call in which nobody has spoken for long."""
-        self._lifetime.drain(Ending.SHED)
+    @property
+    def is_shed(self) -> bool:
+        return self._lifetime.is_shed
 
     @property
     def quiet_s(self) -> float:

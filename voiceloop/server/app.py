@@ -24,6 +24,7 @@ from voiceloop.admission.slots import Admission, LateCalls
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello, Transport
+from voiceloop.call.lifetime import Ending
 from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import Overloaded, VoiceLoopError, expected
@@ -191,7 +192,7 @@ class Gateway:
         quiet = [session for session in self._sessions if session.quiet_s >= QUIET_CALL_S]
         if quiet:
             self._shed_at = now_s
-            quiet[-1].shed()  # the newest
+            quiet[-1].drain(Ending.SHED)  # the newest
 
     async def serve_session(self, transport: Transport) -> None:
         """Run one session to its end."""
@@ -221,7 +222,8 @@ class Gateway:
             log.exception("a session failed")
         finally:
             self._sessions.remove(session)
-            self.late_calls.add(session.protocol.session_id)
+            if not session.is_shed:  # it was sent away to make room, not cut off
+                self.late_calls.add(session.protocol.session_id)
 
     async def keep_lines(self) -> None:
         """Have the voice speak once what must be said where it fails a call later."""
@@ -281,7 +283,8 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
         hello = _hello(websocket, entry)
         ended_id = websocket.query_params.get("voiceloop.returns", "")
-        with gateway.admission.slot(is_returning=gateway.late_calls.take(ended_id)):
+        with gateway.admission.slot(is_returning=gateway.late_calls.knows(ended_id)):
+            gateway.late_calls.take(ended_id)  # only now: who finds no slot dials again
             await websocket.accept(subprotocol=auth.subprotocol(offered))
             await gateway.serve_session(SocketTransport(websocket, hello))
     except VoiceLoopError as error:

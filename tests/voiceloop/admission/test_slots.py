@@ -82,13 +82,16 @@ def test_a_call_is_known_for_a_minute_after_its_end_and_once() -> None:
     calls.add("sess_1")
     calls.add("sess_2")
     now[0] = 59.0
-    assert calls.take("sess_1") and not calls.take("sess_1")
+    assert calls.knows("sess_1") and calls.knows("sess_1")
+    calls.take("sess_1")
+    assert not calls.knows("sess_1")
     now[0] = 61.0
-    assert not calls.take("sess_2") and not calls.take("")
+    assert not calls.knows("sess_2") and not calls.knows("")
+    calls.take("sess_invented")
 
 
 def test_no_more_ended_calls_are_remembered_than_the_bound() -> None:
     calls = LateCalls(lambda: 0.0)
     for number in range(LateCalls.MOST + 1):
         calls.add(f"sess_{number}")
-    assert not calls.take("sess_0") and calls.take("sess_1")
+    assert not calls.knows("sess_0") and calls.knows("sess_1")

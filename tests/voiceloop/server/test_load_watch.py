@@ -202,6 +202,10 @@ async def test_one_call_more_than_the_machine_carries_is_refused_unless_load_is_
                     assert "as many calls as this machine carries (4)" in told
             assert len(calls) == n_let_in
             for call in calls:
+        climb(server.gateway, Level.SHEDDING)
+        with pytest.raises(InvalidStatus):  # and may ask again
+            async with server.connect(f"?voiceloop.returns={call_id}"):
+                pass
                 await call.close()
 
 
@@ -228,7 +232,7 @@ async def test_the_newest_quiet_call_is_told_to_leave_and_no_other(
         old = await connect(url, proxy=None)
         new = await connect(f"{url}?voiceloop.notices=1", proxy=None)
         await event(old)
-        await event(new)
+        new_id = (await event(new))["session"]["id"]
         await asyncio.sleep(0.1)
         server.gateway._shed()
         climb(server.gateway, Level.SHEDDING)
@@ -256,3 +260,4 @@ async def test_readyz_tells_what_an_operator_asks_first() -> None:
     assert told["room_for_calls"] == 10
     speech = told["workers"][0]
     assert (speech["name"], speech["busy"], speech["queue_age_s"]) == ("speech", 0.93, 0.9)
+        assert not server.gateway.late_calls.knows(new_id)  # it would take the room that it made
