@@ -42,7 +42,7 @@ class RecognizerOptions(msgspec.Struct, frozen=True):
     """How one stream recognizes.
 
     ``context`` is free text whose words are likely: the agent's instructions. ``is_batch``: nobody
-    waits for it in a call.
+    waits for it as for the words of a turn.
     """
 
     language: str = "en"

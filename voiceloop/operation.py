@@ -61,8 +61,9 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     """A process that holds models, at one moment.
 
     state: "ready", or what it does instead. busy: share of its time that it computes. oldest_s: how
-    long the oldest thing that a caller waits for has had no answer; overdue_s: beyond what is usual
-    on this machine. restarts: how often, by cause. totals: what its models count.
+    long the oldest thing that a caller waits for has had no answer; overdue_s: of each call that is
+    late the same, beyond what is usual on this machine. restarts: how often, by cause. totals: what
+    its models count.
     """
 
     name: str
@@ -70,7 +71,7 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     state: str
     busy: float = 0.0
     oldest_s: float = 0.0
-    overdue_s: float = 0.0
+    overdue_s: dict[str, float] = {}
     n_streams: int = 0
     hop_ms: float = 0.0
     restarts: dict[str, int] = {}

@@ -50,14 +50,17 @@ class Level(IntEnum):
 class Load:
     """The machine at one moment, each part 0 on a quiet one.
 
-    busy: share of its time that the busiest model process computes. overdue_s: how long the oldest
-    thing that a caller waits for has had no answer, beyond what it usually takes on this machine.
-    loop_lag_s: how late the event loop wakes. kv_used: share of the KV cache that conversations
-    hold. memory_pressure: percent of the time in which some process waited for memory.
+    busy: share of its time that the busiest model process computes, while more than one call talks:
+    with fewer nobody waits for another. overdue_s: how long the oldest thing that a caller waits
+    for has had no answer, beyond what it usually takes on this machine; second_overdue_s: the same
+    of the call that is next in this, 0 where only one waits. loop_lag_s: how late the event loop
+    wakes. kv_used: share of the KV cache that conversations hold. memory_pressure: percent of the
+    time in which some process waited for memory.
     """
 
     busy: float = 0.0
     overdue_s: float = 0.0
+    second_overdue_s: float = 0.0
     loop_lag_s: float = 0.0
     kv_used: float = 0.0
     memory_pressure: float = 0.0
@@ -67,10 +70,12 @@ NEVER = float("inf")
 # What brings levels 1 to 5. Chosen: a process that computes four fifths of its time answers on
 # average five times as late as a quiet one (queueing theory's 1 / (1 - busy)); of what is overdue
 # 0.4 s is a gap that one hears, 1.5 s one that a person asks "hello?" into. A process that is
-# always busy tells no more than that, so it refuses nobody by itself.
+# always busy tells no more than that, so by itself it costs nobody a sentence; and what one call
+# alone waits for may be its own doing, so it takes a second one for others to be sent away.
 BRINGS: dict[str, tuple[float, float, float, float, float]] = {
-    "busy": (0.8, 0.9, 0.97, NEVER, NEVER),
-    "overdue_s": (0.4, 0.7, 1.0, 1.5, 3.0),
+    "busy": (0.8, 0.9, NEVER, NEVER, NEVER),
+    "overdue_s": (0.4, 0.7, 1.0, NEVER, NEVER),
+    "second_overdue_s": (0.4, 0.7, 1.0, 1.5, 3.0),
     "loop_lag_s": (0.05, 0.08, 0.12, 0.18, 0.25),
     "kv_used": (0.8, 0.9, 0.95, 0.98, NEVER),
     "memory_pressure": (10.0, 20.0, 30.0, 50.0, NEVER),

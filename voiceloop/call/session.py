@@ -222,7 +222,7 @@ class Session:
                 calls_ahead=ahead.tool_calls,
             ),
             clock=self._clock,
-            new_stream_id=lambda: self.protocol.new_id("voice"),
+            new_stream_id=lambda: f"{session_id}.{self.protocol.new_id('voice')}",
             load=self._backends.utilization,
             level=self._level,
             trace=trace,

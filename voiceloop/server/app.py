@@ -174,6 +174,8 @@ class Gateway:
         return None
 
     def _lacks_for_request(self, is_returning: bool) -> str | None:
+        if not self.n_talking:
+            return None  # whatever the load is, nobody on the line waits for it
         level, n_inside = self.load_watch.level, self.http_admission.n_inside
         if not level.takes_requests:
             return f"that the calls need the machine (level {level.name.lower()})"

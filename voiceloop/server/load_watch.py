@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from heapq import nlargest
 from time import process_time
 
 from voiceloop.admission.ladder import Ladder, Level, Load, causes
@@ -84,10 +85,12 @@ class LoadWatch:
         passed_s = max(1e-6, now_s - self._ticked_at)
         gateway_busy = min(1.0, (computed_s - self._computed_s) / passed_s)
         self._ticked_at, self._computed_s = now_s, computed_s
-        workers = self._workers()
+        workers, n_talking = self._workers(), self._n_talking()
+        overdue_s, second_overdue_s = two_latest(workers)
         self.load = Load(
-            busy=max((worker.busy for worker in workers), default=0.0),
-            overdue_s=max((worker.overdue_s for worker in workers), default=0.0),
+            busy=max((worker.busy for worker in workers), default=0.0) if n_talking > 1 else 0.0,
+            overdue_s=overdue_s,
+            second_overdue_s=second_overdue_s,
             loop_lag_s=self._lag_s(),
             kv_used=max((kv_used(worker) for worker in workers), default=0.0),
             memory_pressure=self._memory_pressure(),
@@ -102,7 +105,7 @@ class LoadWatch:
             self.room.observe_answer(now_s, answer_s)
         busy = {worker.name: worker.busy for worker in workers} | {GATEWAY: gateway_busy}
         is_calm = level <= Level.NO_SPECULATION
-        self.room.observe(passed_s, now_s, self._n_talking(), busy, is_calm=is_calm)
+        self.room.observe(passed_s, now_s, n_talking, busy, is_calm=is_calm)
         self._metrics.room.set(self.room.n_calls)
 
     def _lag_s(self) -> float:
@@ -114,6 +117,16 @@ class LoadWatch:
         why = ", ".join(causes(self.load, max(before, level))) or "the load has eased"
         say = log.warning if level > before else log.info
         say("overload: %s after %s: %s", level.name.lower(), before.name.lower(), why)
+
+
+def two_latest(workers: Sequence[WorkerLoad]) -> tuple[float, float]:
+    """Seconds that what is owed to the two latest calls is overdue, whichever workers owe it."""
+    by_call: dict[str, float] = {}
+    for worker in workers:
+        for call, late_s in worker.overdue_s.items():
+            by_call[call] = max(late_s, by_call.get(call, 0.0))
+    first_s, second_s = nlargest(2, [*by_call.values(), 0.0, 0.0])
+    return first_s, second_s
 
 
 def kv_used(worker: WorkerLoad) -> float:

@@ -25,9 +25,13 @@ from voiceloop.workers.messages import Commit, Finalize, FinishText, Flush, Stre
 MOST_OPEN = 4096
 MOST_ANSWERS = 1024  # between two looks
 # The usual time of a kind is the lowest quartile of any so many answers in a row: load makes some
-# of them late, and a quiet moment comes before long.
+# of them late, and a quiet moment comes before long. It falls at once, and rises slowly: an hour of
+# longer prompts is learnt, a minute of overload is not.
 JUDGED_AT_ONCE = 32
 QUARTILE = 0.25
+DOUBLES_IN_S = 600.0
+# Before that it is the longest of at least so many, for the first ones warm something up.
+LEAST_JUDGED = 4
 USUAL_TIMES = 2.0  # what takes no longer than so many times the usual is not overdue
 
 
@@ -54,6 +58,11 @@ def asked_by(message: ToWorker) -> Ask | None:
     return None
 
 
+def call_of(stream_id: str) -> str:
+    """The call a stream belongs to: its id begins with the session's, and a dot."""
+    return stream_id.partition(".")[0]
+
+
 def answered_by(event: StreamOutput) -> tuple[Ask, ...]:
     """What an event answers."""
     match event:
@@ -78,6 +87,7 @@ class Waits:
         self._answers = deque[tuple[Ask, float]](maxlen=MOST_ANSWERS)
         self._judged: dict[Ask, list[float]] = {ask: [] for ask in Ask}
         self._usual_s: dict[Ask, float] = {}
+        self._usual_since_s: dict[Ask, float] = {}  # when it was last found
 
     def ask(self, stream_id: str, message: ToWorker) -> None:
         ask = asked_by(message)
@@ -105,26 +115,37 @@ class Waits:
         self._answers.append((ask, seconds))
         judged = self._judged[ask]
         judged.append(seconds)
-        # The very first answer counts at once: a model that takes two seconds is not overdue.
-        if len(judged) >= JUDGED_AT_ONCE or ask not in self._usual_s:
-            usual_s = sorted(judged)[int(QUARTILE * len(judged))]
-            self._usual_s[ask] = min(usual_s, self._usual_s.get(ask, usual_s))
-            if len(judged) >= JUDGED_AT_ONCE:
-                judged.clear()
+        if len(judged) >= JUDGED_AT_ONCE:
+            self._find_usual(ask, sorted(judged)[int(QUARTILE * len(judged))])
+            judged.clear()
+        elif len(judged) >= LEAST_JUDGED and ask not in self._usual_since_s:
+            self._usual_s[ask] = max(judged)
+
+    def _find_usual(self, ask: Ask, usual_s: float) -> None:
+        now_s = self._clock()
+        if (since_s := self._usual_since_s.get(ask)) is not None:
+            usual_s = min(usual_s, self._usual_s[ask] * 2.0 ** ((now_s - since_s) / DOUBLES_IN_S))
+        self._usual_s[ask], self._usual_since_s[ask] = usual_s, now_s
 
     def oldest_s(self) -> float:
         """How long the oldest question has had no answer."""
         now_s = self._clock()
         return max((now_s - since_s for since_s in self._open.values()), default=0.0)
 
-    def overdue_s(self) -> float:
-        """The same, beyond `USUAL_TIMES` what its kind usually takes; 0 where nothing is late."""
+    def overdue_s(self) -> dict[str, float]:
+        """Of each call that is late the same, beyond `USUAL_TIMES` what its kind usually takes.
+
+        A kind of which nobody knows yet what is usual is never late.
+        """
         now_s = self._clock()
-        late_s = (
-            now_s - since_s - USUAL_TIMES * self._usual_s.get(ask, 0.0)
-            for (_, ask), since_s in self._open.items()
-        )
-        return max(0.0, max(late_s, default=0.0))
+        late_s: dict[str, float] = {}
+        for (stream_id, ask), since_s in self._open.items():
+            if (usual_s := self._usual_s.get(ask)) is None:
+                continue
+            call, beyond_s = call_of(stream_id), now_s - since_s - USUAL_TIMES * usual_s
+            if beyond_s > late_s.get(call, 0.0):
+                late_s[call] = beyond_s
+        return late_s
 
     def take_answers(self) -> list[tuple[Ask, float]]:
         """What was answered since this was last called, with the seconds each took."""

@@ -23,7 +23,7 @@ from voiceloop.admission.ladder import (
 
 TICK_S = 0.25
 QUIET, BUSY = Load(), Load(busy=0.85)
-STUCK = Load(overdue_s=4.0, busy=1.0)
+STUCK = Load(overdue_s=4.0, second_overdue_s=4.0, busy=1.0)
 
 
 def run(ladder: Ladder, load: Load, start_s: float, seconds: float) -> list[Level]:
@@ -51,9 +51,17 @@ def test_each_level_is_entered_when_its_load_has_lasted_and_the_cheapest_first()
         assert first_s - TICK_S <= ENTERED_AFTER_S[level] + TICK_S
 
 
-def test_a_process_that_is_always_busy_refuses_nobody_by_itself() -> None:
-    assert max(run(Ladder(0.0), Load(busy=1.0), 0.0, 60.0)) is Level.SHORTER
+def test_a_process_that_is_always_busy_costs_nobody_a_sentence_by_itself() -> None:
+    highest = max(run(Ladder(0.0), Load(busy=1.0), 0.0, 60.0))
+    assert highest is Level.NO_HELD_WORK
+    assert highest.takes_requests and not highest.is_brief
+
+
+def test_what_one_call_alone_waits_for_sends_nobody_away() -> None:
+    assert max(run(Ladder(0.0), Load(overdue_s=9.0), 0.0, 60.0)) is Level.SHORTER
     assert Level.SHORTER.takes_calls and not Level.SHORTER.takes_requests
+    two = Load(overdue_s=9.0, second_overdue_s=1.6)
+    assert max(run(Ladder(0.0), two, 0.0, 60.0)) is Level.REFUSING
 
 
 def test_the_way_down_is_one_level_at_a_time_and_takes_under_ten_seconds() -> None:
@@ -80,7 +88,8 @@ def test_no_sequence_of_loads_climbs_without_cause_or_leaves_early(
 ) -> None:
     ladder, changed_s, level = Ladder(0.0), 0.0, Level.NORMAL
     for number, (busy, overdue_s, lag_s) in enumerate(samples, 1):
-        now_s, load = TICK_S * number, Load(min(1.0, busy), overdue_s, lag_s)
+        late_s = overdue_s, overdue_s / 2
+        now_s, load = TICK_S * number, Load(min(1.0, busy), *late_s, lag_s)
         found = ladder.observe(load, now_s)
         if found > level:
             assert called_for(load) >= found

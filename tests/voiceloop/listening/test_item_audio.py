@@ -14,13 +14,15 @@ from tests.callers import RATE_HZ, Caller
 from tests.fakes import (
     FakeLanguageModel,
     FakeRecognizer,
+    FakeVoice,
     Fault,
     Reply,
     instant_backends,
     quiet,
     utterance,
 )
-from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.backends import ChatMessage, RecognizerOptions, ToolCall, VoiceOptions
+from voiceloop.workers.waits import call_of
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -50,6 +52,35 @@ async def test_an_items_audio_is_heard_before_the_reply_that_was_asked_for(clock
     assert model.prompts[0][-1] == ChatMessage("user", "listen: two teas please")
     assert [one.event["transcript"] for one in completed] == ["two teas please"]
     assert not recognizer.open_streams
+
+
+async def test_words_of_an_item_are_not_owed_like_those_of_a_turn(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So half a minute of sound at once makes nobody's answers late in the ladder's eyes."""
+    recognizer, voice = FakeRecognizer(["two teas please"]), FakeVoice()
+    heard: list[tuple[str, bool]] = []
+    spoken: list[str] = []
+    open_recognizer, open_voice = recognizer.open, voice.open
+
+    async def opening(stream_id: str, options: RecognizerOptions) -> Any:
+        heard.append((stream_id, options.is_batch))
+        return await open_recognizer(stream_id, options)
+
+    async def opening_voice(stream_id: str, options: VoiceOptions) -> Any:
+        spoken.append(stream_id)
+        return await open_voice(stream_id, options)
+
+    monkeypatch.setattr(recognizer, "open", opening)
+    monkeypatch.setattr(voice, "open", opening_voice)
+    async with Caller(clock, instant_backends(recognizer=recognizer, voice=voice)) as caller:
+        caller.send("conversation.item.create", item=clip())
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+        call_id = caller.session.protocol.session_id
+    assert sorted(is_batch for _, is_batch in heard) == [False, True]
+    [line] = [stream_id for stream_id, is_batch in heard if not is_batch]
+    assert {call_of(stream_id) for stream_id in (line, *spoken)} == {call_id}
 
 
 async def test_a_long_clip_is_converted_in_slices_between_which_others_are_served(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -22,7 +23,7 @@ from voiceloop.config import Config, Limits
 from voiceloop.operation import WorkerLoad
 from voiceloop.server import load_watch
 from voiceloop.server.app import Gateway
-from voiceloop.server.load_watch import LoadWatch, kv_used, read_memory_pressure
+from voiceloop.server.load_watch import LoadWatch, kv_used, read_memory_pressure, two_latest
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.timeline import TurnTimeline
 
@@ -35,12 +36,13 @@ class Watched:
 
     def __init__(self, workers: Sequence[WorkerLoad] = ()) -> None:
         self.now_s = 0.0
+        self.n_talking = 2
         self.workers: Sequence[WorkerLoad] = workers
         self.metrics = Metrics()
         self.watch = LoadWatch(
             lambda: self.workers,
             lambda: [("words", 0.2)],
-            lambda: 2,
+            lambda: self.n_talking,
             Room(64, 0.5),
             self.metrics,
             lambda: self.now_s,
@@ -100,6 +102,28 @@ def test_what_calls_cost_is_learnt_of_the_gateway_too() -> None:
     assert costs["gateway"] == pytest.approx(0.05, rel=0.1)  # 10 % of a processor, two calls
     assert costs["speech"] == pytest.approx(0.46, rel=0.1)
     assert watched.sample("voiceloop_room_calls") == watched.watch.room.n_calls == LEAST_CALLS
+
+
+@pytest.mark.parametrize("n_talking", [0, 1])
+def test_a_busy_process_is_no_load_where_nobody_waits_for_another(n_talking: int) -> None:
+    watched = Watched((msgspec.structs.replace(BUSY, busy=1.0),))
+    watched.n_talking = n_talking
+    assert watched.pass_time(60.0) is Level.NORMAL
+    watched.n_talking = 2
+    assert watched.pass_time(3.0) is Level.NO_HELD_WORK
+
+
+def test_the_two_latest_calls_are_told_apart_whichever_workers_owe_them() -> None:
+    def late(**overdue_s: float) -> WorkerLoad:
+        return WorkerLoad("w", ("engine",), "ready", overdue_s=overdue_s)
+
+    assert two_latest(()) == (0.0, 0.0)
+    assert two_latest((late(a=2.0), late(a=4.0))) == (4.0, 0.0)
+    assert two_latest((late(a=2.0, c=0.5), late(a=4.0, b=3.0))) == (4.0, 3.0)
+    watched = Watched((late(a=2.0), late(a=4.0)))
+    assert watched.pass_time(20.0) is Level.SHORTER
+    watched.workers = (late(a=4.0), late(b=3.5))
+    assert watched.pass_time(20.0) is Level.SHEDDING
 
 
 @pytest.mark.virtual_time
@@ -178,6 +202,10 @@ async def test_a_caller_whose_call_has_just_ended_is_let_back_in() -> None:
         async with asyncio.timeout(5):
             while server.gateway.n_sessions:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.01)
+        climb(server.gateway, Level.SHEDDING)
+        with pytest.raises(InvalidStatus):  # and may ask again
+            async with server.connect(f"?voiceloop.returns={call_id}"):
+                pass
         climb(server.gateway, Level.REFUSING)
         async with server.connect(f"?voiceloop.returns={call_id}") as client:
             await event(client)
@@ -191,21 +219,17 @@ async def test_one_call_more_than_the_machine_carries_is_refused_unless_load_is_
     for asks, n_let_in in ((True, LEAST_CALLS), (False, 8)):
         config = Config(limits=Limits(admit_by_load=asks))
         async with running(config) as server:
+            climb(server.gateway, Level.NO_HELD_WORK)
+            server.gateway.load_watch.room.observe(0.0, 0.0, 0, {}, is_calm=False)
             calls = []
             for _ in range(8):
                 try:
                     calls.append(await server.connect())
                 except InvalidStatus as error:
                     told = json.loads(error.response.body or b"")["error"]["message"]
-            climb(server.gateway, Level.NO_HELD_WORK)
-            server.gateway.load_watch.room.observe(0.0, 0.0, 0, {}, is_calm=False)
                     assert "as many calls as this machine carries (4)" in told
             assert len(calls) == n_let_in
             for call in calls:
-        climb(server.gateway, Level.SHEDDING)
-        with pytest.raises(InvalidStatus):  # and may ask again
-            async with server.connect(f"?voiceloop.returns={call_id}"):
-                pass
                 await call.close()
 
 
@@ -215,11 +239,16 @@ async def test_requests_over_http_give_way_to_calls() -> None:
         running() as server,
         httpx.AsyncClient(base_url=server.http) as http,
     ):
+        climb(server.gateway, Level.SHEDDING)  # and nobody talks
         assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
-        climb(server.gateway, Level.SHORTER)
-        refused = await http.post("/v1/chat/completions", json=body)
-        assert refused.status_code == 503 and "Retry-After" in refused.headers
-        climb(server.gateway, Level.NO_SPECULATION)
+        climb(server.gateway, Level.NORMAL)
+        async with server.connect() as client:
+            await event(client)
+            climb(server.gateway, Level.SHORTER)
+            refused = await http.post("/v1/chat/completions", json=body)
+            assert refused.status_code == 503 and "Retry-After" in refused.headers
+            climb(server.gateway, Level.NO_SPECULATION)
+            assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
         assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
@@ -245,6 +274,7 @@ async def test_the_newest_quiet_call_is_told_to_leave_and_no_other(
         assert caught.value.rcvd is not None and caught.value.rcvd.code == 1013
         assert "voiceloop.session_expiring" in kinds
         assert server.gateway.n_sessions == 1
+        assert not server.gateway.late_calls.knows(new_id)  # it would take the room that it made
         await old.close()
 
 
@@ -260,4 +290,3 @@ async def test_readyz_tells_what_an_operator_asks_first() -> None:
     assert told["room_for_calls"] == 10
     speech = told["workers"][0]
     assert (speech["name"], speech["busy"], speech["queue_age_s"]) == ("speech", 0.93, 0.9)
-        assert not server.gateway.late_calls.knows(new_id)  # it would take the room that it made
