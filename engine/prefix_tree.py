@@ -165,7 +165,8 @@ class PrefixTree:
             if blocks[i] in self._by_age:
                 break  # the block already stands elsewhere in the tree
             block_tokens = tuple(tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS])
-            key = PUBLIC if i < n_public else salt, block_tokens
+            # Below a tenant's own block all is the tenant's: nobody else finds the way there.
+            key = PUBLIC if node.is_public and i < n_public else salt, block_tokens
             child = Node(key, NOWHERE, node)
             self._place(child, blocks[i])
             node.children[key] = child

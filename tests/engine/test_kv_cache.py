@@ -7,7 +7,7 @@ import torch
 
 from engine.kv_cache import KvPool
 from engine.kv_format import KV_FORMATS
-from engine.prefix_tree import PrefixTree
+from engine.prefix_tree import PUBLIC, PrefixTree
 from engine.sequence import Sequence
 from engine.types import IntegrityError, OutOfMemory
 
@@ -90,6 +90,28 @@ def test_salts_share_nothing() -> None:
     resident(pool, tree, list(range(32)), "a").publish(32)
     assert tree.match(list(range(32)), "b") == []
     assert len(tree.match(list(range(32)), "a")) == 2
+
+
+def test_what_a_tenant_had_before_the_operators_prefix_was_named_stays_its_own() -> None:
+    pool = make_pool(12)
+    tree = PrefixTree(pool)
+    tokens = list(range(48))
+    sequences = [resident(pool, tree, tokens[:16], "a")]
+    sequences[0].publish(16)
+    tree.public = tokens
+    # Two that computed the rest at the same time, and the operator's own after them.
+    sequences += [resident(pool, tree, tokens, salt) for salt in ("a", "a", PUBLIC)]
+    for sequence in sequences[1:]:
+        sequence.publish(48)
+        tree.check_integrity()
+    assert len(tree.match(tokens, "a")) == len(tree.match(tokens, "b")) == 3
+    for sequence in sequences:
+        sequence.release()
+    n_held = len(tree)
+    for _ in range(n_held):
+        assert tree.evict(1) == 1
+        tree.check_integrity()
+    pool.check_integrity(tree.held())
 
 
 def test_eviction_takes_the_oldest_leaf_and_spares_what_is_in_use() -> None:
