@@ -107,13 +107,21 @@ class LanguageRole:
             raise StreamError(str(error), is_request=True) from error
 
     def _read_ahead(self, message: ReadAhead) -> None:
-        """Bring the operator's prefix into the pool, in the place of the one before."""
+        """Bring the operator's prefix into the pool, in the place of the one before.
+
+        One that is refused is told of here: no stream of the gateway's waits for an answer.
+        """
         if self._public is not None:
             self._public.close()
-        history = History(message.history, message.tools, self._model.text, self._order)
-        history.settle()
+            self._public = None
+        try:
+            history = History(message.history, message.tools, self._model.text, self._order)
+            tokens = history.encode() if message.history else []
+        except (RequestError, TemplateError, StreamError) as error:
+            log.warning("the operator's instructions are not read ahead: %s", error)
+            return
         branch_id = f"{message.stream_id}#1"
-        self._public = PublicPrefix(self._model, branch_id, history.tokens, self._files)
+        self._public = PublicPrefix(self._model, branch_id, tokens, self._files)
 
     def close(self, stream_id: str) -> None:
         stream = self._streams.pop(stream_id, None)
@@ -132,6 +140,10 @@ class LanguageRole:
     def step(
         self, interrupted: Callable[[], bool] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
+        with _sound():
+            return self._step(interrupted)
+
+    def _step(self, interrupted: Callable[[], bool] | None) -> Sequence[StreamEvent | StreamFailed]:
         messages: list[StreamEvent | StreamFailed] = []
         for stream in self._streams.values():
             try:
@@ -139,14 +151,14 @@ class LanguageRole:
             except (RequestError, TemplateError) as error:
                 failed = StreamFailed(stream.stream_id, str(error), False, is_request=True)
                 messages.append(failed)
+            except IntegrityError:
+                raise
             except Exception as error:
                 log.exception("staging failed the stream %s", stream.stream_id)
                 found = f"expected words to be staged, found {type(error).__name__}"
                 messages.append(StreamFailed(stream.stream_id, found, retryable=False))
         self._advance_public()
-        with _sound():
-            events = self._model.step(interrupted)
-        for event in events:
+        for event in self._model.step(interrupted):
             if self._public is not None and event.branch_id == self._public.branch_id:
                 self._public.observe(event)
                 continue
@@ -162,6 +174,8 @@ class LanguageRole:
         if self._public is not None and self._public.has_work:
             try:
                 self._public.advance()
+            except IntegrityError:
+                raise
             except Exception:
                 log.exception("the operator's prefix is given up")
                 self._public.close()

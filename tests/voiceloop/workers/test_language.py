@@ -13,7 +13,7 @@ import pytest
 
 import engine.types as engine_types
 from engine.engine import Engine
-from engine.types import InvalidRequest, TemplateError
+from engine.types import IntegrityError, InvalidRequest, TemplateError
 from voiceloop.backends import (
     ChatMessage,
     Generated,
@@ -33,7 +33,7 @@ from voiceloop.workers.messages import (
     StreamEvent,
     StreamFailed,
 )
-from voiceloop.workers.role import StreamError
+from voiceloop.workers.role import RoleBroken, StreamError
 
 PARAMS = GenerateParams(max_tokens=7, seed=3)
 HI = (ChatMessage("user", "hi"),)
@@ -370,6 +370,19 @@ def test_a_reply_that_ends_in_an_error_fails_the_stream(
     role.receive(OpenBranch("s", ()))
     role.receive(Commit("s", user("hi"), PARAMS))
     assert answers(role) == [StreamFailed("s", "too slow", True)]
+
+
+def test_kv_that_does_not_add_up_while_words_are_staged_ends_the_worker(
+    role: LanguageRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_it_unsound(*_: object) -> None:
+        raise IntegrityError("expected a leaf, found a block inside")
+
+    monkeypatch.setattr(RecordingBranch, "stage", find_it_unsound)
+    role.receive(OpenBranch("s", ()))
+    role.receive(Stage("s", 1, "hello"))
+    with pytest.raises(RoleBroken, match="a block inside"):
+        role.step()
 
 
 def test_nothing_comes_from_a_closed_stream(model: RecordingEngine, role: LanguageRole) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.tiers.public_prefix import PublicPrefix
+from engine.types import IntegrityError, TemplateError
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Tool
 from voiceloop.models.presets import embedded_model_dir
 from voiceloop.workers.language import LanguageRole, load
 from voiceloop.workers.messages import Commit, OpenBranch, ReadAhead, StreamEvent
+from voiceloop.workers.role import RoleBroken
 
 HISTORY = (ChatMessage("system", "You take orders at a cafe. " + "Be brief and kind. " * 20),)
 TOOLS = (Tool("place_order", "Place the order.", {"type": "object", "properties": {}}),)
@@ -71,3 +74,32 @@ def test_without_room_on_disk_they_are_read_into_memory_alone(tmp_path: Path) ->
         role.step()
     assert cached_tokens(role, "one") > 100
     assert not (tmp_path / "voiceloop" / "prefixes").exists()
+
+
+@pytest.mark.parametrize(("method", "n_most_bytes"), [("advance", 1 << 24), ("observe", 0)])
+def test_kv_that_does_not_add_up_there_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch, method: str, n_most_bytes: int
+) -> None:
+    def find_it_unsound(*_: object) -> None:
+        raise IntegrityError("expected a leaf, found a block inside")
+
+    monkeypatch.setattr(PublicPrefix, method, find_it_unsound)
+    role = started(n_most_bytes)
+    deadline = time.monotonic() + 60
+    with pytest.raises(RoleBroken, match="a block inside"):
+        while time.monotonic() < deadline:
+            role.step()
+
+
+def test_without_a_template_that_takes_them_the_log_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = load(str(embedded_model_dir()), quant="int8", native=False, kv_tokens=4096)
+
+    def refuse(*_: object, **__: object) -> list[int]:
+        raise TemplateError("expected no system message, found one")
+
+    monkeypatch.setattr(role._model.text, "encode_chat", refuse)
+    role.receive(ReadAhead("operator", HISTORY, TOOLS))
+    assert "not read ahead: expected no system message" in caplog.text
+    assert not role.has_work()
