@@ -249,9 +249,9 @@ class Branch:
     def prefilled(self, n_tokens: int, p_end_of_turn: float | None) -> None:
         """So many staged tokens were computed; p_end_of_turn: None before the last of them."""
         self.staged.n_prefilled += n_tokens
-        if not self._is_history_published and self.sequence.n_resident >= self.n_history:
+        if not self._is_history_published:  # what there is of it: others need not compute it too
             self.sequence.publish(self.n_history)
-            self._is_history_published = True
+            self._is_history_published = self.sequence.n_resident >= self.n_history
         if p_end_of_turn is not None:
             n_resident, n_prefilled = self.sequence.n_resident, self.staged.n_prefilled
             self.staged.is_due, self.staged.n_prefilled = False, 0

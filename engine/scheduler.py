@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from .branch import Branch, Phase
 from .kv_cache import KvPool
-from .prefix_tree import PrefixTree
+from .prefix_tree import PUBLIC, PrefixTree
 from .reply import Reply
 from .runner import Extension
 from .sequence import Sequence
@@ -57,6 +57,11 @@ def worst_blocks(branch: Branch) -> int:
 def is_batch(branch: Branch) -> bool:
     """Whether nobody waits for this branch's reply."""
     return branch.reply is not None and branch.reply.params.is_batch
+
+
+def is_operators(branch: Branch) -> bool:
+    """Whether it is the prefix of all, computed before anybody asks for it."""
+    return branch.sequence.salt == PUBLIC
 
 
 def awaits_grammar(branch: Branch) -> bool:
@@ -134,7 +139,7 @@ class Scheduler:
 
     def compose(self, branches: Iterable[Branch]) -> list[Task]:
         """The tasks of the next step, blocks reserved."""
-        branches = sorted(branches, key=lambda branch: (is_batch(branch), branch.order))
+        branches = sorted(branches, key=lambda b: (is_operators(b), is_batch(b), b.order))
         self.n_restored = 0
         self._admit(branches)
         running = [b for b in branches if b.phase is Phase.REPLYING and not awaits_grammar(b)]

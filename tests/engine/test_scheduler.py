@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from engine.engine import Engine
+from engine.prefix_tree import PUBLIC
 from engine.scheduler import SMALLEST_CHUNK, share_out
-from engine.types import Done, Event, PreemptiveDone, SamplingParams, TextDelta
+from engine.types import Done, Event, PreemptiveDone, SamplingParams, Staged, TextDelta
 
 MakeEngine = Callable[..., Engine]
 GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -249,3 +250,26 @@ def test_a_reply_made_ahead_whose_memory_was_taken_is_computed_again_within_the_
     alone.commit([5] * 300 + [8], long)
     drain(other)
     assert branch.sequence.tokens == alone.sequence.tokens
+
+
+def test_callers_words_are_staged_before_the_rest_of_the_operators_prefix(
+    make_engine: MakeEngine,
+) -> None:
+    prefix = [7 + i * i % 90 for i in range(320)]
+    engine = make_engine(background_tokens=32)
+    engine.tree.public = prefix
+    operators = engine.branch("operator", prefix, PUBLIC)
+    operators.stage(prefix[-1:])
+    for _ in range(5):
+        engine.step()
+    assert operators.sequence.n_resident == 160
+    other = engine.branch("other")  # whose instructions are its own
+    other.stage([5, 6, 7])
+    sharing = engine.branch("sharing", prefix, "a tenant")
+    assert sharing.sequence.n_resident == 160  # of both, nobody computes the first half again
+    sharing.stage([8, 9])
+    told = [event for event in engine.step() if isinstance(event, Staged)]
+    assert [event.branch_id for event in told] == ["other"]
+    told = [event for event in drain(engine) if isinstance(event, Staged)]
+    assert [event.branch_id for event in told] == ["sharing", "operator"]
+    assert engine.metrics()["staged_tokens"] < len(prefix) + 32
