@@ -43,7 +43,7 @@ from .types import (
     InvalidRequest,
     OutOfMemory,
     SamplingParams,
-    n_blocks_for,
+    pool_tokens_for,
 )
 
 log = logging.getLogger(__name__)
@@ -206,11 +206,11 @@ class Engine:
 
     def require_room(self, n_tokens: int) -> None:
         """Refuse what the pool could not hold even if it were empty. Raises: OutOfMemory."""
-        # One block more than the tokens need: a shared block may have to be copied.
-        if n_blocks_for(n_tokens + self.pool.n_ahead) + 1 > self.pool.n_blocks:
+        n_room, n_ahead = self.pool.n_blocks * BLOCK_TOKENS, self.pool.n_ahead
+        if pool_tokens_for(n_tokens, n_ahead) > n_room:
+            n_most = n_room - BLOCK_TOKENS - n_ahead
             raise OutOfMemory(
-                f"expected a request of at most {(self.pool.n_blocks - 1) * BLOCK_TOKENS} tokens "
-                f"(the KV pool), found {n_tokens}"
+                f"expected a request of at most {n_most} tokens (the KV pool), found {n_tokens}"
             )
 
     def order(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a turn's prefix
+MAX_AHEAD_TOKENS = 16  # of a sequence: two steps of 8 rows (`kernels.graph_runner`)
 MAX_SALVAGED = 63  # tokens of a preemptive reply, verified in the step of a changed prompt
 MAX_HOST_ROWS = 128  # of a step, proposals included, where the host chooses tokens from the logits
 DTYPES = ("bf16", "fp32", "fp64")
@@ -19,6 +20,15 @@ KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
 def n_blocks_for(n_tokens: int) -> int:
     """Blocks that hold this many tokens."""
     return -(-n_tokens // BLOCK_TOKENS)
+
+
+def pool_tokens_for(n_tokens: int, n_ahead: int = MAX_AHEAD_TOKENS) -> int:
+    """Size of the KV pool that holds a prompt and reply of this many tokens, in whole blocks.
+
+    n_ahead: tokens that a runner computes ahead of a sequence; without it, for any runner.
+    """
+    # A block more than the tokens need: a shared one may have to be copied.
+    return (n_blocks_for(n_tokens + n_ahead) + 1) * BLOCK_TOKENS
 
 
 class EngineError(Exception):
@@ -85,7 +95,7 @@ class EngineConfig:
     quant: weight quantization on load; None keeps the weights in `dtype`.
     calibration_text: real text (a file) on which int4 scales are searched while loading.
     kv_format: how keys and values are stored, "plain" being the compute dtype.
-    kv_tokens: size of the KV pool; one conversation of 4k tokens needs 4096 of them.
+    kv_tokens: size of the KV pool; `pool_tokens_for` tells what one conversation needs.
     kv_memory_share: above 0, the pool's size instead: this share of the device's memory that is
         free once the weights are read, and no more than all branches could use.
     context_length: upper bound on prompt + reply; None takes the checkpoint's.

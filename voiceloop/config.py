@@ -341,11 +341,6 @@ def _check_engine(config: Config) -> None:
         )
     if engine.kv_tokens and engine.kv_memory_share:
         raise ConfigError("expected engine.kv_tokens or engine.kv_memory_share, found both")
-    if engine.kv_tokens and engine.kv_tokens < engine.context_tokens:
-        raise ConfigError(
-            f"engine.kv_tokens: expected engine.context_tokens ({engine.context_tokens}) at least, "
-            f"found {engine.kv_tokens}"
-        )
     if engine.context_tokens and config.context_tokens > engine.context_tokens:
         raise ConfigError(
             f"context_tokens: expected engine.context_tokens ({engine.context_tokens}) at most, "

@@ -10,7 +10,7 @@ import torch
 
 from ..kv_cache import KvPool
 from ..model import Decoder
-from ..types import BLOCK_TOKENS, ConfigError, EngineConfig
+from ..types import BLOCK_TOKENS, ConfigError, EngineConfig, pool_tokens_for
 
 PROBE_BLOCKS = 1  # a pool of this size tells what a block takes, whatever its format
 
@@ -79,8 +79,7 @@ def with_kv_tokens(
     n_bytes = int(free(decoder.device) * config.kv_memory_share)
     size = bytes_per_token(decoder.make_pool(PROBE_BLOCKS, config.kv_format))
     n_tokens = n_bytes // size // BLOCK_TOKENS * BLOCK_TOKENS
-    # A block more than the tokens need, for a shared one may have to be copied.
-    n_one = context_length + 2 * BLOCK_TOKENS
+    n_one = pool_tokens_for(context_length)
     if n_tokens < n_one:
         raise ConfigError(
             f"kv_memory_share: expected room for one context of {context_length} tokens "

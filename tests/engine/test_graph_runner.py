@@ -14,7 +14,14 @@ import torch
 from engine.drafting.speculation import Speculation
 from engine.engine import Engine
 from engine.text.tool_calls import notation_of
-from engine.types import ConfigError, Done, EngineConfig, SamplingParams, Staged
+from engine.types import (
+    MAX_AHEAD_TOKENS,
+    ConfigError,
+    Done,
+    EngineConfig,
+    SamplingParams,
+    Staged,
+)
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
@@ -48,6 +55,10 @@ def make_reference(tiny_model: Path) -> MakeReference:
         return engine
 
     return make
+
+
+def test_room_for_a_context_counts_what_is_computed_ahead(make_reference: MakeReference) -> None:
+    assert make_reference(ngram_draft=True).pool.n_ahead == MAX_AHEAD_TOKENS
 
 
 def drain(engine: Engine) -> dict[str, Done]:

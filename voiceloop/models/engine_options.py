@@ -16,6 +16,8 @@ from voiceloop.errors import ConfigError
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
 DENSE = "bf16"  # what is not quantized
+# As `engine.types.pool_tokens_for` counts: a block for what is computed ahead, one for a copy.
+KV_BLOCK_TOKENS, SPARE_BLOCKS = 16, 2
 PLAIN_KV = "plain"  # the engine's word for keys and values as they are computed
 
 
@@ -34,7 +36,8 @@ def engine_options(
     there is none.
 
     Raises:
-        ConfigError: `engine.drafter` asks for a draft model, and there is none.
+        ConfigError: `engine.drafter` asks for a draft model, and there is none; `engine.kv_tokens`
+            cannot hold the context that is asked for.
     """
     engine = config.engine
     options: dict[str, Any] = {
@@ -66,16 +69,39 @@ def engine_options(
     return options | _memory(config, options)
 
 
+def room_for(context_tokens: int) -> int:
+    """The `kv_tokens` that hold one context, on any device."""
+    return (-(-context_tokens // KV_BLOCK_TOKENS) + SPARE_BLOCKS) * KV_BLOCK_TOKENS
+
+
+def _longest_in(kv_tokens: int) -> int:
+    """The longest context that they hold."""
+    return (kv_tokens // KV_BLOCK_TOKENS - SPARE_BLOCKS) * KV_BLOCK_TOKENS
+
+
 def _memory(config: Config, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Context, and room for keys and values: at least for one context."""
+    """Context, and room for keys and values: at least for one context.
+
+    Raises:
+        ConfigError: `engine.kv_tokens` cannot hold the context that is asked for.
+    """
     engine, found = config.engine, dict[str, Any]()
     if engine.context_tokens:
         found["context_length"] = engine.context_tokens
         known = options.get("kv_tokens")
-        if known is not None and known < engine.context_tokens:
-            found["kv_tokens"] = engine.context_tokens
+        if known is not None and known < room_for(engine.context_tokens):
+            found["kv_tokens"] = room_for(engine.context_tokens)
     if engine.kv_tokens:
-        found["kv_tokens"] = engine.kv_tokens
+        longest = _longest_in(engine.kv_tokens)
+        asked = max(engine.context_tokens, config.context_tokens)
+        if asked > longest:
+            raise ConfigError(
+                f"engine.kv_tokens: expected {room_for(asked)} at least, for a context of {asked} "
+                f"tokens, found {engine.kv_tokens}"
+            )
+        # A preset's own context gives way.
+        length = engine.context_tokens or options.get("context_length") or longest
+        found |= {"kv_tokens": engine.kv_tokens, "context_length": min(length, longest)}
     if engine.kv_memory_share:
         found["kv_memory_share"] = engine.kv_memory_share
     return found

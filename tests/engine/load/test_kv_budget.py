@@ -8,7 +8,7 @@ import torch
 from engine.engine import Engine
 from engine.load.assembly import read_model
 from engine.load.kv_budget import bytes_per_token, free_bytes, with_kv_tokens
-from engine.types import BLOCK_TOKENS, ConfigError, EngineConfig
+from engine.types import BLOCK_TOKENS, MAX_AHEAD_TOKENS, ConfigError, EngineConfig, OutOfMemory
 
 CONTEXT = 512  # the tiny model's
 # 2 layers, 2 KV heads of 8 numbers, keys and values: 64 numbers in bf16, or bytes and a bf16 scale
@@ -35,6 +35,19 @@ def test_no_more_is_taken_than_all_branches_could_use(tiny_model: Path) -> None:
     _, decoder = read_model(tiny_model, config)
     found = with_kv_tokens(config, decoder, CONTEXT, lambda device: 10**12)
     assert found.kv_tokens == 3 * (CONTEXT + 2 * BLOCK_TOKENS)
+
+
+def test_the_room_of_one_branch_holds_a_whole_context_and_what_is_computed_ahead(
+    tiny_model: Path,
+) -> None:
+    config = EngineConfig(kv_memory_share=0.01, max_branches=1, context_length=500)
+    engine = Engine.load(tiny_model, config)
+    engine.pool.n_ahead = MAX_AHEAD_TOKENS  # as on a GPU
+    engine.require_room(500)
+    n_most = engine.pool.n_blocks * BLOCK_TOKENS - 2 * BLOCK_TOKENS
+    engine.require_room(n_most)
+    with pytest.raises(OutOfMemory, match=f"at most {n_most} tokens"):
+        engine.require_room(n_most + 1)
 
 
 def test_a_share_that_holds_no_conversation_is_refused(tiny_model: Path) -> None:

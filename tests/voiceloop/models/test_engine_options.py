@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from engine.types import EngineConfig
+from engine.types import EngineConfig, pool_tokens_for
 from voiceloop.cli import build_parser
 from voiceloop.config import EngineSettings, load_config
 from voiceloop.errors import ConfigError
-from voiceloop.models.engine_options import engine_options
+from voiceloop.models.engine_options import engine_options, room_for
 from voiceloop.models.presets import (
     context_tokens,
     embedded_model_dir,
@@ -100,7 +100,33 @@ def test_room_is_made_for_one_context_at_least() -> None:
     config = load_config(flags={"engine.context_tokens": 16384})
     base = {"kv_tokens": 8192, "context_length": 4096}
     options = engine_options(config, base, Path("model"), n_threads=1, draft=None)
-    assert (options["kv_tokens"], options["context_length"]) == (16384, 16384)
+    assert (options["kv_tokens"], options["context_length"]) == (16384 + 32, 16384)
+
+
+@pytest.mark.parametrize("n_tokens", [256, 1000, 4095, 4096, 4097])
+def test_room_for_a_context_is_what_the_engine_asks_for(n_tokens: int) -> None:
+    assert room_for(n_tokens) == pool_tokens_for(n_tokens)
+
+
+@pytest.mark.parametrize(("kv_tokens", "expected"), [(2048, 2016), (4127, 4080), (4128, 4096)])
+def test_the_context_of_a_preset_gives_way_to_less_room(kv_tokens: int, expected: int) -> None:
+    config = load_config(flags={"engine.kv_tokens": kv_tokens})
+    base = {"kv_tokens": 8192, "context_length": 4096}
+    options = engine_options(config, base, Path("model"), n_threads=1, draft=None)
+    assert (options["kv_tokens"], options["context_length"]) == (kv_tokens, expected)
+    assert pool_tokens_for(expected) <= kv_tokens
+
+
+def test_the_gateway_cuts_prompts_to_what_little_room_holds() -> None:
+    config = load_config(flags={"preset": "embedded", "engine.kv_tokens": 1024})
+    assert context_tokens(config) == 992 - 992 // 4
+
+
+@pytest.mark.parametrize("asked", [{"engine.context_tokens": 1024}, {"context_tokens": 1024}])
+def test_room_that_holds_less_than_the_context_asked_for_is_refused(asked: dict[str, int]) -> None:
+    config = load_config(flags={"engine.kv_tokens": 1040, **asked})
+    with pytest.raises(ConfigError, match="expected 1056 at least, for a context of 1024 tokens"):
+        engine_options(config, {}, Path("model"), n_threads=1, draft=None)
 
 
 def test_the_gateway_cuts_prompts_to_the_context_of_the_engine() -> None:
