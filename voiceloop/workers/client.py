@@ -81,6 +81,10 @@ class WorkerConnection(asyncio.Protocol):
         return self.ready is not None and not self.lost.is_set()
 
     @property
+    def is_profiling(self) -> bool:
+        return self._profile.is_under_way
+
+    @property
     def utilization(self) -> float:
         """Share of its time that the process computes, 0 to 1."""
         return self.pulse.utilization(self._clock())

@@ -37,6 +37,7 @@ from voiceloop.workers.heartbeat import (
     thread_times,
 )
 from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec
+from voiceloop.workers.profile_request import WRITTEN_S
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +278,6 @@ class WorkerProcess:
             connection.pulse.n_beats,
             lambda: self._thread_times(process.pid),
         )
-        limits = self.spec.hung_after_s, self.spec.spins_after_s
         verdict = Verdict.BEATING
         while not connection.lost.is_set() and not verdict.is_lost:
             try:
@@ -286,7 +286,10 @@ class WorkerProcess:
             except TimeoutError:
                 pass
             silence.observe(self._clock(), connection.pulse.n_beats)
-            before, verdict = verdict, silence.verdict(*limits)
+            spins_after_s = self.spec.spins_after_s
+            if connection.is_profiling:
+                spins_after_s = max(spins_after_s, WRITTEN_S)  # it says nothing while it writes
+            before, verdict = verdict, silence.verdict(self.spec.hung_after_s, spins_after_s)
             if verdict is Verdict.SLOW and before is Verdict.BEATING:
                 log.warning("worker %s is slow: %s", self.spec.name, _told(silence))
         cause = RestartCause.EXIT

@@ -7,7 +7,9 @@ import asyncio
 from voiceloop.errors import BackendRefused, BackendTimeout, Overloaded, WorkerLost
 from voiceloop.workers.messages import Profiled
 
-WRITTEN_S = 60.0  # half a minute of small kernels is a file of hundreds of megabytes
+# Two seconds of small operations took 10 s to write, 138 MB, on a busy machine; ten seconds of them
+# are the most that is asked for. The worker says nothing meanwhile: torch holds the interpreter.
+WRITTEN_S = 120.0
 
 
 class ProfileRequest:
@@ -16,6 +18,10 @@ class ProfileRequest:
     def __init__(self, name: str) -> None:
         self._name = name
         self._told: asyncio.Future[Profiled] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._told is not None
 
     def begin(self) -> None:
         """Before the worker is asked. Raises: Overloaded while another is under way."""

@@ -31,9 +31,12 @@ class StepProfile:
         return now_s >= self._ends_s
 
     def finish(self) -> Profiled:
-        """Write the trace; blocks for about as long as was recorded."""
-        self._recording.stop()
+        """Write the trace; blocks the process for some five times as long as was recorded.
+
+        On a thread it would be no better: torch holds the interpreter until the file is there.
+        """
         try:
+            self._recording.stop()
             self._recording.export_chrome_trace(self._path)
             n_bytes = os.path.getsize(self._path)  # a file it could not write is no error to it
         except (OSError, RuntimeError) as error:

@@ -61,7 +61,7 @@ async def test_a_trace_is_written_where_only_the_server_reads_it() -> None:
     assert take(Path(told["path"])) == ("{}", 0o600)
 
 
-@pytest.mark.parametrize("seconds", ["0", "31", "-1", "nan", "soon", "1e9"])
+@pytest.mark.parametrize("seconds", ["0", "11", "-1", "nan", "soon", "1e9"])
 async def test_its_time_is_bounded(seconds: str) -> None:
     worker = Worker()
     async with http_client(worker.backends()) as http:

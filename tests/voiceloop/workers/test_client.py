@@ -278,8 +278,10 @@ async def test_a_profile_is_asked_for_once_at_a_time_and_told_when_it_is_written
     assert worker.wire.take() == [Profile("/tmp/a", 2.0)]
     with pytest.raises(Overloaded):
         await worker.connection.profile("/tmp/b", 2.0)
+    assert worker.connection.is_profiling
     worker.say(Profiled("/tmp/a"))
     await asked
+    assert not worker.connection.is_profiling
     failing = asyncio.create_task(worker.connection.profile("/tmp/c", 2.0))
     await asyncio.sleep(0)
     worker.say(Profiled("/tmp/c", "expected torch, found none"))

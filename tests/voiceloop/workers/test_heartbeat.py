@@ -21,6 +21,7 @@ from voiceloop.workers.heartbeat import (
 )
 from voiceloop.workers.messages import Loading, WorkerSpec
 from voiceloop.workers.process import LOAD_SILENCE_S, WorkerProcess
+from voiceloop.workers.profile_request import WRITTEN_S
 
 LOOK_S = 0.25
 HUNG_AFTER_S = 2.0
@@ -124,6 +125,7 @@ class SilentConnection:
     startup: Loading = Loading("recognizer")
     ready: None = None
     hop_ms: float = 0.0
+    is_profiling: bool = False
 
     def close(self) -> None: ...
 
@@ -147,9 +149,14 @@ class SilentProcess:
 
 
 async def watched_for(
-    waits_share: float, clock: Callable[[], float], *, runs_share: float = 0.0
+    waits_share: float,
+    clock: Callable[[], float],
+    *,
+    runs_share: float = 0.0,
+    is_profiling: bool = False,
+    within_s: float = 60.0,
 ) -> float | None:
-    """When a worker that never beats again was killed, in seconds; None: not within a minute."""
+    """When a worker that never beats again was killed, in seconds; None: not within so many."""
     begin_s = clock()
 
     def times(pid: int) -> dict[int, ThreadTimes]:
@@ -159,9 +166,10 @@ async def watched_for(
     spec = WorkerSpec("speech", (), hung_after_s=HUNG_AFTER_S, spins_after_s=SPINS_AFTER_S)
     worker = WorkerProcess(spec, clock=clock, thread_times=times)
     process = SilentProcess()
-    worker.connection, worker.process = SilentConnection(), process  # type: ignore[assignment]
+    connection = SilentConnection(is_profiling=is_profiling)
+    worker.connection, worker.process = connection, process  # type: ignore[assignment]
     try:
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(within_s):
             await worker._watch()
     except TimeoutError:
         return None
@@ -181,6 +189,16 @@ async def test_a_long_step_is_not_a_hang_and_a_spin_is_found_out(
 ) -> None:
     killed_s = await watched_for(0.0, clock, runs_share=1.0)
     assert killed_s == pytest.approx(SPINS_AFTER_S + STACKS_S, abs=2 * LOOK_S)
+
+
+@pytest.mark.virtual_time
+async def test_a_worker_that_writes_a_trace_may_be_silent_as_long_as_that_is_waited_for(
+    clock: Callable[[], float],
+) -> None:
+    killed_s = await watched_for(0.0, clock, runs_share=1.0, is_profiling=True, within_s=200.0)
+    assert killed_s == pytest.approx(WRITTEN_S + STACKS_S, abs=2 * LOOK_S)
+    killed_s = await watched_for(0.0, clock, is_profiling=True)  # one that does nothing is hung
+    assert killed_s == pytest.approx(HUNG_AFTER_S + STACKS_S, abs=2 * LOOK_S)
 
 
 @pytest.mark.virtual_time

@@ -51,6 +51,7 @@ from voiceloop.workers.messages import (
     decode_from_worker,
     encode,
 )
+from voiceloop.workers.profiling import StepProfile
 from voiceloop.workers.role import RoleError, load_role
 from voiceloop.workers.worker import Worker, limit_threads
 
@@ -288,3 +289,19 @@ def test_a_profile_of_the_loop_is_a_trace_that_tools_read(gateway: Gateway, tmp_
     gateway.send(Profile(str(tmp_path / "no folder" / "trace.json"), 0.1))
     told = gateway.next()
     assert isinstance(told, Profiled) and "expected to write a trace" in told.error
+
+
+def test_a_recording_that_cannot_be_ended_is_told_of_and_harms_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Ended:
+        def __init__(self, **_: object) -> None: ...
+
+        def start(self) -> None: ...
+
+        def stop(self) -> None:
+            raise RuntimeError("the profiler is not running")
+
+    monkeypatch.setattr(pytest.importorskip("torch.profiler"), "profile", Ended)
+    told = StepProfile(Profile(str(tmp_path / "trace.json"), 0.1), now_s=0.0).finish()
+    assert "not running" in told.error
