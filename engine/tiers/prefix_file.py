@@ -39,6 +39,12 @@ def default_folder() -> Path:
     return Path(home) / "voiceloop" / "prefixes"
 
 
+def code_files() -> list[Path]:
+    """Every file of the engine that what it computes may depend on; its recipes make models."""
+    found = [path for path in CODE.rglob("*.[cp]*") if path.suffix in (".py", ".c")]
+    return sorted(path for path in found if "recipes" not in path.relative_to(CODE).parts)
+
+
 def identity(model: Path, config: EngineConfig, layers: str) -> str:
     """A digest of what the KV of given tokens depends on.
 
@@ -54,7 +60,7 @@ def identity(model: Path, config: EngineConfig, layers: str) -> str:
         _digest([config.calibration_text] if config.calibration_text is not None else []),
         _digest(_files(config.adapter_dir) if config.adapter_dir is not None else []),
         _digest(_files(model)),
-        _digest(sorted(path for path in CODE.rglob("*.[cp]*") if path.suffix in (".py", ".c"))),
+        _digest(code_files()),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 

@@ -10,11 +10,11 @@ import hashlib
 from pathlib import Path
 
 from engine.engine import Engine
+from engine.tiers.prefix_file import code_files
 from engine.types import EngineConfig, Staged
 from voiceloop.listening.recipes.disk_cache import cached, digest
 
 INSTRUCTIONS = "You are a friendly voice assistant. Answer in short sentences."
-ENGINE = Path(__file__).resolve().parents[3] / "engine"
 ENGINE_LAG_MS = 20.0  # staging a pause's last words, the hop included: measured 10-20 ms in calls
 
 Messages = tuple[tuple[str, str], ...]
@@ -29,8 +29,7 @@ class EndProbability:
         for shard in sorted(model_dir.glob("*.safetensors")):
             weights.update(shard.read_bytes())
         self.checkpoint = weights.hexdigest()[:12]
-        sources = (path for part in ("*", "load/*", "text/*") for path in ENGINE.glob(f"{part}.py"))
-        self._read_by = digest(*(path.read_bytes() for path in sorted(sources)))
+        self._read_by = digest(*(path.read_bytes() for path in code_files()))
         self._engine: Engine | None = None
         self._n_branches = 0
 
