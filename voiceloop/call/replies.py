@@ -282,9 +282,9 @@ class Replies:
         Returns False where the client has deleted the call, or has said itself what came of it.
         """
         protocol = self._context.protocol
-        behind = protocol.conversation.place_of_output(call.call_id)
-        if behind is None or protocol.conversation.is_answered(call.call_id):
+        if not protocol.conversation.is_open(call.call_id):
             return False
+        behind = protocol.conversation.place_of_output(call.call_id)
         item_id = protocol.new_id("item")
         output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=text)
         protocol.add_item(output, behind)

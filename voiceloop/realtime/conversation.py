@@ -119,6 +119,10 @@ class Conversation:
     def items(self) -> tuple[Item, ...]:
         return tuple(self._items)
 
+    def is_open(self, call_id: str) -> bool:
+        """Whether there is a call of this id, and the newest has no output behind it."""
+        return self.place_of_output(call_id) is not None and not self.is_answered(call_id)
+
     def is_answered(self, call_id: str) -> bool:
         """Whether the newest call of this id has its output behind it."""
         for item in reversed(self._items):

@@ -59,20 +59,20 @@ def append_message(messages: list[ChatMessage], item: Item, text: str, notes: st
 
 
 def with_results(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """The messages with every call's result behind it, or `NOT_OVER` where there is none."""
+    """The messages with every call's result behind it, or `NOT_OVER` where there is none.
+
+    A result without its call, which was deleted or fell out of the window, is left out: services
+    refuse it.
+    """
     paired: list[ChatMessage] = []
-    placed: set[int] = set()
     for index, message in enumerate(messages):
-        if index in placed:
+        if message.role == "tool":
             continue
         paired.append(message)
         for call in message.tool_calls:
             at = _result_of(call, messages, index)
-            if at is None:
-                paired.append(ChatMessage("tool", NOT_OVER, (), call.call_id))
-            else:
-                paired.append(messages[at])
-                placed.add(at)
+            not_over = ChatMessage("tool", NOT_OVER, (), call.call_id)
+            paired.append(not_over if at is None else messages[at])
     return tuple(paired)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from voiceloop.backends import ChatMessage, GenerateParams, Tool
 
+NOT_CALLED = json.dumps({"error": "not called"})
+
 
 def request_body(
     model: str,
@@ -45,6 +47,20 @@ def request_body(
         body["tools"] = list(tools)
         body["tool_choice"] = _tool_choice(params.tool_choice)
     return body
+
+
+def unanswered(
+    messages: Sequence[ChatMessage], tail: Sequence[ChatMessage]
+) -> tuple[ChatMessage, ...]:
+    """A result for each call of the last message that ``tail`` has none for.
+
+    Such a call was not made: of no tool that was offered, or where none was to be called. Services
+    refuse a conversation in which a call has no result.
+    """
+    called = messages[-1].tool_calls if messages else ()
+    answered = {message.tool_call_id for message in tail}
+    left = (call.call_id for call in called if call.call_id not in answered)
+    return tuple(ChatMessage("tool", NOT_CALLED, (), call_id) for call_id in left)
 
 
 def _message_json(message: ChatMessage) -> dict[str, Any]:

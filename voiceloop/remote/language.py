@@ -32,7 +32,7 @@ from voiceloop.backends import (
 from voiceloop.errors import BackendError, BackendRefused, error_of
 from voiceloop.event_stream import TaskStream
 from voiceloop.remote.chat_answer import ChatAnswer, chunk_of
-from voiceloop.remote.chat_request import request_body, tool_json
+from voiceloop.remote.chat_request import request_body, tool_json, unanswered
 from voiceloop.remote.dialect import Dialect, PriorityOrder, Urgency
 from voiceloop.remote.open_turn import OpenTurn
 from voiceloop.remote.prompt_cache import Prompt, PromptCache
@@ -200,7 +200,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
             attempt.commit(self)
             return True
         self._give_up_attempt()
-        self._messages += tail
+        self._messages += (*unanswered(self._messages, tail), *tail)
         self._task = self._keep(self._reply(params), "reply")
         return False
 

@@ -197,7 +197,8 @@ def as_results(calls: Sequence[PendingCall], protocol: Protocol | None) -> tuple
         call_id = pending.call.call_id
         if pending.is_over:
             text = pending.take().text
-            if protocol is not None:
+            # Meanwhile the client may have deleted the call, or said itself what came of it.
+            if protocol is not None and protocol.conversation.is_open(call_id):
                 item_id = protocol.new_id("item")
                 protocol.add_item(FunctionCallOutput(id=item_id, call_id=call_id, output=text))
         else:

@@ -151,6 +151,17 @@ def test_a_call_under_way_has_a_result_in_the_prompt_and_its_own_once_that_is_th
     assert after == [("assistant", ""), ("tool", "done"), ("user", "And a tea.")]
 
 
+def test_a_result_whose_call_was_deleted_is_not_shown_and_its_call_not_open() -> None:
+    conversation = Conversation()
+    for item in (call(1), output("o1", 1, "nine"), call(2), output("o2", 2, "ten"), call(3)):
+        conversation.insert(item)
+    assert [conversation.is_open(f"c{n}") for n in (1, 2, 3)] == [False, False, True]
+    for n in (1, 3):
+        conversation.delete(f"f{n}")
+    assert [message.content for message in conversation.messages()] == ["", "ten"]
+    assert not conversation.is_open("c3")
+
+
 def test_a_later_calls_result_is_not_that_of_an_earlier_call_with_its_id() -> None:
     conversation = Conversation()
     conversation.insert(call(1))

@@ -152,6 +152,28 @@ async def test_a_tool_call_comes_whole_and_its_result_continues_the_reply(
     assert second["tool_choice"] == {"type": "function", "function": {"name": "order"}}
 
 
+async def test_a_call_that_nobody_made_is_said_not_to_have_been(
+    service: Service, connect: Connect
+) -> None:
+    """Of two calls one is of no tool: services refuse a call that has no result behind it."""
+    parts = [
+        {"index": n, "id": f"c{n}", "function": {"name": name, "arguments": "{}"}}
+        for n, name in enumerate(("order", "no_such_tool"))
+    ]
+    service.say("/chat/completions", reply({"tool_calls": parts}), reply({"content": "done"}))
+    branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
+    events = branch.events()
+    branch.commit(USER, PARAMS)
+    while not isinstance(await anext(events), Generated):
+        pass
+    branch.commit((ChatMessage("tool", "ok", tool_call_id="c0"),), PARAMS)
+    assert await anext(events) == TextDelta("done")
+    await branch.close()
+    messages = json.loads(service.asked("/chat/completions")[1])["messages"]
+    results = {m["tool_call_id"]: m["content"] for m in messages if m["role"] == "tool"}
+    assert results == {"c0": "ok", "c1": '{"error": "not called"}'}
+
+
 async def test_calls_of_one_index_are_told_apart_by_their_ids(
     service: Service, connect: Connect
 ) -> None:

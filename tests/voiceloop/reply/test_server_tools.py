@@ -114,6 +114,27 @@ async def test_a_caller_who_speaks_while_an_order_is_under_way_loses_and_doubles
     assert messages[at - 1].tool_calls[0].call_id == messages[at].tool_call_id == "c1"
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_a_call_that_the_client_deletes_or_answers_itself_has_no_second_result(
+    clock: Clock, is_deleted: bool
+) -> None:
+    service = Service(takes_s=2.0)
+    toolbox = box(clock, order=(WRITE, service), price=(READ, Service()))
+    async with Caller(clock, calling("order"), AGENT, toolbox=toolbox) as caller:
+        await caller.say(600)
+        await caller.listen_until("response.function_call_arguments.done")
+        (done,) = caller.of("response.function_call_arguments.done")
+        if is_deleted:
+            caller.send("conversation.item.delete", item_id=done.event["item_id"])
+        else:
+            output = {"type": "function_call_output", "output": "nine"}
+            caller.send(
+                "conversation.item.create", item=output | {"call_id": done.event["call_id"]}
+            )
+        await caller.listen_until("response.done", count=2)
+    assert outputs(caller) == ([] if is_deleted else ["nine"]) and service.n_done == 1
+
+
 async def test_a_line_that_drops_leaves_the_order_to_its_end(clock: Clock) -> None:
     service = Service(takes_s=1.0)
     toolbox = box(clock, order=(WRITE, service), price=(READ, Service()))
