@@ -118,7 +118,8 @@ class WeightSets:
 
     def of(self, evidence: Evidence) -> Hazard:
         """The hazard that uses the most of what is known."""
-        known = {P_END: evidence.p_end, P_VOICE: evidence.p_voice}
+        p_voice = None if evidence.answers_yes_or_no else evidence.p_voice
+        known = {P_END: evidence.p_end, P_VOICE: p_voice}
         told = frozenset(name for name, value in known.items() if value is not None)
         for witnesses in (told, told - {P_VOICE}, told - {P_END}):
             if witnesses in self.hazards:

@@ -83,6 +83,16 @@ class Evidence:
         """How far an answer has come whose end can be counted."""
         return progress(self.slot, self.words)
 
+    @property
+    def answers_yes_or_no(self) -> bool:
+        """Whether a yes or no was asked for, and all that was said is a word or two like it.
+
+        The voice head is no witness of them: in what it learned from nobody was asked for one, and
+        who paused so soon mostly went on.
+        """
+        is_asked = self.slot is not None and self.slot.kind is SlotKind.YES_NO
+        return is_asked and 0 < len(self.words) <= 2 and self.words[-1] in SHORT_ANSWERS
+
 
 def pause_prior_ms(longest_ms: Sequence[float]) -> float:
     """Expected longest pause of a caller, from the longest pause of each of some turns.

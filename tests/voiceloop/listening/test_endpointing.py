@@ -65,6 +65,16 @@ def test_the_set_that_uses_most_of_what_is_known_serves() -> None:
     assert without_voice.of(told["p_voice"]) is words
 
 
+def test_the_voice_of_a_yes_that_was_asked_for_is_no_witness() -> None:
+    p_end, both = hazard(Weights(2.0)), hazard(Weights(4.0))
+    witnesses = list(SETS.values())
+    sets = WeightSets({witnesses[1]: p_end, witnesses[3]: both, frozenset(): p_end})
+    yes = replace(heard("yes", p_end=0.5), p_voice=-2.0)
+    assert sets.of(replace(yes, slot=YES_NO)) is p_end
+    assert sets.of(yes) is both  # nobody asked for one
+    assert sets.of(replace(yes, slot=YES_NO, words=("yes", "i", "would"))) is both
+
+
 def test_who_dictates_is_waited_for_by_pauses_of_dictation() -> None:
     late = Rise((0.0, 0.0, 0.0, 0.0, 0.1, 1.0, 3.0, 5.0, 6.0))  # by 700 ms most have gone on
     sets = WeightSets({frozenset(): Hazard(Weights(bias=0.0), rise(6.0), late)})
