@@ -103,7 +103,7 @@ class Generation:
         `commit_preemptive`. None where there are none, or the caller's words are others.
         """
         draft = self._draft
-        fits = draft is not None and plan.prompt == self.plan.prompt and draft.is_over
+        fits = draft is not None and plan.prompt == self.plan.prompt and draft.has_results
         if draft is None or not fits or (len(draft.calls) > 1 and not calls_at_once):
             self._draft = None
             return ()
@@ -255,7 +255,7 @@ class Generation:
 
     def _begin_draft(self) -> None:
         live, draft = self.live, self._draft
-        if live is None or draft is None or not draft.is_over or not self._is_preemptive:
+        if live is None or draft is None or not draft.has_results or not self._is_preemptive:
             return
         if live.newest_attempt == draft.attempt:  # else words have changed, or it has begun
             turn = self.plan.prompt[len(live.context.messages) :]

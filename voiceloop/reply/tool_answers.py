@@ -38,6 +38,7 @@ class ToolAnswers:
         self._tools = {tool.name: agent.tool(tool.name) for tool in offered if tool in own}
         self._offered = {tool.name: tool for tool in offered}
         self._ahead: dict[tuple[str, str], PendingCall] = {}  # by name and arguments
+        self._n_ahead = 0  # calls made ahead, in all
         self._wanted_ahead: list[PreemptiveCall] = []  # by the newest preemptive reply
         self._begun: list[PendingCall] = []  # in the present round
 
@@ -68,18 +69,19 @@ class ToolAnswers:
         self._wanted_ahead = [c for c in self._wanted_ahead if c.attempt == call.attempt] + [call]
         tool = self._served(call.name)
         key = (call.name, call.arguments)
-        if tool is None or not tool.side_effect_free or key in self._ahead or self.missing(call):
+        if tool is None or not tool.side_effect_free or self.missing(call):
             return
-        if not self._session_tools.calls_ahead:
+        if self._early(*key) is not None or not self._session_tools.calls_ahead:
             return
-        if len(self._ahead) < MAX_AHEAD:
+        if self._n_ahead < MAX_AHEAD:
+            self._n_ahead += 1
             early = ToolCall("", call.name, call.arguments)
             self._ahead[key] = self._session_tools.begin(tool, early, is_recorded=False)
 
     def made_ahead(self, attempt: int) -> tuple[PendingCall, ...]:
         """All calls of this preemptive reply; none where one of them was not made, or twice."""
         calls = [call for call in self._wanted_ahead if call.attempt == attempt]
-        pending = {(c.name, c.arguments): self._ahead.get((c.name, c.arguments)) for c in calls}
+        pending = {(c.name, c.arguments): self._early(c.name, c.arguments) for c in calls}
         found = tuple(each for each in pending.values() if each is not None)
         return found if len(found) == len(calls) else ()
 
@@ -133,13 +135,22 @@ class ToolAnswers:
             return begun
         if not tool.side_effect_free:
             self._drop_ahead()  # what was read before it may no longer be so
-        early = self._ahead.pop((call.name, call.arguments), None)
+        early = self._early(call.name, call.arguments)
         if early is not None:
+            del self._ahead[call.name, call.arguments]
             begun = self._session_tools.adopt(early, call, is_recorded=self.is_recorded)
         else:
             begun = self._session_tools.begin(tool, call, is_recorded=self.is_recorded)
         self._begun.append(begun)
         return begun
+
+    def _early(self, name: str, arguments: str) -> PendingCall | None:
+        """The call made ahead that asks this; one that failed, or is too old, is dropped."""
+        early = self._ahead.get((name, arguments))
+        if early is not None and not early.may_be_adopted:
+            self._ahead.pop((name, arguments)).drop()
+            return None
+        return early
 
     def _drop_ahead(self) -> None:
         for pending in self._ahead.values():

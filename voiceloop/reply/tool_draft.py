@@ -22,8 +22,9 @@ class ToolDraft:
     pending: tuple[PendingCall, ...]
 
     @property
-    def is_over(self) -> bool:
-        return all(call.is_over for call in self.pending)
+    def has_results(self) -> bool:
+        """Whether every call has one that the reply may be made of."""
+        return all(call.is_over and call.may_be_adopted for call in self.pending)
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:

@@ -29,6 +29,9 @@ BROKEN = ToolResult(json.dumps({"error": "failed"}), Fate.FAILED)
 # Beyond its deadline, for a call with side effects that has not even begun by then: it is given up,
 # and says so at once.
 GIVING_UP_S = 0.05
+# What was read ahead of a reply is asked for again when it is older. Chosen: a pause in which the
+# caller thinks. A tool whose answers stand for longer says so in `cache_s`, and answers at once.
+MAX_EARLY_AGE_S = 5.0
 UNDER_WAY = "under way"  # in a timeline: the reply went on without it
 
 # Called with a call, what came of it, and whether the caller is to be told of that.
@@ -61,8 +64,8 @@ class PendingCall:
         self._tool = tool
         self._result = result
         self._record = record
-        begun_s = asyncio.get_running_loop().time()
-        self._overdue_s = begun_s + tool.deadline_ms / 1000 + GIVING_UP_S
+        self._begun_s = asyncio.get_running_loop().time()
+        self._overdue_s = self._begun_s + tool.deadline_ms / 1000 + GIVING_UP_S
 
     @property
     def is_over(self) -> bool:
@@ -72,6 +75,16 @@ class PendingCall:
     def is_awaited(self) -> bool:
         """Whether a reply is still to wait for it: side effects go on behind their deadline."""
         return not self.is_over and asyncio.get_running_loop().time() < self._overdue_s
+
+    @property
+    def may_be_adopted(self) -> bool:
+        """Whether the reply may still take it for a call of its own; one under way it may."""
+        if not self.is_over:
+            return True
+        result = self._result.result()
+        age_s = asyncio.get_running_loop().time() - self._begun_s - result.took_s
+        is_recent = result.fate is Fate.TABLE or age_s <= MAX_EARLY_AGE_S
+        return is_recent and not result.is_error
 
     def adopt(self, call: ToolCall, record: Record | None) -> None:
         """It was made ahead; now the reply itself makes it, as this call."""

@@ -14,6 +14,7 @@ from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Ahead, Config
 from voiceloop.telemetry.metrics import Metrics
+from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.pending import POSTPONED
 
 pytestmark = pytest.mark.virtual_time
@@ -205,6 +206,16 @@ async def test_a_drafted_round_is_told_like_any_other(clock: Clock) -> None:
     assert called.tool_calls[0].call_id == call.event["call_id"] == told.tool_call_id
     (prompt,) = model.prompts  # the first round was not asked for again
     assert prompt[1:] == messages[:-1]  # behind the instructions
+
+
+async def test_a_tool_that_fails_ahead_of_the_reply_is_asked_again_by_it(clock: Clock) -> None:
+    service = Service(takes_s=0.05, failures=(ToolFailed("expected", told="failed"),))
+    agent, toolbox = AgentConfig(tools=(READ,)), box(clock, price=(READ, service))
+    async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2)
+    assert caller.transcript() == "It is 3." and outputs(caller) == ["3"]
+    assert service.n_begun == 2
 
 
 async def test_a_draft_for_other_words_is_not_said(clock: Clock) -> None:

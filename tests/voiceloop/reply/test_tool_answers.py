@@ -13,7 +13,8 @@ from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import PreemptiveCall, Tool, ToolCall
 from voiceloop.reply.tool_answers import MAX_AHEAD, ToolAnswers, as_results
-from voiceloop.tools.pending import PendingCall, SessionTools, are_settled
+from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.pending import MAX_EARLY_AGE_S, PendingCall, SessionTools, are_settled
 
 Clock = Callable[[], float]
 
@@ -140,6 +141,25 @@ async def test_what_was_read_ahead_of_a_side_effect_is_read_again(clock: Clock) 
         made.reads.answer = "4"
         [result] = await over(made.answers, [ToolCall("c2", "price", "{}")])
     assert result.take().text == "4" and made.reads.n_begun == 2
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("failures", "age_s", "n_begun"), [
+    (0, MAX_EARLY_AGE_S - 0.1, 1),
+    (0, MAX_EARLY_AGE_S + 0.1, 2),
+    (1, 0.1, 2),
+])  # fmt: skip
+async def test_what_was_read_ahead_in_vain_or_long_ago_is_read_again(
+    clock: Clock, failures: int, age_s: float, n_begun: int
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        made = Made(clock, tasks)
+        made.reads.failures = [ToolFailed("expected", told="failed")] * failures
+        made.answers.call_ahead(PreemptiveCall(1, "price", "{}"))
+        await asyncio.sleep(made.reads.takes_s + age_s)
+        assert len(made.answers.made_ahead(1)) == 2 - n_begun
+        [result] = await over(made.answers, [ToolCall("c1", "price", "{}")])
+    assert result.take().text == "3" and made.reads.n_begun == n_begun
 
 
 @pytest.mark.virtual_time
