@@ -145,6 +145,10 @@ class ModelDrafter:
             return []
 
     def stage(self, branch_id: str, target: Sequence) -> bool:
+        known, n_words = self._sequences.get(branch_id), len(target.tokens)
+        if known is not None and known.n_resident >= n_words - 1:
+            if known.tokens[:n_words] == target.tokens:
+                return False  # all is read, and maybe a reply made ahead, which is kept
         sequence = self._follow(branch_id, target)
         # The last token stays pending: its logits are the first guess.
         n_tokens = min(STAGED_TOKENS, sequence.n_pending - 1)
