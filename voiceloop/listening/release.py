@@ -27,7 +27,7 @@ Eagerness = Literal["high", "auto", "medium", "low"]
 
 # What one caller cut off is worth in seconds that callers wait. Chosen on the frontier of the fit's
 # speakers (`python -m benchmarks.endpointing --fit` writes what each comes to).
-CUT_COST_S: dict[Eagerness, float] = {"high": 1.2, "auto": 3.0, "medium": 6.0, "low": 16.0}
+CUT_COST_S: dict[Eagerness, float] = {"high": 1.2, "auto": 4.0, "medium": 6.0, "low": 16.0}
 # Source: semantic_vad of the Realtime protocol, but for auto, which is medium there and waits no
 # longer than high here.
 LONGEST_WAIT_MS: dict[Eagerness, float] = {
