@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -164,7 +165,7 @@ async def gap_ms(clock: Clock, takes_s: float | None, *, is_ahead: bool = True) 
     """From the caller's last sound to the agent's first, after a tool that takes so long."""
     backends, toolbox = calling("price"), box(clock, price=(READ, Service(takes_s or 0.0)))
     if takes_s is None:
-        backends = instant_backends(language_model=sure(["It is 3."]))
+        backends = replace(backends, language_model=sure(["It is 3."]))  # of the same words
     config = Config(anticipation=Ahead(tool_calls=is_ahead))
     agent = AgentConfig(tools=(READ,))
     async with Caller(clock, backends, agent, config, toolbox=toolbox) as caller:
