@@ -16,7 +16,7 @@ from clients.arguments import whole_number
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
-from voiceloop.config import Config
+from voiceloop.config import Config, Limits
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
 
@@ -31,7 +31,8 @@ def fake_backends() -> Backends:
 
 
 async def serve_fakes(port: int) -> None:
-    config = Config(port=port)
+    # Nothing is computed here that could be too much: a burst of callers is let in at once.
+    config = Config(port=port, limits=Limits(admit_by_load=False))
     gateway = Gateway(config, AgentConfig(name="Fake", greeting="Hello."), fake_backends())
     server = make_server(build_app(gateway), config)
     await server.serve(sockets=[listen(config.host, config.port)])

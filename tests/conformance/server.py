@@ -31,7 +31,7 @@ async def serving(mutants: Iterable[Mutant] = (), greeting: str = "") -> AsyncIt
         language_model=FakeLanguageModel((WORDS,), p_end_of_turn=lambda text: 1.0),
         voice=FakeVoice(ms_per_char=15.0),
     )
-    config = Config(keys=(KEY,), limits=Limits(max_sessions=1000))
+    config = Config(keys=(KEY,), limits=Limits(max_sessions=1000, admit_by_load=False))
     agent = AgentConfig(instructions="Be kind.", greeting=greeting)
     gateway = Gateway(config, agent, backends)
     sock = listen("127.0.0.1", 0)
