@@ -108,7 +108,7 @@ async def _faults(
 
 
 def bars_of(soaked: Soak) -> list[Bar]:
-    """The issue's table: silence, calls lost, what is held at the end and how it grew."""
+    """What a soak is judged by: silence, calls lost, what is held at the end and how it grew."""
     silent = Distribution.of([turn.silent_ms for turn in soaked.heard.silences])
     bars = [
         Bar("silent after the caller's words, p99", silent.p99, 3000.0, n=silent.n),
