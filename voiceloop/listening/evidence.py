@@ -84,14 +84,19 @@ class Evidence:
         return progress(self.slot, self.words)
 
     @property
-    def answers_yes_or_no(self) -> bool:
-        """Whether a yes or no was asked for, and all that was said is a word or two like it.
+    def is_short_answer(self) -> bool:
+        """Whether all that was said is a word or two like "yes"."""
+        return 0 < len(self.words) <= 2 and self.words[-1] in SHORT_ANSWERS
 
-        The voice head is no witness of them: in what it learned from nobody was asked for one, and
-        who paused so soon mostly went on.
+    @property
+    def answers_yes_or_no(self) -> bool:
+        """Whether a yes or no was asked for, and a short answer is all that was said.
+
+        The voice head is no witness of it: in what the head learned from nobody was asked for one,
+        and who paused so soon mostly went on.
         """
         is_asked = self.slot is not None and self.slot.kind is SlotKind.YES_NO
-        return is_asked and 0 < len(self.words) <= 2 and self.words[-1] in SHORT_ANSWERS
+        return is_asked and self.is_short_answer
 
 
 def pause_prior_ms(longest_ms: Sequence[float]) -> float:
@@ -204,7 +209,7 @@ def _of_answer(counted: Progress | None) -> str | None:
 
 def _kind_of_tail(evidence: Evidence) -> str | None:
     """The term that the last words make true."""
-    words, slot = evidence.words, evidence.slot
+    words = evidence.words
     if not words:
         return "no_words"
     last = words[-1]
@@ -212,9 +217,8 @@ def _kind_of_tail(evidence: Evidence) -> str | None:
         return "filler"
     if last in OPEN_WORDS:
         return "open_word"
-    if len(words) <= 2 and last in SHORT_ANSWERS:
-        is_answer = slot is not None and slot.kind is SlotKind.YES_NO
-        return "answers" if is_answer else "short_answer"
+    if evidence.is_short_answer:
+        return "answers" if evidence.answers_yes_or_no else "short_answer"
     if last in CLOSERS or words[-2:] == ("thank", "you"):
         return "closing"
     return None
