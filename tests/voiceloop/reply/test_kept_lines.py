@@ -15,7 +15,7 @@ from voiceloop.agent import AgentConfig, Crisis
 from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
 from voiceloop.config import Config
 from voiceloop.reply.sound import kept_lines
-from voiceloop.reply.sound.kept_lines import MOST_OPTIONS, KeptLines
+from voiceloop.reply.sound.kept_lines import MOST_OPTIONS, KeptLine, KeptLines
 from voiceloop.server.app import Gateway
 
 pytestmark = pytest.mark.virtual_time
@@ -188,3 +188,10 @@ async def test_a_reply_that_nobody_hears_has_no_kept_fallback(clock: Callable[[]
         caller.send("response.create", response={"output_modalities": ["text"]})
         await caller.wait_for("response.done")
     assert caller.statuses() == ["completed"] and caller.audio_ms() == 0.0
+
+
+async def test_half_a_line_is_not_kept() -> None:
+    lines = KeptLines()
+    half = KeptLine(24_000, (Speech(b"\0\0" * 240, 24_000),))
+    await lines.keep(half, "Sorry?", DEFAULT)
+    assert lines.line("Sorry?", DEFAULT) is None

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from voiceloop.backends import Speech, SpeechEnd, Voice, VoiceEvent, VoiceOptions
-from voiceloop.errors import VoiceLoopError
+from voiceloop.errors import BackendError, VoiceLoopError
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ async def _spoken(voice: Voice, text: str, options: VoiceOptions) -> tuple[Voice
         async for event in stream.events():
             pieces.append(event)
             if isinstance(event, SpeechEnd):
-                break
-        return tuple(pieces)
+                return tuple(pieces)
+        raise BackendError("expected the end of the line, found the voice closed")
     finally:
         await stream.close()
