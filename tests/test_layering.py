@@ -65,11 +65,11 @@ MODEL_MODULES = {
     f"voiceloop/workers/{name}.py"
     for name in (
         "worker",
-        "chat_branch",
-        "chat_template",
-        "language",
+        "roles/chat_branch",
+        "roles/chat_template",
+        "roles/language",
         "profiling",
-        "speech",
+        "roles/speech",
     )  # fmt: skip
 }
 PURE_MODULES = (

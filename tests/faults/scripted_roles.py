@@ -36,7 +36,7 @@ from voiceloop.workers.messages import (
     StreamOutput,
     ToRole,
 )
-from voiceloop.workers.role import RoleBroken, RoleError, StreamError
+from voiceloop.workers.roles.role import RoleBroken, RoleError, StreamError
 
 
 class EchoRole:

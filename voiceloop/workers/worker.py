@@ -53,7 +53,7 @@ from voiceloop.workers.messages import (
     encode,
 )
 from voiceloop.workers.profiling import StepProfile
-from voiceloop.workers.role import Role, RoleBroken, RoleError, StreamError, load_role
+from voiceloop.workers.roles.role import Role, RoleBroken, RoleError, StreamError, load_role
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError
 from audio.stream import RecognizerOptions, Transcript
 from voiceloop.models.resolve import loader_of
-from voiceloop.workers.speech import RECOGNIZERS
+from voiceloop.workers.roles.speech import RECOGNIZERS
 
 torch = pytest.importorskip("torch")
 

@@ -32,8 +32,8 @@ from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.remote.language import RemoteLanguageModel
 from voiceloop.remote.service import RemoteService
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
-from voiceloop.workers.role import model_name
-from voiceloop.workers.speech import RECOGNIZERS, VOICES
+from voiceloop.workers.roles.role import model_name
+from voiceloop.workers.roles.speech import RECOGNIZERS, VOICES
 
 H200 = Gpu("NVIDIA H200", 150_000)
 WHEELS = {"moonshine-voice": "0.1.0", "hibari-tts": "0.2.1"}

@@ -24,7 +24,6 @@ from voiceloop.backends import (
     Tool,
     ToolCall,
 )
-from voiceloop.workers.language import LanguageRole
 from voiceloop.workers.messages import (
     BeginPreemptive,
     Commit,
@@ -33,7 +32,8 @@ from voiceloop.workers.messages import (
     StreamEvent,
     StreamFailed,
 )
-from voiceloop.workers.role import RoleBroken, StreamError
+from voiceloop.workers.roles.language import LanguageRole
+from voiceloop.workers.roles.role import RoleBroken, StreamError
 
 PARAMS = GenerateParams(max_tokens=7, seed=3)
 HI = (ChatMessage("user", "hi"),)

@@ -11,9 +11,9 @@ from engine.tiers.public_prefix import PublicPrefix
 from engine.types import IntegrityError, TemplateError
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Tool
 from voiceloop.models.presets import embedded_model_dir
-from voiceloop.workers.language import LanguageRole, load
 from voiceloop.workers.messages import Commit, OpenBranch, ReadAhead, StreamEvent
-from voiceloop.workers.role import RoleBroken
+from voiceloop.workers.roles.language import LanguageRole, load
+from voiceloop.workers.roles.role import RoleBroken
 
 HISTORY = (ChatMessage("system", "You take orders at a cafe. " + "Be brief and kind. " * 20),)
 TOOLS = (Tool("place_order", "Place the order.", {"type": "object", "properties": {}}),)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from voiceloop.workers.speech import RECOGNIZERS, VOICES
+from voiceloop.workers.roles.speech import RECOGNIZERS, VOICES
 
 ROOT = Path(__file__).resolve().parents[3]
 PLACES = {**RECOGNIZERS, **VOICES}

@@ -33,8 +33,8 @@ from voiceloop.workers.messages import (
     StreamEvent,
     StreamFailed,
 )
-from voiceloop.workers.role import RoleError, StreamError
-from voiceloop.workers.speech import RecognizerRole, VoiceRole, load_recognizer, load_voice
+from voiceloop.workers.roles.role import RoleError, StreamError
+from voiceloop.workers.roles.speech import RecognizerRole, VoiceRole, load_recognizer, load_voice
 
 SECOND = bytes(32_000)
 

@@ -52,7 +52,7 @@ from voiceloop.workers.messages import (
     encode,
 )
 from voiceloop.workers.profiling import StepProfile
-from voiceloop.workers.role import RoleError, load_role
+from voiceloop.workers.roles.role import RoleError, load_role
 from voiceloop.workers.worker import Worker, limit_threads
 
 SCRIPTED = Path(__file__).parents[2] / "faults" / "scripted_roles.py"

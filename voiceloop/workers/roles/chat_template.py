@@ -15,7 +15,7 @@ from engine.sequence import common_prefix
 from engine.text.text import Text
 from engine.types import TemplateError
 from voiceloop.backends import ChatMessage, Tool
-from voiceloop.workers.role import StreamError
+from voiceloop.workers.roles.role import StreamError
 
 CALL_BEGINS = "Hello?"  # before an agent who speaks first, where a template wants the user to
 

@@ -18,8 +18,6 @@ from engine.tiers.prefix_file import PrefixFiles
 from engine.tiers.public_prefix import PublicPrefix
 from engine.types import EngineConfig, EngineError, IntegrityError, RequestError, TemplateError
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged
-from voiceloop.workers.chat_branch import ChatBranch
-from voiceloop.workers.chat_template import History, RoleOrder, TurnFrame
 from voiceloop.workers.messages import (
     BeginPreemptive,
     Commit,
@@ -31,7 +29,9 @@ from voiceloop.workers.messages import (
     StreamFailed,
     ToRole,
 )
-from voiceloop.workers.role import RoleBroken, RoleError, StreamError
+from voiceloop.workers.roles.chat_branch import ChatBranch
+from voiceloop.workers.roles.chat_template import History, RoleOrder, TurnFrame
+from voiceloop.workers.roles.role import RoleBroken, RoleError, StreamError
 
 log = logging.getLogger(__name__)
 

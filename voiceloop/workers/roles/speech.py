@@ -37,7 +37,7 @@ from voiceloop.workers.messages import (
     StreamOutput,
     ToRole,
 )
-from voiceloop.workers.role import RoleError, StreamError, model_name
+from voiceloop.workers.roles.role import RoleError, StreamError, model_name
 
 WARM_UP_STREAM = "warm_up"
 # Far more than 0.3 s of audio or one word takes; a model that is never done must not hang.

@@ -16,9 +16,9 @@ from voiceloop.backends import RoleName
 from voiceloop.workers.messages import RoleSpec, StreamEvent, StreamFailed, ToRole
 
 FACTORIES: dict[RoleName, str] = {
-    "engine": "voiceloop.workers.language:load",
-    "recognizer": "voiceloop.workers.speech:load_recognizer",
-    "voice": "voiceloop.workers.speech:load_voice",
+    "engine": "voiceloop.workers.roles.language:load",
+    "recognizer": "voiceloop.workers.roles.speech:load_recognizer",
+    "voice": "voiceloop.workers.roles.speech:load_voice",
 }
 
 

@@ -33,7 +33,8 @@ from voiceloop.backends import (
     ToolCall,
     Usage,
 )
-from voiceloop.workers.chat_template import (
+from voiceloop.workers.messages import OpenBranch, StreamEvent, StreamFailed
+from voiceloop.workers.roles.chat_template import (
     History,
     RoleOrder,
     TurnFrame,
@@ -41,7 +42,6 @@ from voiceloop.workers.chat_template import (
     forced_tools,
     offered_tools,
 )
-from voiceloop.workers.messages import OpenBranch, StreamEvent, StreamFailed
 
 # The first clause that is no mere "Sure,", and as much of the next as shows a voice that it ended;
 # or, where a sentence goes on without a mark, more than four seconds of speech.
