@@ -27,7 +27,7 @@ MAY_IMPORT = {
         "admission", "agent", "backends", "call", "config", "errors", "http", "knowledge",
         "models", "operation", "reply", "telemetry", "tools", "workers",
     },
-    "doctor": {"backends", "config", "errors", "models", "workers"},
+    "doctor": {"agent", "backends", "config", "errors", "models", "tools", "workers"},
     "models": {
         "agent", "agent_file", "backends", "capabilities", "config", "errors", "remote", "workers",
     },

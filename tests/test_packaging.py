@@ -21,6 +21,8 @@ OTLP = "opentelemetry-exporter-otlp-proto-http"
 BROUGHT = {
     "anyio": "starlette",
     "h11": "uvicorn",
+    "httpx2": "mcp",
+    "mcp-types": "mcp",
     "ctranslate2": "faster-whisper",
     "tokenizers": "faster-whisper",
     # All of them share the name `opentelemetry`, so an import of one is taken for one of each.

@@ -26,16 +26,17 @@ class AgentTool:
     entry named by the value of the argument ``table_key``, in any case (an entry ``"*"`` stands for
     any other). ``url``: it asks the service there, with ``method`` and ``headers``; both may name
     variables of the environment as ``${NAME}``, and the URL required arguments as ``{name}``.
-    ``python``: it calls this function, ``module:function``, in a process of its own. With none of
-    these, the client answers. ``side_effect_free``: a call changes nothing, so it may be made
-    before the caller's turn has ended, made again, and its result be kept.
+    ``python``: it calls this function, ``module:function``, in a process of its own. ``mcp``: it
+    calls the tool of this name at that ``[[mcp]]`` server, which also describes it where the file
+    does not. With none of these, the client answers. ``side_effect_free``: a call changes nothing,
+    so it may be made before the caller's turn has ended, made again, and its result be kept.
 
-    Of a call by ``url`` or ``python``: it is waited for ``deadline_ms``, is tried ``retries`` times
-    more where that can do no harm, and is one of at most ``at_once``, over all sessions. Its result
-    stands for ``cache_s`` seconds. Of the result the model is given the fields of ``keep`` (none:
-    all of it) and no more than ``max_result_chars`` characters. ``late``: what to do with one that
-    comes when the reply that wanted it is over: tell the caller of it, or have the next reply find
-    it.
+    Of a call by ``url``, ``python`` or ``mcp``: it is waited for ``deadline_ms``, is tried
+    ``retries`` times more where that can do no harm, and is one of at most ``at_once``, over all
+    sessions. Its result stands for ``cache_s`` seconds. Of the result the model is given the fields
+    of ``keep`` (none: all of it) and no more than ``max_result_chars`` characters. ``late``: what
+    to do with one that comes when the reply that wanted it is over: tell the caller of it, or have
+    the next reply find it.
     """
 
     name: str
@@ -49,6 +50,7 @@ class AgentTool:
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
     headers: Mapping[str, Any] = field(default_factory=dict)
     python: str | None = None
+    mcp: str | None = None
     deadline_ms: int = 3000
     retries: int = 1
     at_once: int = 8
@@ -65,7 +67,7 @@ class AgentTool:
     @property
     def is_executed(self) -> bool:
         """Whether the server has to call something for its answer."""
-        return self.url is not None or self.python is not None
+        return self.url is not None or self.python is not None or self.mcp is not None
 
     def answer(self, arguments: str) -> str | None:
         """The agent file's own answer to a call (JSON text), or None where it has none."""
@@ -82,6 +84,26 @@ class AgentTool:
         if found is None:
             return json.dumps({"error": f"nothing known for {self.table_key} {value!r}"})
         return found if isinstance(found, str) else json.dumps(found)
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """A server of the Model Context Protocol whose tools the agent may call.
+
+    ``url``: where it answers (streamable HTTP), with these ``headers``. ``command``: it is a
+    process of ours and answers on its standard output, with ``environment`` beside PATH and HOME.
+    Headers and environment may name variables as ``${NAME}``. ``tools``: which of those that it
+    lists are offered, ``*`` for all, beside those of the agent's own ``[[tools]]`` that name it.
+    ``read_only``: of these, which change nothing; what a server says of itself does not count.
+    """
+
+    name: str
+    url: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +211,7 @@ class AgentConfig:
     speed: float = 1.0
     language: str = "en"
     tools: tuple[AgentTool, ...] = ()
+    mcp: tuple[McpServer, ...] = ()
     tool_timeout_ms: int | None = None
     hotwords: tuple[str, ...] = ()
     knowledge: tuple[KnowledgeSource, ...] = ()

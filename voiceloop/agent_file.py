@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
+from voiceloop.agent import AgentConfig, AgentSlot, AgentTool, McpServer
 from voiceloop.backends import MAX_TOOLS, TOOL_NAME
 from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
@@ -34,6 +34,7 @@ FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 MAX_RETRIES = 2  # as many as `toolbox.RETRY_PAUSES_S` has pauses: a caller waits for each
 MAX_AT_ONCE = 64  # threads of one Python tool's process
 MAX_CACHE_S = 86_400.0  # a day: what may be older stands better in `table`
+MAX_MCP_SERVERS = 16  # each is a connection, or a process, for as long as the server runs
 MAX_RESULT_CHARS = 100_000  # some 25,000 tokens, more than any embedded model's window
 
 # Keywords of JSON schema whose value is: one schema, a list of them, or a table of them.
@@ -135,6 +136,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
         raise _wrong(source, "crisis.answer", "a text beside crisis.words", "nothing")
     _check_slots(agent.slots, source)
     _check_tools(agent.tools, source)
+    _check_mcp(agent, source)
     try:
         ApprovedAnswers(agent.answer)
     except ConfigError as error:
@@ -268,10 +270,11 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
         "result or table": tool.result is not None or tool.table_key is not None,
         "url": tool.url is not None,
         "python": tool.python is not None,
+        "mcp": tool.mcp is not None,
     }
     named = [way for way, is_named in ways.items() if is_named]
     if len(named) > 1:
-        wanted = "one of result, table, url, python"
+        wanted = "one of result, table, url, python, mcp"
         raise _wrong(source, where, wanted, f"{' and '.join(named)} in {tool.name!r}")
     if tool.url is not None and not URL.match(tool.url):
         raise _wrong(source, f"{where}.url", "http:// or https://", repr(tool.url))
@@ -297,6 +300,50 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
     if tool.cache_s and not tool.side_effect_free:
         wanted = "side_effect_free = true beside it"
         raise _wrong(source, f"{where}.cache_s", wanted, f"a call of {tool.name!r} to do something")
+
+
+def _check_mcp(agent: AgentConfig, source: str) -> None:
+    """Where each server is, which of its tools are offered, and that tools name servers."""
+    if len(agent.mcp) > MAX_MCP_SERVERS:
+        most = f"at most {MAX_MCP_SERVERS} servers"
+        raise _wrong(source, "mcp", most, str(len(agent.mcp)))
+    names = [server.name for server in agent.mcp]
+    for index, tool in enumerate(agent.tools):
+        if tool.mcp is not None and tool.mcp not in names:
+            wanted = f"the name of one of [[mcp]]: {', '.join(names) or 'there is none'}"
+            raise _wrong(source, f"tools[{index}].mcp", wanted, repr(tool.mcp))
+    for index, server in enumerate(agent.mcp):
+        where, n_named = f"mcp[{index}]", names.count(server.name)
+        if not TOOL_NAME.fullmatch(server.name):
+            wanted = "1 to 64 letters, digits, _ or -"
+            raise _wrong(source, f"{where}.name", wanted, repr(server.name))
+        if n_named > 1:
+            raise _wrong(source, f"{where}.name", "each name once", f"{server.name!r} twice")
+        _check_mcp_server(server, where, source)
+        is_named = any(tool.mcp == server.name for tool in agent.tools)
+        if not server.tools and not is_named:
+            wanted = 'names of its tools, or "*" for all of them'
+            raise _wrong(source, f"{where}.tools", wanted, "nothing")
+
+
+def _check_mcp_server(server: McpServer, where: str, source: str) -> None:
+    if (server.url is None) == (not server.command):
+        found = "neither" if server.url is None else "both"
+        raise _wrong(source, where, "url or command", f"{found} in {server.name!r}")
+    if server.url is not None and not URL.match(server.url):
+        raise _wrong(source, f"{where}.url", "http:// or https://", repr(server.url))
+    useless = "environment" if server.url is not None else "headers"
+    for key in ("headers", "environment"):
+        values: Mapping[str, Any] = getattr(server, key)
+        if values and key == useless:
+            other = "url" if key == "headers" else "command"
+            raise _wrong(source, f"{where}.{key}", f"{other} beside it", "the other way")
+        for name, value in values.items():
+            if not isinstance(value, str):  # and its value is not shown: it may be a secret
+                raise _wrong(source, f"{where}.{key}.{name}", "a string", type(value).__name__)
+    unknown = [name for name in server.read_only if name not in server.tools]
+    if unknown and "*" not in server.tools:
+        raise _wrong(source, f"{where}.read_only", "names of its tools", repr(unknown[0]))
 
 
 def _check_json(value: Any, where: str, source: str) -> None:

@@ -267,6 +267,9 @@ def _add_doctor(commands: Commands) -> None:
     doctor.add_argument(
         "--preset", metavar="NAME", default="auto", help="look at this one (default: serve's own)"
     )
+    doctor.add_argument(
+        "--agent", type=Path, metavar="FILE", help="and ask what answers this agent's tools"
+    )
     doctor.set_defaults(run=_doctor)
 
 
@@ -380,5 +383,5 @@ def _models(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from voiceloop.doctor.report import run_doctor
 
-    code: int = run_doctor(preset=arguments.preset)
+    code: int = run_doctor(preset=arguments.preset, agent_file=arguments.agent)
     return code

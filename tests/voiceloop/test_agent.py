@@ -51,6 +51,34 @@ def test_the_example_with_tools_answers_from_its_file() -> None:
     assert hours.answer('{"day": "monday"}') == '{"hours": "11 am to 10 pm"}'
 
 
+SHOP = 'name = "shop"\nurl = "https://shop.test/mcp"\ntools = ["search"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[[mcp]]\nname = "shop"\ntools = ["*"]', "expected url or command, found neither"),
+        (f'[[mcp]]\n{SHOP}command = ["run"]', "expected url or command, found both"),
+        ('[[mcp]]\nname = "shop"\nurl = "https://shop.test/mcp"', "mcp[0].tools: expected names"),
+        (f'[[mcp]]\n{SHOP}read_only = ["order"]', "mcp[0].read_only: expected names of its tools"),
+        (f'[[mcp]]\n{SHOP}environment = {{ A = "b" }}', "mcp[0].environment: expected command"),
+        (f"[[mcp]]\n{SHOP}[[mcp]]\n{SHOP}", "mcp[0].name: expected each name once"),
+        (
+            '[[tools]]\nname = "a"\nmcp = "shop"',
+            "tools[0].mcp: expected the name of one of",
+        ),
+        (f"[[mcp]]\n{SHOP}headers = {{ key = 1 }}", "mcp[0].headers.key: expected a string"),
+    ],
+)
+def test_an_mcp_server_says_where_it_is_and_what_it_may_offer(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load_agent(write(tmp_path / "agent.toml", text))
+    whole = write(tmp_path / "agent.toml", f"[[mcp]]\n{SHOP}read_only = ['search']")
+    assert load_agent(whole).mcp[0].tools == ("search",)
+
+
 @pytest.mark.parametrize(
     ("name", "tools"),
     [
@@ -156,7 +184,7 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
     ("name = 'x'\nparameters = { type = 'object', anyOf = {} }", "expected a list of schemas"),
     ("name = 'x'\nparameters = { type = 'object', default = inf }", "values that JSON has"),
     ("name = 'x'\nresult = 'a'\nurl = 'http://a/'",
-     "expected one of result, table, url, python, found result or table and url in 'x'"),
+     "expected one of result, table, url, python, mcp, found result or table and url in 'x'"),
     ("name = 'x'\npython = 'a:b'\nurl = 'http://a/'", "found url and python in 'x'"),
     ("name = 'x'\nurl = 'file:///etc/passwd'", "tools[0].url: expected http:// or https://"),
     ("name = 'x'\npython = 'os.system'", "tools[0].python: expected module:function"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
+from voiceloop.agent import AgentConfig, AgentSlot, AgentTool, McpServer
 from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config
 from voiceloop.knowledge.answers import ApprovedAnswer
@@ -80,6 +80,7 @@ def test_every_key_of_an_agent_file_is_on_the_page_with_its_default() -> None:
         "knowledge": KnowledgeSource,
         "answer": ApprovedAnswer,
         "tools": AgentTool,
+        "mcp": McpServer,
     }
     lists = [
         (f"{table}.{name}", written(default))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import sys
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -10,10 +12,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.config import Config
 from voiceloop.doctor import report as doctor
+from voiceloop.doctor.agent_tools import check_agent_tools
+from voiceloop.doctor.finding import Finding
 from voiceloop.doctor.report import (
-    Finding,
     check_machine,
     check_models,
     check_origins,
@@ -28,7 +32,7 @@ from voiceloop.models.machine import Machine
 from voiceloop.models.preset_check import choose
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
-FAULTS = Path(__file__).parents[1] / "faults"
+FAULTS = Path(__file__).resolve().parents[1] / "faults"
 
 
 def problems(findings: Iterable[Finding]) -> list[Finding]:
@@ -183,3 +187,48 @@ def test_only_a_problem_fails_the_command(
 
 def test_this_python_will_do() -> None:
     assert problems(check_python()) == []
+
+
+async def test_the_tools_of_an_agent_are_asked_whether_they_answer(tmp_path: Path) -> None:
+    (tmp_path / "own_module.py").write_text("def price(item):\n    return 3\n")
+    heads: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    service = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = service.sockets[0].getsockname()[1]
+    agent = AgentConfig(
+        tools=(
+            AgentTool("here", url=f"http://127.0.0.1:{port}/x", headers={"key": "s3cret"}),
+            AgentTool("away", url="http://127.0.0.1:9/x"),
+            AgentTool("own", python="own_module:price"),
+            AgentTool("gone", python="own_module:cost"),
+            AgentTool("table", result="3"),
+            AgentTool("theirs"),
+        )
+    )
+    async with service:
+        found = [finding async for finding in check_agent_tools(agent, str(tmp_path))]
+    levels = {finding.subject.removeprefix("tool "): finding.level for finding in found}
+    assert levels == {
+        "here": "ok", "away": "problem", "own": "ok", "gone": "problem", "table": "ok",
+        "theirs": "ok",
+    }  # fmt: skip
+    (head,) = heads
+    assert head.startswith("OPTIONS / ") and "s3cret" not in head
+
+
+async def test_an_mcp_server_that_lacks_what_the_agent_wants_is_named() -> None:
+    pytest.importorskip("mcp", reason="the package mcp is not installed")
+    command = (sys.executable, "-m", "tests.mcp_server")
+    shop = McpServer("shop", command=command, tools=("price", "refund"))
+    away = McpServer("away", url="http://127.0.0.1:9/mcp", tools=("*",))
+    agent = AgentConfig(mcp=(shop, away))
+    found = {one.subject: one async for one in check_agent_tools(agent, str(FAULTS.parents[1]))}
+    assert found["mcp shop"].found == "lists 5 tools; offered: price"
+    assert found["tool refund"].level == "problem" and "price" in found["tool refund"].remedy
+    assert found["mcp away"].level == "problem"

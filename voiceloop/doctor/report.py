@@ -11,22 +11,24 @@ import platform
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
 from voiceloop import __version__
+from voiceloop.agent import AgentConfig
 from voiceloop.config import AUTO, Config
+from voiceloop.doctor.agent_tools import check_agent_tools
+from voiceloop.doctor.finding import Finding, Level
 from voiceloop.errors import ConfigError, VoiceLoopError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS
 from voiceloop.models.machine import Machine, installed_version, this_machine
 from voiceloop.models.preset_check import Choice, choose, missing_pieces, replaced_models
-from voiceloop.models.presets import embedded_model_dir, worker_specs
+from voiceloop.models.presets import embedded_model_dir, resolve_agent, worker_specs
 from voiceloop.models.resolve import resolve_preset_model
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
@@ -52,11 +54,11 @@ OPTIONAL = {
     "matplotlib": ("the demo's pictures", "embedded"),
     "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
     "livekit": ("echo cancellation of voiceloop talk", "talk"),
+    "mcp": ("tools of MCP servers", "mcp"),
     "webrtc-noise-gain": ("noise reduction for a session that asks for it", "noise"),
 }
 MIN_CORES = 2
 
-Level = Literal["ok", "note", "problem"]
 MARKS: dict[Level, str] = {
     "ok": "[green]ok     [/]",
     "note": "[yellow]note   [/]",
@@ -64,24 +66,18 @@ MARKS: dict[Level, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at. ``remedy`` is what a person can do; empty when all is well."""
-
-    level: Level
-    subject: str
-    found: str
-    remedy: str = ""
-
-
-def run_doctor(console: Console | None = None, preset: str = AUTO) -> int:
+def run_doctor(
+    console: Console | None = None, preset: str = AUTO, agent_file: Path | None = None
+) -> int:
     """Print every finding as it is made. Returns 0, or 1 when there is a problem.
 
-    preset: the one to look at; "auto" is the one that ``serve`` would take here.
+    preset: the one to look at; "auto" is the one that ``serve`` would take here. agent_file: whose
+    tools are asked whether they answer; none of them is called.
 
     Raises:
-        ConfigError: no such preset.
+        ConfigError: no such preset, or the agent file is wrong.
     """
+    agent = None if agent_file is None else resolve_agent(Config(preset=preset, agent=agent_file))
     console = console or Console()
     console.print(f"[bold]voiceloop {__version__}[/] on {platform.platform()}")
     n_problems, has_pip = 0, False
@@ -117,6 +113,9 @@ def run_doctor(console: Console | None = None, preset: str = AUTO) -> int:
         specs = ()  # models are missing, and told above
     with console.status("testing each stage"):
         asyncio.run(_self_test(specs, show))
+        if agent is not None:
+            folder = str(agent_file.resolve().parent) if agent_file is not None else ""
+            asyncio.run(_ask_tools(agent, folder, show))
     if has_pip:
         console.print(f"pip is this environment's: {sys.executable} -m pip", soft_wrap=True)
     if n_problems:
@@ -269,6 +268,11 @@ def check_models(folder: Path | None = None) -> Iterator[Finding]:
 
 async def _self_test(specs: Sequence[WorkerSpec], show: Callable[[Finding], None]) -> None:
     async for finding in self_test(specs):
+        show(finding)
+
+
+async def _ask_tools(agent: AgentConfig, folder: str, show: Callable[[Finding], None]) -> None:
+    async for finding in check_agent_tools(agent, folder):
         show(finding)
 
 

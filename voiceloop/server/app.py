@@ -196,6 +196,11 @@ class Gateway:
             self._shed_at = now_s
             quiet[-1].drain(Ending.SHED)  # the newest
 
+    @property
+    def session_agent(self) -> AgentConfig:
+        """The agent as a session of now has it: with the tools that its MCP servers list."""
+        return self.toolbox.completed(self.agent)
+
     async def serve_session(self, transport: Transport) -> None:
         """Run one session to its end."""
         assert self.backends is not None
@@ -203,7 +208,7 @@ class Gateway:
             session = Session(
                 transport,
                 self.backends,
-                self.agent,
+                self.session_agent,
                 self.config,
                 answers=self.answers,
                 retriever=self.retriever,

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.http import auth
@@ -196,16 +197,12 @@ async def serve(
             async with AsyncExitStack() as models:
                 known = open_retriever(gateway.agent.knowledge, gateway.agent.language)
                 gateway.retriever = await models.enter_async_context(known)
-                opening = models.enter_async_context(
-                    open_backends(config, agent=gateway.agent, on_progress=on_progress)
-                )
-                opened = await _unless_stopped(opening, stop)
+                opened = await _unless_stopped(_load(gateway, models, on_progress), stop)
                 if opened is None:
                     return
                 gateway.backends, gateway.is_ready = opened
                 models.push_async_callback(gateway.kept_lines.close)
                 await gateway.keep_lines()
-                models.push_async_callback(gateway.toolbox.close)
                 await gateway.toolbox.start()
                 if ready is not None:
                     ready(_url(config, sock))
@@ -217,6 +214,17 @@ async def serve(
         server.force_exit = True
         await asyncio.wait([serving])
         await asyncio.to_thread(gateway.traces.close)
+
+
+async def _load(
+    gateway: Gateway, models: AsyncExitStack, on_progress: Progress | None
+) -> tuple[Backends, Callable[[], bool]]:
+    """The models, which read the agent's tools ahead, so that these are listed first."""
+    models.push_async_callback(gateway.toolbox.close)
+    await gateway.toolbox.connect()
+    agent = gateway.session_agent
+    opening = open_backends(gateway.config, agent=agent, on_progress=on_progress)
+    return await models.enter_async_context(opening)
 
 
 def _tell_of_clients_tools(agent: AgentConfig, config: Config) -> None:

@@ -14,15 +14,16 @@ import json
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import httpx
 
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
+from voiceloop.errors import ConfigError
 from voiceloop.tools.arguments import canonical, read_arguments
 from voiceloop.tools.cache import CallKey, ResultCache
 from voiceloop.tools.executor import Executor, ToolFailed
@@ -31,6 +32,9 @@ from voiceloop.tools.python_tool import PythonTool
 from voiceloop.tools.result import shaped
 from voiceloop.tools.single_flight import SingleFlight
 from voiceloop.tools.slots import Slots
+
+if TYPE_CHECKING:  # it imports the package mcp, which only agents with such servers need
+    from voiceloop.tools.mcp_servers import McpServers
 
 log = logging.getLogger(__name__)
 
@@ -83,17 +87,43 @@ class ServedTool:
 
 @dataclass(slots=True)
 class Toolbox:
-    """`start`, then `call` from any session, then `close`. clock: in seconds."""
+    """`start`, then `call` from any session, then `close`. clock: in seconds.
 
-    served: Mapping[str, ServedTool]
+    client: of the tools behind a URL. mcp: of those that servers list. Both are closed with it.
+    """
+
+    served: dict[str, ServedTool]
     clock: Callable[[], float]
-    client: httpx.AsyncClient | None = None  # of the tools behind a URL, to be closed with them
+    client: httpx.AsyncClient | None = None
+    mcp: McpServers | None = None
     cache: ResultCache = field(init=False)
     _flights: SingleFlight = field(default_factory=SingleFlight)
     _writes: set[asyncio.Task[ToolResult]] = field(default_factory=set)  # with side effects
 
     def __post_init__(self) -> None:
         self.cache = ResultCache(self.clock)
+
+    async def connect(self) -> None:
+        """Have the MCP servers list their tools. Raises: ConfigError: one's command is not there.
+
+        One that does not answer is asked again from time to time: until then it has no tools.
+        """
+        if self.mcp is not None:
+            await self.mcp.start()
+
+    def completed(self, agent: AgentConfig) -> AgentConfig:
+        """The agent with the tools that its MCP servers list now, which `call` then knows."""
+        if self.mcp is None:
+            return agent
+        tools = self.mcp.tools()
+        for tool in tools:
+            known = self.served.get(tool.name)
+            if tool.mcp is None or (known is not None and known.tool == tool):
+                continue
+            self.served[tool.name] = ServedTool(
+                tool, self.mcp.executor_of(tool), Slots(tool.name, tool.at_once)
+            )
+        return replace(agent, tools=tools)
 
     async def start(self) -> None:
         """Raises: ConfigError, where the agent file names a function that is not there."""
@@ -110,6 +140,8 @@ class Toolbox:
         await asyncio.gather(*self._writes)
         await self._flights.close()
         await asyncio.gather(*(one.executor.close() for one in self.served.values()))
+        if self.mcp is not None:
+            await self.mcp.close()
         if self.client is not None:
             await self.client.aclose()
 
@@ -213,7 +245,8 @@ def toolbox_of(
     environment: where secrets are; None: that of the process.
 
     Raises:
-        ConfigError: a URL or header is wrong, or a variable that it names is not set.
+        ConfigError: a URL or header is wrong, a variable that it names is not set, or the package
+            that MCP needs is not there.
     """
     variables = os.environ if environment is None else environment
     client: httpx.AsyncClient | None = None
@@ -226,9 +259,20 @@ def toolbox_of(
         elif tool.python is not None:
             executor = PythonTool(tool.name, tool.python, folder)
         else:
-            continue  # a table, or the client's
+            continue  # a table, an MCP server's, or the client's
         served[tool.name] = ServedTool(tool, executor, Slots(tool.name, tool.at_once))
-    return Toolbox(served, clock, client)
+    mcp = _mcp_servers(agent, variables, folder) if agent.mcp else None
+    return Toolbox(served, clock, client, mcp)
+
+
+def _mcp_servers(agent: AgentConfig, environment: Mapping[str, str], folder: str) -> McpServers:
+    """Raises: ConfigError."""
+    try:
+        from voiceloop.tools.mcp_servers import McpServers
+    except ImportError as error:
+        wanted = "mcp: expected the package mcp (pip install 'voiceloop[mcp]')"
+        raise ConfigError(f"{wanted}, found none ({error})") from None
+    return McpServers(agent, environment, folder)
 
 
 def _error(told: str) -> str:

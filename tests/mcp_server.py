@@ -1,0 +1,60 @@
+"""A real MCP server for tests, of the official package: ``python -m tests.mcp_server [PORT]``.
+
+On its standard output, or over streamable HTTP. Its tools price things, take orders, are slow,
+fail, refuse, die, and say too much.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import anyio
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+
+PRICES = {"latte": "$4.50", "muffin": "$3.25"}
+
+
+def shop() -> MCPServer[Any]:
+    server: MCPServer[Any] = MCPServer("shop", log_level="ERROR")
+    orders: list[str] = []
+
+    @server.tool(description="Price of one item.", annotations=ToolAnnotations(read_only_hint=True))
+    def price(item: str) -> str:
+        if item.lower() not in PRICES:
+            raise ToolError(f"there is no {item}")
+        return PRICES[item.lower()]
+
+    @server.tool(description="Places an order.")
+    def order(item: str) -> dict[str, Any]:
+        orders.append(item)
+        return {"number": len(orders), "token": os.environ.get("SHOP_TOKEN", "")}
+
+    @server.tool(description="Answers after so long.")
+    async def slow(seconds: float) -> str:
+        await anyio.sleep(seconds)
+        return "done"
+
+    @server.tool(description="Says very much.")
+    def talk(n_chars: int) -> str:
+        return "x" * n_chars
+
+    @server.tool(description="Ends the server.")
+    def die() -> str:
+        os._exit(3)
+
+    @server.tool(name="no.dots", description="A name that no model here can be given.")
+    def dotted() -> str:
+        return ""
+
+    return server
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        shop().run("streamable-http", port=int(sys.argv[1]))
+    else:
+        shop().run("stdio")

@@ -1,0 +1,210 @@
+"""Tools of real MCP servers, over their standard output and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from voiceloop.agent import AgentConfig, AgentTool, McpServer
+from voiceloop.backends import ToolCall
+from voiceloop.config import Config
+from voiceloop.errors import ConfigError
+from voiceloop.server.app import Gateway
+from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.toolbox import Fate, Toolbox, toolbox_of
+
+pytest.importorskip("mcp", reason="the package mcp is not installed")
+
+ROOT = str(Path(__file__).resolve().parents[3])
+COMMAND = (sys.executable, "-m", "tests.mcp_server")
+VARIABLES = {"TOKEN": "s3cret"}
+STDIO = McpServer(
+    "shop", command=COMMAND, environment={"PYTHONPATH": ROOT, "SHOP_TOKEN": "${TOKEN}"},
+    tools=("*",), read_only=("price", "slow"),
+)  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def http_server(port: int) -> AsyncIterator[McpServer]:
+    process = await asyncio.create_subprocess_exec(*COMMAND, str(port), cwd=ROOT)
+    try:
+        yield McpServer("shop", url=f"http://127.0.0.1:{port}/mcp", tools=("*",))
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Processes start in their own time: wait for it, and not for ever."""
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("expected it to come true within 20 s")
+
+
+@asynccontextmanager
+async def opened(
+    server: McpServer, *tools: AgentTool
+) -> AsyncIterator[tuple[Toolbox, AgentConfig]]:
+    """A toolbox whose server has listed its tools, and the agent with them."""
+    agent = AgentConfig(mcp=(server,), tools=tools)
+    loop = asyncio.get_running_loop()
+    box = toolbox_of(agent, loop.time, folder=ROOT, environment=VARIABLES)
+    try:
+        await box.connect()
+        assert box.mcp is not None
+        connection = box.mcp.connections[server.name]
+        await until(lambda: connection.tools)
+        yield box, box.completed(agent)
+    finally:
+        await box.close()
+
+
+async def call(
+    box: Toolbox, agent: AgentConfig, name: str, arguments: str = "{}"
+) -> tuple[Fate, str]:
+    tool = agent.tool(name)
+    assert tool is not None
+    result = await box.call(tool, ToolCall("c", name, arguments))
+    return result.fate, result.text
+
+
+async def test_a_process_lists_its_tools_and_answers_their_calls() -> None:
+    async with opened(STDIO) as (box, agent):
+        names = {tool.name: tool for tool in agent.tools}
+        assert set(names) == {"price", "order", "slow", "talk", "die"}  # not the one with a dot
+        assert names["price"].description == "Price of one item."
+        assert names["price"].parameters["required"] == ["item"]
+        assert names["price"].side_effect_free and not names["order"].side_effect_free
+        assert await call(box, agent, "price", '{"item": "latte"}') == (Fate.CALLED, "$4.50")
+        fate, text = await call(box, agent, "order", '{"item": "latte"}')
+        assert fate is Fate.CALLED and '"s3cret"' in text  # of our environment, where it was named
+
+
+async def test_http_does_the_same() -> None:
+    port = free_port()
+    async with http_server(port) as server, opened(server) as (box, agent):
+        assert await call(box, agent, "price", '{"item": "muffin"}') == (Fate.CALLED, "$3.25")
+        # What the server claims is not believed: the file does not say so.
+        assert not any(tool.side_effect_free for tool in agent.tools)
+
+
+async def test_a_service_that_was_restarted_is_used_again() -> None:
+    port = free_port()
+    async with AsyncExitStack() as running:
+        async with http_server(port) as server:
+            box, agent = await running.enter_async_context(opened(server))
+        fate, text = await call(box, agent, "price", '{"item": "muffin"}')
+        assert fate is Fate.FAILED and "127.0.0.1" not in text
+        async with http_server(port):
+            assert box.mcp is not None
+            connection = box.mcp.connections["shop"]
+            await until(lambda: connection.is_open)
+            found = await call(box, agent, "price", '{"item": "muffin"}')
+            assert found == (Fate.CALLED, "$3.25")
+
+
+async def test_a_tool_that_fails_tells_the_model_why_and_ends_nothing() -> None:
+    async with opened(STDIO) as (box, agent):
+        fate, text = await call(box, agent, "price", '{"item": "sandwich"}')
+        assert fate is Fate.FAILED and "sandwich" in text
+        fate, text = await call(box, agent, "price", '{"thing": 1}')
+        assert fate is Fate.FAILED and len(text) < 400
+        assert (await call(box, agent, "price", '{"item": "latte"}'))[0] is Fate.CALLED
+
+
+async def test_a_slow_call_ends_at_its_deadline_and_costs_the_others_nothing() -> None:
+    slow = AgentTool("slow", mcp="shop", side_effect_free=True, deadline_ms=200)
+    async with opened(STDIO, slow) as (box, agent):
+        assert agent.tool("slow").parameters["required"] == ["seconds"]  # type: ignore[union-attr]
+        late = asyncio.create_task(call(box, agent, "slow", '{"seconds": 30}'))
+        await asyncio.sleep(0.05)
+        assert await call(box, agent, "price", '{"item": "latte"}') == (Fate.CALLED, "$4.50")
+        assert (await late)[0] is Fate.LATE
+        assert await call(box, agent, "slow", '{"seconds": 0}') == (Fate.CALLED, "done")
+
+
+async def test_a_process_that_dies_is_started_again() -> None:
+    async with opened(STDIO) as (box, agent):
+        assert (await call(box, agent, "die"))[0] is Fate.FAILED
+        connection = box.mcp.connections["shop"]  # type: ignore[union-attr]
+        await until(lambda: connection.is_open)
+        assert await call(box, agent, "price", '{"item": "latte"}') == (Fate.CALLED, "$4.50")
+
+
+async def test_a_server_that_comes_later_is_found() -> None:
+    port = free_port()
+    server = McpServer("shop", url=f"http://127.0.0.1:{port}/mcp", tools=("price",))
+    agent = AgentConfig(mcp=(server,))
+    box = toolbox_of(agent, asyncio.get_running_loop().time)
+    try:
+        await box.connect()
+        assert box.completed(agent).tools == ()  # nobody would answer them
+        async with http_server(port):
+            await until(lambda: box.completed(agent).tools)
+            (tool,) = box.completed(agent).tools
+            assert tool.name == "price"  # the only one that is let through
+            found = await call(box, box.completed(agent), "price", '{"item": "latte"}')
+            assert found == (Fate.CALLED, "$4.50")
+    finally:
+        await box.close()
+
+
+async def test_a_long_result_is_cut() -> None:
+    async with opened(STDIO) as (box, agent):
+        fate, text = await call(box, agent, "talk", '{"n_chars": 100000}')
+        assert fate is Fate.CALLED and len(text) < 4100 and "more characters" in text
+
+
+async def test_a_command_that_is_not_there_is_told_at_the_start() -> None:
+    agent = AgentConfig(mcp=(McpServer("shop", command=("no-such-program",), tools=("*",)),))
+    box = toolbox_of(agent, asyncio.get_running_loop().time)
+    with pytest.raises(ConfigError, match="no-such-program"):
+        await box.connect()
+    await box.close()
+
+
+async def test_the_files_own_tool_goes_before_a_servers() -> None:
+    own = AgentTool("price", result="free")
+    async with opened(replace(STDIO, tools=("price", "order")), own) as (box, agent):
+        assert [tool.name for tool in agent.tools] == ["price", "order"]
+        assert await call(box, agent, "price") == (Fate.TABLE, "free")
+
+
+async def test_a_call_without_a_connection_says_that_nothing_was_done() -> None:
+    agent = AgentConfig(mcp=(McpServer("shop", url="http://127.0.0.1:9/mcp", tools=("*",)),))
+    box = toolbox_of(agent, asyncio.get_running_loop().time)
+    assert box.mcp is not None
+    with pytest.raises(ToolFailed) as failed:
+        await box.mcp.connections["shop"].call("price", {})
+    assert failed.value.is_unsent and failed.value.told == "not in reach"
+
+
+async def test_a_session_has_the_tools_that_are_listed_when_it_begins() -> None:
+    server = replace(STDIO, environment={"PYTHONPATH": ROOT})
+    gateway = Gateway(Config(), AgentConfig(mcp=(server,)))
+    try:
+        await gateway.toolbox.connect()
+        connection = gateway.toolbox.mcp.connections["shop"]  # type: ignore[union-attr]
+        await until(lambda: connection.is_open)
+        offered = gateway.session_agent.session_settings().tools
+        assert {tool.name for tool in offered} == {"price", "order", "slow", "talk", "die"}
+        assert [tool.name for tool in offered if tool.side_effect_free] == ["price", "slow"]
+    finally:
+        await gateway.toolbox.close()

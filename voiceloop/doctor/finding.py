@@ -1,0 +1,18 @@
+"""What a check of the doctor found, and what a person can do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``remedy`` is what a person can do; empty when all is well."""
+
+    level: Level
+    subject: str
+    found: str
+    remedy: str = ""
