@@ -147,6 +147,7 @@ class Config:
     remote_key: str = field(default="", repr=False)
     context_tokens: int = 0  # of the language model; 0: the preset knows
     pacing_lead_ms: int = 60
+    voice_cache_mb: int = 32  # clauses that the voice here has spoken, kept as sound; 0: none
     # For the output of a client's tool; 0: for ever. Pipecat's default for the same: nobody on the
     # telephone waits longer for a word.
     tool_timeout_ms: int = 10_000
@@ -277,6 +278,7 @@ def _check(config: Config) -> None:
     ranges: list[tuple[str, float, float, float]] = [
         ("port", config.port, 0, 65535),
         ("pacing_lead_ms", config.pacing_lead_ms, 20, 5000),
+        ("voice_cache_mb", config.voice_cache_mb, 0, 10_000),
         ("tool_timeout_ms", config.tool_timeout_ms, 0, 600_000),
         ("limits.max_sessions", limits.max_sessions, 1, 100_000),
         ("limits.frame_bytes", limits.frame_bytes, 4096, 21 * MIB),

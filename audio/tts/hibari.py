@@ -14,6 +14,7 @@ import numpy as np
 from ..chunker import PAUSE_MS
 from ..frames import duration_ms, samples_in
 from ..stream import Event, VoiceOptions, failed
+from .clause_audio import ClauseAudio
 from .hibari_model import MAX_PHONEMES, MODEL_HZ, VOICE, HibariModel
 from .reply import Fragment, FragmentWord, Reply, Waveform, WordSpan, is_spoken
 from .reply_voice import ReplyVoice
@@ -24,6 +25,8 @@ GAIN = 1.6  # +4 dB: it speaks at -25 dBFS, recorded callers and espeak-ng at -2
 # missed (sixteen replies: DNSMOS P.808 4.09, and 4.11 with these). They are a part of the pause
 # between two clauses.
 BEFORE_MS, AFTER_MS = 30.0, 60.0
+# Of clauses that are kept: some six minutes at MODEL_HZ in float32, or 150 clauses.
+KEPT_MB = 32
 SENTENCE_MARKS = frozenset(".?!")
 UNMARKED_PAUSE_MS = 90.0  # after a cut without a mark: a breath, the sentence goes on
 
@@ -44,16 +47,18 @@ class _Progress:
 
 
 class HibariVoice(ReplyVoice):
-    """`VoiceModel` over hibari, on so many threads.
+    """`VoiceModel` over hibari, on so many threads. kept_mb: of clauses that it has spoken.
 
     Raises: MissingExtra if its wheel is absent; AudioError if a file in it is not as expected.
     """
 
     speeds = (0.25, 4.0)  # what the OpenAI speech interfaces allow
 
-    def __init__(self, *, threads: int = 1) -> None:
+    def __init__(self, *, threads: int = 1, kept_mb: int = KEPT_MB) -> None:
         super().__init__((VOICE,), MODEL_HZ)
         self._model = HibariModel(threads)
+        # It has one voice, and a clause sounds the same whatever was said before.
+        self._spoken: ClauseAudio[list[tuple[float, float]]] = ClauseAudio(kept_mb * 2**20)
         self._progress: dict[str, _Progress] = {}
 
     def open(self, stream_id: str, options: VoiceOptions) -> None:
@@ -92,10 +97,9 @@ class HibariVoice(ReplyVoice):
                 return []
             self._take_up(fragment, reply, progress)
         piece = progress.pieces.popleft()
-        wave, times = self._model.speak(
-            [phonemes for phonemes, _ in piece],
-            _speed(reply),
-            goes_on=progress.goes_on or bool(progress.pieces),
+        phonemes = tuple(phonemes for phonemes, _ in piece)
+        wave, times = self._speak(
+            phonemes, _speed(reply), progress.goes_on or bool(progress.pieces)
         )
         wave *= GAIN
         first, last = _audible_range(wave, self.quiet)
@@ -116,6 +120,18 @@ class HibariVoice(ReplyVoice):
         progress.clause_ms = end_ms
         progress.pause_ms = 0.0 if progress.pieces else progress.clause_pause_ms
         return reply.say(audio, spans)
+
+    def _speak(
+        self, phonemes: tuple[str, ...], speed: float, goes_on: bool
+    ) -> tuple[Waveform, list[tuple[float, float]]]:
+        """As `HibariModel.speak`, which gives the same samples for the same words every time."""
+        key = (phonemes, speed, goes_on)
+        kept = self._spoken.get(key)
+        if kept is None:
+            wave, times = self._model.speak(phonemes, speed, goes_on=goes_on)
+            self._spoken.put(key, wave, list(times))
+            return wave, times
+        return kept.wave.copy(), list(kept.times)
 
     def _take_up(self, fragment: Fragment, reply: Reply, progress: _Progress) -> None:
         """Read the clause's phonemes and cut it into pieces that a step has time for."""

@@ -9,6 +9,7 @@ one more output of the graph here, and tell when each word is spoken.
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ BEFORE_GOING_ON, GOES_ON = "\u2014,", "\u0254\u0279"
 HUSH_MS, HUSH_STEP_MS = 20.0, 10.0  # the silence is looked for so far into that word, in such steps
 # 10 s of speech, some 80 ms of computing. More in one word is no word: only so much is said.
 MAX_PHONEMES = 160
+KEPT_TEXTS = 512  # clauses whose phonemes are kept: reading one takes some 2 ms
 MAX_WORD_CHARS = 48  # the phonemizer takes the cube of a word's length: so much is 30 ms
 SEED = 0  # of the breath in the voice: the same words give the same samples
 
@@ -84,10 +86,14 @@ class HibariModel:
         self._normalize = normalize
         self._phonemizer = G2P()
         self._phonemizer.oov("hibari")  # else its network is read at the first unknown word
+        self._phonemes_by_text = lru_cache(KEPT_TEXTS)(self._read)
         self._ids: dict[str, int] = json.loads(files["vocab.json"].read_text("utf-8"))
 
-    def phonemes(self, text: str) -> list[str]:
+    def phonemes(self, text: str) -> tuple[str, ...]:
         """The phonemes of each word of text, words being what white space parts."""
+        return self._phonemes_by_text(text)
+
+    def _read(self, text: str) -> tuple[str, ...]:
         words = [word[:MAX_WORD_CHARS] for word in text.split()]
         line = " ".join(words)
         try:
@@ -95,10 +101,10 @@ class HibariModel:
             for read in (self._normalize(line), line):
                 found = self._phonemes_of(read)
                 if len(found) == len(words):
-                    return found
+                    return tuple(found)
         except Exception:  # it raises whatever an odd word makes it stumble over
             pass
-        return [self._word_phonemes(word) for word in words]
+        return tuple(self._word_phonemes(word) for word in words)
 
     def _phonemes_of(self, line: str) -> list[str]:
         tokens = self._phonemizer.tokenize(line)

@@ -21,18 +21,23 @@ RECOGNIZERS: dict[str, tuple[str, bool]] = {
     "whisper-turbo": ("audio.asr.whisper:WhisperRecognizer", True),
     "transducer": ("audio.asr.transducer:TransducerRecognizer", True),
 }
-OPTIONS = {"pocketsphinx-generic": ("generic",)}  # what a model of a package is called with
+# What a model of a package is called with. "hibari" computes every clause anew, "hibari-kept" says
+# what it has said before, as a server does.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "pocketsphinx-generic": {"model": "generic"}, "hibari": {"kept_mb": 0},
+}  # fmt: skip
 NOT_IN_TORCH = ("moonshine-base",)  # they are told no device
 VOICES: dict[str, tuple[str, bool]] = {
     "espeak": ("audio.tts.espeak:EspeakVoice", False),
     "hibari": ("audio.tts.hibari:HibariVoice", False),
+    "hibari-kept": ("audio.tts.hibari:HibariVoice", False),
     "vits": ("audio.tts.vits:VitsVoice", True),
     "phonon": ("audio.tts.latent_voice:PhononVoice", True),
     "pocket": ("audio.tts.latent_voice:PocketVoice", True),
 }
 CPU_MODELS = (
     *("pocketsphinx", "moonshine", "whisper-tiny"),
-    *("hibari", "espeak", "vits", "phonon", "pocket"),
+    *("hibari", "hibari-kept", "espeak", "vits", "phonon", "pocket"),
 )
 GPU_MODELS = ("moonshine", "whisper-turbo", "transducer", "vits", "phonon", "pocket")
 
@@ -43,7 +48,7 @@ def load(name: str, folders: dict[str, Path], device: str, scratch: Path) -> tup
     module, _, class_name = place.partition(":")
     build = getattr(import_module(module), class_name)
     if not needs_folder:
-        return build(*OPTIONS.get(name, ())), False
+        return build(**OPTIONS.get(name, {})), False
     folder, is_random = folders.get(name), name not in folders
     options: dict[str, Any] = {} if name in NOT_IN_TORCH else {"device": device}
     if folder is None:

@@ -22,7 +22,7 @@ from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer,
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.cache import hub_folder, read_json
-from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset
+from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, HIBARI, MOONSHINE_TINY, Preset
 from voiceloop.models.engine_options import engine_options
 from voiceloop.models.machine import n_cores, this_machine
 from voiceloop.models.preset_check import (
@@ -219,6 +219,8 @@ def _role_options(
     options["model"] = resolved.model.loader
     if resolved.model == MOONSHINE_TINY:
         options["end_of_voice"] = config.anticipation.p_voice
+    if resolved.model == HIBARI:
+        options["kept_mb"] = config.voice_cache_mb
     if resolved.folder is None:
         options.pop("device", None)  # of the models in packages none asks for one
     else:

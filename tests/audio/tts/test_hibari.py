@@ -20,7 +20,7 @@ LARGEST_STEP = 100  # -50 dBFS, from one sample to the next where silence and sp
 
 @pytest.fixture(scope="module")
 def loaded():
-    return HibariVoice()
+    return HibariVoice(kept_mb=0)
 
 
 @pytest.fixture
@@ -385,3 +385,35 @@ def test_without_the_wheel_the_remedy_is_named(monkeypatch):
 
 def test_one_thread_unless_more_are_asked_for(model):
     assert model._session.get_session_options().intra_op_num_threads == 1
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """A voice that keeps what it has said, and what it was asked to compute."""
+    voice, computed = HibariVoice(kept_mb=4), []
+    speak_ = voice._model.speak
+
+    def listen(words, speed, *, goes_on=False):
+        computed.append((words, speed, goes_on))
+        return speak_(words, speed, goes_on=goes_on)
+
+    monkeypatch.setattr(voice._model, "speak", listen)
+    return voice, computed
+
+
+def test_what_was_said_before_is_not_computed_again_and_sounds_the_same(counted):
+    voice, computed = counted
+    first = speak(voice, REPLY)
+    computed.clear()
+    samples, words, end = speak(voice, *REPLY)  # in pieces this time
+    assert not computed and end == first[2] and words == first[1]
+    assert np.array_equal(samples, first[0])
+
+
+def test_another_speed_or_the_middle_of_a_sentence_is_another_clause(counted):
+    voice, computed = counted
+    for options in ({}, {"speed": 1.2}, {}):
+        speak(voice, "Good morning.", **options)
+    assert len(computed) == 2
+    speak(voice, "Good morning, it is nine.")  # where it goes on
+    assert len(computed) == 4
