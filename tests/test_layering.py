@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "http": {"admission", "agent", "backends", "capabilities", "config", "errors", "realtime"},
     "call": {
-        "admission", "agent", "backends", "config", "errors", "knowledge", "listening",
+        "admission", "agent", "backends", "config", "errors", "knowledge", "listening", "memory",
         "realtime", "reply", "telemetry", "tools",
     },
     "reply": {
@@ -44,9 +44,10 @@ MAY_IMPORT = {
     "listening": {"agent", "backends", "errors", "realtime", "telemetry"},
     "tools": {"agent", "backends", "errors"},
     "agent_file": {"agent", "backends", "capabilities", "config_reader", "errors", "knowledge"},
-    "agent": {"backends", "knowledge", "realtime"},
+    "agent": {"backends", "knowledge", "memory", "realtime"},
     "knowledge": {"errors"},
-    "realtime": {"backends", "capabilities", "errors"},
+    "realtime": {"backends", "capabilities", "errors", "memory"},
+    "memory": {"backends"},
     "workers": {"backends", "errors", "event_stream", "operation", "rooms"},
     "remote": {"backends", "errors", "event_stream"},
     "telemetry": {"backends", "errors", "operation"},
@@ -76,6 +77,7 @@ PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
     "listening/endpointing", "listening/evidence", "listening/release", "listening/slots",
     "listening/segment", "listening/audio_clock",
+    "memory/facts", "memory/ledger", "memory/reading", "memory/summary",
     "call/turn_taking", "call/status", "call/barge_in", "admission/slots", "admission/ladder",
     "admission/room", "workers/waits",
 )  # fmt: skip

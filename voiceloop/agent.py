@@ -13,6 +13,7 @@ from typing import Any, Literal
 from voiceloop.backends import Tool
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.knowledge.retriever import KnowledgeSource
+from voiceloop.memory.ledger import Memory
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -225,6 +226,7 @@ class AgentConfig:
     limits: ReplyLimits = field(default_factory=ReplyLimits)
     crisis: Crisis = field(default_factory=Crisis)
     waiting: Waiting = field(default_factory=Waiting)
+    memory: Memory = field(default_factory=Memory)
 
     def tool(self, name: str) -> AgentTool | None:
         return next((tool for tool in self.tools if tool.name == name), None)

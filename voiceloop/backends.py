@@ -373,7 +373,7 @@ class Backends:
 
     workers: the processes that hold those of them which are here. take_answers: what callers waited
     for since it was last called, each with the seconds that it took. profile: has a worker write a
-    trace of so many seconds to a file.
+    trace of so many seconds to a file. count_tokens: of a text, where the tokenizer is here.
     """
 
     recognizer: Recognizer
@@ -383,6 +383,7 @@ class Backends:
     workers: Callable[[], Sequence[WorkerLoad]] = _no_workers
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
+    count_tokens: Callable[[str], int] | None = None
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""

@@ -21,7 +21,8 @@ class Capabilities:
     """Empty ``voices`` or ``languages``: only the model itself or the service knows them.
 
     reads_turn_ends: the language model, or what reads beside a service, learned where turns end;
-    of any other its P(end of turn) is no sign that the waits are fitted to.
+    of any other its P(end of turn) is no sign that the waits are fitted to. writes_summaries: the
+    language model is large enough to be asked for one.
     """
 
     voices: frozenset[str] = frozenset()
@@ -32,6 +33,7 @@ class Capabilities:
     hears_regions: bool = False  # en-US where it lists en
     reduces_noise: bool = False
     reads_turn_ends: bool = True
+    writes_summaries: bool = True
 
     def voice_expected(self, voice: str) -> str | None:
         """What was expected in this voice's place; None where nothing speaks against it."""

@@ -64,7 +64,8 @@ class Ahead:
     the words, where that pays. remote_drafts: preemptive replies also where a remote language model
     writes (and bills) them. remote_priority: how it is told which requests nobody waits for yet.
     budget_tokens, budget_speech_ms: what a session may throw away a minute, drafts and replies cut
-    short, before it drafts no more. tool_calls: of what changes nothing, in the pause.
+    short, before it drafts no more. tool_calls: of what changes nothing, in the pause. slide: the
+    window of a long call moves on while nobody speaks.
     """
 
     prefill: bool = True
@@ -80,6 +81,7 @@ class Ahead:
     remote_drafts: bool = True
     remote_priority: Literal["auto", "low_first", "high_first", "none"] = "auto"
     tool_calls: bool = True
+    slide: bool = True
     budget_tokens: int = 1000
     budget_speech_ms: int = 60_000
 

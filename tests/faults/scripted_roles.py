@@ -44,6 +44,7 @@ class EchoRole:
 
     rate_hz = 24_000
     detail = "scripted"
+    tokenizer = b""
 
     def __init__(self, raise_at_steps: Sequence[int] = ()) -> None:
         self.open: list[str] = []

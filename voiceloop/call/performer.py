@@ -15,6 +15,7 @@ from voiceloop.call.events import CallEvent, ReplyEnded, SegmentCommitted
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.replies import Replies
 from voiceloop.call.status import CallStatus
+from voiceloop.call.window_slide import WindowSlide
 from voiceloop.errors import BackendError
 from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.listening.events import UserTurn
@@ -25,7 +26,10 @@ from voiceloop.telemetry.metrics import Metrics
 
 
 class Performer:
-    """The hands of one call. reads_p_end: whether P(end of turn) counts as evidence."""
+    """The hands of one call.
+
+    reads_p_end: whether P(end of turn) counts as evidence. slides: the window, in silence.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class Performer:
         clock: Callable[[], float],
         *,
         reads_p_end: bool,
+        slides: bool = True,
     ) -> None:
         self._protocol = protocol
         self._listener = listener
@@ -49,6 +54,7 @@ class Performer:
         self._metrics = metrics
         self._clock = clock
         self._reads_p_end = reads_p_end
+        self._window_slide = WindowSlide(protocol, anticipation) if slides else None
         self._open_item_id = ""  # the user's, while the caller has the floor
         self._item_ids: dict[int, str] = {}  # by segment: whose words are still to come
 
@@ -145,6 +151,8 @@ class Performer:
             case do.WatchIdleness(is_idle=is_idle, timeout_ms=timeout_ms):
                 now_ms = self._listener.now_ms
                 self._idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=now_ms)
+                if self._window_slide is not None:
+                    self._window_slide.observe(is_idle)
             case do.CountBargeIn(verdict=verdict, onset_arrival_s=onset_s):
                 self._metrics.observe_barge_in(verdict, self._clock() - onset_s)
         return ()

@@ -313,6 +313,8 @@ class Replies:
             log.warning("a reply failed (%s): %s", failure.wire_code, failure.message)
         facts = reply.timeline.facts
         facts["outcome"] = outcome
+        if (slide := self._context.protocol.conversation.take_slide()) is not None:
+            facts["window"] = slide.facts()
         self._metrics.observe_turn(reply.timeline, outcome)
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
         self._context.trace.turn(self._traced(reply, outcome))

@@ -40,6 +40,7 @@ from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.knowledge.retriever import Retriever
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import Listener, VoiceActivity
+from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.commands import (
     AppendAudio,
     Command,
@@ -52,6 +53,7 @@ from voiceloop.realtime.events import SessionExpiring
 from voiceloop.realtime.protocol import Protocol, ProtocolLimits
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.realtime.window import TokenCount
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import voice_options_of
@@ -110,11 +112,13 @@ class Session:
                 frame_bytes=limits.frame_bytes,
                 uncommitted_audio_ms=limits.uncommitted_audio_minutes * 60_000.0,
                 n_context_tokens=config.context_tokens,
+                count_tokens=TokenCount(backends.count_tokens),
                 capabilities=backends.capabilities,
             ),
             expires_at=int(time.time() + transport.hello.longest_s(60.0 * limits.session_minutes)),
             is_beta=self._transport.hello.beta,
             on_put=output.set,
+            ledger=Ledger.of(agent.memory, writes=backends.capabilities.writes_summaries),
         )
         self._writer = Writer(
             self.protocol, transport, output, limits.slow_client_s, self._end, self._mark_audio
@@ -268,6 +272,7 @@ class Session:
             self._metrics,
             self._clock,
             reads_p_end=ahead.p_end and self._backends.capabilities.reads_turn_ends,
+            slides=ahead.slide,
         )
         self._turn_taking = TurnTaking(self._agent.barge_in)
 

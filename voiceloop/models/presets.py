@@ -291,16 +291,21 @@ async def open_backends(
             await asyncio.wait([starting], timeout=END_READER_WAIT_S)
         if language_model is not None and reader is not None:
             language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
-        if language_model is None and agent is not None:
-            _read_ahead(supervisor.language_model(), agent)
+        count_tokens = None
+        if language_model is None:
+            language_model = supervisor.language_model()
+            count_tokens = await asyncio.to_thread(language_model.token_counter)
+            if agent is not None:
+                _read_ahead(language_model, agent)
         backends = Backends(
             recognizer or supervisor.recognizer(),
-            language_model or supervisor.language_model(),
+            language_model,
             voice or supervisor.voice(),
             capabilities_of(_plan(config)[2], config.llm_adapter),
             workers=supervisor.loads,
             take_answers=supervisor.take_answers,
             profile=supervisor.profile,
+            count_tokens=count_tokens,
         )
         yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
 

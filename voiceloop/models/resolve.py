@@ -219,6 +219,7 @@ def capabilities_of(
         hears_regions=recognizer is not None and not recognizer.model.repo,
         reduces_noise=noise_reduction.is_available(),
         reads_turn_ends=engine is None or _has_end_head(engine, adapter),
+        writes_summaries=engine is None or engine.model != EMBEDDED_AGENT,
     )
 
 

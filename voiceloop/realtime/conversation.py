@@ -13,9 +13,16 @@ from msgspec.structs import replace
 
 from voiceloop.backends import ChatMessage, SpokenWord
 from voiceloop.errors import InvalidRequest, expected
+from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, Message, Part
-from voiceloop.realtime.prompt import append_message, with_results
-from voiceloop.realtime.window import Window, guess_tokens
+from voiceloop.realtime.prompt import (
+    append_message,
+    is_spoken,
+    outdated_outputs,
+    with_recall,
+    with_results,
+)
+from voiceloop.realtime.window import MEMORY_SHARE, NEARLY_FULL, Slide, Window
 
 ROOT = "root"
 
@@ -46,14 +53,20 @@ class _Reply:
 
 
 class Conversation:
-    """Ordered items. Invariant: item ids are unique. ``window`` None shows the model all."""
+    """Ordered items. Invariant: item ids are unique. ``window`` None shows the model all.
 
-    def __init__(self, window: Window | None = None) -> None:
+    ledger: what leaves the window is written into it, and the model is told of it; None: nothing.
+    """
+
+    def __init__(self, window: Window | None = None, ledger: Ledger | None = None) -> None:
         self.window = window
+        self.ledger = ledger
         self._items: list[Item] = []
         self._replies: dict[str, _Reply] = {}
         self._notes: dict[str, str] = {}  # behind a user's words, by item: not said by anybody
         self._oldest_shown: str | None = None  # older items are out of the window for good
+        self._recall = ""  # what the model is told of these, the same from slide to slide
+        self._slide: Slide | None = None  # the newest that nobody has asked about
 
     def __len__(self) -> int:
         return len(self._items)
@@ -114,6 +127,8 @@ class Conversation:
         self._notes.pop(item_id, None)
         if item_id == self._oldest_shown:  # its successor takes over
             self._oldest_shown = self._items[index].id if index < len(self._items) else None
+        if self.ledger is not None and self.ledger.forget(item_id) and self._recall:
+            self._tell_ledger()
         return True
 
     def items(self) -> tuple[Item, ...]:
@@ -228,35 +243,81 @@ class Conversation:
         without words are left out, and so is what fell out of the window, and the output of a call
         that got another later. Every call has a result behind it, if only that it is not over.
         """
-        self._slide_window(instructions)
+        self._slide_window(instructions, is_ahead=False)
         start = self._find(self._oldest_shown) if self._oldest_shown is not None else None
         messages = [ChatMessage(role="system", content=instructions)] if instructions else []
-        outdated = _outdated_outputs(self._items)
+        outdated = outdated_outputs(self._items)
         goes_on = False  # the last message is the caller's, spoken, and nobody has answered it
         for item in self._items[start:]:
             if item.id in outdated:
                 continue
             text, n_before = self._text(item), len(messages)
-            if goes_on and _is_spoken(item) and text:
+            if goes_on and is_spoken(item) and text:
                 joined, notes = f"{messages[-1].content} {text}", self._notes.get(item.id, "")
                 messages[-1] = replace(messages[-1], content=joined, behind=notes)
                 continue
             append_message(messages, item, text, self._notes.get(item.id, ""))
             if len(messages) > n_before:
-                goes_on = _is_spoken(item)
-        return with_results(messages)
+                goes_on = is_spoken(item)
+        return with_results(with_recall(messages, self._recall))
 
-    def _slide_window(self, instructions: str) -> None:
+    # --- the window ---
+
+    def is_nearly_full(self, instructions: str) -> bool:
+        """Whether the window should slide before the next turn."""
+        return self._next_start(instructions, is_ahead=True) > self._start
+
+    def leaving(self, instructions: str) -> tuple[tuple[str, str], ...]:
+        """Who said what of all that `slide_ahead` would no longer show: role and words, in order,
+        calls and their results left out.
+        """
+        start = self._start
+        items = self._items[start : self._next_start(instructions, is_ahead=True)]
+        said = ((item.role, self._text(item)) for item in items if isinstance(item, Message))
+        return tuple((role, text) for role, text in said if text and role != "system")
+
+    def slide_ahead(self, instructions: str) -> bool:
+        """Move the window on before it must, where it is nearly full; whether it was."""
+        return self._slide_window(instructions, is_ahead=True)
+
+    def take_slide(self) -> Slide | None:
+        """The newest slide since this was last called."""
+        taken, self._slide = self._slide, None
+        return taken
+
+    def _slide_window(self, instructions: str, *, is_ahead: bool) -> bool:
         """Drop the oldest items from view when the rest is too long; a user's turn comes first."""
-        if self.window is None or not self._items:
-            return
-        start = self._find(self._oldest_shown) if self._oldest_shown is not None else 0
-        start = start or 0
-        sizes = [self._n_tokens(item) for item in self._items[start:]]
-        n_tokens, room = sum(sizes), self.window.room(guess_tokens(instructions))
-        if n_tokens <= room:
-            return
-        goal = room * self.window.retention_ratio
+        start, then = self._start, self._next_start(instructions, is_ahead=is_ahead)
+        if then == start:
+            return False
+        self._oldest_shown = self._items[then].id
+        n_facts, has_summary = 0, False
+        if self.ledger is not None:
+            self._write_down(self.ledger, self._items[start:then])
+            self._tell_ledger()
+            n_facts, has_summary = len(self.ledger), bool(self.ledger.summary)
+        self._slide = Slide(is_ahead, then - start, n_facts, has_summary)
+        return True
+
+    @property
+    def _start(self) -> int:
+        """Where the items begin that are shown."""
+        shown = self._find(self._oldest_shown) if self._oldest_shown is not None else 0
+        return shown or 0
+
+    def _next_start(self, instructions: str, *, is_ahead: bool) -> int:
+        """Where they would begin after a slide; as now where none is due."""
+        start, window = self._start, self.window
+        if window is None or not self._items:
+            return start
+        sizes = [self._n_tokens(item, window) for item in self._items[start:]]
+        room = window.room(window.count(instructions))
+        n_recall = window.count.of_part(self._recall) if self._recall else 0
+        n_tokens = sum(sizes)
+        if n_tokens + n_recall <= room * (NEARLY_FULL if is_ahead else 1.0):
+            return start
+        n_notes = room * MEMORY_SHARE if self.ledger is not None else 0.0
+        goal = room * (window.kept_ahead if is_ahead else window.retention_ratio) - n_notes
         last = len(self._items) - 1
         while start < last:
             item = self._items[start]
@@ -265,16 +326,36 @@ class Conversation:
                 break
             n_tokens -= sizes.pop(0)
             start += 1
-        self._oldest_shown = self._items[start].id
+        return start
 
-    def _n_tokens(self, item: Item) -> int:
+    def _write_down(self, ledger: Ledger, items: Iterable[Item]) -> None:
+        """What is no longer shown, item by item."""
+        for item in items:
+            match item:
+                case Message(role="user"):
+                    ledger.observe_caller(item.id, self._text(item))
+                case Message(role="assistant"):
+                    ledger.observe_agent(item.id, self._text(item))
+                case FunctionCall():
+                    ledger.observe_call(item.call_id, item.name, item.arguments)
+                case FunctionCallOutput():
+                    ledger.observe_result(item.id, item.call_id, item.output)
+
+    def _tell_ledger(self) -> None:
+        """Have the model read the ledger as it is now."""
+        window, ledger = self.window, self.ledger
+        if window is not None and ledger is not None:
+            n_most = int(min(window.n_tokens, window.room(0)) * MEMORY_SHARE)
+            self._recall = ledger.text(n_most, window.count.of_part)
+
+    def _n_tokens(self, item: Item, window: Window) -> int:
         match item:
             case FunctionCall():
-                return guess_tokens(item.name + item.arguments)
+                return window.count(item.name + item.arguments)
             case FunctionCallOutput():
-                return guess_tokens(item.output)
+                return window.count(item.output)
             case Message():
-                return guess_tokens(self._text(item) + self._notes.get(item.id, ""))
+                return window.count(self._text(item) + self._notes.get(item.id, ""))
 
     def _text(self, item: Item) -> str:
         reply = self._replies.get(item.id)
@@ -297,29 +378,4 @@ def _is_agents(item: Item) -> bool:
     """A call, or words of the agent."""
     return isinstance(item, FunctionCall) or (
         isinstance(item, Message) and item.role == "assistant"
-    )
-
-
-def _outdated_outputs(items: list[Item]) -> set[str]:
-    """The items whose call has a newer output; a later call may have the id of an earlier one."""
-    answered: set[str] = set()
-    outdated = set()
-    for item in reversed(items):
-        match item:
-            case FunctionCall():
-                answered.discard(item.call_id)
-            case FunctionCallOutput():
-                if item.call_id in answered:
-                    outdated.add(item.id)
-                answered.add(item.call_id)
-    return outdated
-
-
-def _is_spoken(item: Item) -> bool:
-    """A turn of the caller in words that were heard."""
-    return (
-        isinstance(item, Message)
-        and item.role == "user"
-        and bool(item.content)
-        and all(part.type == "input_audio" for part in item.content)
     )

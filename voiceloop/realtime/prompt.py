@@ -1,7 +1,7 @@
 """Items of a conversation as messages for the language model.
 
-Owns which items are messages, which of them are one, and that every call is followed by its result.
-Pure.
+Owns which items are messages, which of them are one, that every call is followed by its result, and
+where the notes of what is no longer shown stand. Pure.
 """
 
 from __future__ import annotations
@@ -85,3 +85,39 @@ def _result_of(call: ToolCall, messages: Sequence[ChatMessage], index: int) -> i
         if any(later.call_id == call.call_id for later in message.tool_calls):
             return None
     return None
+
+
+def with_recall(messages: list[ChatMessage], recall: str) -> list[ChatMessage]:
+    """The notes stand behind the first words of the caller that are shown: callers' words do not
+    go into the operator's instructions, and what the cache has of these stays.
+    """
+    first = next((n for n, message in enumerate(messages) if message.role == "user"), None)
+    if recall and first is not None:
+        told = replace(messages[first], behind=recall + messages[first].behind)
+        return [*messages[:first], told, *messages[first + 1 :]]
+    return messages
+
+
+def outdated_outputs(items: list[Item]) -> set[str]:
+    """The items whose call has a newer output; a later call may have the id of an earlier one."""
+    answered: set[str] = set()
+    outdated = set()
+    for item in reversed(items):
+        match item:
+            case FunctionCall():
+                answered.discard(item.call_id)
+            case FunctionCallOutput():
+                if item.call_id in answered:
+                    outdated.add(item.id)
+                answered.add(item.call_id)
+    return outdated
+
+
+def is_spoken(item: Item) -> bool:
+    """A turn of the caller in words that were heard."""
+    return (
+        isinstance(item, Message)
+        and item.role == "user"
+        and bool(item.content)
+        and all(part.type == "input_audio" for part in item.content)
+    )

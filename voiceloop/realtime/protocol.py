@@ -15,6 +15,7 @@ import msgspec
 
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import FrameTooLarge, InvalidRequest, NotActive, VoiceLoopError, expected
+from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime import client_events as asked
 from voiceloop.realtime import commands, events
 from voiceloop.realtime.beta import from_beta
@@ -28,7 +29,7 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.response_request import ResponseRequest, parse_request
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
-from voiceloop.realtime.window import Window, most_characters
+from voiceloop.realtime.window import TokenCount, Window, most_characters
 
 MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
 MAX_ITEMS = 4096
@@ -43,6 +44,7 @@ class ProtocolLimits:
     uncommitted_audio_ms: float = 10 * 60_000.0
     n_out_of_band: int = 4
     n_context_tokens: int = 0  # what the model takes with a reply to spare; 0: no bound known
+    count_tokens: TokenCount = TokenCount()
     capabilities: Capabilities = Capabilities()
 
 
@@ -51,7 +53,7 @@ class Protocol:
 
     ``new_id(prefix)`` makes ids (tests pass a counter). ``expires_at`` is epoch seconds.
     ``is_beta``: this client speaks the beta's names. ``on_put``: called when a frame
-    is queued.
+    is queued. ``ledger``: as `Conversation`.
     """
 
     def __init__(
@@ -63,12 +65,11 @@ class Protocol:
         expires_at: int = 0,
         is_beta: bool = False,
         on_put: Callable[[], None] = lambda: None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.settings = settings
         self._limits = limits or ProtocolLimits()
-        self.conversation = Conversation(
-            Window.of(settings.truncation, self._limits.n_context_tokens, settings.tools)
-        )
+        self.conversation = Conversation(self._window_of(settings), ledger)
         self.new_id = new_id or _random_id
         self.session_id = self.new_id("sess")
         self.conversation_id = self.new_id("conv")
@@ -152,7 +153,7 @@ class Protocol:
         current = within_capabilities(self._limits.capabilities, merge(previous, patch))
         session = self._session_object(current)
         _check_echo(session, "session")
-        window = Window.of(current.truncation, self._limits.n_context_tokens, current.tools)
+        window = self._window_of(current)
         if window is not None:
             window.check(current.instructions)
         self.settings = current
@@ -354,6 +355,10 @@ class Protocol:
         self.send(events.ErrorEvent(error=events.ErrorBody.of(error, event_id)))
 
     # --- inside ---
+
+    def _window_of(self, settings: SessionSettings) -> Window | None:
+        n_most, count = self._limits.n_context_tokens, self._limits.count_tokens
+        return Window.of(settings.truncation, n_most, settings.tools, count)
 
     def send(self, event: events.ServerEvent, delta_of: str | None = None) -> None:
         """Queue an event; ``delta_of`` names the response of a droppable delta."""

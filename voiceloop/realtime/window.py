@@ -1,12 +1,14 @@
-"""How much of a long conversation the language model is shown, in tokens that are guessed.
+"""How much of a long conversation the language model is shown, in tokens.
 
-Owns that guess, for the gateway has no tokenizer, and the bounds that follow from it. Pure.
+Owns how they are counted (by the model's tokenizer where that is here, else guessed), and the
+bounds that follow from it. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -20,6 +22,13 @@ TOKENS_PER_MESSAGE = 6
 OVERESTIMATE = 1.5  # the most by which that guess is too high
 NO_BOUND = 2**31
 MOST_CHARACTERS_A_TOKEN = 16  # words have four; what has more fits no context
+# While nobody speaks the window slides where this share of its room is taken, and keeps so much of
+# it: the next slide is then some ten minutes of talk away at 8,000 tokens.
+NEARLY_FULL, KEPT_AHEAD = 0.85, 0.6
+MEMORY_SHARE = 0.2  # of the room, the most that notes of what has left the window may take
+# A longer text is guessed: counting it would hold up all calls for more than some 10 ms.
+MAX_COUNTED_CHARS = 16_000
+MAX_REMEMBERED_COUNTS = 1024  # texts of one conversation: an hour has some hundred
 UNKNOWN_CONTEXT_TOKENS = 128 * 1024  # of a remote model that nobody has described
 
 
@@ -29,32 +38,65 @@ def guess_tokens(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Tokens of a message. exact: of a text, by the model's tokenizer; None: it is not here."""
+
+    exact: Callable[[str], int] | None = None
+
+    def __call__(self, text: str) -> int:
+        """What a message of this text takes, its role and markers included."""
+        if self.exact is None or len(text) > MAX_COUNTED_CHARS:
+            return guess_tokens(text)
+        return self.exact(text) + TOKENS_PER_MESSAGE
+
+    def of_part(self, text: str) -> int:
+        """What a piece of a message takes."""
+        return self(text) - TOKENS_PER_MESSAGE
+
+    def remembering(self) -> TokenCount:
+        """The same for one conversation, whose texts are asked for again at every turn."""
+        if self.exact is None:
+            return self
+        return TokenCount(lru_cache(MAX_REMEMBERED_COUNTS)(self.exact))
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """How much of a long conversation the model is shown.
 
     Over ``n_tokens`` (instructions and ``n_tools`` of tools included) the oldest items go, until
     what follows the instructions fills ``retention_ratio`` of its room: seldom and much at once,
-    because each time the model's cache of the history is lost.
+    because each time the model's cache of the history is lost. ``kept_ahead``: the same of a slide
+    before that, while nobody speaks.
     """
 
     n_tokens: int
     retention_ratio: float = 0.8
     n_after_instructions: int | None = None  # the client's own bound, on what follows these
     n_tools: int = 0
+    kept_ahead: float = KEPT_AHEAD
+    count: TokenCount = TokenCount()
 
     @classmethod
     def of(
-        cls, truncation: str | dict[str, Any], n_tokens: int, tools: Iterable[Tool] = ()
+        cls,
+        truncation: str | dict[str, Any],
+        n_tokens: int,
+        tools: Iterable[Tool] = (),
+        count: TokenCount | None = None,
     ) -> Window | None:
         """The window that a session's ``truncation`` asks for; 0 tokens: no bound is known."""
-        n_tools = sum(guess_tokens(msgspec.json.encode(tool).decode()) for tool in tools)
+        count = (count or TokenCount()).remembering()
+        n_tools = sum(count(msgspec.json.encode(tool).decode()) for tool in tools)
         if not isinstance(truncation, dict):
             is_bound = n_tokens and truncation != "disabled"
-            return cls(n_tokens, n_tools=n_tools) if is_bound else None
+            return cls(n_tokens, n_tools=n_tools, count=count) if is_bound else None
         n_most = truncation.get("token_limits", {}).get("post_instructions")
         if not n_tokens and n_most is None:
             return None
-        return cls(n_tokens or NO_BOUND, truncation["retention_ratio"], n_most, n_tools)
+        ratio = truncation["retention_ratio"]
+        kept_ahead = NEARLY_FULL * ratio
+        return cls(n_tokens or NO_BOUND, ratio, n_most, n_tools, kept_ahead, count)
 
     def room(self, n_instructions: int) -> int:
         """Tokens that may follow the instructions."""
@@ -63,13 +105,33 @@ class Window:
 
     def check(self, instructions: str) -> None:
         """Raises InvalidRequest where instructions and tools surely leave no room for a turn."""
-        n_fixed = guess_tokens(instructions) + self.n_tools
-        if n_fixed > OVERESTIMATE * self.n_tokens:
+        n_fixed = self.count(instructions) + self.n_tools
+        too_high = OVERESTIMATE if self.count.exact is None else 1.0
+        if n_fixed > too_high * self.n_tokens:
             raise InvalidRequest(
                 f"expected instructions and tools that fit the model's {self.n_tokens} tokens, "
-                f"found about {int(n_fixed / OVERESTIMATE)}",
+                f"found about {int(n_fixed / too_high)}",
                 param="session.instructions",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """The window has moved on. is_ahead: before it had to, while nobody spoke.
+
+    n_items: that are no longer shown. n_facts: known of all that have left it.
+    """
+
+    is_ahead: bool
+    n_items: int
+    n_facts: int = 0
+    has_summary: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """For the timeline of the turn before which, or in which, it slid."""
+        slid = "in silence" if self.is_ahead else "in the turn"
+        told = {"n_items": self.n_items, "n_facts": self.n_facts, "summary": self.has_summary}
+        return {"slid": slid, **told}
 
 
 def most_characters(n_context_tokens: int) -> int:

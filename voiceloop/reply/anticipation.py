@@ -8,12 +8,23 @@ handed to the reply that answers.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from voiceloop.admission.ladder import Level
-from voiceloop.backends import ChatMessage, LanguageModel, Tool
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    LanguageModel,
+    TextDelta,
+    Tool,
+)
 from voiceloop.config import Ahead
+from voiceloop.errors import VoiceLoopError
 from voiceloop.reply.live_branch import Context, KnownEnd, LiveBranch, PEndCallback
+
+log = logging.getLogger(__name__)
 
 
 class Anticipation:
@@ -57,6 +68,11 @@ class Anticipation:
         return self._live
 
     @property
+    def stages_ahead(self) -> bool:
+        """Whether the machine has time for what nobody waits for yet."""
+        return self._prefills and self._level().stages_ahead
+
+    @property
     def is_open(self) -> bool:
         return self._live is not None or not self._enabled
 
@@ -84,8 +100,7 @@ class Anticipation:
 
         Returns as `LiveBranch.stage`.
         """
-        reads_ahead = self._prefills and self._level().stages_ahead
-        if self._live is not None and (full or reads_ahead):
+        if self._live is not None and (full or self.stages_ahead):
             return self._live.stage(stable + unstable if full else stable)
         return None
 
@@ -115,6 +130,29 @@ class Anticipation:
     ) -> tuple[LiveBranch, tuple[ChatMessage, ...]]:
         """As `adopt`, but always on a new branch; the open user turn's stays as it is."""
         return self.new_branch(Context(prompt[:-1], tools)), prompt[-1:]
+
+    def write(
+        self, prompt: tuple[ChatMessage, ...], params: GenerateParams
+    ) -> asyncio.Task[str | None]:
+        """Have the model write a text beside the conversation; None where it fails."""
+        return self._tasks.create_task(self._write(prompt, params), name="text beside the call")
+
+    async def _write(self, prompt: tuple[ChatMessage, ...], params: GenerateParams) -> str | None:
+        live, tail = self.begin(prompt, ())
+        pieces: list[str] = []
+        try:
+            await live.commit(tail, params)
+            async for event in live.events():
+                if isinstance(event, Generated):
+                    break
+                if isinstance(event, TextDelta):
+                    pieces.append(event.text)
+        except VoiceLoopError as error:
+            log.warning("a text beside the call failed (%s): %s", error.wire_code, error.message)
+            return None
+        finally:
+            live.close()
+        return "".join(pieces)
 
     def abort(self) -> None:
         """The caller said nothing after all."""

@@ -104,6 +104,11 @@ class Metrics:
             "had ended), waited, late, failed, or none.",
             ["fate"],
         )
+        self.slides = counter(
+            "voiceloop_window_slides",
+            "Times that the window of a long call moved on: in silence, or in a turn.",
+            ["when"],
+        )
         self.wasted_audio_ms = counter(
             "voiceloop_wasted_audio_ms", "Synthesized speech that was never sent."
         )
@@ -140,6 +145,8 @@ class Metrics:
             self.stage.labels(stage=stage).observe(ms / 1000.0)
         if (retrieval := timeline.facts.get("retrieval")) is not None:
             self.retrievals.labels(fate=retrieval["fate"]).inc()
+        if (window := timeline.facts.get("window")) is not None:
+            self.slides.labels(when=window["slid"].removeprefix("in ").removeprefix("the ")).inc()
         if (gap_ms := timeline.gap_ms) is not None:
             self.gap.observe(gap_ms / 1000.0)
         if (answer_ms := timeline.answer_ms) is not None:

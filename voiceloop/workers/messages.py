@@ -201,13 +201,15 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 class RoleReady(msgspec.Struct, frozen=True):
     """A loaded role: how long it took and what the gateway needs to know of it.
 
-    ``rate_hz`` is the voice's sample rate (0 elsewhere); ``detail`` is for a person to read.
+    ``rate_hz`` is the voice's sample rate (0 elsewhere); ``detail`` is for a person to read;
+    ``tokenizer`` the language model's, as JSON, packed by zlib (empty elsewhere).
     """
 
     role: RoleName
     load_ms: float
     rate_hz: int = 0
     detail: str = ""
+    tokenizer: bytes = b""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable
+
 from voiceloop.backends import ChatMessage, RecognizerOptions, Tool, VoiceOptions
 from voiceloop.workers import messages
 from voiceloop.workers.client import (
@@ -55,6 +58,23 @@ class WorkerLanguageModel(_WorkerModel):
         stream = WorkerBranch(connection, self._client.wire_id(branch_id))
         stream.send(messages.OpenBranch(stream.stream_id, history, tools, tenant))
         return stream
+
+    def token_counter(self) -> Callable[[str], int] | None:
+        """Tokens of a text, by the model's own tokenizer; None where the worker has sent none.
+
+        It takes up to a second to be made, of a large vocabulary.
+        """
+        connection = self._client.connection
+        roles = connection.ready.roles if connection is not None and connection.ready else ()
+        packed = next((role.tokenizer for role in roles if role.tokenizer), b"")
+        if not packed:
+            return None
+        from tokenizers import Tokenizer  # only where a model is here, and so is this
+
+        tokenizer = Tokenizer.from_str(zlib.decompress(packed).decode())
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 class WorkerVoice(_WorkerModel):

@@ -107,7 +107,8 @@ class Worker:
                 self._send([LoadFailed(spec.role, str(error))])
                 raise
             self._roles[spec.role] = role
-            ready.append(RoleReady(spec.role, load_ms, role.rate_hz, role.detail))
+            told = RoleReady(spec.role, load_ms, role.rate_hz, role.detail, role.tokenizer)
+            ready.append(told)
         # What was built while loading lives as long as the process: keep the collector off it.
         gc.collect()
         gc.freeze()

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
+from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
 from voiceloop.realtime.prompt import NOT_OVER
-from voiceloop.realtime.window import Window
+from voiceloop.realtime.window import TokenCount, Window
 
 TEXT = "We close at six on Saturday."
 WORDS = [
@@ -287,3 +288,103 @@ def test_the_latest_turn_is_shown_even_where_it_is_too_long() -> None:
     for n in range(3):
         conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
     assert len(conversation.messages()) == 1
+
+
+# --- slides ---
+
+
+def words(conversation: Conversation, role: str, text: str) -> None:
+    item_id = f"{role}{len(conversation)}"
+    part = Part(type="input_text" if role == "user" else "output_text", text=text)
+    conversation.insert(Message(id=item_id, role=role, content=(part,)))  # type: ignore[arg-type]
+
+
+def fill(conversation: Conversation, share: float) -> None:
+    """Talk until this share of the window's room is taken."""
+    window = conversation.window
+    assert window is not None
+    while sum(len(m.content) // 3 + 6 for m in conversation.messages()) < share * window.n_tokens:
+        talk(conversation, 1)
+
+
+def test_a_window_that_is_nearly_full_slides_before_it_must_and_then_stands_still() -> None:
+    conversation = Conversation(Window(n_tokens=1000))
+    fill(conversation, 0.8)
+    assert not conversation.is_nearly_full("") and not conversation.slide_ahead("")
+    assert conversation.take_slide() is None
+    fill(conversation, 0.87)
+    n_before = len(conversation.messages())
+    assert conversation.is_nearly_full("") and conversation.slide_ahead("")
+    shown = conversation.messages()
+    assert len(shown) < n_before and shown[0].role == "user"
+    assert not conversation.slide_ahead("")
+    slide = conversation.take_slide()
+    assert slide is not None and slide.is_ahead and slide.n_items == n_before - len(shown)
+    talk(conversation, 1)
+    assert conversation.messages()[: len(shown)] == shown  # the cache of it stands
+
+
+def test_who_asks_for_less_of_the_history_keeps_less_ahead_too() -> None:
+    kept = []
+    for ratio in (0.3, 0.8):
+        asked = {"type": "retention_ratio", "retention_ratio": ratio}
+        conversation = Conversation(Window.of(asked, 1000))
+        fill(conversation, 0.87)
+        assert conversation.slide_ahead("")
+        kept.append(len(conversation.messages()))
+    assert kept[0] < kept[1]
+
+
+def test_what_has_left_the_window_is_told_behind_the_first_words_that_are_shown() -> None:
+    conversation = Conversation(Window(n_tokens=1000), Ledger())
+    words(conversation, "user", "My name is Maria Lopez.")
+    call = FunctionCall(id="c", call_id="call", name="order", arguments='{"item": "latte"}')
+    conversation.insert(call)
+    conversation.insert(FunctionCallOutput(id="o", call_id="call", output='{"ready_in": "5 min"}'))
+    fill(conversation, 0.87)
+    assert "Maria" not in conversation.messages("Be kind.")[1].behind
+    assert conversation.slide_ahead("Be kind.")
+    system, first, *rest = conversation.messages("Be kind.")
+    assert system.content == "Be kind."
+    assert first.role == "user" and "Maria Lopez" in first.behind and "5 min" in first.behind
+    assert "Maria" not in first.content and not any("Maria" in one.content for one in rest)
+    assert conversation.messages("Be kind.")[1] == first
+    assert conversation.delete("user0")
+    assert "Maria" not in conversation.messages("Be kind.")[1].behind
+
+
+def test_facts_of_an_hour_are_told_however_often_the_window_slides() -> None:
+    conversation = Conversation(Window(n_tokens=1500), Ledger())
+    words(conversation, "user", "My name is Maria Lopez.")
+    n_slides = 0
+    for _ in range(40):
+        fill(conversation, 0.87)
+        n_slides += conversation.slide_ahead("")
+    assert n_slides == 40 and "Maria Lopez" in conversation.messages()[0].behind
+    assert sum(len(m.content + m.behind) // 3 for m in conversation.messages()) <= 1500
+
+
+def test_a_turn_that_overfills_the_window_makes_it_slide_at_once() -> None:
+    conversation = Conversation(Window(n_tokens=1000), Ledger())
+    words(conversation, "user", "My name is Maria Lopez.")
+    fill(conversation, 0.84)
+    talk(conversation, 10)
+    assert "Maria Lopez" in conversation.messages()[0].behind
+    slide = conversation.take_slide()
+    assert slide is not None and not slide.is_ahead and slide.n_facts >= 1
+
+
+def test_tokens_are_counted_where_the_tokenizer_is_here() -> None:
+    def one_each(text: str) -> int:
+        return len(text)
+
+    guessed, counted = (
+        Conversation(Window.of("auto", 1000, count=TokenCount(count))) for count in (None, one_each)
+    )
+    for conversation in (guessed, counted):
+        talk(conversation, 10)
+    assert len(counted.messages()) < len(guessed.messages()) == 20
+    window = Window.of("auto", 100, count=TokenCount(one_each))
+    assert window is not None
+    with pytest.raises(InvalidRequest, match="found about 126"):
+        window.check("i" * 120)

@@ -7,6 +7,7 @@ of one conversation is in `chat_branch.py`.
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 WARM_UP_BRANCH = "warm_up"
 WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
+# A vocabulary of 260,000 words packs into some 8 MB. What is larger than any known is not sent: the
+# gateway then guesses.
+MAX_TOKENIZER_BYTES = 16 * 1024 * 1024
 WARM_UP_HISTORY = (ChatMessage("system", "You are a helpful assistant."),)
 
 
@@ -57,6 +61,8 @@ class LanguageRole:
     def __init__(self, model: Engine, detail: str, files: PrefixFiles | None = None) -> None:
         """files: where the operator's prefix is kept; None: in memory alone."""
         self.detail = detail
+        packed = zlib.compress(model.text.tokenizer.to_str().encode(), level=1)
+        self.tokenizer = packed if len(packed) <= MAX_TOKENIZER_BYTES else b""
         self._model, self._files = model, files
         self._public: PublicPrefix | None = None
         self._frame, self._order = TurnFrame.of(model.text), RoleOrder.of(model.text)

@@ -47,6 +47,7 @@ class Role(Protocol):
 
     rate_hz: int
     detail: str
+    tokenizer: bytes  # of a language model: for the gateway to count tokens with; else empty
 
     def warm_up(self) -> None:
         """Run the model once, so that the first caller does not pay for it."""

@@ -68,6 +68,7 @@ class SpeechRole(ABC, Generic[ModelT]):
     """One model for every stream of this worker."""
 
     rate_hz = 0
+    tokenizer = b""
     name: str  # in a sentence, as is what it is tried with
     trial: str
 

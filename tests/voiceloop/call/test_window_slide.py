@@ -1,0 +1,114 @@
+"""The window of a long call moves on while nobody speaks, with what must not be lost."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeBranch, FakeLanguageModel, Reply, instant_backends
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import ChatMessage
+from voiceloop.capabilities import Capabilities
+from voiceloop.config import Ahead, Config
+from voiceloop.errors import BackendError
+from voiceloop.memory.ledger import Memory
+from voiceloop.memory.summary import INSTRUCTIONS
+
+pytestmark = pytest.mark.virtual_time
+
+N_CONTEXT = 1000
+LONG = (
+    "which I bought at the market by the river last spring, together with a red kettle, two old "
+    "chairs, a map of the harbour and a lamp that has never worked since"
+)
+TURNS = ["Hi, my name is Maria Lopez.", *(f"I have thing number {n}, {LONG}" for n in range(40))]
+
+
+def answer(prompt: tuple[ChatMessage, ...]) -> str | Reply:
+    if prompt[0].content == INSTRUCTIONS:
+        return "The caller has a thing. The caller has a yacht."
+    return f"I see. {LONG}"
+
+
+async def call(
+    model: FakeLanguageModel, memory: Memory, *, n_turns: int = 12, **ahead: Any
+) -> list[dict[str, Any]]:
+    """The timelines of a call that is typed, a second of silence behind each answer."""
+    now = asyncio.get_running_loop().time
+    agent = AgentConfig(instructions="Be kind.", memory=memory)
+    config = Config(context_tokens=N_CONTEXT, anticipation=Ahead(**ahead))
+    backends = replace(instant_backends(), language_model=model, capabilities=Capabilities())
+    async with Caller(now, backends, agent, config) as caller:
+        caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
+        for n, text in enumerate(TURNS[:n_turns]):
+            content = [{"type": "input_text", "text": text}]
+            item = {"type": "message", "role": "user", "content": content}
+            caller.send("conversation.item.create", item=item)
+            caller.send("response.create")
+            await caller.wait_for("response.done", count=n + 1)
+            await asyncio.sleep(1.0)
+    return [one.event["timeline"] for one in caller.of("voiceloop.timeline")]
+
+
+def slides(timelines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line["window"] for line in timelines if "window" in line]
+
+
+async def test_the_window_slides_in_silence_and_the_model_reads_it_before_the_turn() -> None:
+    model = FakeLanguageModel(answer)
+    slid = slides(await call(model, Memory(facts=True)))
+    assert slid and {one["slid"] for one in slid} == {"in silence"}
+    assert slid[-1]["n_facts"] > 1 and not slid[-1]["summary"]
+    told = [prompt for prompt in model.prompts if "Maria Lopez" in prompt[1].behind]
+    assert told and told[-1] == model.prompts[-1]
+    # The branch that the reply after a slide was made on had been opened, and read, in silence.
+    first = told[0]
+    opened = next(b for b in model.branches if tuple(b.messages[: len(first)]) == first)
+    assert opened.staged == [""]
+
+
+async def test_without_slides_ahead_the_window_moves_in_a_turn_as_it_is_over_full() -> None:
+    slid = slides(await call(FakeLanguageModel(answer), Memory(facts=True), slide=False))
+    assert slid and {one["slid"] for one in slid} == {"in the turn"}
+
+
+async def test_an_agent_that_keeps_nothing_slides_in_silence_all_the_same() -> None:
+    model = FakeLanguageModel(answer)
+    slid = slides(await call(model, Memory()))
+    assert slid and slid[0] == {
+        "slid": "in silence", "n_items": slid[0]["n_items"], "n_facts": 0, "summary": False,
+    }  # fmt: skip
+    assert not any(message.behind for prompt in model.prompts for message in prompt)
+
+
+async def test_a_summary_is_asked_for_as_batch_work_and_told_as_far_as_it_is_true() -> None:
+    model = FakeLanguageModel(answer)
+    slid = slides(await call(model, Memory(facts=True, summary=True)))
+    assert slid and slid[0]["slid"] == "in silence" and slid[0]["summary"]
+    asked = [prompt for prompt in model.prompts if prompt[0].content == INSTRUCTIONS]
+    assert len(asked) == len(slid) and "Maria Lopez" in asked[0][1].content
+    notes = model.prompts[-1][1].behind
+    assert "In short: The caller has a thing." in notes and "yacht" not in notes
+
+
+class NoSummaries(FakeLanguageModel):
+    """Refuses the branch that a summary would be written on."""
+
+    async def branch(
+        self, branch_id: str, history: tuple[ChatMessage, ...], *others: Any
+    ) -> FakeBranch:
+        if history and history[0].content == INSTRUCTIONS:
+            raise BackendError("expected room for a summary, found none")
+        return await super().branch(branch_id, history, *others)
+
+
+async def test_a_summary_that_fails_costs_the_call_nothing_but_itself() -> None:
+    model = NoSummaries(answer)
+    slid = slides(await call(model, Memory(facts=True, summary=True)))
+    assert slid and {one["slid"] for one in slid} == {"in silence"}
+    assert not any(one["summary"] for one in slid)
+    assert "Maria Lopez" in model.prompts[-1][1].behind
