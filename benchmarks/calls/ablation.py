@@ -18,7 +18,7 @@ MECHANISMS: dict[str, dict[str, str]] = {
     # An agent that looks things up in documents, whose pages are searched for the same questions.
     "documents": {"VOICELOOP_AGENT": "library"},
     "documents, no retrieval": {"VOICELOOP_AGENT": "library", f"{SWITCH}RETRIEVAL": "0"},
-    # A window so short that the bundled call fills it, and moves on in a turn where nothing is ahead.
+    # A window so short that the bundled call fills it: it moves on in silence, or in a turn.
     "short window": {"VOICELOOP_CONTEXT_TOKENS": "700"},
     "short window, no slide ahead": {"VOICELOOP_CONTEXT_TOKENS": "700", f"{SWITCH}SLIDE": "0"},
 }
