@@ -177,16 +177,26 @@ class Text:
         cannot end their own turn by saying so, nor a document open a tool's result.
         Raises: TemplateError.
         """
+        if open_user is not None:
+            return self.encode(self.render_open(messages, tools, open_user))
         clean = [self._clean(message) for message in messages]
-        if open_user is None:
-            return self.encode(self.render(clean, self._clean(list(tools)), add_generation_prompt))
-        content = self._without_markers(open_user).rstrip() + _CUT
-        turns = [*clean, {"role": "user", "content": content}]
+        return self.encode(self.render(clean, self._clean(list(tools)), add_generation_prompt))
+
+    def render_open(
+        self, messages: Sequence[Message], tools: Sequence[Message], open_user: str
+    ) -> str:
+        """The conversation up to where the caller's words stop. Raises: TemplateError."""
+        turn = {"role": "user", "content": self.spoken(open_user) + _CUT}
+        turns = [*(self._clean(message) for message in messages), turn]
         rendered = self.render(turns, self._clean(list(tools)), False)
         before, found, _ = rendered.rpartition(_CUT)
         if not found:
             raise TemplateError("expected the chat template to write user content, found none")
-        return self.encode(before)
+        return before
+
+    def spoken(self, words: str) -> str:
+        """A caller's words so far as a template is given them."""
+        return self._without_markers(words).rstrip()
 
     def bound(self, context_length: int) -> None:
         """Refuse from now on to encode what cannot fit this context."""
@@ -199,10 +209,7 @@ class Text:
         between special tokens are remembered.
         Raises: PromptTooLong, by the text's length alone.
         """
-        if self._n_most is not None and len(text) > self._n_most:
-            raise PromptTooLong(
-                f"expected a prompt of at most {self._n_most} characters, found {len(text)}"
-            )
+        self.check_length(len(text))
         ids: list[int] = []
         start = 0
         for match in self._seam_pattern.finditer(text):
@@ -211,6 +218,18 @@ class Text:
                 start = match.start()
         ids += self._stretches.encode(text[start:])
         return ids
+
+    def check_length(self, n_characters: int) -> None:
+        """Raises: PromptTooLong."""
+        if self._n_most is not None and n_characters > self._n_most:
+            raise PromptTooLong(
+                f"expected a prompt of at most {self._n_most} characters, found {n_characters}"
+            )
+
+    def last_seam(self, text: str) -> int:
+        """Where the last special token begins behind which nothing changes what stands before."""
+        seams = (m.start() for m in self._seam_pattern.finditer(text) if m.group() in self._seams)
+        return max(seams, default=0)
 
     def _encode_plainly(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)

@@ -41,11 +41,16 @@ SYSTEM = ChatMessage("system", "be brief")
 
 
 class LetterText:
-    """Writes a conversation as letters; ``tidy`` drops the line feed after the last message."""
+    """Writes a conversation as letters; ``tidy`` drops the line feed after the last message.
+
+    n_written: messages that the template was given; n_encoded: letters made tokens.
+    """
 
     tidy = False
     is_strict = False
     takes_tools = True
+    n_written = 0
+    n_encoded = 0
 
     def encode_chat(
         self,
@@ -55,10 +60,29 @@ class LetterText:
         open_user: str | None = None,
         add_generation_prompt: bool = False,
     ) -> list[int]:
+        if open_user is not None:
+            return self.encode(self.render_open(messages, tools, open_user))
+        text = self._written(messages, tools)
+        if add_generation_prompt:
+            text += "<a:"
+        elif self.tidy:
+            text = text.rstrip("\n") + "!"
+        return self.encode(text)
+
+    def render_open(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], open_user: str
+    ) -> str:
+        text = self._written(messages, tools, ("user",))
+        return f"{text}<u:{self.spoken(open_user)}"
+
+    def _written(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]],
+        behind: tuple[str, ...] = (),
+    ) -> str:  # fmt: skip
+        self.n_written += len(messages)
         text = "".join(f"[{tool['function']['name']}]" for tool in tools)
         if self.is_strict:
-            roles = [message["role"] for message in messages]
-            roles += [] if open_user is None else ["user"]
+            roles = [*(message["role"] for message in messages), *behind]
             if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
                 raise TemplateError(f"expected user and assistant in turn, found {roles}")
         for message in messages:
@@ -69,12 +93,18 @@ class LetterText:
                 for call in message.get("tool_calls", ())
             )
             text += f"<{message['role'][0]}:{message['content']}{calls}>\n"
-        if open_user is not None:
-            text += f"<u:{open_user}"
-        elif add_generation_prompt:
-            text += "<a:"
-        elif self.tidy:
-            text = text.rstrip("\n") + "!"
+        return text
+
+    def spoken(self, words: str) -> str:
+        return words.rstrip()
+
+    def last_seam(self, text: str) -> int:
+        return text.rindex("<")
+
+    def check_length(self, n_characters: int) -> None: ...
+
+    def encode(self, text: str) -> list[int]:
+        self.n_encoded += len(text)
         return [ord(letter) for letter in text]
 
 
@@ -91,6 +121,7 @@ class RecordingBranch:
 
     def stage(self, tokens: Sequence[int]) -> None:
         self._log("stage", tokens)
+        self._engine.now += self._engine.ms_a_stage / 1000
         self._engine.due.append(engine_types.Staged(self.branch_id, len(tokens), 1, 0.25))
 
     def begin_preemptive(self, tail: Sequence[int], params: engine_types.SamplingParams) -> int:
@@ -120,6 +151,11 @@ class RecordingEngine:
         self.params: list[engine_types.SamplingParams] = []
         self.due: list[engine_types.Event] = []
         self.answer: list[engine_types.Event] = []
+        self.now = 0.0
+        self.ms_a_stage = 0.0
+
+    def clock(self) -> float:
+        return self.now
 
     def branch(
         self,
@@ -191,6 +227,67 @@ def test_a_burst_of_partials_costs_one_staging_and_answers_the_newest(
         role.receive(Stage("s", stage_id, words))
     assert answers(role) == [Staged(2, 8, 1, 0.25)]
     assert [call[0] for call in model.calls] == ["1 branch", "1 stage"]
+
+
+@pytest.mark.parametrize("n_messages", [2, 120])
+def test_later_words_cost_what_they_are_long_however_long_the_call_is(
+    model: RecordingEngine, role: LanguageRole, n_messages: int
+) -> None:
+    said = [ChatMessage(("user", "assistant")[i % 2], f"line {i}") for i in range(n_messages)]
+    role.receive(OpenBranch("s", tuple(said)))
+    role.receive(Stage("s", 0, "I"))
+    answers(role)
+    n_written, n_encoded = model.text.n_written, model.text.n_encoded
+    words = "would like a table for two"
+    for i in range(len(words)):
+        role.receive(Stage("s", 1 + i, f"I {words[: i + 1]}"))
+        answers(role)
+    assert model.calls[-1] == ("1 stage", f"<u:I {words}")
+    assert model.text.n_written == n_written
+    n_spoken = sum(len(f"<u:I {words[: i + 1]}".rstrip()) for i in range(len(words)))
+    assert model.text.n_encoded - n_encoded == n_spoken
+
+
+def test_words_behind_a_reply_follow_all_that_was_said(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    """What was read of the turn before is no part of the next one."""
+    role.receive(OpenBranch("s", (SYSTEM,)))
+    for stage_id, words in enumerate(("h", "he")):
+        role.receive(Stage("s", stage_id, words))
+        answers(role)
+    role.receive(Commit("s", user("hello"), PARAMS))
+    answers(role)
+    role.receive(Commit("s", user("and"), PARAMS))
+    answers(role)
+    assert model.calls[-2:] == [
+        ("2 branch", "<s:be brief>\n<u:hello>\n<a:yes>\n"),
+        ("2 commit", "<u:and>\n<a:", None),
+    ]
+
+
+def test_a_pass_stages_for_five_milliseconds_and_who_waits_longest_is_next(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    names = [f"s{i}" for i in range(7)]
+    for name in names:
+        role.receive(OpenBranch(name, ()))
+        role.receive(Stage(name, 1, "hi"))
+    model.ms_a_stage = 2.0
+    staged = list[list[str]]()
+    while role.has_work():
+        events = role.step()
+        staged.append([event.stream_id for event in events])
+        if len(staged) == 1:  # the first speaks on, behind those who still wait
+            role.receive(Stage("s0", 2, "hi there"))
+    assert staged == [names[:3], names[3:6], ["s6", "s0"]]
+
+
+def test_words_of_a_stream_that_closes_are_not_waited_for(role: LanguageRole) -> None:
+    role.receive(OpenBranch("s", ()))
+    role.receive(Stage("s", 1, "hi"))
+    role.close("s")
+    assert not role.has_work()
 
 
 def test_a_reply_made_ahead_follows_the_staged_words_and_is_named_in_the_commit(

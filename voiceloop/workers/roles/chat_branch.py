@@ -150,10 +150,6 @@ class ChatBranch:
         self._history.settle()
         self._branch = self._new_branch()
 
-    @property
-    def has_work(self) -> bool:
-        return self._staging.user_text is not None
-
     def stage(self, stage_id: int, user_text: str) -> None:
         """Keep the newest words; ``advance`` stages them, so that a burst costs one encoding."""
         self._staging.stage_id, self._staging.user_text = stage_id, user_text
@@ -162,7 +158,7 @@ class ChatBranch:
         """Stage the newest words. Raises: RequestError, TemplateError."""
         user_text, self._staging.user_text = self._staging.user_text, None
         if user_text is not None and self._reply is None:
-            self._stage(self._turn_tokens(self._history.encode(open_user=user_text)))
+            self._stage(self._open_turn(user_text))
 
     def begin_preemptive(
         self, number: int, tail: Sequence[ChatMessage], params: GenerateParams
@@ -173,7 +169,7 @@ class ChatBranch:
         if self._reply is not None or (self._history.tools and params.tool_choice == "none"):
             return  # such a reply's prompt does not show the tools, and what is staged does
         self.advance()
-        staged = self._turn_tokens(self._history.encode(open_user=tail[0].content))
+        staged = self._open_turn(tail[0].content)
         turn = [chat_dict(message) for message in tail]
         whole = self._turn_tokens(self._history.encode(turn, add_generation_prompt=True))
         if staged != self._staging.tokens:
@@ -190,7 +186,7 @@ class ChatBranch:
         """Raises: RequestError, TemplateError."""
         if self._reply is not None:
             self._branch.close()
-            self._history.messages.append(self._reply.message())
+            self._history.append([self._reply.message()])
             self._history.settle()
             self._reply, self._branch = None, self._new_branch()
         self._staging.user_text = None
@@ -213,7 +209,7 @@ class ChatBranch:
         n_turn_tokens = max(0, len(whole) - n_frame) if is_user else 0
         self._branch.commit(whole, self._sampling(params), attempt=attempt)
         self._reply = Reply(n_turn_tokens, len(self._history.tokens) + self._frame.n_before)
-        self._history.messages += turn
+        self._history.append(turn)
 
     def event(self, event: engine_types.Event) -> StreamEvent | StreamFailed | None:
         """What the gateway is told of an engine event; None for what stays in the worker."""
@@ -244,16 +240,25 @@ class ChatBranch:
         branch_id = f"{self.stream_id}#{next(self._branch_numbers)}"
         return self._model.branch(branch_id, self._history.tokens, salt=self._tenant)
 
-    def _turn_tokens(self, tokens: list[int]) -> list[int]:
-        """What follows the history in ``tokens``.
+    def _open_turn(self, words: str) -> list[int]:
+        """The open turn's tokens behind the history."""
+        tokens, is_whole = self._history.turn_tokens(words)
+        if not is_whole:
+            self._start_anew()
+        return tokens
 
-        A template may write the history differently once something follows it (a last line feed,
+    def _turn_tokens(self, tokens: list[int]) -> list[int]:
+        """What follows the history in ``tokens``."""
+        if not self._history.keep_common(tokens):
+            self._start_anew()
+        return tokens[len(self._history.tokens) :]
+
+    def _start_anew(self) -> None:
+        """A template may write the history differently once something follows it (a last line feed,
         thoughts left out); the branch then starts anew from what both have in common.
         """
-        if not self._history.keep_common(tokens):
-            self._branch.close()
-            self._branch = self._new_branch()
-        return tokens[len(self._history.tokens) :]
+        self._branch.close()
+        self._branch = self._new_branch()
 
     def _sampling(self, params: GenerateParams) -> SamplingParams:
         drawn = asdict(params)

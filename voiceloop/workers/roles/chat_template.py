@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.sequence import common_prefix
+from engine.text.open_turn import OpenTurn
 from engine.text.text import Text
 from engine.types import TemplateError
 from voiceloop.backends import ChatMessage, Tool
@@ -174,6 +175,12 @@ class History:
         self.tools = [tool_dict(tool) for tool in tools]
         self.tokens: list[int] = []
         self._text, self._order = text, order
+        self._opened: _Opened | None = None  # None until words are heard behind these messages
+
+    def append(self, messages: Sequence[dict[str, Any]]) -> None:
+        """What was said since; ``settle`` takes it into the tokens."""
+        self.messages += messages
+        self._opened = None
 
     def settle(self) -> None:
         """Take the messages as they stand; no tokens where the template refuses them alone."""
@@ -187,17 +194,47 @@ class History:
         tail: Sequence[dict[str, Any]] = (),
         *,
         tools: Sequence[dict[str, Any]] | None = None,
-        open_user: str | None = None,
-        **options: Any,
+        add_generation_prompt: bool = False,
     ) -> list[int]:
-        """Tokens of the messages with ``tail`` and the open turn behind. Raises: TemplateError."""
+        """Tokens of the messages with ``tail`` behind. Raises: TemplateError."""
         seen = self.tools if tools is None else tools
-        messages, open_user = self._order.ordered([*self.messages, *tail], open_user)
-        return self._text.encode_chat(messages, seen, open_user=open_user, **options)
+        messages, _ = self._order.ordered([*self.messages, *tail])
+        return self._text.encode_chat(messages, seen, add_generation_prompt=add_generation_prompt)
+
+    def turn_tokens(self, words: str) -> tuple[list[int], bool]:
+        """What follows the history's tokens with the caller's open turn, and whether all of the
+        history stands: else it was cut to what the template writes of it before a turn.
+
+        From the second words on this costs what the words are long. Raises: TemplateError.
+        """
+        is_whole = True
+        if self._opened is None:
+            messages, ordered = self._order.ordered(self.messages, words)
+            if ordered != words:  # the turn is joined to what stood before it
+                whole = self._text.encode_chat(messages, self.tools, open_user=ordered)
+                is_whole = self.keep_common(whole)
+                return whole[len(self.tokens) :], is_whole
+            opened = OpenTurn(self._text, messages, self.tools, words)
+            whole = opened.before + opened.behind(words)
+            is_whole = self.keep_common(whole)
+            n_history = len(self.tokens)
+            if not opened.follows or n_history > len(opened.before):
+                return whole[n_history:], is_whole
+            self._opened = _Opened(opened, opened.before[n_history:])
+        return self._opened.lead + self._opened.turn.behind(words), is_whole
 
     def keep_common(self, tokens: list[int]) -> bool:
         """Keep only what ``tokens`` begin with as well; returns whether that is all of it."""
         n_common = common_prefix(self.tokens, tokens)
         is_whole = n_common == len(self.tokens)
-        self.tokens = tokens[:n_common]
+        if not is_whole:
+            self.tokens, self._opened = tokens[:n_common], None
         return is_whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The turn behind the history; lead: its tokens between the history's and the words."""
+
+    turn: OpenTurn
+    lead: list[int]
