@@ -16,7 +16,8 @@ from .end_of_turn import EndHead
 from .kv_cache import KvPool
 from .linear import Linear, MakeLinear, lay_together, make_linear
 from .load.loader import TORCH_DTYPES, Checkpoint, ModelConfig, RopeConfig
-from .load.packed import join, read_weight
+from .load.packed import read_weight
+from .load.quant import join
 
 N_REFINED = 8  # tokens of a row whose logits are computed again where bf16 has rounded them
 MAX_AHEAD = 32  # positions past the context that a step computed ahead of its turn may touch
@@ -107,7 +108,7 @@ class Layer:
 
         def linear(names: list[str], sizes: list[int], n_in: int, bias: bool) -> Linear:
             weights = [
-                read_weight(checkpoint, prefix + name, (size, n_in), config.quantization)
+                read_weight(checkpoint, prefix + name, (size, n_in), config.quantization, quant)
                 for name, size in zip(names, sizes, strict=True)
             ]
             biases = [

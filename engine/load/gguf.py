@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from ..types import CheckpointError, MissingTensor, UnsupportedArchitecture, WrongShape
-from .gguf_file import GgufFile
+from .gguf_codes import FOUR_BITS, MORE_BITS, int4_weight
+from .gguf_file import GgufFile, TensorPlace
 from .loader import ModelConfig, config_from
+from .packed import Int4Weight, Weight
+from .quant import quantize_int8
 
 SUFFIX = ".gguf"
 
@@ -128,7 +131,7 @@ def _end_ids(file: GgufFile, vocab_size: int) -> tuple[int, ...]:
 
 
 class GgufCheckpoint:
-    """The tensors of one GGUF file by Hugging Face's names, dequantized to fp32."""
+    """The tensors of one GGUF file by Hugging Face's names, dequantized to fp32 or in four bits."""
 
     def __init__(self, file: GgufFile, config: ModelConfig) -> None:
         self.source = file.path
@@ -140,23 +143,44 @@ class GgufCheckpoint:
 
     def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """One tensor, on the CPU. Raises: MissingTensor, WrongShape."""
+        stored, _ = self._find(name, shape)  # before it is made
+        return self._ordered(name, torch.from_numpy(self._file.read(stored)))
+
+    def int4(self, name: str, shape: tuple[int, int]) -> Weight | None:
+        """A matrix with the file's own four-bit codes; in eight bits where the file has more.
+
+        None where its numbers are not quantized. Raises: MissingTensor, WrongShape.
+        """
+        stored, place = self._find(name, shape)
+        if place.format in MORE_BITS:
+            return quantize_int8(self.tensor(name, shape))
+        if place.format not in FOUR_BITS:
+            return None
+        weight = int4_weight(place.format, self._file.blocks(stored), shape)
+        parts = (weight.codes, weight.scale, weight.zero)
+        return Int4Weight(*(self._ordered(name, part) for part in parts))
+
+    def _find(self, name: str, shape: tuple[int, ...] | None) -> tuple[str, TensorPlace]:
         stored = _stored_name(name)
         place = self._file.tensors.get(stored)
         if place is None:
             raise MissingTensor(
                 f"{self.source}: expected a tensor {stored} (here {name}), found none"
             )
-        if shape is not None and place.shape != shape:  # before it is made
+        if shape is not None and place.shape != shape:
             raise WrongShape(
                 f"{self.source}: expected {stored} of shape {list(shape)}, "
                 f"found {list(place.shape)}"
             )
-        tensor = torch.from_numpy(self._file.read(stored))
+        return stored, place
+
+    def _ordered(self, name: str, rows: Tensor) -> Tensor:
+        """Rows of q and k in this engine's order."""
         n_heads = {".q_proj.": self._config.n_heads, ".k_proj.": self._config.n_kv_heads}
         for part, heads in n_heads.items():
             if part in name and self._is_interleaved:
-                return halves_of_heads(tensor, heads)
-        return tensor
+                return halves_of_heads(rows, heads)
+        return rows
 
 
 def halves_of_heads(tensor: Tensor, n_heads: int) -> Tensor:

@@ -198,10 +198,8 @@ class GgufFile:
 
     def read(self, name: str) -> np.ndarray:
         """A tensor's numbers, fp32, in its shape. Raises: MissingTensor."""
-        place = self.tensors.get(name)
-        if place is None:
-            raise MissingTensor(f"{self.path}: expected a tensor {name}, found none")
         constants, quants = _package()
+        place = self._placed(name)
         kind = constants.GGMLQuantizationType[place.format]
         part = CHUNK_BLOCKS * constants.GGML_QUANT_SIZES[kind][1]
         raw = np.frombuffer(self._data, np.uint8, place.size, place.start)
@@ -209,6 +207,22 @@ class GgufFile:
             starts = range(0, place.size, part)
             parts = [quants.dequantize(raw[None, at : at + part], kind)[0] for at in starts]
         return np.concatenate(parts).reshape(place.shape)
+
+    def blocks(self, name: str) -> np.ndarray:
+        """A quantized tensor as it lies in the file: uint8 [blocks, bytes of one], not to be
+        written to. Raises: MissingTensor.
+        """
+        constants, _ = _package()
+        place = self._placed(name)
+        kind = constants.GGMLQuantizationType[place.format]
+        raw = np.frombuffer(self._data, np.uint8, place.size, place.start)
+        return raw.reshape(-1, constants.GGML_QUANT_SIZES[kind][1])
+
+    def _placed(self, name: str) -> TensorPlace:
+        place = self.tensors.get(name)
+        if place is None:
+            raise MissingTensor(f"{self.path}: expected a tensor {name}, found none")
+        return place
 
 
 def _format(cursor: _Cursor, name: str, number: int) -> tuple[str, int, int]:

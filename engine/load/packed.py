@@ -5,9 +5,8 @@ Whatever the layout on disk, a weight comes out in one of three canonical forms:
 know is refused by name.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -52,29 +51,28 @@ def dense(weight: Weight) -> Tensor:
     return weight if isinstance(weight, Tensor) else weight.dense()
 
 
-def join(weights: Sequence[Weight]) -> Weight:
-    """Stack along the outputs; formats that differ meet as dense tensors."""
-    int4 = [weight for weight in weights if isinstance(weight, Int4Weight)]
-    if len(int4) == len(weights) and len({weight.scale.shape[1] for weight in int4}) == 1:
-        return Int4Weight(
-            torch.cat([weight.codes for weight in int4]),
-            torch.cat([weight.scale for weight in int4]),
-            torch.cat([weight.zero for weight in int4]),
-        )
-    scaled = [weight for weight in weights if isinstance(weight, ScaledWeight)]
-    if len(scaled) == len(weights) and len({weight.codes.dtype for weight in scaled}) == 1:
-        codes = torch.cat([weight.codes for weight in scaled])
-        return ScaledWeight(codes, torch.cat([weight.scale for weight in scaled]))
-    return torch.cat([dense(weight) for weight in weights])
+@runtime_checkable
+class HoldsInt4(Protocol):
+    """A checkpoint whose matrices may lie in it in four bits."""
+
+    def int4(self, name: str, shape: tuple[int, int]) -> Weight | None:
+        """None where its numbers are not quantized. Raises: MissingTensor, WrongShape."""
+        ...
 
 
 def read_weight(
-    checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
-) -> Weight:
+    checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any],
+    quant: str | None = None,
+) -> Weight:  # fmt: skip
     """The weight of the linear layer `name`, [out, in], in whatever format it is stored.
 
+    quant: as `EngineConfig`; where it is int4, what lies there in four bits stays as it is.
     Raises: MissingTensor, WrongShape, UnsupportedQuantization.
     """
+    if quant == "int4" and isinstance(checkpoint, HoldsInt4):
+        packed = checkpoint.int4(f"{name}.weight", shape)
+        if packed is not None:
+            return packed
     method = quantization.get("quant_method")
     if method is None or f"{name}.weight" in checkpoint:
         weight = checkpoint.tensor(f"{name}.weight", shape)

@@ -1,12 +1,14 @@
-"""Owns the quantization of weights: from floats to integer codes and scales.
+"""Owns the quantization of weights: from floats to integer codes and scales; how formats meet.
 
 Round-to-nearest on load.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from .packed import Int4Weight, ScaledWeight, Weight
+from .packed import Int4Weight, ScaledWeight, Weight, dense
 
 FP8_LARGEST = 448.0  # of e4m3
 
@@ -52,3 +54,26 @@ def quantize_int4(weight: Tensor, group: int) -> Int4Weight:
     zero = (low + 8 * scale).bfloat16().float()
     codes = ((grouped - zero[..., None]) / scale[..., None]).round_().add_(8).clamp_(0, 15)
     return Int4Weight(codes.to(torch.int32).view(n_out, n_in), scale, zero)
+
+
+def join(weights: Sequence[Weight]) -> Weight:
+    """Stack along the outputs; formats that differ meet in the finer one.
+
+    int4 and int8 meet in int8, and either meets others as dense tensors.
+    """
+    int4 = [weight for weight in weights if isinstance(weight, Int4Weight)]
+    if len(int4) == len(weights) and len({weight.scale.shape[1] for weight in int4}) == 1:
+        return Int4Weight(
+            torch.cat([weight.codes for weight in int4]),
+            torch.cat([weight.scale for weight in int4]),
+            torch.cat([weight.zero for weight in int4]),
+        )
+    scaled = [weight for weight in weights if isinstance(weight, ScaledWeight)]
+    if len(scaled) == len(weights) and len({weight.codes.dtype for weight in scaled}) == 1:
+        codes = torch.cat([weight.codes for weight in scaled])
+        return ScaledWeight(codes, torch.cat([weight.scale for weight in scaled]))
+    whole = torch.cat([dense(weight) for weight in weights])
+    is_int8 = [isinstance(w, ScaledWeight) and w.codes.dtype == torch.int8 for w in weights]
+    if any(is_int8) and len(int4) + sum(is_int8) == len(weights):
+        return quantize_int8(whole)
+    return whole
