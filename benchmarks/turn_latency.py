@@ -3,7 +3,8 @@
 Plays the bundled call, in each of its voices by turns, into ``voiceloop serve`` on the loopback,
 one call at a time, in real time, room noise between utterances. With ``--human`` the callers are
 clips of the shared data instead, none that the waits were chosen on; with ``--ablate`` the call is
-played into several servers, each with one mechanism of anticipation off, interleaved. With
+played into several servers, each with one mechanism of anticipation off, interleaved
+(``--ablate smollm2``: with a trained model of 135M, and a bar on all of them together). With
 ``--fakes`` the models are scripted and instant and the endpoint is a plain timer, so that what
 remains is the runtime. ``--check`` fails where a bar is missed. A run that is interrupted writes
 the calls that had ended.
@@ -26,7 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.calls.ablation import MECHANISMS, print_ablation
+from benchmarks.calls.ablation import (
+    ABLATIONS,
+    EMBEDDED,
+    Variant,
+    ablation_bars,
+    print_ablation,
+)
 from benchmarks.calls.bars import ANTICIPATION, SETS, bars_of
 from benchmarks.calls.human_turns import CHOSEN_ON, human_turns, utterance_of
 from benchmarks.calls.plot import plot
@@ -51,17 +58,8 @@ from clients.server_process import SERVE, ServerProcess, running_server
 
 EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
 FAKE_SERVER = (sys.executable, "-m", "benchmarks.calls.fake_server")
-EMBEDDED = ("--preset", "embedded")  # named: the server's own choice is what is on disk
 DEFAULT_ENDPOINT_MS = 200
 HUMAN_TURNS_OF_A_CALL = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One server: arguments of ``voiceloop serve``, and what is added to its environment."""
-
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +231,10 @@ def parser() -> argparse.ArgumentParser:
         help="clips of the shared data (VOICELOOP_DATA) instead of the bundled call",
     )  # fmt: skip
     arguments.add_argument(
-        "--ablate", action="store_true", help="each mechanism of anticipation off in turn"
-    )
+        "--ablate", nargs="?", const="embedded", choices=ABLATIONS, metavar="MODEL",
+        help="each mechanism of anticipation off in turn: of the embedded agent, or smollm2's four "
+        "and all of them, six calls of eight turns in seven minutes with --turns 8",
+    )  # fmt: skip
     arguments.add_argument(
         "--check", nargs="?", const=ANTICIPATION, choices=SETS,
         help=f"exit 1 where a bar of this set is missed (default: {ANTICIPATION}; --human and "
@@ -266,9 +266,9 @@ def check_together(arguments: argparse.ArgumentParser, chosen: argparse.Namespac
     names = [name for name, _ in chosen.variant]
     if chosen.endpoint_ms is not None and not chosen.fakes:
         arguments.error("--endpoint-ms: expected --fakes with it, found none")
-    if sum((chosen.fakes, chosen.ablate, bool(chosen.variant))) > 1:
+    if sum((chosen.fakes, chosen.ablate is not None, bool(chosen.variant))) > 1:
         arguments.error("expected one of --fakes, --ablate and --variant, found several")
-    if chosen.ablate and chosen.check:
+    if chosen.ablate == "embedded" and chosen.check:
         arguments.error("--check: expected it without --ablate, whose variants are meant to miss")
     if len(set(names)) < len(names):
         arguments.error(f"--variant: expected each name once, found {', '.join(names)}")
@@ -279,7 +279,7 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
     if chosen.fakes:
         variants = {"fakes": Variant()}
     if chosen.ablate:
-        variants = {name: Variant(EMBEDDED, switched) for name, switched in MECHANISMS.items()}
+        variants = ABLATIONS[chosen.ablate]
     if chosen.variant:
         variants = dict(chosen.variant)
     endpoint_ms = (chosen.endpoint_ms or DEFAULT_ENDPOINT_MS) if chosen.fakes else None
@@ -314,6 +314,7 @@ def report(
             "human": settings.human,
             "cast": None if settings.human else settings.cast,
             "clips_left_out": CHOSEN_ON if settings.human else 0,
+            "ablation": chosen.ablate,
         },
         bars,
         partial=partial,
@@ -360,7 +361,10 @@ def main() -> int:
         for bar in report(settings, name, figures, chosen, partial)
     ]
     if chosen.ablate and not partial:
-        print_ablation({name: summary_of(figures.calls) for name, figures in measured.items()})
+        summaries = {name: summary_of(figures.calls) for name, figures in measured.items()}
+        print_ablation(summaries)
+        bars = ablation_bars(chosen.ablate, summaries)
+        print(bar_table(bars) if bars else "")
     return exit_code(bars, partial, is_checked=bool(chosen.check))
 
 

@@ -2,26 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.harness import Bar
+
 SWITCH = "VOICELOOP_ANTICIPATION_"
-OFF = (
-    "prefill", "p_end", "speculative_reply", "held_clause", "prefix_cache", "speculative_decoding",
-    "tool_calls",
-)  # fmt: skip
-# Variants by name, and what each adds to the server's environment.
-MECHANISMS: dict[str, dict[str, str]] = {
-    "all on": {},
-    **{f"no {name.replace('_', ' ')}": {f"{SWITCH}{name.upper()}": "0"} for name in OFF},
-    "all off": {f"{SWITCH}{name.upper()}": "0" for name in OFF},
-    # An agent that looks things up in documents, whose pages are searched for the same questions.
-    "documents": {"VOICELOOP_AGENT": "library"},
-    "documents, no retrieval": {"VOICELOOP_AGENT": "library", f"{SWITCH}RETRIEVAL": "0"},
-    # A window so short that the bundled call fills it: it moves on in silence, or in a turn.
-    "short window": {"VOICELOOP_CONTEXT_TOKENS": "700"},
-    "short window, no slide ahead": {"VOICELOOP_CONTEXT_TOKENS": "700", f"{SWITCH}SLIDE": "0"},
-}
+EMBEDDED = ("--preset", "embedded")  # named: the server's own choice is what is on disk
+AGENT = Path(__file__).parent / "juniper.toml"
+# A trained model that is no toy beside what it is asked: 135M, ten times the embedded agent's.
+SMOLLM2 = (*EMBEDDED, "--llm-model", "smollm2-135m", "--agent", str(AGENT))
+ALL_ON, ALL_OFF = "all on", "all off"
+MOST_OF_ALL_OFF = 0.6  # of the gap's p50
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One server: arguments of ``voiceloop serve``, and what is added to its environment."""
+
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _one_off_each(arguments: tuple[str, ...], names: Sequence[str]) -> dict[str, Variant]:
+    """All on, each off in turn, all of them off."""
+    off = {name: {f"{SWITCH}{name.upper()}": "0"} for name in names}
+    together = {key: value for switched in off.values() for key, value in switched.items()}
+    return {
+        ALL_ON: Variant(arguments),
+        **{f"no {name.replace('_', ' ')}": Variant(arguments, off[name]) for name in names},
+        ALL_OFF: Variant(arguments, together),
+    }
+
+
+# Servers by name, by the model that is asked of them.
+ABLATIONS: dict[str, dict[str, Variant]] = {
+    "embedded": {
+        **_one_off_each(
+            EMBEDDED,
+            (
+                "prefill", "p_end", "speculative_reply", "held_clause", "prefix_cache",
+                "speculative_decoding", "tool_calls",
+            ),
+        ),
+        # An agent that looks things up, its pages searched for the same questions.
+        "documents": Variant(EMBEDDED, {"VOICELOOP_AGENT": "library"}),
+        "documents, no retrieval": Variant(
+            EMBEDDED, {"VOICELOOP_AGENT": "library", f"{SWITCH}RETRIEVAL": "0"}
+        ),
+        # A window so short that the bundled call fills it: it moves on in silence, or in a turn.
+        "short window": Variant(EMBEDDED, {"VOICELOOP_CONTEXT_TOKENS": "700"}),
+        "short window, no slide ahead": Variant(
+            EMBEDDED, {"VOICELOOP_CONTEXT_TOKENS": "700", f"{SWITCH}SLIDE": "0"}
+        ),
+    },
+    "smollm2": _one_off_each(
+        SMOLLM2, ("prefill", "prefix_cache", "speculative_decoding", "speculative_reply")
+    ),
+}  # fmt: skip
+
+
+def ablation_bars(name: str, summaries: Mapping[str, Mapping[str, Any]]) -> list[Bar]:
+    """What all mechanisms together have to gain, where they are held to it: by the real model."""
+    if name != "smollm2":
+        return []
+    on, off = (summaries[one]["gap_ms"]["p50"] for one in (ALL_ON, ALL_OFF))
+    ratio = on / off if on is not None and off else None
+    return [Bar("gap p50, all four on over all four off", ratio, MOST_OF_ALL_OFF, "x")]
 
 
 def print_ablation(summaries: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,0 +1,46 @@
+"""What is switched off in which server, and what all of it together is held to."""
+
+from __future__ import annotations
+
+from benchmarks.calls.ablation import ABLATIONS, AGENT, ALL_OFF, ALL_ON, ablation_bars
+from benchmarks.turn_latency import parser, settings_of
+from voiceloop.agent_file import load_agent
+from voiceloop.config import load_config
+
+
+def test_the_real_model_has_each_of_four_off_and_all_of_them() -> None:
+    variants = settings_of(parser().parse_args(["--ablate", "smollm2"])).variants
+    names = {"prefill", "prefix_cache", "speculative_decoding", "speculative_reply"}
+    switches = {f"VOICELOOP_ANTICIPATION_{name.upper()}": "0" for name in names}
+    assert variants[ALL_ON].environment == {}
+    assert variants[ALL_OFF].environment == switches
+    singles = [dict(one.environment) for one in variants.values() if len(one.environment) == 1]
+    assert sorted(map(str, singles)) == sorted(str({key: "0"}) for key in switches)
+    assert len({one.arguments for one in variants.values()}) == 1
+
+
+def test_every_switch_is_a_key_of_the_server() -> None:
+    for variants in ABLATIONS.values():
+        for variant in variants.values():
+            config = load_config(environ=dict(variant.environment))
+            for key in variant.environment:
+                name = key.removeprefix("VOICELOOP_ANTICIPATION_").lower()
+                if key.startswith("VOICELOOP_ANTICIPATION_"):
+                    assert getattr(config.anticipation, name) is False
+
+
+def test_its_agent_asks_for_nothing_that_the_model_lacks() -> None:
+    agent = load_agent(AGENT)
+    assert not agent.tools
+    assert len(agent.instructions) > 2000  # long enough that reading it twice is heard
+
+
+def test_all_four_together_are_held_to_their_share() -> None:
+    def summary(p50: float | None) -> dict[str, dict[str, float | None]]:
+        return {"gap_ms": {"p50": p50}}
+
+    [bar] = ablation_bars("smollm2", {ALL_ON: summary(300.0), ALL_OFF: summary(600.0)})
+    assert bar.value == 0.5 and bar.holds
+    [bar] = ablation_bars("smollm2", {ALL_ON: summary(None), ALL_OFF: summary(600.0)})
+    assert not bar.holds
+    assert ablation_bars("embedded", {}) == []
