@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -51,6 +52,7 @@ class LetterText:
     takes_tools = True
     n_written = 0
     n_encoded = 0
+    tokenizer = SimpleNamespace(to_str=lambda: "letters")
 
     def encode_chat(
         self,
