@@ -28,7 +28,9 @@ class DecodeRequest:
     prompt: tokens of earlier text or hotwords. with_times: say when each word is spoken.
     window_id: another request of the same one has the same samples, and perhaps more behind
     them; "" for a window of its own. hints: phrases that are likelier here than elsewhere.
-    is_paused: the speaker has fallen silent; say, if you can, whether for good.
+    guess: tokens that an earlier decode of less sound had behind the prefix; where they still hold
+    they need not be found one by one. is_paused: the speaker has fallen silent; say, if you can,
+    whether for good.
     """
 
     samples: Samples
@@ -38,6 +40,7 @@ class DecodeRequest:
     with_times: bool
     window_id: str = ""
     hints: tuple[str, ...] = ()
+    guess: tuple[int, ...] = ()
     is_paused: bool = False
 
 

@@ -73,7 +73,7 @@ class _Segment:
 
     @property
     def is_crowded(self) -> bool:
-        return _n_tokens((*self.agreement.prefix, *self.agreement.tail)) >= CROWDED_TOKENS
+        return len(_tokens((*self.agreement.prefix, *self.agreement.tail))) >= CROWDED_TOKENS
 
     @property
     def end(self) -> int:
@@ -298,10 +298,9 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         segment = stream.segment
         samples = segment.window[: end - segment.window_start]
         is_long = 1000.0 * len(samples) / RECOGNIZER_HZ >= SENTENCE_CUT_MS
-        earlier = [t for word in segment.agreement.left_window for t in word.tokens]
-        hotwords: tuple[int, ...] = ()
-        if segment.options.hotwords:
-            hotwords = self._decoder.encode_text(" " + ", ".join(segment.options.hotwords))
+        earlier = _tokens(segment.agreement.left_window)
+        named = ", ".join(segment.options.hotwords)
+        hotwords = self._decoder.encode_text(f" {named}") if named else ()
         prompt = (*hotwords[:MAX_PROMPT_TOKENS], *earlier[-MAX_PROMPT_TOKENS:])
         return DecodeRequest(
             samples=samples,
@@ -313,6 +312,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             or segment.is_crowded
             or stream.request is not None,
             hints=segment.hints,
+            guess=tuple(_tokens(segment.agreement.tail)),
             window_id=f"{stream.serial}/{stream.n_segment}/{segment.window_start}",
             is_paused=isinstance(stream.request, Flush),
         )
@@ -322,7 +322,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         agreement = segment.agreement
         spoken = (*agreement.prefix, *result.tail)
         words = _timed(spoken, result, segment.window_start)
-        is_cut_short = _n_tokens(spoken) >= MAX_TOKENS  # there may be more words than it says
+        is_cut_short = len(_tokens(spoken)) >= MAX_TOKENS  # there may be more words than it says
         segment.decoded_to = end
         n_known = len(agreement.committed) + len(agreement.tail)
         is_between = stream.request is None and (end - segment.start) % self._n_update != 0
@@ -389,8 +389,8 @@ def _timed(
     )
 
 
-def _n_tokens(words: Sequence[HypothesisWord]) -> int:
-    return sum(len(word.tokens) for word in words)
+def _tokens(words: Sequence[HypothesisWord]) -> list[int]:
+    return [token for word in words for token in word.tokens]
 
 
 def _partial(stream: _Stream, *, is_flushed: bool, p_voice: float | None = None) -> Partial:

@@ -49,10 +49,13 @@ class MoonshineNetwork(Protocol):
     def step(
         self, context: Any, states: Any, tokens: Sequence[int]
     ) -> tuple[NDArray[np.float32], Any]:
-        """Scores [n_logits] of what follows these tokens, and the states behind them.
+        """Scores [n, n_logits] of what follows each of these tokens, and the states behind them.
 
         states: of the step before, None at the first.
         """
+
+    def cut_back(self, states: Any, n_tokens: int) -> Any:
+        """The states of the first tokens alone."""
 
 
 class MoonshineDecoder:
@@ -89,7 +92,7 @@ class MoonshineDecoder:
         n_most = max_new_tokens(request, TOKENS_PER_S) - len(forced)
         hints = self._hints(request.hints)
         context = self._network.encode(np.pad(request.samples.astype(np.float32) / 32768.0, EDGE))
-        tokens, log_probability = self._greedy(context, forced, n_most, hints)
+        tokens, log_probability = self._greedy(context, forced, request.guess, n_most, hints)
         if log_probability < UNLIKELY_LOG_PROBABILITY and not forced:
             tokens = []
         tail = self._vocabulary.words(tokens)
@@ -102,22 +105,35 @@ class MoonshineDecoder:
         return DecodedWindow(tail, spans_ms, log_probability >= SURE_LOG_PROBABILITY, p_voice)
 
     def _greedy(
-        self, context: Any, forced: Sequence[int], n_most: int, hints: PhraseHints
+        self,
+        context: Any,
+        forced: Sequence[int],
+        guess: Sequence[int],
+        n_most: int,
+        hints: PhraseHints,
     ) -> tuple[list[int], float]:
-        """The tokens after the forced ones, and the mean of their log-probabilities."""
-        states, fed, tokens = None, [START, *forced], list[int]()
-        log_probabilities: list[float] = []
+        """The tokens after the forced ones, and the mean of their log-probabilities.
+
+        Those of the guess are read in one pass, and kept as far as each would have been chosen.
+        """
+        fed, tokens, log_probabilities = [START, *forced, *guess], list[int](), list[float]()
+        logits, states = self._network.step(context, None, fed)
+        rows = logits[-1 - len(guess) :]
         while len(tokens) < n_most:
-            logits, states = self._network.step(context, states, fed)
-            token, log_probability = self._choose(logits, forced, tokens, hints)
+            if not len(rows):
+                rows, states = self._network.step(context, states, tokens[-1:])
+            token, log_probability = self._choose(rows[0], forced, tokens, hints)
             if token == END:
                 break
             tokens.append(token)
             log_probabilities.append(log_probability)
-            fed = [token]
             if n_circling := self._n_circling(tokens):
                 del tokens[-n_circling:]
                 break
+            rows = rows[1:]
+            if len(rows) and token != guess[len(tokens) - 1]:
+                rows = rows[:0]
+                states = self._network.cut_back(states, len(forced) + len(tokens))
         return tokens, float(np.mean(log_probabilities or 0.0))
 
     def _choose(

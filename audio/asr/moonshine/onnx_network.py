@@ -149,8 +149,14 @@ class OnnxNetwork:
         inputs = {**context, **states, "input_ids": np.array([tokens])}
         inputs["use_cache_branch"] = np.array([not is_first])
         logits, *grown = self._decoder.run(["logits", *names], inputs)
-        return logits[0, -1], states | {
+        return logits[0], states | {
             self._states[name]: state for name, state in zip(names, grown, strict=True)
+        }
+
+    def cut_back(self, states: Arrays, n_tokens: int) -> Arrays:
+        return {
+            name: state[:, :, :n_tokens] if ".decoder." in name else state
+            for name, state in states.items()
         }
 
 

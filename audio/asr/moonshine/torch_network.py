@@ -82,5 +82,10 @@ class TorchNetwork:
                 past_key_values=states,
                 use_cache=True,
             )
-            logits = self._model.proj_out(output.last_hidden_state[0, -1])
+            logits = self._model.proj_out(output.last_hidden_state[0])
             return logits.float().cpu().numpy(), output.past_key_values
+
+    def cut_back(self, states: Any, n_tokens: int) -> Any:
+        own = states.self_attention_cache
+        own.crop(n_tokens - own.get_seq_length())  # below 0: so many fewer
+        return states

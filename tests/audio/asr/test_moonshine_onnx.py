@@ -54,10 +54,14 @@ class ScriptedEncoder:
 
 
 class ScriptedDecoder:
-    """Says the rows of its script, each the scores of some pieces; then the end."""
+    """Says the rows of its script, each the scores of some pieces; then the end.
 
-    def __init__(self, *script):
+    n_forced: tokens before which it has nothing of its own to say.
+    """
+
+    def __init__(self, *script, n_forced=0):
         self.script = script
+        self.n_forced = n_forced
         self.fed = []
 
     def get_inputs(self):
@@ -69,22 +73,27 @@ class ScriptedDecoder:
         is_first = not bool(inputs["use_cache_branch"][0])
         assert is_first == (not self.fed)
         self.fed.append(inputs["input_ids"][0].tolist())
-        n_rows = len([t for row in self.fed for t in row])
-        logits = np.full((1, 1, N_LOGITS), -30.0, np.float32)
-        row = self.script[len(self.fed) - 1] if len(self.fed) <= len(self.script) else {}
-        for piece, score in (row or {"</s>": 0.0}).items():
-            logits[0, 0, token(piece)] = score
-        return [logits, *(np.zeros((1, 2, n_rows, 4), np.float32) for _ in names[1:])]
+        n_past = inputs["past_key_values.0.decoder.key"].shape[2]
+        n_fed = len(self.fed[-1])
+        logits = np.full((1, n_fed, N_LOGITS), -30.0, np.float32)
+        for row in range(n_fed):
+            place = n_past + row - self.n_forced
+            says = self.script[place] if 0 <= place < len(self.script) else {"</s>": 0.0}
+            for piece, score in says.items():
+                logits[0, row, token(piece)] = score
+        return [logits, *(np.zeros((1, 2, n_past + n_fed, 4), np.float32) for _ in names[1:])]
 
 
 @pytest.fixture
 def decode(folder, monkeypatch):
-    def run(script, prefix=(), hints=(), seconds=1.0):
-        model = ScriptedDecoder(*script)
+    def run(script, prefix=(), hints=(), seconds=1.0, guess=()):
+        model = ScriptedDecoder(*script, n_forced=len(prefix))
         parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": model}
         monkeypatch.setattr(onnx_network, "_session", lambda folder, name, n: parts[name])
         samples = np.resize(SPEECH, round(16_000 * seconds))
-        request = DecodeRequest(samples, "en", (), tuple(prefix), True, hints=tuple(hints))
+        request = DecodeRequest(
+            samples, "en", (), tuple(prefix), True, hints=tuple(hints), guess=tuple(guess)
+        )
         decoder = MoonshineDecoder(OnnxNetwork(folder), vocabulary_folder(folder))
         return decoder.decode([request])[0], model
 
@@ -104,6 +113,25 @@ def test_stable_words_are_forced_and_only_the_rest_is_decoded(decode):
     assert texts(result) == ["small", "lattes"]
     assert model.fed == [[1, token("\u2581two")], [token("\u2581small")], [token("\u2581lattes")]]
     assert len(result.spans_ms) == 3 and result.is_sure
+
+
+def test_what_still_holds_of_a_guess_is_read_in_one_pass(decode):
+    prefix = (HypothesisWord("two", (token("\u2581two"),)),)
+    guess = [token(f"\u2581{word}") for word in ("small", "letters", "p")]
+    result, model = decode([SMALL, LATTES, TWO], prefix, guess=guess)
+    assert texts(result) == ["small", "lattes", "two"]
+    assert model.fed == [
+        [1, token("\u2581two"), *guess], [token("\u2581lattes")], [token("\u2581two")]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("guessed", ["", "two", "two small lattes", "two small lattes two", "p p"])
+def test_no_guess_changes_what_is_heard(decode, guessed):
+    guess = [token(f"\u2581{word}") for word in guessed.split()]
+    alone, model = decode([TWO, SMALL, LATTES])
+    n_alone = len(model.fed)
+    found, model = decode([TWO, SMALL, LATTES], guess=guess)
+    assert found == alone and len(model.fed) <= n_alone
 
 
 def test_the_end_of_turn_head_reads_the_encoders_rows_at_a_pause_alone(folder, monkeypatch):

@@ -23,8 +23,8 @@ def decoder(tiny_whole_moonshine_dir):
     return MoonshineDecoder(network, tiny_whole_moonshine_dir)
 
 
-def request(samples, prefix=()):
-    return DecodeRequest(samples, "en", (), tuple(prefix), True)
+def request(samples, prefix=(), guess=()):
+    return DecodeRequest(samples, "en", (), tuple(prefix), True, guess=tuple(guess))
 
 
 def tokens_of(words):
@@ -33,9 +33,9 @@ def tokens_of(words):
 
 @pytest.fixture
 def said(decoder, monkeypatch):
-    """decode(samples, prefix) -> the tokens, however unlikely random weights find all of them."""
+    """decode(samples, prefix, guess) -> the tokens, however unlikely random weights find them."""
     monkeypatch.setattr("audio.asr.moonshine.decoder.UNLIKELY_LOG_PROBABILITY", -1e9)
-    return lambda samples, prefix=(): decoder.decode([request(samples, prefix)])[0].tail
+    return lambda *given: decoder.decode([request(*given)])[0].tail
 
 
 def test_a_window_decodes_as_the_whole_model_does_without_a_cache(said, decoder, noisy_speech):
@@ -59,6 +59,14 @@ def test_the_tail_continues_the_forced_prefix(said, noisy_speech):
     samples = noisy_speech(1.0, 2)
     whole = said(samples)
     assert said(samples, whole[:2])[: len(whole) - 2] == whole[2:]
+
+
+def test_a_guess_that_goes_wrong_changes_nothing(said, noisy_speech):
+    samples = noisy_speech(1.0, 2)
+    whole = said(samples)
+    tokens = tokens_of(whole)
+    assert said(samples, (), tokens) == whole
+    assert said(samples, (), [*tokens[:2], tokens[0], tokens[0]]) == whole
 
 
 def test_it_streams_and_its_folder_is_known_by_its_architecture(
