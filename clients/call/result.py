@@ -9,8 +9,9 @@ was created, so the rest of an interrupted answer is never taken for the next on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from clients.call.record import Arrived, CallRecord, Reply, Spoken
 from clients.call.script import missing_words
@@ -69,7 +70,11 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """One turn of the caller. Times in ms; ``*_at`` in seconds from the start of the call."""
+    """One turn of the caller. Times in ms; ``*_at`` in seconds from the start of the call.
+
+    ``endpoint``: on what evidence the server ended it, in its own words; where it was cut, at the
+    first cut.
+    """
 
     name: str
     said: str
@@ -93,6 +98,7 @@ class TurnResult:
     cut_is_soft: bool = False  # the server took back all that it said before the caller's end
     interrupts: bool = False  # the script has the caller speak over the agent here
     silent_ms: float | None = None  # from the caller's end to any sound; None: none before the next
+    endpoint: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,14 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         ahead=_ahead(first_reply) if first_reply is not None else None,
         interrupts=utterance.turn.after == "barge_in",
         silent_ms=silent_ms,
+        endpoint=_endpoint([*early, *([first_reply] if first_reply else [])]),
     )
+
+
+def _endpoint(replies: Sequence[Reply]) -> Mapping[str, Any] | None:
+    """What the first of the replies whose server told it says of the turn's end."""
+    told = ((reply.timeline or {}).get("endpoint") for reply in replies)
+    return next((facts for facts in told if facts is not None), None)
 
 
 def _ahead(reply: Reply) -> Ahead | None:

@@ -15,6 +15,7 @@ from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, Received
 from clients.errors import ConnectionFailed
 from clients.recording import Recording, Samples
+from clients.report.call_summary import turn_json
 from tests.clients.mock_server import MockSession, memory_call
 
 pytestmark = pytest.mark.virtual_time
@@ -281,3 +282,21 @@ def test_a_clause_was_held_where_what_was_kept_of_it_can_be_heard(
     [turn] = call_result(record, "test").turns
     assert turn.ahead is not None
     assert turn.ahead.clause_was_held is held
+
+
+def test_a_turn_tells_on_what_evidence_it_was_ended_at_its_first_cut_where_it_was_cut() -> None:
+    record = CallRecord(sent_at=[10.0 + 0.02 * index for index in range(100)])
+    record.spoken.append(Spoken(says(voice(1000)), position=0))
+    sound = voice(100)
+    for reply_id, at, facts in (("a", 11.2, {"p_end": 0.9}), ("b", 11.6, {"p_end": 0.8})):
+        audio = [Arrived(at, sound)]
+        timeline = {"marks": {}, "endpoint": facts}
+        record.replies.append(
+            Reply(reply_id, at - 0.1, reply_id, done_at=at + 1, audio=audio, timeline=timeline)
+        )
+    [whole] = call_result(record, "test").turns
+    assert whole.endpoint == {"p_end": 0.9} and turn_json(whole)["endpoint"] == {"p_end": 0.9}
+    record.replies[0].audio = [Arrived(10.5, sound)]
+    record.replies[0].timeline, record.replies[1].timeline = None, {"endpoint": {"p_end": 0.7}}
+    [cut] = call_result(record, "test").turns
+    assert cut.cut_in and cut.endpoint == {"p_end": 0.7}
