@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from voiceloop.listening.events import UserTurn
+from voiceloop.listening.release import TAKEN_BACK_MS
 from voiceloop.realtime.settings import SessionSettings
 
 # A "yeah" this close to the end answers the agent's question: one clause, or the time that people
 # let pass between turns and the word itself.
 REPLY_ENDS_SOON_MS = 600.0
-# From the release of a reply to the caller's next sound: the caller had not finished. People who
-# were interrupted mid-sentence go on within this; who comes later has heard an answer begin.
-RETRACT_S = 0.3
+# From the release of a reply to the caller's next sound: the caller had not finished.
+RETRACT_S = TAKEN_BACK_MS / 1000.0
 
 
 class Caller(Enum):

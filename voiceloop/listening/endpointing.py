@@ -19,7 +19,13 @@ from typing import Any, Literal
 from voiceloop.agent import AgentSlot
 from voiceloop.listening import release
 from voiceloop.listening.evidence import Evidence, PausePrior, normalize, terms
-from voiceloop.listening.release import CUT_COST_S, LONGEST_WAIT_MS, Eagerness, Rise
+from voiceloop.listening.release import (
+    CUT_COST_S,
+    LONGEST_WAIT_MS,
+    SOFT_PRICE,
+    Eagerness,
+    Rise,
+)
 from voiceloop.listening.slots import DICTATED, asked_in
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
 
@@ -100,10 +106,19 @@ class Hazard:
         counted = evidence.progress
         return self.dictation if counted is not None and counted.kind in DICTATED else self.talk
 
-    def wait_ms(self, evidence: Evidence, cut_cost_s: float, longest_ms: float) -> float:
-        """The silence that costs least on this evidence."""
-        score = self.weights.score(evidence)
-        return release.wait_ms(score, self.rise(evidence), cut_cost_s, longest_ms)
+    def wait_ms(
+        self,
+        evidence: Evidence,
+        cut_cost_s: float,
+        longest_ms: float,
+        passed_ms: float = 0.0,
+        soft_price: float = SOFT_PRICE,
+    ) -> float:
+        """The silence that costs least on this evidence; for the rest see `release.wait_ms`."""
+        return release.wait_ms(
+            self.weights.score(evidence), self.rise(evidence), cut_cost_s, longest_ms,
+            passed_ms, soft_price,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +161,19 @@ def _hazard(table: dict[str, Any]) -> Hazard:
 FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_text("utf-8"))
 
 
-def wait_ms(evidence: Evidence, sets: WeightSets = FITTED, eagerness: Eagerness = "auto") -> float:
-    """Silence to wait for on this evidence, at most the eagerness's longest."""
-    hazard = sets.of(evidence)
-    return hazard.wait_ms(evidence, CUT_COST_S[eagerness], LONGEST_WAIT_MS[eagerness])
+def wait_ms(
+    evidence: Evidence,
+    sets: WeightSets = FITTED,
+    eagerness: Eagerness = "auto",
+    passed_ms: float = 0.0,
+    soft_price: float = SOFT_PRICE,
+) -> float:
+    """Silence to wait for on this evidence, at most the eagerness's longest.
+
+    passed_ms: how much there was when the evidence came.
+    """
+    cost_s, longest_ms = CUT_COST_S[eagerness], LONGEST_WAIT_MS[eagerness]
+    return sets.of(evidence).wait_ms(evidence, cost_s, longest_ms, passed_ms, soft_price)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +211,12 @@ class Endpointing:
         settings: TurnDetection,
         weights: WeightSets = FITTED,
         slots: Sequence[AgentSlot] = (),
+        *,
+        takes_back: bool = True,
     ) -> None:
+        """takes_back: an answer is taken back where the caller goes on at once."""
         self._slots = slots
+        self._soft_price = SOFT_PRICE if takes_back else 1.0
         self._weights = weights
         self._pauses = PausePrior()
         self._evidence = Evidence()  # on the open turn, without the prior
@@ -284,23 +312,27 @@ class Endpointing:
         """All that is known about the open pause."""
         return replace(self._evidence, pause_prior_ms=self._pauses.pause_ms)
 
-    def needed_ms(self) -> float:
-        """Silence that ends this turn on the present evidence."""
+    def needed_ms(self, passed_ms: float = 0.0) -> float:
+        """Silence that ends this turn on the present evidence, so much of which has passed."""
         match self._settings:
             case ServerVad(silence_duration_ms=silence_ms):
                 return float(silence_ms)
             case SemanticVad(eagerness=eagerness):
-                return self._wait_ms(eagerness)
+                return self._wait_ms(eagerness, passed_ms)
 
     def auto_wait_ms(self) -> float:
         """Silence that eagerness auto would wait for, whatever the settings."""
         return self._wait_ms("auto")
 
-    def _wait_ms(self, eagerness: Eagerness) -> float:
-        """Weighed once for each evidence: it is asked for with every chunk of a pause."""
+    def _wait_ms(self, eagerness: Eagerness, passed_ms: float = 0.0) -> float:
+        """Weighed once for each evidence, when it comes: what of the silence is over is no choice.
+
+        It is asked for with every chunk of a pause.
+        """
         key = self.evidence, eagerness
         if key != self._weighed[0]:
-            self._weighed = key, wait_ms(key[0], self._weights, eagerness)
+            needed_ms = wait_ms(key[0], self._weights, eagerness, passed_ms, self._soft_price)
+            self._weighed = key, needed_ms
         return self._weighed[1]
 
     def decide(self, now_ms: float) -> Decision:
@@ -308,7 +340,7 @@ class Endpointing:
         if self._silent_since_ms is None:
             return Continue(None)
         silence_ms = now_ms - self._silent_since_ms
-        needed_ms = self.needed_ms()
+        needed_ms = self.needed_ms(silence_ms)
         if isinstance(self._settings, SemanticVad) and not self._evidence.words_are_full:
             needed_ms = max(needed_ms, WORDS_BY_MS)
         if silence_ms < needed_ms:

@@ -2,26 +2,32 @@
 
 A pause is an end with probability P(over), known from the evidence before any silence. A caller who
 has not finished stays silent past t with probability S(t); so the silence itself is evidence, and
-after it the logit that the turn is over has risen by -ln S(t). The turn ends at the t that costs
-least:
+after it the logit that the turn is over has risen by -ln S(t). A cut is soft where the caller goes
+on within TAKEN_BACK_MS of it: the answer is taken back, and nothing is lost but the sound of its
+beginning. The turn ends at the t, of those still to come, that costs least:
 
-    cost(t) = P(over) * t  +  (1 - P(over)) * S(t) * cut_cost_s
+    cost(t) = P(over) * t  +  (1 - P(over)) * cut_cost_s * (soft * S(t) + (1 - soft) * S(t + taken))
 
-seconds that a caller who has finished waits, and seconds that a cut is worth. `cut_cost_s` is the
-one number of an eagerness. S is fitted, once for talk and once for dictation, whose pauses are
+seconds that a caller who has finished waits, and seconds that a cut is worth; `soft` is the price
+of a soft cut against a hard one. Most early cuts are soft, since most who pause go on soon: so a
+moderate certainty starts early, and what is not sure by then waits for the rest. `cut_cost_s` is
+the one number of an eagerness. S is fitted, once for talk and once for dictation, whose pauses are
 longer. Times are ms of silence since the last sound.
 
 Source: optimal stopping; a recognizer's end of turn by expected cost is in A. Raux and M. Eskenazi,
-"A Finite-State Turn-Taking Model for Spoken Dialog Systems" (NAACL 2009).
+"A Finite-State Turn-Taking Model for Spoken Dialog Systems" (NAACL 2009). A start that corrects
+itself: G. Skantze and A. Hjalmarsson, "Towards incremental speech generation" (2013).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 Eagerness = Literal["high", "auto", "medium", "low"]
 
@@ -38,6 +44,13 @@ LEAST_WAIT_MS = 120.0
 # Where the slope of the rise may change: as fine as pauses are told apart, dense where most end.
 KNOTS_MS = (60.0, 100.0, 150.0, 200.0, 300.0, 450.0, 700.0, 1000.0, 2000.0)
 MAX_LOGIT = 30.0  # beyond it exp is 0 or 1 for all that follows
+STEP_MS = 10.0  # as finely as waits are told apart: half of what a client sends at once
+# From an answer's first sound to the caller's next: the caller had not finished, and the answer is
+# taken back. People who were interrupted mid-sentence go on within this; who comes later has heard
+# an answer begin.
+TAKEN_BACK_MS = 300.0
+# What a soft cut is worth of a hard one: set by hand, not measured.
+SOFT_PRICE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,54 +70,39 @@ class Rise:
                 f"expected {len(KNOTS_MS)} logits that rise from 0, found {self.logits}"
             )
 
-    @property
-    def stretches(self) -> Iterator[Stretch]:
-        """The straight pieces in order; the last has no end."""
-        knots = zip(KNOTS_MS, self.logits, strict=True)
-        for (from_ms, low), (to_ms, high) in itertools.pairwise(knots):
-            is_last = to_ms == KNOTS_MS[-1]
-            slope = 1000.0 * (high - low) / (to_ms - from_ms)
-            yield Stretch(from_ms, math.inf if is_last else to_ms, low, slope)
+    def at(self, silence_ms: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """The rise after so much silence, of each of [n]."""
+        inside = np.interp(silence_ms, KNOTS_MS, self.logits)
+        last_slope = (self.logits[-1] - self.logits[-2]) / (KNOTS_MS[-1] - KNOTS_MS[-2])
+        beyond = last_slope * np.maximum(np.subtract(silence_ms, KNOTS_MS[-1]), 0.0)
+        return np.asarray(inside + beyond)
 
-    def at(self, silence_ms: float) -> float:
-        """The rise after so much silence."""
-        reached = [piece for piece in self.stretches if piece.from_ms <= silence_ms]
-        return reached[-1].at(silence_ms) if reached else 0.0
+    def still_silent(self, silence_ms: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """The share of callers who have not finished that is silent for longer, of each of [n]."""
+        return np.exp(-self.at(silence_ms))
 
 
-class Stretch(NamedTuple):
-    """A straight piece of a rise: from its logit at from_ms, by slope a second."""
+def wait_ms(
+    score: float,
+    rise: Rise,
+    cut_cost_s: float,
+    longest_ms: float,
+    passed_ms: float = 0.0,
+    soft_price: float = SOFT_PRICE,
+) -> float:
+    """The silence that costs least, from LEAST_WAIT_MS and passed_ms to longest_ms, to STEP_MS.
 
-    from_ms: float
-    to_ms: float
-    logit: float
-    slope: float
-
-    def at(self, silence_ms: float) -> float:
-        return self.logit + self.slope * (silence_ms - self.from_ms) / 1000.0
-
-
-def wait_ms(score: float, rise: Rise, cut_cost_s: float, longest_ms: float) -> float:
-    """The silence that costs least, from LEAST_WAIT_MS to longest_ms.
-
-    score: logit that the turn is over, before any silence. Where the rise is straight the cost is
-    convex, so that each stretch has one point to be tried: where the odds that the turn is over
-    have reached cut_cost_s times the slope of the rise, or the nearer of its ends.
+    score: logit that the turn is over, before any silence. passed_ms: silence that there was when
+    this came to be known. soft_price: of a soft cut against a hard one; 1 where no answer is taken
+    back.
     """
     score = min(max(score, -MAX_LOGIT), MAX_LOGIT)
     p_over = 1.0 / (1.0 + math.exp(-score))
-    least_cost, best_ms = math.inf, longest_ms
-    for stretch in rise.stretches:
-        low_ms, high_ms = max(stretch.from_ms, LEAST_WAIT_MS), min(stretch.to_ms, longest_ms)
-        if low_ms > high_ms:
-            continue
-        tried_ms = low_ms
-        if stretch.slope > 0.0:
-            missing = math.log(cut_cost_s * stretch.slope) - score - stretch.logit
-            reached_ms = stretch.from_ms + 1000.0 * missing / stretch.slope
-            tried_ms = min(max(reached_ms, low_ms), high_ms)
-        still_silent = math.exp(-stretch.at(tried_ms))
-        cost = p_over * tried_ms / 1000.0 + (1.0 - p_over) * still_silent * cut_cost_s
-        if cost < least_cost:
-            least_cost, best_ms = cost, tried_ms
-    return best_ms
+    first_ms = max(LEAST_WAIT_MS, passed_ms)
+    if first_ms >= longest_ms:
+        return longest_ms
+    waits_ms = np.append(np.arange(first_ms, longest_ms, STEP_MS), longest_ms)
+    cut = soft_price * rise.still_silent(waits_ms)
+    cut += (1.0 - soft_price) * rise.still_silent(waits_ms + TAKEN_BACK_MS)
+    costs = p_over * waits_ms / 1000.0 + (1.0 - p_over) * cut_cost_s * cut
+    return float(waits_ms[costs.argmin()])

@@ -13,6 +13,9 @@ from voiceloop.listening.release import (
     KNOTS_MS,
     LEAST_WAIT_MS,
     LONGEST_WAIT_MS,
+    SOFT_PRICE,
+    STEP_MS,
+    TAKEN_BACK_MS,
     Rise,
     wait_ms,
 )
@@ -26,21 +29,37 @@ SCORES = st.floats(-20.0, 20.0)
 CUT_COSTS = st.floats(0.05, 100.0)
 
 
-def cost_s(score: float, rise: Rise, cut_cost_s: float, silence_ms: float) -> float:
+PRICES = st.sampled_from([SOFT_PRICE, 1.0])
+
+
+def cost_s(
+    score: float, rise: Rise, cut_cost_s: float, silence_ms: float, soft_price: float
+) -> float:
+    """What ending there costs: a caller's wait, or a cut, which is soft for who goes on soon."""
     p_over = 1.0 / (1.0 + math.exp(-score))
-    still_silent = math.exp(-rise.at(silence_ms))
-    return p_over * silence_ms / 1000.0 + (1.0 - p_over) * still_silent * cut_cost_s
+    is_cut = math.exp(-float(rise.at(silence_ms)))
+    is_hard = math.exp(-float(rise.at(silence_ms + TAKEN_BACK_MS)))
+    cut_s = cut_cost_s * (soft_price * (is_cut - is_hard) + is_hard)
+    return p_over * silence_ms / 1000.0 + (1.0 - p_over) * cut_s
 
 
-@given(SCORES, RISES, CUT_COSTS, st.sampled_from(sorted(LONGEST_WAIT_MS.values())))
-def test_no_other_wait_costs_less(
-    score: float, rise: Rise, cut_cost_s: float, longest_ms: float
+@given(SCORES, RISES, CUT_COSTS, st.sampled_from(sorted(LONGEST_WAIT_MS.values())), PRICES,
+       st.sampled_from([0.0, 130.0, 700.0]))  # fmt: skip
+def test_no_other_wait_that_is_still_to_come_costs_less(
+    score: float,
+    rise: Rise,
+    cut_cost_s: float,
+    longest_ms: float,
+    soft_price: float,
+    passed_ms: float,
 ) -> None:
-    chosen_ms = wait_ms(score, rise, cut_cost_s, longest_ms)
-    assert LEAST_WAIT_MS <= chosen_ms <= longest_ms
-    least_s = cost_s(score, rise, cut_cost_s, chosen_ms)
-    for tried_ms in range(int(LEAST_WAIT_MS), int(longest_ms) + 1, 20):
-        assert least_s <= cost_s(score, rise, cut_cost_s, float(tried_ms)) + 1e-9
+    chosen_ms = wait_ms(score, rise, cut_cost_s, longest_ms, passed_ms, soft_price)
+    first_ms = max(LEAST_WAIT_MS, passed_ms)
+    assert first_ms <= chosen_ms <= longest_ms
+    least_s = cost_s(score, rise, cut_cost_s, chosen_ms, soft_price)
+    for tried_ms in range(int(first_ms), int(longest_ms) + 1, int(STEP_MS)):
+        tried_s = cost_s(score, rise, cut_cost_s, float(tried_ms), soft_price)
+        assert least_s <= tried_s + 1e-9
 
 
 @given(st.lists(SCORES, min_size=2, max_size=8), RISES, CUT_COSTS)
@@ -61,8 +80,28 @@ def test_a_sure_end_is_released_at_the_least_wait_and_a_hopeless_one_at_the_long
 
 
 def test_between_them_the_odds_reach_what_a_cut_costs() -> None:
-    needed_ms = wait_ms(1.0, STEADY, 4.0, 2000.0)
-    assert 1.0 + STEADY.at(needed_ms) == pytest.approx(math.log(4.0 * 2.0))
+    needed_ms = wait_ms(1.0, STEADY, 4.0, 2000.0, soft_price=1.0)
+    reached = 1.0 + float(STEADY.at(needed_ms))
+    assert reached == pytest.approx(math.log(4.0 * 2.0), abs=2.0 * STEP_MS / 1000.0)
+
+
+def test_a_cut_that_is_taken_back_costs_less_and_starts_earlier() -> None:
+    """Of callers who have not finished half go on before 450 ms, all before 700."""
+    soon = Rise((0.0, 0.0, 0.1, 0.2, 0.4, 0.7, 9.0, 9.0, 9.0))
+    held_ms, soft_ms = (wait_ms(1.5, soon, 4.0, 2000.0, soft_price=p) for p in (1.0, SOFT_PRICE))
+    assert soft_ms < 450.0 < held_ms <= 700.0
+    never = Rise((0.0, *[0.0] * 7, 9.0))  # all go on late: no cut is soft
+    waits_ms = [wait_ms(0.0, never, 4.0, 2000.0, soft_price=p) for p in (1.0, SOFT_PRICE)]
+    assert waits_ms[0] - waits_ms[1] <= TAKEN_BACK_MS
+
+
+def test_silence_that_has_passed_is_no_choice() -> None:
+    """Most who go on have done so by 200 ms, the rest between 450 and 700."""
+    two_ways = Rise((0.0, 2.0, 4.0, 5.0, 5.0, 5.0, 8.0, 8.0, 8.0))
+    at_once_ms = wait_ms(0.0, two_ways, 4.0, 2000.0)
+    assert at_once_ms < 250.0
+    assert wait_ms(0.0, two_ways, 4.0, 2000.0, passed_ms=300.0) == 300.0
+    assert wait_ms(0.0, two_ways, 4.0, 2000.0, passed_ms=2500.0) == 2000.0
 
 
 def test_a_silence_that_tells_nothing_is_not_waited_for() -> None:

@@ -99,7 +99,8 @@ def moment_at(
     """Our decision in this pause: the first step whose wait is over while it still holds."""
     since_ms = scored.pause.since_ms
     for step in scored.steps:
-        needed_ms = release.wait_ms(step.score, step.rise, cut_cost_s, longest_ms)
+        passed_ms = step.from_ms - since_ms
+        needed_ms = release.wait_ms(step.score, step.rise, cut_cost_s, longest_ms, passed_ms)
         at_ms = max(step.from_ms, since_ms + max(needed_ms, step.least_ms))
         if at_ms < step.until_ms:
             return _in_pause(scored.pause, at_ms)
