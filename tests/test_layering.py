@@ -24,18 +24,21 @@ MAY_IMPORT = {
     "__main__": {"cli", "rooms"},
     "cli": {"command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
-        "admission", "agent", "backends", "call", "config", "errors", "http", "knowledge",
-        "models", "operation", "reply", "telemetry", "tools", "workers",
+        "access", "admission", "agent", "backends", "call", "config", "errors", "http", "knowledge",
+        "models", "operation", "reply", "resume", "telemetry", "tools", "workers",
     },
     "doctor": {"agent", "backends", "config", "errors", "models", "tools", "workers"},
     "models": {
         "agent", "agent_file", "backends", "capabilities", "config", "errors", "remote", "workers",
     },
-    "http": {"admission", "agent", "backends", "capabilities", "config", "errors", "realtime"},
+    "http": {
+        "access", "admission", "agent", "backends", "capabilities", "config", "errors", "realtime",
+    },
     "call": {
         "admission", "agent", "backends", "config", "errors", "knowledge", "listening", "memory",
-        "realtime", "reply", "telemetry", "tools",
+        "realtime", "reply", "resume", "telemetry", "tools",
     },
+    "resume": {"access", "errors", "realtime"},
     "reply": {
         "admission", "agent", "backends", "config", "errors", "knowledge", "listening",
         "realtime", "telemetry",
@@ -51,6 +54,7 @@ MAY_IMPORT = {
     "workers": {"backends", "errors", "event_stream", "operation", "rooms"},
     "remote": {"backends", "errors", "event_stream"},
     "telemetry": {"backends", "errors", "operation"},
+    "access": {"errors"},
     "admission": {"errors"},
     "command_parser": {"config_reader"},
     "config": {"config_reader", "errors", "operation"},
@@ -79,7 +83,8 @@ PURE_MODULES = (
     "listening/segment", "listening/audio_clock",
     "memory/facts", "memory/ledger", "memory/reading", "memory/summary",
     "call/turn_taking", "call/status", "call/barge_in", "admission/slots", "admission/ladder",
-    "admission/room", "workers/waits",
+    "admission/room", "workers/waits", "access/signing", "access/client_secrets", "resume/snapshot",
+    "resume/ticket",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from voiceloop.backends import Tool
+from voiceloop.backends import RecognizerOptions, Tool
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.knowledge.retriever import KnowledgeSource
 from voiceloop.memory.ledger import Memory
@@ -239,6 +239,15 @@ class AgentConfig:
     def tool_wait_ms(self, default_ms: int) -> int:
         """How long the output of a client's tool is waited for; 0: for ever."""
         return default_ms if self.tool_timeout_ms is None else self.tool_timeout_ms
+
+    def recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
+        """What the recognizer is told of a session with these settings."""
+        asked = settings.transcription
+        language = asked.language if asked is not None and asked.language else self.language
+        prompt = asked.prompt if asked is not None and asked.prompt else ""
+        return RecognizerOptions(
+            language, self.hotwords, f"{settings.instructions} {prompt}".strip()
+        )
 
     def session_settings(self, model: str = "voiceloop") -> SessionSettings:
         """The settings a session of this agent starts with."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,9 @@ MODELS = ("stt_model", "llm_model", "tts_model")
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
 MOST_KV_SHARE = 0.9  # the rest is for what a step computes with, and for drafters
+LEAST_SECRET_CHARACTERS = 16
+TERMINAL_DRAIN_S = 10.0
+SERVICE_DRAIN_S = 600.0  # longer than any answer; who stops it sets the bound that counts
 MOST_THREADS = 64  # as many as the native layers run on
 BARE_WORD = re.compile(r"[\w-]+")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -46,9 +50,16 @@ class Limits:
     session_minutes: float = 60.0
     uncommitted_audio_minutes: float = 10.0
     slow_client_s: float = 5.0
-    drain_s: float = 10.0
+    drain_s: float | None = None
     connections_per_address: int = 256
     admit_by_load: bool = True  # else calls are only counted
+
+    @property
+    def longest_drain_s(self) -> float:
+        """``drain_s``, or by who started the server: a person at a terminal waits for its end."""
+        if self.drain_s is not None:
+            return self.drain_s
+        return TERMINAL_DRAIN_S if sys.stderr.isatty() else SERVICE_DRAIN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +146,7 @@ class Config:
     agent: Path | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
     keys_file: Path | None = None
+    secret_key: str = field(default="", repr=False)  # of all gateways that share calls
     allowed_origins: tuple[str, ...] = ()
     allow_unauthenticated: bool = False
     stt_url: str | None = None
@@ -287,7 +299,7 @@ def _check(config: Config) -> None:
         ("limits.session_minutes", limits.session_minutes, 0.01, 24 * 60),
         ("limits.uncommitted_audio_minutes", limits.uncommitted_audio_minutes, 0.01, 60),
         ("limits.slow_client_s", limits.slow_client_s, 0.1, 8),
-        ("limits.drain_s", limits.drain_s, 0, 600),
+        ("limits.drain_s", limits.longest_drain_s, 0, 3600),
         ("limits.connections_per_address", limits.connections_per_address, 1, 100_000),
         ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
         ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
@@ -300,6 +312,10 @@ def _check(config: Config) -> None:
         least, most = LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS
         ranges.append(("context_tokens", config.context_tokens, least, most))
     ranges += _engine_ranges(config.engine)
+    if config.secret_key and len(config.secret_key) < LEAST_SECRET_CHARACTERS:
+        raise ConfigError(
+            f"secret_key: expected {LEAST_SECRET_CHARACTERS} characters or more, found fewer"
+        )
     for name in ("stt_url", "llm_url", "tts_url"):
         _check_url(name, getattr(config, name))
     _check_url("traces.url", config.traces.url)

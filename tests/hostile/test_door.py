@@ -12,10 +12,10 @@ import pytest
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message
 
+from voiceloop.access.keys import KeyRing
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config
-from voiceloop.http.auth import KeyRing
 from voiceloop.server.app import Gateway, build_app
 
 KEY = "the-only-key"

@@ -35,7 +35,7 @@ SPEECH = ROOT / "clients" / "call" / "heart" / "1_hours.flac"
 SCENARIOS = ("text_turn", "spoken_turn", "tool_call", "barge_in", "manual_commit", "cancel")
 # Script -> (its environment, scenarios beside the common ones)
 SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "openai": ("openai", ("client_secret",)),
+    "openai": ("openai", ("client_secret", "resume")),
     "openai_sync": ("openai", ()),
     "agents": ("agents", ()),
     "pipecat": ("pipecat", ()),

@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from msgspec.structs import replace
+
+from voiceloop.realtime.session_update import merge
+from voiceloop.realtime.settings import SessionSettings
+
 
 class Disconnected(Exception):
     """The peer is gone or the connection was closed; nothing more can be read or sent."""
@@ -20,7 +25,7 @@ class Hello:
 
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
     ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline``,
-    ``partials``, ``notices`` and ``sources`` switch VoiceLoop's opt-in extra events on.
+    ``partials``, ``notices``, ``sources`` and ``resume`` switch VoiceLoop's extra events on.
     ``session`` is the update that the client secret carries which opened the door. ``greeting``:
     whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
     was; the conversations of different ones share nothing in any cache. ``max_session_s``: the
@@ -34,6 +39,7 @@ class Hello:
     partials: bool = False
     notices: bool = False
     sources: bool = False
+    resume: bool = False
     session: dict[str, Any] = field(default_factory=dict)
     greeting: bool | None = None
     tenant: str = ""
@@ -43,6 +49,19 @@ class Hello:
     def is_configured(self) -> bool:
         """Whether the client secret sets more than every client names: the type and the model."""
         return bool(self.session.keys() - {"type", "model"})
+
+    def settings_over(self, own: SessionSettings) -> SessionSettings:
+        """The session's first settings, where the agent's are these. Raises: InvalidRequest."""
+        settings = replace(
+            own,
+            type=self.intent,
+            timeline=self.timeline,
+            partials=self.partials,
+            notices=self.notices,
+            sources=self.sources,
+            resume=self.resume,
+        )
+        return merge(settings, self.session)  # checked when the client secret was issued
 
     def longest_s(self, server_s: float) -> float:
         """How long the session may last, where the server allows every client so much."""

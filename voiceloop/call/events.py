@@ -44,6 +44,10 @@ class ResultLate(msgspec.Struct, frozen=True):
     """What came of a tool's call stands in the conversation now; its reply had to do without."""
 
 
+class CallResumed(msgspec.Struct, frozen=True):
+    """A call goes on here that broke off elsewhere, and an answer is owed in it."""
+
+
 class CallEnding(msgspec.Struct, frozen=True):
     """The session is over: nothing is answered any more."""
 
@@ -57,5 +61,6 @@ CallEvent = (
     | CallerIdle
     | ToolCallsOverdue
     | ResultLate
+    | CallResumed
     | CallEnding
 )

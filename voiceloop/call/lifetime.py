@@ -37,6 +37,12 @@ class Ending(Enum):
     EXPIRED = 1001, "session expired"
     DRAINED = 1012, "the server restarts"
     SHED = 1013, "the server has too many calls; nobody has spoken in this one for long"
+    RESUMED = 1000, "the call goes on over another connection"
+
+    @property
+    def lets_turn_end(self) -> bool:
+        """Whether what is being said is said to its end."""
+        return self in (Ending.DRAINED, Ending.SHED)
 
 
 class Lifetime:
@@ -49,32 +55,53 @@ class Lifetime:
         self.whole_s = whole_s
         self.drain_s = drain_s
         self._notify = notify
-        self._draining = asyncio.Event()
-        self._why = Ending.DRAINED
+        self._earlier_s = 0.0
+        self._begun_s: float | None = None
+        self._let_go: Ending | None = None
+        self._changed = asyncio.Event()
 
     def drain(self, why: Ending = Ending.DRAINED) -> None:
         """The server shuts down, or has too much to do: the turn under way is the last."""
-        if not self._draining.is_set():
-            self._why = why
-            self._draining.set()
-            self._notify(round(self.drain_s))
+        if self._let_go is None:
+            self._let_go = why
+            self._changed.set()
+            if why.lets_turn_end:
+                self._notify(round(self.drain_s))
 
     @property
     def is_shed(self) -> bool:
         """Whether it was told to leave room for others."""
-        return self._why is Ending.SHED
+        return self._let_go is Ending.SHED
+
+    @property
+    def lived_s(self) -> float:
+        """For how long the call has lasted, on this connection and earlier ones."""
+        now_s = asyncio.get_running_loop().time()
+        return self._earlier_s + (now_s - self._begun_s if self._begun_s is not None else 0.0)
+
+    def resume(self, earlier_s: float) -> None:
+        """The call has lasted so long before this connection: that counts too."""
+        self._earlier_s = earlier_s
+        self._changed.set()
 
     async def end(self) -> Ending:
         """Wait for the end; a minute before the longest time is over the client is told."""
+        self._begun_s = asyncio.get_running_loop().time()
         warning_s = min(EXPIRY_WARNING_S, self.whole_s / 2)
-        try:
-            async with asyncio.timeout(self.whole_s):
-                try:
-                    async with asyncio.timeout(self.whole_s - warning_s):
-                        await self._draining.wait()
-                except TimeoutError:
-                    self._notify(round(warning_s))
-                await self._draining.wait()
-        except TimeoutError:
-            return Ending.EXPIRED
-        return self._why
+        for left_s in (warning_s, 0.0):
+            if (let_go := await self._until_left(left_s)) is not None:
+                return let_go
+            if left_s:
+                self._notify(round(left_s))
+        return Ending.EXPIRED
+
+    async def _until_left(self, left_s: float) -> Ending | None:
+        """Wait until only so much is left of the longest time, or for the server to let it go."""
+        while self._let_go is None and (wait_s := self.whole_s - left_s - self.lived_s) > 0.0:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        return self._let_go

@@ -17,12 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from msgspec.structs import replace
-
 from audio.vad import Vad
 from voiceloop.admission.ladder import Level
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends, RecognizerOptions, ToolCall
+from voiceloop.backends import Backends, ToolCall
 from voiceloop.call import events as told
 from voiceloop.call.connection import Disconnected, Transport
 from voiceloop.call.greeting import GreetingWait
@@ -31,6 +29,7 @@ from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
 from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
+from voiceloop.call.resumption import Resumption
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.call.writer import Writer
 from voiceloop.config import Config
@@ -47,17 +46,17 @@ from voiceloop.realtime.commands import (
     CreateResponse,
     ItemCreated,
     ItemDeleted,
+    ResumeCall,
     SettingsChanged,
 )
-from voiceloop.realtime.events import SessionExpiring
 from voiceloop.realtime.protocol import Protocol, ProtocolLimits
-from voiceloop.realtime.session_update import merge, within_capabilities
-from voiceloop.realtime.settings import SessionSettings
+from voiceloop.realtime.session_update import within_capabilities
 from voiceloop.realtime.window import TokenCount
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.sound.kept_lines import KeptLines, SessionLines
+from voiceloop.resume.ticket import Tickets
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.traces import CallTrace, NoTraces, Traces
 from voiceloop.tools.pending import SessionTools
@@ -88,6 +87,8 @@ class Session:
         toolbox: Toolbox | None = None,
         kept_lines: KeptLines | None = None,
         traces: Traces | None = None,
+        tickets: Tickets | None = None,
+        on_resumed: Callable[[str], None] = lambda call_id: None,
     ) -> None:
         self._transport = transport
         self._backends = backends
@@ -106,8 +107,10 @@ class Session:
         self._traces = traces if traces is not None else NoTraces()
         limits = config.limits
         output = asyncio.Event()
+        hello = transport.hello
+        own = agent.session_settings(hello.model)
         self.protocol = Protocol(
-            self._first_settings(),
+            within_capabilities(backends.capabilities, hello.settings_over(own)),
             limits=ProtocolLimits(
                 frame_bytes=limits.frame_bytes,
                 uncommitted_audio_ms=limits.uncommitted_audio_minutes * 60_000.0,
@@ -115,8 +118,8 @@ class Session:
                 count_tokens=TokenCount(backends.count_tokens),
                 capabilities=backends.capabilities,
             ),
-            expires_at=int(time.time() + transport.hello.longest_s(60.0 * limits.session_minutes)),
-            is_beta=self._transport.hello.beta,
+            expires_at=int(time.time() + hello.longest_s(60.0 * limits.session_minutes)),
+            is_beta=hello.beta,
             on_put=output.set,
             ledger=Ledger.of(agent.memory, writes=backends.capabilities.writes_summaries),
         )
@@ -124,26 +127,27 @@ class Session:
             self.protocol, transport, output, limits.slow_client_s, self._end, self._mark_audio
         )
         self._greeting = GreetingWait(
-            is_asked=transport.hello.greeting,
-            is_configured=transport.hello.is_configured,
+            is_asked=hello.greeting,
+            is_configured=hello.is_configured,
             wait_ms=agent.greeting_wait_ms,
         )
-        whole_s = transport.hello.longest_s(60.0 * limits.session_minutes)
-        self._lifetime = Lifetime(whole_s, limits.drain_s, self._tell_time_left)
-        self._closing = (1000, "")
-
-    def _first_settings(self) -> SessionSettings:
-        hello = self._transport.hello
-        settings = replace(
-            self._agent.session_settings(hello.model),
-            type=hello.intent,
-            timeline=hello.timeline,
-            partials=hello.partials,
-            notices=hello.notices,
-            sources=hello.sources,
+        whole_s = hello.longest_s(60.0 * limits.session_minutes)
+        self._lifetime = Lifetime(whole_s, limits.longest_drain_s, self.protocol.expiring)
+        self._open_calls = OpenToolCalls(
+            agent.tool_wait_ms(config.tool_timeout_ms),
+            lambda calls: self._advance(told.ToolCallsOverdue(calls)),
         )
-        merged = merge(settings, hello.session)  # checked when the client secret was issued
-        return within_capabilities(self._backends.capabilities, merged)
+        self._resumption = Resumption(
+            self.protocol,
+            agent,
+            own,
+            tickets,
+            hello.tenant,
+            self._lifetime,
+            self._open_calls.expect,
+            on_resumed,
+        )
+        self._closing = (1000, "")
 
     def drain(self, why: Ending = Ending.DRAINED) -> None:
         """Finish what is being said, then close; for a server that shuts down, or makes room."""
@@ -172,6 +176,7 @@ class Session:
                     tasks.create_task(self._writer.run(), name="writer")
                     tasks.create_task(self._watch_the_clock(), name="session clock")
                     tasks.create_task(self._greet(), name="greeting")
+                    tasks.create_task(self._resumption.run(), name="resume tickets")
                     self.protocol.connect()
                     await self._read()
                 finally:
@@ -240,7 +245,7 @@ class Session:
         self._item_audio = ItemAudio(self._backends.recognizer, self.protocol, tasks)
         self._listener = Listener(
             recognizer=self._backends.recognizer,
-            options=self._recognizer_options(settings),
+            options=self._agent.recognizer_options(settings),
             settings=settings,
             vad=self._vad,
             clock=self._clock,
@@ -250,10 +255,6 @@ class Session:
             slots=self._agent.slots,
         )
         self._idleness = Idleness(lambda since_ms: self._advance(told.CallerIdle(since_ms)))
-        self._open_calls = OpenToolCalls(
-            self._agent.tool_wait_ms(self._config.tool_timeout_ms),
-            lambda calls: self._advance(told.ToolCallsOverdue(calls)),
-        )
         self._replies = Replies(
             context,
             self._metrics,
@@ -280,13 +281,6 @@ class Session:
         if self._replies.record_result(call, output) and is_news:
             self._advance(told.ResultLate())
 
-    def _recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
-        asked = settings.transcription
-        language = asked.language if asked is not None and asked.language else self._agent.language
-        prompt = asked.prompt if asked is not None and asked.prompt else ""
-        context = f"{settings.instructions} {prompt}".strip()
-        return RecognizerOptions(language, self._agent.hotwords, context)
-
     # --- reading ---
 
     async def _read(self) -> None:
@@ -310,12 +304,18 @@ class Session:
                 self._listener.configure(current)
                 self._lines.want(voice_options_of(current))
                 self._advance(command)
-                options = self._recognizer_options(current)
-                if options != self._recognizer_options(previous):
+                options = self._agent.recognizer_options(current)
+                if options != self._agent.recognizer_options(previous):
                     self._listener.set_options(options)
+                self._resumption.wake()
+            case ResumeCall(ticket=ticket):
+                if (changed := self._resumption.resume(ticket)) is not None:
+                    await self._obey(changed)
+                    if self._resumption.owes_answer:
+                        self._advance(told.CallResumed())
             case ItemCreated(item=item, audio=audio) if audio:
                 settings = self.protocol.settings
-                options = self._recognizer_options(settings)
+                options = self._agent.recognizer_options(settings)
                 self._item_audio.hear(item.id, audio, settings.input_format, options)
             case ItemDeleted(item_id=item_id):
                 self._item_audio.forget(item_id)
@@ -375,18 +375,15 @@ class Session:
             most_min = self._lifetime.whole_s / 60.0
             expired = SessionExpired(f"expected a session of at most {most_min:g} minutes")
             await self._writer.say_last(expired)
-            self._end(*ending.value)
-        try:
-            async with asyncio.timeout(self._lifetime.drain_s):
-                await self._until_idle()
-        except TimeoutError:
-            pass
+        elif ending.lets_turn_end:
+            try:
+                async with asyncio.timeout(self._lifetime.drain_s):
+                    await self._until_idle()
+            except TimeoutError:
+                pass
+            if self._resumption.send():
+                await self._writer.until_sent()
         self._end(*ending.value)
-
-    def _tell_time_left(self, seconds: int) -> None:
-        """For clients that asked for notices."""
-        if self.protocol.settings.notices:
-            self.protocol.send(SessionExpiring(seconds_left=seconds))
 
     async def _until_idle(self) -> None:
         """Wait for a moment in which nobody speaks and nothing is owed."""

@@ -39,7 +39,7 @@ class TurnTaking:
         self._pending: dict[int, PendingTranscript] = {}  # by segment
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
         self._owed: UserTurn | None = None  # to be answered when nobody speaks
-        self._has_news = False  # of tools' calls, late or overdue: to be told when nobody speaks
+        self._has_news = False  # to be answered when nobody speaks: of tools, of a call resumed
         self.is_over = False  # the session ends: nothing is answered any more
 
     def agent(self, status: CallStatus) -> Agent:
@@ -100,7 +100,7 @@ class TurnTaking:
                 yield do.FailToolCalls(calls)
                 self._has_news = True
                 yield from self._settle(status)
-            case told.ResultLate() if status.creates_responses:
+            case told.ResultLate() | told.CallResumed() if status.creates_responses:
                 self._has_news = True
                 yield from self._settle(status)
             case told.CallEnding():

@@ -79,6 +79,10 @@ class Writer:
     async def say_last(self, error: VoiceLoopError) -> None:
         """Wait until the client has been sent this; one that reads too late is not waited for."""
         self._protocol.error(error)
+        await self.until_sent()
+
+    async def until_sent(self) -> None:
+        """Wait until the client has been sent all that is queued, or takes too long to read."""
         outbox = self._protocol.outbox
         last = outbox.n_put
         try:

@@ -1,6 +1,6 @@
-"""Everything that is answered over plain HTTP, and who is let in.
+"""Everything that is answered over plain HTTP.
 
-Owns keys and origins (`auth`), admission, the OpenAI-compatible routes, health and metrics routes,
-and the web page. Others may use `auth`, `admission` and `routes`.
+Owns the door of the HTTP routes (`gate`), the OpenAI-compatible routes, health and metrics routes,
+and the web page. Others may use `gate`, `health` and `routes`.
 Start reading at `routes.py`, then `chat.py`.
 """

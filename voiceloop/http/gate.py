@@ -16,6 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from voiceloop.access.keys import KeyRing, client_key
+from voiceloop.access.origins import check_origin
 from voiceloop.admission.slots import Admission, retry_after
 from voiceloop.backends import Backends, Usage
 from voiceloop.errors import (
@@ -26,7 +28,6 @@ from voiceloop.errors import (
     Overloaded,
     VoiceLoopError,
 )
-from voiceloop.http.auth import KeyRing, check_origin, client_key
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json
 

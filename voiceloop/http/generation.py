@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from voiceloop.access.keys import client_key, tenant_of
 from voiceloop.backends import (
     Backends,
     Branch,
@@ -37,7 +38,6 @@ from voiceloop.backends import (
     Usage,
 )
 from voiceloop.errors import BackendError, InvalidRequest, VoiceLoopError, expected
-from voiceloop.http.auth import client_key, tenant_of
 from voiceloop.http.gate import Door, Stream, error_response, read_json, started
 from voiceloop.realtime.session_update import read_number, read_text
 from voiceloop.realtime.settings import Json

@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from voiceloop.access.keys import client_key
 from voiceloop.admission.slots import retry_after
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, expected
-from voiceloop.http.auth import client_key
 from voiceloop.http.gate import Door
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.session_update import merge, within_capabilities

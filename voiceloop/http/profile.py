@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from voiceloop.access.origins import is_loopback
 from voiceloop.errors import Forbidden, InvalidRequest, Overloaded, expected
-from voiceloop.http.auth import is_loopback
 from voiceloop.http.gate import Door
 
 MOST_S = 10.0  # to write 2 s of small operations, 53,000 a second, took a busy machine 10 s

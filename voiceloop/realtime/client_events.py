@@ -76,6 +76,12 @@ class ResponseCancel(ClientEvent, frozen=True, kw_only=True, tag="response.cance
     response_id: str | None = None
 
 
+class Resume(ClientEvent, frozen=True, kw_only=True, tag="voiceloop.resume"):
+    """VoiceLoop's own: go on with the call that this ticket is of."""
+
+    ticket: str
+
+
 CLIENT_EVENTS: dict[str, type[ClientEvent]] = {
     str(kind.__struct_config__.tag): kind for kind in ClientEvent.__subclasses__()
 }

@@ -90,6 +90,13 @@ class ItemDeleted:
     item_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class ResumeCall:
+    """The client goes on with a call that it has a ticket of. Nothing is acknowledged yet."""
+
+    ticket: str
+
+
 Command = (
     AppendAudio
     | CommitAudio
@@ -100,4 +107,5 @@ Command = (
     | SettingsChanged
     | ItemCreated
     | ItemDeleted
+    | ResumeCall
 )

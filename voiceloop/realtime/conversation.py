@@ -6,8 +6,9 @@ with its word times, so that a reply can be cut to what the caller heard. Pure: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from dataclasses import replace as dataclass_replace
 
 from msgspec.structs import replace
 
@@ -28,7 +29,7 @@ ROOT = "root"
 
 
 @dataclass(slots=True)
-class _Reply:
+class SpokenReply:
     """What the agent said in one item: all its text, when each word sounds, what was heard."""
 
     text: str = ""
@@ -62,11 +63,12 @@ class Conversation:
         self.window = window
         self.ledger = ledger
         self._items: list[Item] = []
-        self._replies: dict[str, _Reply] = {}
+        self._replies: dict[str, SpokenReply] = {}
         self._notes: dict[str, str] = {}  # behind a user's words, by item: not said by anybody
         self._oldest_shown: str | None = None  # older items are out of the window for good
         self._recall = ""  # what the model is told of these, the same from slide to slide
         self._slide: Slide | None = None  # the newest that nobody has asked about
+        self.on_change: Callable[[], None] = lambda: None  # an item is new, another one, or gone
 
     def __len__(self) -> int:
         return len(self._items)
@@ -96,6 +98,7 @@ class Conversation:
                 raise expected("previous_item_id", "the id of an item", previous_item_id)
             index = before + 1
         self._items.insert(index, item)
+        self.on_change()
         return self._items[index - 1].id if index else None
 
     def get(self, item_id: str) -> Item | None:
@@ -116,6 +119,7 @@ class Conversation:
         index = self._find(item.id)
         if index is not None:
             self._items[index] = item
+            self.on_change()
 
     def delete(self, item_id: str) -> bool:
         """Remove the item; False when there is none."""
@@ -129,7 +133,15 @@ class Conversation:
             self._oldest_shown = self._items[index].id if index < len(self._items) else None
         if self.ledger is not None and self.ledger.forget(item_id) and self._recall:
             self._tell_ledger()
+        self.on_change()
         return True
+
+    def restore(self, items: Iterable[Item], spoken: SpokenReply | None) -> None:
+        """Fill this one, which is empty, with another; spoken: of the agent's newest message."""
+        self._items = list(items)
+        said = [i for i in self._items if isinstance(i, Message) and i.role == "assistant"]
+        if said and spoken is not None:
+            self._replies[said[-1].id] = spoken
 
     def items(self) -> tuple[Item, ...]:
         return tuple(self._items)
@@ -204,6 +216,11 @@ class Conversation:
     def add_audio(self, item_id: str, duration_ms: float) -> None:
         """So much more audio of the reply was sent."""
         self._reply(item_id).audio_ms += duration_ms
+
+    def spoken(self, item_id: str) -> SpokenReply | None:
+        """What was said in this item of the agent's, should more be learnt of what was heard."""
+        reply = self._replies.get(item_id)
+        return None if reply is None else dataclass_replace(reply, words=list(reply.words))
 
     def audio_ms(self, item_id: str) -> float:
         """Audio sent of this reply; 0 for an item that is none."""
@@ -370,8 +387,8 @@ class Conversation:
                 return index
         return None
 
-    def _reply(self, item_id: str) -> _Reply:
-        return self._replies.setdefault(item_id, _Reply())
+    def _reply(self, item_id: str) -> SpokenReply:
+        return self._replies.setdefault(item_id, SpokenReply())
 
 
 def _is_agents(item: Item) -> bool:

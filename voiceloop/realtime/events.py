@@ -263,6 +263,25 @@ class Sources(ServerEvent, kw_only=True, tag="voiceloop.sources"):
     sources: tuple[Source, ...]
 
 
+class ResumeTicket(ServerEvent, kw_only=True, tag="voiceloop.resume_ticket"):
+    """What the client needs to go on with this call elsewhere; each takes the place of the last.
+
+    ``returns``: for the address that it dials then.
+    """
+
+    ticket: str
+    returns: str
+    expires_at: int
+
+
+class Resumed(ServerEvent, kw_only=True, tag="voiceloop.resumed"):
+    """The call that this ticket was of goes on here: ``session_id`` is what it was called there."""
+
+    session_id: str
+    items: int
+    last_item_id: str | None
+
+
 class PartialHeard(ServerEvent, kw_only=True, tag="voiceloop.partial"):
     item_id: str
     stable: str

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.beta import to_beta
 from voiceloop.realtime.events import AudioDelta, ServerEvent
 
+MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
 N_REMEMBERED = 32  # responses cut short whose deltas may still wait in a writer
 
 
@@ -82,3 +85,13 @@ class Outbox:
 
     def is_stale(self, frame: Outgoing) -> bool:
         return frame.is_delta and frame.response_id in self._cut_short
+
+
+def check_echo(value: Any, where: str) -> None:
+    """Refuse what would be echoed in too large a frame. Raises: InvalidRequest."""
+    n_bytes = len(msgspec.json.encode(value))
+    if n_bytes > MAX_ECHO_BYTES:
+        raise InvalidRequest(
+            f"expected {where} of at most {MAX_ECHO_BYTES} bytes of JSON, found {n_bytes}",
+            param=where,
+        )

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import FrameTooLarge, InvalidRequest, NotActive, VoiceLoopError, expected
 from voiceloop.memory.ledger import Ledger
@@ -23,7 +21,7 @@ from voiceloop.realtime.commands import Command
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
 from voiceloop.realtime.items import Item, Message, Part, audio_of, parse_item
-from voiceloop.realtime.outbox import Outbox
+from voiceloop.realtime.outbox import Outbox, check_echo
 from voiceloop.realtime.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.response_request import ResponseRequest, parse_request
@@ -31,7 +29,6 @@ from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 from voiceloop.realtime.window import TokenCount, Window, most_characters
 
-MAX_ECHO_BYTES = 512 * 1024  # what is echoed stays under the 1 MiB that clients read by default
 MAX_ITEMS = 4096
 MAX_EVENT_ID_CHARS = 512
 
@@ -140,6 +137,8 @@ class Protocol:
                 return self._create_response(raw_request)
             case asked.ResponseCancel(response_id=response_id):
                 return self._cancel(response_id)
+            case asked.Resume(ticket=ticket):
+                return [commands.ResumeCall(ticket)]
         return []  # output_audio_buffer.clear: a WebSocket client holds its own audio
 
     def _append_audio(self, audio: str) -> list[Command]:
@@ -149,10 +148,14 @@ class Protocol:
         return [commands.AppendAudio(data)] if data else []
 
     def _update(self, patch: Json) -> list[Command]:
+        return [self.adopt(merge(self.settings, patch))]
+
+    def adopt(self, asked_for: SessionSettings) -> commands.SettingsChanged:
+        """Take these settings up, as far as the models serve them. Raises: InvalidRequest."""
         previous = self.settings
-        current = within_capabilities(self._limits.capabilities, merge(previous, patch))
+        current = within_capabilities(self._limits.capabilities, asked_for)
         session = self._session_object(current)
-        _check_echo(session, "session")
+        check_echo(session, "session")
         window = self._window_of(current)
         if window is not None:
             window.check(current.instructions)
@@ -161,11 +164,11 @@ class Protocol:
             self._input.reset()  # the detector's, not the client's to commit
         self.conversation.window = window
         self.send(events.SessionUpdated(session=session))
-        return [commands.SettingsChanged(previous, current)]
+        return commands.SettingsChanged(previous, current)
 
     def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
         item = parse_item(raw, self.new_id)
-        _check_echo(item, "item")
+        check_echo(item, "item")
         self._input.check_item_id(item.id)
         if len(self.conversation) >= MAX_ITEMS:
             raise InvalidRequest(
@@ -350,6 +353,11 @@ class Protocol:
         if self.settings.timeline:
             self.send(events.Timeline(timeline=payload))
 
+    def expiring(self, seconds_left: int) -> None:
+        """The session's time is nearly over, for clients that asked for notices."""
+        if self.settings.notices:
+            self.send(events.SessionExpiring(seconds_left=seconds_left))
+
     def error(self, error: VoiceLoopError, event_id: str | None = None) -> None:
         """Queue an ``error`` event; ``event_id`` is the client event that caused it."""
         self.send(events.ErrorEvent(error=events.ErrorBody.of(error, event_id)))
@@ -389,12 +397,3 @@ class Protocol:
 
 def _random_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(12)}"
-
-
-def _check_echo(value: Any, where: str) -> None:
-    n_bytes = len(msgspec.json.encode(value))
-    if n_bytes > MAX_ECHO_BYTES:
-        raise InvalidRequest(
-            f"expected {where} of at most {MAX_ECHO_BYTES} bytes of JSON, found {n_bytes}",
-            param=where,
-        )

@@ -103,6 +103,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     partials: bool = False
     notices: bool = False
     sources: bool = False
+    resume: bool = False
 
     @property
     def speaks(self) -> bool:

@@ -18,6 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
+from voiceloop.access.keys import Entry, KeyRing, client_key, subprotocol
+from voiceloop.access.origins import check_origin
 from voiceloop.admission.ladder import Level
 from voiceloop.admission.room import Room, for_new_callers
 from voiceloop.admission.slots import Admission, LateCalls
@@ -28,7 +30,6 @@ from voiceloop.call.lifetime import Ending
 from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import Overloaded, VoiceLoopError, expected
-from voiceloop.http import auth
 from voiceloop.http.gate import Door, error_response
 from voiceloop.http.health import Health, health_routes, no_such_route, realtime_routes
 from voiceloop.http.profile import profile_route
@@ -39,6 +40,7 @@ from voiceloop.knowledge.retriever import Retriever
 from voiceloop.operation import WorkerLoad
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.resume.ticket import Tickets
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.server.websocket import SocketTransport
 from voiceloop.telemetry.metrics import Metrics
@@ -70,13 +72,14 @@ class Gateway:
     metrics: Metrics = field(init=False)
     answers: ApprovedAnswers = field(init=False)  # of the agent, read once for all sessions
     traces: Traces = field(init=False)
-    keys: auth.KeyRing = field(init=False)
+    keys: KeyRing = field(init=False)
     toolbox: Toolbox = field(init=False)
     retriever: Retriever | None = None  # of the agent's documents
     admission: Admission = field(init=False)
     http_admission: Admission = field(init=False)
     late_calls: LateCalls = field(init=False)
     load_watch: LoadWatch = field(init=False)
+    tickets: Tickets = field(init=False)
     _shed_at: float = field(init=False, default=0.0)
     kept_lines: KeptLines = field(init=False, default_factory=KeptLines)
     _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -84,7 +87,8 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.answers = ApprovedAnswers(self.agent.answer)
-        self.keys = auth.KeyRing(self.config.keys)
+        self.keys = KeyRing(self.config.keys, secret_key=self.config.secret_key)
+        self.tickets = Tickets(self.keys.shared_secret, time.time)
         asked = self.config.traces
         self.traces = (
             open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
@@ -218,6 +222,8 @@ class Gateway:
                 level=lambda: self.load_watch.level,
                 kept_lines=self.kept_lines,
                 traces=self.traces,
+                tickets=self.tickets,
+                on_resumed=self._goes_on,
             )
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message[:MAX_REASON_CHARACTERS])
@@ -229,8 +235,22 @@ class Gateway:
             log.exception("a session failed")
         finally:
             self._sessions.remove(session)
-            if not session.is_shed:  # it was sent away to make room, not cut off
+            if session.is_shed:  # it was sent away to make room, not cut off
+                self.tickets.forget(session.protocol.session_id)
+            else:
                 self.late_calls.add(session.protocol.session_id)
+
+    def _goes_on(self, call_id: str) -> None:
+        """This call was resumed here: what is left of it on a line that broke is over."""
+        self.metrics.resumed.inc()
+        for session in self._sessions:
+            if session.protocol.session_id == call_id:
+                session.drain(Ending.RESUMED)
+
+    def derive_keys(self) -> None:
+        """Do ahead what the first ticket and the first client secret would hold all calls for."""
+        self.tickets.signer.derive()
+        self.keys.derive()
 
     async def keep_lines(self) -> None:
         """Have the voice speak once what must be said where it fails a call later."""
@@ -282,24 +302,27 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
     try:
         is_keyed = not gateway.keys.is_open
         allowed = gateway.config.allowed_origins
-        auth.check_origin(websocket.headers, allowed, is_keyed=is_keyed)
-        key = auth.client_key(websocket.headers, offered)
+        check_origin(websocket.headers, allowed, is_keyed=is_keyed)
+        key = client_key(websocket.headers, offered)
         entry = gateway.keys.check(key)
         reason = gateway.not_ready()
         if reason is not None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
         hello = _hello(websocket, entry)
-        ended_id = websocket.query_params.get("voiceloop.returns", "")
-        with gateway.admission.slot(is_returning=gateway.late_calls.knows(ended_id)):
-            gateway.late_calls.take(ended_id)  # only now: who finds no slot dials again
-            await websocket.accept(subprotocol=auth.subprotocol(offered))
+        returns = websocket.query_params.get("voiceloop.returns", "")
+        late, tickets = gateway.late_calls, gateway.tickets
+        is_returning = late.knows(returns) or tickets.knows(returns, entry.tenant)
+        with gateway.admission.slot(is_returning=is_returning):
+            late.take(returns)  # only now: who finds no slot dials again
+            tickets.let_in(returns, entry.tenant)
+            await websocket.accept(subprotocol=subprotocol(offered))
             await gateway.serve_session(SocketTransport(websocket, hello))
     except VoiceLoopError as error:
         gateway.metrics.refused.labels(code=error.wire_code).inc()
         await websocket.send_denial_response(error_response(error))
 
 
-def _hello(websocket: WebSocket, entry: auth.Entry) -> Hello:
+def _hello(websocket: WebSocket, entry: Entry) -> Hello:
     """Raises: InvalidRequest."""
     query = websocket.query_params
     greeting = query.get("greeting")
@@ -314,6 +337,7 @@ def _hello(websocket: WebSocket, entry: auth.Entry) -> Hello:
         partials=query.get("voiceloop.partials") == "1",
         notices=query.get("voiceloop.notices") == "1",
         sources=query.get("voiceloop.sources") == "1",
+        resume=query.get("voiceloop.resume") == "1",
         session=entry.session,
         max_session_s=entry.max_session_s,
         greeting=None if greeting is None else greeting == "1",

@@ -18,11 +18,11 @@ from typing import Any, TypeVar, cast
 import uvicorn
 from starlette.applications import Starlette
 
+from voiceloop.access.origins import check_bind
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
-from voiceloop.http import auth
 from voiceloop.knowledge.retriever import open_retriever
 from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
 from voiceloop.server.app import MAX_HTTP_REQUESTS, Gateway, build_app
@@ -180,7 +180,7 @@ async def serve(
             the variable that it names is not there.
         BackendError: a model cannot be loaded.
     """
-    auth.check_bind(
+    check_bind(
         config.host,
         is_keyed=bool(config.keys),
         is_unauthenticated_allowed=config.allow_unauthenticated,
@@ -202,6 +202,7 @@ async def serve(
                     return
                 gateway.backends, gateway.is_ready = opened
                 models.push_async_callback(gateway.kept_lines.close)
+                await asyncio.to_thread(gateway.derive_keys)
                 await gateway.keep_lines()
                 await gateway.toolbox.start()
                 if ready is not None:
@@ -258,10 +259,9 @@ async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop
     try:
         await _first_of(stop.wait(), asyncio.shield(serving))
         # A session that drains ends by itself within drain_s; the second is for its close.
-        drain_s = gateway.config.limits.drain_s + 1.0
-        n_calls, most_s = gateway.n_sessions, gateway.config.limits.drain_s
+        n_calls, most_s = gateway.n_sessions, gateway.config.limits.longest_drain_s
         log.info("stopping: at most %g s for calls in progress to end: %d", most_s, n_calls)
-        await _first_of(gateway.drain(), stop.wait(), timeout_s=drain_s)
+        await _first_of(gateway.drain(), stop.wait(), timeout_s=most_s + 1.0)
     finally:
         watch.cancel()
 

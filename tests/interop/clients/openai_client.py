@@ -168,6 +168,41 @@ async def client_secret(connection):
         assert event.session.instructions == "from the secret"
 
 
+async def resume(_):
+    """The line breaks twice; the package dials again, and the conversation goes on."""
+    ticket = {}
+
+    def again(event):
+        return {"extra_query": {**event.extra_query, "voiceloop.returns": ticket["returns"]}}
+
+    async def until_resumed(connection, kind):
+        async with asyncio.timeout(LIMIT_S):
+            async for event in connection:
+                if event.type == "voiceloop.resume_ticket":
+                    ticket.update(event.to_dict())
+                elif event.type == "session.created" and ticket:
+                    resuming = {"type": "voiceloop.resume", "ticket": ticket["ticket"]}
+                    await connection.send(resuming)
+                assert event.type != "error", event
+                if event.type == kind:
+                    return event
+
+    opened = client().realtime.connect(
+        model="any", extra_query={"voiceloop.resume": "1"}, on_reconnecting=again
+    )
+    async with opened as connection:
+        await connection.session.update(session={"type": "realtime", "output_modalities": ["text"]})
+        for n_turns in (1, 2):
+            await connection.conversation.item.create(item=message(ASKED))
+            await connection.response.create()
+            done = await until_resumed(connection, "response.done")
+            assert done.response.status == "completed", done
+            await until_resumed(connection, "voiceloop.resume_ticket")
+            connection._connection.transport.abort()
+            resumed = await until_resumed(connection, "voiceloop.resumed")
+            assert resumed.to_dict()["items"] == 2 * n_turns, resumed
+
+
 async def main():
     for name in CHOSEN:
         async with client().realtime.connect(model="gpt-realtime") as connection:

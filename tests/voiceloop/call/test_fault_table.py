@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.wire import Wire
+from voiceloop.access.keys import subprotocol
 from voiceloop.backends import SpokenWord, Usage
-from voiceloop.http.auth import subprotocol
 from voiceloop.realtime.commands import CreateResponse
 from voiceloop.realtime.settings import Transcription
 

@@ -40,9 +40,11 @@ OWN_EVENTS = {
     "CallerIdle",
     "ToolCallsOverdue",
     "ResultLate",
+    "CallResumed",
     "CallEnding",
 }
-NOT_FOR_TURN_TAKING = {"AppendAudio", "ItemCreated", "ItemDeleted"}  # the session does these itself
+# The session does these itself.
+NOT_FOR_TURN_TAKING = {"AppendAudio", "ItemCreated", "ItemDeleted", "ResumeCall"}
 SILENCE = heard.SpeechWindow(activity(96.0, 300.0))
 SPEECH = heard.SpeechWindow(activity(1200.0))
 END_OF_TURN = heard.EndOfTurn(0, 800.0, ())

@@ -98,6 +98,7 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
             ("", told.ToolCallsOverdue((ToolCall("call", "book", "{}"),))),
         ],
         "ResultLate": [("", told.ResultLate())],
+        "CallResumed": [("", told.CallResumed())],
         "CommitAudio": [("", asked.CommitAudio("item"))],
         "ClearAudio": [("", asked.ClearAudio())],
         "CreateResponse": [("", asked.CreateResponse(response))],

@@ -25,8 +25,9 @@ def refused(frame: str | bytes) -> InvalidRequest:
     return caught.value
 
 
-def test_the_protocol_has_eleven_client_events() -> None:
-    assert len(CLIENT_EVENTS) == 11
+def test_the_protocol_has_eleven_client_events_and_one_of_our_own() -> None:
+    own = [name for name in CLIENT_EVENTS if name.startswith("voiceloop.")]
+    assert (len(CLIENT_EVENTS) - len(own), own) == (11, ["voiceloop.resume"])
 
 
 @pytest.mark.parametrize(("frame", "words"), [

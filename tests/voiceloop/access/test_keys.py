@@ -7,17 +7,10 @@ import string
 
 import pytest
 
+from voiceloop.access.client_secrets import MAX_VALUE_CHARACTERS
+from voiceloop.access.keys import Entry, KeyRing, client_key, subprotocol, tenant_of
+from voiceloop.access.origins import check_bind, check_origin
 from voiceloop.errors import ConfigError, Forbidden, Unauthorized
-from voiceloop.http.auth import (
-    MAX_VALUE_CHARACTERS,
-    Entry,
-    KeyRing,
-    check_bind,
-    check_origin,
-    client_key,
-    subprotocol,
-    tenant_of,
-)
 
 KEY = "secret-key-1"
 

@@ -1,0 +1,310 @@
+"""A call whose line breaks goes on over another: with what was said, heard, set and owed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply, instant_backends
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.call.connection import Hello
+from voiceloop.capabilities import Capabilities
+from voiceloop.config import Config, Limits
+from voiceloop.resume.ticket import REFRESH_S, RESUMABLE_S, Tickets
+from voiceloop.tools.toolbox import toolbox_of
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+ASKS = Hello(resume=True)
+
+
+@pytest.fixture
+def tickets(clock: Clock) -> Tickets:
+    return Tickets(b"shared", clock)
+
+
+def newest_ticket(caller: Caller) -> dict[str, Any]:
+    return caller.of("voiceloop.resume_ticket")[-1].event
+
+
+async def spoken_turn(caller: Caller) -> None:
+    n_done = len(caller.of("response.done"))
+    await caller.say(800)
+    await caller.listen_until("response.done", count=n_done + 1)
+    await caller.wait_quietly(1000)
+
+
+async def test_a_broken_call_goes_on_where_another_server_shares_the_secret(clock: Clock) -> None:
+    model = FakeLanguageModel(["Two lattes, noted.", "And one tea."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["two lattes", "and one tea"]), language_model=model
+    )
+    here, there = Tickets(b"shared", clock), Tickets(b"shared", clock)
+    async with Caller(clock, backends, hello=ASKS, tickets=here) as caller:
+        await spoken_turn(caller)
+        held = newest_ticket(caller)
+        first_id = caller.session.protocol.session_id
+    gone: list[str] = []
+    async with Caller(clock, backends, tickets=there, on_resumed=gone.append) as again:
+        again.send("voiceloop.resume", ticket=held["ticket"])
+        resumed = (await again.wait_for("voiceloop.resumed")).event
+        await spoken_turn(again)
+        assert again.of("voiceloop.resume_ticket")  # the setting went with it
+    assert (resumed["session_id"], resumed["items"]) == (first_id, 2)
+    assert gone == [first_id]
+    words = [(message.role, message.content) for message in model.prompts[-1][1:]]
+    assert words == [
+        ("user", "two lattes"),
+        ("assistant", "Two lattes, noted."),
+        ("user", "and one tea"),
+    ]
+    assert not again.of("error")
+
+
+async def test_nobody_is_sent_a_ticket_unasked(clock: Clock, tickets: Tickets) -> None:
+    async with Caller(clock, tickets=tickets) as caller:
+        await spoken_turn(caller)
+        assert not caller.of("voiceloop.resume_ticket")
+        caller.send("session.update", session={"voiceloop": {"resume": True}})
+        await caller.wait_for("voiceloop.resume_ticket")
+
+
+async def test_a_ticket_is_renewed_so_that_a_quiet_call_has_a_minute_left_at_any_moment(
+    clock: Clock, tickets: Tickets
+) -> None:
+    async with Caller(clock, hello=ASKS, tickets=tickets) as caller:
+        await asyncio.sleep(200)
+        sent = caller.of("voiceloop.resume_ticket")
+        for earlier, later in zip(sent, sent[1:], strict=False):
+            assert earlier.event["expires_at"] - later.at_s >= RESUMABLE_S - 1
+        assert 200 / REFRESH_S - 2 <= len(sent) <= 200 / REFRESH_S + 1  # and no oftener
+
+
+async def test_what_was_interrupted_is_resumed_as_it_was_heard(
+    clock: Clock, tickets: Tickets
+) -> None:
+    model = FakeLanguageModel(["one two three four five six seven eight nine ten", "Okay.", "Yes."])
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", "stop please", "go on"]),
+        language_model=model,
+        voice=FakeVoice(ms_per_char=100),
+    )
+    async with Caller(clock, backends, hello=ASKS, tickets=tickets) as caller:
+        await caller.say(900)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1500)
+        await caller.say(700)
+        await caller.listen_until("response.done", count=2)
+        await caller.wait_quietly(1000)
+        heard = model.prompts[1][-2].content
+    async with Caller(clock, backends, tickets=tickets) as again:
+        again.send("voiceloop.resume", ticket=newest_ticket(caller)["ticket"])
+        await spoken_turn(again)
+    assert heard and heard != "one two three four five six seven eight nine ten"
+    assert model.prompts[-1][2].content == heard
+
+
+async def test_a_turn_that_the_break_left_unanswered_is_answered_at_once(
+    clock: Clock, tickets: Tickets
+) -> None:
+    slow = FakeLanguageModel(["It is a long story that nobody heard the end of."])
+    voice = FakeVoice(ms_per_char=100)
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story"]), language_model=slow, voice=voice
+    )
+    async with Caller(clock, backends, hello=ASKS, tickets=tickets) as caller:
+        await caller.say(900)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1500)  # and the line breaks within the reply
+        held = newest_ticket(caller)
+    async with Caller(clock, backends, tickets=tickets) as again:
+        again.send("voiceloop.resume", ticket=held["ticket"])
+        await again.wait_for("response.done")
+    assert again.statuses() == ["completed"]
+    assert [m.content for m in slow.prompts[-1]][1:] == ["tell me a story"]
+
+
+async def test_a_call_in_which_the_agent_spoke_last_waits_for_its_caller(
+    clock: Clock, tickets: Tickets
+) -> None:
+    async with Caller(clock, hello=ASKS, tickets=tickets) as caller:
+        await spoken_turn(caller)
+    async with Caller(clock, tickets=tickets) as again:
+        again.send("voiceloop.resume", ticket=newest_ticket(caller)["ticket"])
+        await again.wait_for("voiceloop.resumed")
+        await again.wait_quietly(3000)
+        assert not again.of("response.created")
+
+
+async def test_a_resumed_call_is_not_greeted(clock: Clock, tickets: Tickets) -> None:
+    agent = AgentConfig(greeting="Hello there!")
+    async with Caller(clock, agent=agent, hello=ASKS, tickets=tickets) as caller:
+        await caller.listen_until("response.done")
+        await caller.wait_quietly(1000)
+        held = newest_ticket(caller)
+    async with Caller(clock, agent=agent, tickets=tickets) as again:
+        again.send("voiceloop.resume", ticket=held["ticket"])
+        await again.wait_quietly(3000)
+        assert not again.of("response.created")
+
+
+@pytest.mark.parametrize("code", ["resume_ticket_used", "resume_too_late"])
+async def test_a_ticket_that_is_refused_is_an_error_and_the_new_call_goes_on(
+    clock: Clock, tickets: Tickets, code: str
+) -> None:
+    async with Caller(clock, hello=ASKS, tickets=tickets) as caller:
+        await spoken_turn(caller)
+        held = newest_ticket(caller)["ticket"]
+    if code == "resume_ticket_used":
+        tickets.use(tickets.read(held, "")[0])
+    async with Caller(clock, tickets=tickets) as again:
+        if code == "resume_too_late":
+            await spoken_turn(again)
+        again.send("voiceloop.resume", ticket=held)
+        error = (await again.wait_for("error")).event["error"]
+        assert error["code"] == code
+        await spoken_turn(again)
+        assert not again.of("voiceloop.resumed")
+
+
+async def test_a_ticket_whose_voice_is_not_spoken_here_stays_good(clock: Clock) -> None:
+    tickets, asked = Tickets(b"shared", clock), {"audio": {"output": {"voice": "deep"}}}
+    async with Caller(clock, hello=Hello(resume=True, session=asked), tickets=tickets) as caller:
+        await spoken_turn(caller)
+        held = newest_ticket(caller)["ticket"]
+    known = Capabilities(voices=("heart",))
+    backends = replace(instant_backends(), capabilities=known)
+    async with Caller(clock, backends, tickets=tickets) as again:
+        again.send("voiceloop.resume", ticket=held)
+        error = (await again.wait_for("error")).event["error"]
+        assert error["param"] == "session.audio.output.voice"
+    tickets.read(held, "")
+
+
+async def test_the_longest_time_of_a_call_counts_over_all_its_connections(
+    clock: Clock, tickets: Tickets
+) -> None:
+    config = Config(limits=Limits(session_minutes=5.0))
+    async with Caller(clock, config=config, hello=ASKS, tickets=tickets) as caller:
+        await asyncio.sleep(200)
+        held = newest_ticket(caller)["ticket"]
+    async with Caller(clock, config=config, tickets=tickets) as again:
+        begun_s = clock()
+        again.send("voiceloop.resume", ticket=held)
+        expired = await again.wait_for("error")
+    assert expired.event["error"]["code"] == "session_expired"
+    assert expired.at_s - begun_s == pytest.approx(100, abs=REFRESH_S + 2)
+
+
+async def test_a_server_that_stops_gives_a_ticket_of_the_last_turn_before_it_closes(
+    clock: Clock, tickets: Tickets
+) -> None:
+    model = FakeLanguageModel(["One moment, please."])
+    backends = instant_backends(recognizer=FakeRecognizer(["hello"]), language_model=model)
+    config = Config(limits=Limits(drain_s=60.0))
+    async with Caller(clock, backends, config=config, hello=ASKS, tickets=tickets) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.output_audio.delta")
+        caller.session.drain()
+        await caller.wait_for("response.done")
+        await asyncio.sleep(1)
+        assert caller.transport.closed == (1012, "the server restarts")
+        assert caller.transport.received[-1].type == "voiceloop.resume_ticket"
+    _, snapshot = tickets.read(newest_ticket(caller)["ticket"], "")
+    assert [item.text for item in snapshot.items] == ["hello", "One moment, please."]
+
+
+async def test_settings_that_no_ticket_has_room_for_are_told_once(
+    clock: Clock, tickets: Tickets
+) -> None:
+    text = random.Random(7).randbytes(60_000).hex()
+    async with Caller(clock, hello=ASKS, tickets=tickets) as caller:
+        caller.send("session.update", session={"instructions": text})
+        error = (await caller.wait_for("error")).event["error"]
+        await asyncio.sleep(100)
+        assert error["code"] == "resume_too_large"
+        assert len(caller.of("error")) == 1
+        caller.send("session.update", session={"instructions": "Be brief."})
+        n_sent = len(caller.of("voiceloop.resume_ticket"))
+        await caller.wait_for("voiceloop.resume_ticket", count=n_sent + 1)
+
+
+# --- tool calls under way when the line broke -----------------------------------------------------
+
+
+def order(is_clients: bool, side_effect_free: bool) -> AgentConfig:
+    result = None if is_clients else '{"status": "ordered"}'
+    tool = AgentTool("order", "Orders.", result=result, side_effect_free=side_effect_free)
+    return AgentConfig(tools=(tool,))
+
+
+def calls_then_tells(messages: tuple[ChatMessage, ...]) -> Reply:
+    last = messages[-1]
+    if last.role == "tool":
+        return Reply(f"It says {last.content}.")
+    return Reply("", (ToolCall("call_1", "order", "{}"),))
+
+
+async def broken_within_a_call(clock: Clock, tickets: Tickets, agent: AgentConfig) -> str:
+    """A ticket of a call whose tool was called and has not answered."""
+    async with Caller(clock, agent=agent, hello=ASKS, tickets=tickets) as caller:
+        for item in (
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+            {"type": "function_call", "call_id": "call_1", "name": "order", "arguments": "{}"},
+        ):
+            caller.send("conversation.item.create", item=item)
+        await asyncio.sleep(5)
+        return str(newest_ticket(caller)["ticket"])
+
+
+@pytest.mark.parametrize(
+    ("is_clients", "side_effect_free", "told"),
+    [
+        (False, False, "it may have been done"),  # never a second time
+        (False, True, "ordered"),  # changes nothing: called again
+        (True, False, "no answer in time"),  # the client has not said what came of it
+    ],
+)
+async def test_a_tool_call_without_a_result_gets_its_due(
+    clock: Clock, tickets: Tickets, is_clients: bool, side_effect_free: bool, told: str
+) -> None:
+    agent = order(is_clients, side_effect_free)
+    held = await broken_within_a_call(clock, tickets, agent)
+    model = FakeLanguageModel(calls_then_tells)
+    backends = instant_backends(language_model=model)
+    async with Caller(clock, backends, agent=agent, tickets=tickets, **toolbox(agent, clock)) as it:
+        it.send("voiceloop.resume", ticket=held)
+        while told not in it.transcript():
+            await it.wait_quietly(100)
+            assert it.sent_ms < 30_000, it.types()
+    n_calls = sum(len(message.tool_calls) for message in model.prompts[-1])
+    assert n_calls == 1
+
+
+def toolbox(agent: AgentConfig, clock: Clock) -> dict[str, Any]:
+    return {"toolbox": toolbox_of(agent, clock)}
+
+
+async def test_a_client_that_knows_the_result_says_it_after_it_has_resumed(
+    clock: Clock, tickets: Tickets
+) -> None:
+    agent = order(is_clients=True, side_effect_free=False)
+    held = await broken_within_a_call(clock, tickets, agent)
+    backends = instant_backends(language_model=FakeLanguageModel(calls_then_tells))
+    async with Caller(clock, backends, agent=agent, tickets=tickets) as again:
+        again.send("voiceloop.resume", ticket=held)
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "done"}
+        again.send("conversation.item.create", item=output)
+        again.send("response.create")
+        await again.wait_for("response.done")
+        await asyncio.sleep(15)
+    assert json.dumps(again.transcript()) == '"It says done."'
+    assert len(again.of("response.done")) == 1

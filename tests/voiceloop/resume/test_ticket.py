@@ -1,0 +1,199 @@
+"""Tickets: good for one call, one tenant, one minute, once."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import msgspec
+import pytest
+
+from voiceloop.errors import InvalidRequest
+from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
+from voiceloop.realtime.settings import SessionSettings
+from voiceloop.resume.snapshot import (
+    MAX_PACKED_BYTES,
+    Snapshot,
+    pack,
+    snapshot_of,
+    unpack,
+)
+from voiceloop.resume.ticket import MAX_CHARACTERS, REFRESH_S, RESUMABLE_S, Tickets
+
+OWN = SessionSettings(instructions="Be kind.")
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(id: str, role: str, text: str, status: str = "completed") -> Message:
+    kind = "output_audio" if role == "assistant" else "input_audio"
+    part = Part(type=kind, transcript=text)
+    return Message(id=id, role=role, status=status, content=(part,))
+
+
+def snapshot(*items: Message) -> Snapshot:
+    conversation = Conversation()
+    for item in items:
+        conversation.insert(item)
+    return snapshot_of(OWN, OWN, conversation)
+
+
+CALL = snapshot(said("a", "user", "two lattes"), said("b", "assistant", "Two lattes, noted."))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def code_of(tickets: Tickets, value: str, tenant: str = "t") -> str:
+    with pytest.raises(InvalidRequest) as caught:
+        tickets.read(value, tenant)
+    return caught.value.wire_code
+
+
+def test_a_server_with_the_same_secret_reads_a_ticket(clock: Clock) -> None:
+    ticket = Tickets(b"shared", clock).issue("t", "sess_1", 61.7, CALL)
+    claims, found = Tickets(b"shared", clock).read(ticket.value, "t")
+    assert (claims.call_id, claims.lived_s) == ("sess_1", 61)
+    assert found == CALL
+    assert ticket.value not in repr(ticket)
+
+
+def test_a_ticket_is_refused_to_others_and_where_anything_of_it_was_changed(clock: Clock) -> None:
+    tickets = Tickets(b"shared", clock)
+    value = tickets.issue("t", "sess_1", 0.0, CALL).value
+    head, mac, body = value.split(".")
+    other = tickets.issue("t", "sess_2", 0.0, snapshot(said("a", "user", "one tea"))).value
+    forged = [
+        (value, "another tenant"),
+        (f"{head}.{mac}.{other.split('.')[2]}", "t"),
+        (f"{other.split('.')[0]}.{mac}.{body}", "t"),
+        (f"{head}.{mac}.{body[:-4]}", "t"),
+        (f"{head}.{mac}", "t"),
+        (value + "x" * MAX_CHARACTERS, "t"),
+        ("", "t"),
+        ("rt_..", "t"),
+        ("rt_ä.ö.ü", "t"),
+    ]
+    for text, tenant in forged:
+        assert code_of(tickets, text, tenant) == "resume_ticket_invalid", text[:80]
+    assert code_of(Tickets(b"other", clock), value) == "resume_ticket_invalid"
+    tickets.read(value, "t")
+
+
+def test_a_ticket_is_good_for_a_minute_and_what_passes_until_the_next_is_sent(
+    clock: Clock,
+) -> None:
+    tickets = Tickets(b"shared", clock)
+    ticket = tickets.issue("t", "sess_1", 0.0, CALL)
+    clock.now += RESUMABLE_S + REFRESH_S - 1
+    tickets.read(ticket.value, "t")
+    assert tickets.knows(ticket.head, "t")
+    clock.now += 2
+    assert code_of(tickets, ticket.value) == "resume_ticket_expired"
+    assert not tickets.knows(ticket.head, "t")
+
+
+def test_a_call_is_resumed_once_on_one_server_by_whichever_of_its_tickets(clock: Clock) -> None:
+    tickets = Tickets(b"shared", clock)
+    first = tickets.issue("t", "sess_1", 0.0, CALL).value
+    second = tickets.issue("t", "sess_1", 9.0, CALL).value
+    tickets.use(tickets.read(first, "t")[0])
+    assert code_of(tickets, first) == code_of(tickets, second) == "resume_ticket_used"
+    Tickets(b"shared", clock).read(second, "t")  # on another it may
+
+
+def test_a_place_at_the_door_is_kept_once_for_a_ticket_that_is_known(clock: Clock) -> None:
+    tickets = Tickets(b"shared", clock)
+    head = tickets.issue("t", "sess_1", 0.0, CALL).head
+    assert not tickets.knows(head, "another")
+    assert not tickets.knows("sess_1", "t")
+    assert tickets.knows(head, "t")
+    tickets.let_in(head, "t")
+    assert not tickets.knows(head, "t")
+    tickets.let_in(head, "t")  # nothing happens
+    gone = tickets.issue("t", "sess_2", 0.0, CALL).head
+    tickets.forget("sess_2")
+    assert not tickets.knows(gone, "t")
+
+
+# --- what is in it --------------------------------------------------------------------------------
+
+
+def test_only_what_stands_fast_is_written_down() -> None:
+    found = snapshot(
+        said("greeting", "assistant", "Hello!"),
+        Message(id="silent", role="user", content=(Part(type="input_audio", transcript=None),)),
+        said("asked", "user", "two lattes"),
+        said("begun", "assistant", "Two lat", status="in_progress"),
+    )
+    assert [item.id for item in found.items] == ["greeting", "asked"]
+    assert found.settings == {}
+
+
+def test_tool_calls_and_their_results_are_written_down() -> None:
+    conversation = Conversation()
+    conversation.insert(FunctionCall(id="c", call_id="1", name="hours", arguments="{}"))
+    conversation.insert(FunctionCallOutput(id="o", call_id="1", output="nine to five"))
+    conversation.insert(
+        FunctionCall(id="d", call_id="2", name="hours", arguments="{", status="in_progress")
+    )
+    taken = unpack(pack(snapshot_of(OWN, OWN, conversation)))
+    assert [item.id for item in taken.items] == ["c", "o"]
+
+
+def test_notes_that_only_the_model_was_shown_are_not_in_a_ticket() -> None:
+    conversation = Conversation()
+    conversation.insert(said("asked", "user", "when do you open"))
+    conversation.add_notes("asked", "a document: never told to the client")
+    assert b"document" not in msgspec.msgpack.encode(snapshot_of(OWN, OWN, conversation))
+
+
+def test_settings_that_the_client_changed_hold_over_those_of_an_agent_that_was_changed() -> None:
+    asked = msgspec.structs.replace(OWN, voice="deep", timeline=True)
+    taken = unpack(pack(snapshot_of(asked, OWN, Conversation())))
+    newer = msgspec.structs.replace(OWN, instructions="Be brief.", temperature=0.5)
+    found = taken.settings_over(newer)
+    assert (found.voice, found.timeline) == ("deep", True)
+    assert (found.instructions, found.temperature) == ("Be brief.", 0.5)
+
+
+def test_settings_that_another_version_wrote_are_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Snapshot({"speed": "fast"}, ()).settings_over(OWN)
+    assert caught.value.wire_code == "resume_ticket_invalid"
+
+
+def test_a_long_call_keeps_its_newest_items_and_the_bound(clock: Clock) -> None:
+    chance = random.Random(5)
+    words = [
+        said(str(number), "user", "".join(chance.choices("abcdefghijklmnop ", k=900)))
+        for number in range(400)
+    ]
+    ticket = Tickets(b"shared", clock).issue("t", "sess_1", 0.0, snapshot(*words))
+    assert len(ticket.value) <= MAX_CHARACTERS
+    _, found = Tickets(b"shared", clock).read(ticket.value, "t")
+    assert found.items and found.items == tuple(words[-len(found.items) :])
+
+
+def test_settings_too_long_for_a_ticket_are_a_typed_error() -> None:
+    text = random.Random(5).randbytes(2 * MAX_PACKED_BYTES).hex()
+    asked = msgspec.structs.replace(OWN, instructions=text)
+    with pytest.raises(InvalidRequest) as caught:
+        pack(snapshot_of(asked, OWN, Conversation()))
+    assert caught.value.wire_code == "resume_too_large"
+
+
+def test_a_body_that_unpacks_to_gigabytes_is_refused() -> None:
+    bomb = zlib.compress(b"\0" * 20_000_000)
+    assert len(bomb) < MAX_PACKED_BYTES
+    for body in (bomb, b"", b"\0" * 100, zlib.compress(b"\xc1")):
+        with pytest.raises(InvalidRequest):
+            unpack(body)

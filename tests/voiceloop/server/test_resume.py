@@ -1,0 +1,122 @@
+"""A broken call over real sockets: dialled again here, or at another server of the same secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.fakes import FakeLanguageModel, instant_backends
+from tests.voiceloop.server.test_app import Running, event, running, until
+from voiceloop.access.keys import tenant_of
+from voiceloop.admission.ladder import Level
+from voiceloop.backends import Backends
+from voiceloop.config import Config
+
+KEYS = ("secret-key-1", "secret-key-2")
+
+
+def keyed(key: str = KEYS[0]) -> dict[str, Any]:
+    return {"additional_headers": {"Authorization": f"Bearer {key}"}}
+
+
+def remembering() -> Backends:
+    """Answers with all that the caller has said so far."""
+    return instant_backends(
+        language_model=FakeLanguageModel(
+            lambda messages: " and ".join(m.content for m in messages if m.role == "user")
+        )
+    )
+
+
+async def say(client: ClientConnection, text: str) -> str:
+    """A turn in text; returns what is answered."""
+    content = [{"type": "input_text", "text": text}]
+    item = {"type": "message", "role": "user", "content": content}
+    await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
+    asked = {"type": "response.create", "response": {"output_modalities": ["text"]}}
+    await client.send(json.dumps(asked))
+    done = await until(client, "response.done")
+    return str(done["response"]["output"][0]["content"][0]["text"])
+
+
+async def ticket_of(server: Running, client: ClientConnection, n_items: int) -> dict[str, Any]:
+    """The ticket that holds so many items: it comes a moment after they do."""
+    key = KEYS[0] if server.gateway.config.keys else None
+    while True:
+        ticket = await until(client, "voiceloop.resume_ticket")
+        _, snapshot = server.gateway.tickets.read(ticket["ticket"], tenant_of(key))
+        if len(snapshot.items) == n_items:
+            return ticket
+
+
+async def test_a_call_goes_on_at_another_server_that_has_the_same_keys() -> None:
+    config = Config(keys=KEYS)
+    async with running(config, remembering()) as one, running(config, remembering()) as other:
+        async with one.connect("?voiceloop.resume=1", **keyed()) as client:
+            assert await say(client, "two lattes") == "two lattes"
+            held = await ticket_of(one, client, 2)
+        async with other.connect(f"?voiceloop.returns={held['returns']}", **keyed()) as client:
+            await client.send(json.dumps({"type": "voiceloop.resume", "ticket": held["ticket"]}))
+            assert (await until(client, "voiceloop.resumed"))["items"] == 2
+            assert await say(client, "one tea") == "two lattes and one tea"
+        async with other.connect("", **keyed(KEYS[1])) as client:
+            await client.send(json.dumps({"type": "voiceloop.resume", "ticket": held["ticket"]}))
+            error = (await until(client, "error"))["error"]
+            assert error["code"] == "resume_ticket_invalid"  # it is another key's
+
+
+@pytest.mark.parametrize(("secret_key", "goes_on"), [("", False), ("shared by both", True)])
+async def test_servers_without_keys_resume_each_others_calls_where_they_share_a_secret(
+    secret_key: str, goes_on: bool
+) -> None:
+    config = Config(secret_key=secret_key)
+    async with running(config, remembering()) as one, running(config, remembering()) as other:
+        async with one.connect("?voiceloop.resume=1") as client:
+            await say(client, "two lattes")
+            held = await until(client, "voiceloop.resume_ticket")
+        async with other.connect() as client:
+            await client.send(json.dumps({"type": "voiceloop.resume", "ticket": held["ticket"]}))
+            answer = await until(client, "voiceloop.resumed" if goes_on else "error")
+            assert goes_on or answer["error"]["code"] == "resume_ticket_invalid"
+
+
+async def test_the_head_of_a_ticket_opens_a_server_that_keeps_places_for_those_who_return() -> None:
+    config = Config(keys=KEYS)
+    async with running(config, remembering()) as one, running(config, remembering()) as other:
+        async with one.connect("?voiceloop.resume=1", **keyed()) as client:
+            held = await until(client, "voiceloop.resume_ticket")
+        other.gateway.load_watch._ladder.level = Level.REFUSING
+        refused = [("", KEYS[0]), (f"?voiceloop.returns={held['returns']}", KEYS[1])]
+        for query, key in refused:
+            with pytest.raises(InvalidStatus):
+                async with other.connect(query, **keyed(key)):
+                    pass
+        async with other.connect(f"?voiceloop.returns={held['returns']}", **keyed()) as client:
+            await event(client)
+        with pytest.raises(InvalidStatus):  # it counts once
+            async with other.connect(f"?voiceloop.returns={held['returns']}", **keyed()):
+                pass
+
+
+async def test_what_is_left_of_a_broken_line_ends_when_its_call_goes_on() -> None:
+    async with running(backends=remembering()) as server:
+        async with (
+            server.connect("?voiceloop.resume=1") as broken,
+            server.connect("?voiceloop.resume=1") as again,
+        ):
+            await say(broken, "two lattes")
+            held = await ticket_of(server, broken, 2)
+            await again.send(json.dumps({"type": "voiceloop.resume", "ticket": held["ticket"]}))
+            await until(again, "voiceloop.resumed")
+            with pytest.raises(ConnectionClosed) as caught:
+                await until(broken, "never")
+            assert caught.value.rcvd is not None and caught.value.rcvd.code == 1000
+            assert await say(again, "one tea") == "two lattes and one tea"
+            async with asyncio.timeout(5):
+                while server.gateway.n_sessions != 1:  # noqa: ASYNC110 - nobody tells of it
+                    await asyncio.sleep(0.01)

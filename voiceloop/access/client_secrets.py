@@ -1,0 +1,118 @@
+"""Client secrets: short-lived keys that a browser may hold, signed by the key that issued them.
+
+A secret carries its own claims, so that every gateway that has the issuing key takes it, a restart
+ends none, and none is worth more than its issuer: the session that it opens belongs to the issuer's
+tenant. It is no secret from its holder: the page that has it can read the session it opens, as that
+session's own ``session.created`` tells it anyway. A session too long for a header stays with the
+gateway that issued it, which alone can open it. Pure: time is passed in.
+"""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from voiceloop.access.signing import Signer, from_text, to_text
+from voiceloop.errors import Unauthorized
+
+Json = dict[str, Any]
+
+PREFIX = "ek_"
+# A browser sends it as a subprotocol, and servers read header lines of 8 KiB.
+MAX_CARRIED_BYTES = 4096
+MAX_VALUE_CHARACTERS = 8192
+MAX_HELD_BYTES = 16 * 1024 * 1024  # of one issuer's sessions that are too long
+PURPOSE = b"voiceloop client secret"
+
+
+class Claims(msgspec.Struct, frozen=True, array_like=True):
+    """What a secret says; expires_at: epoch seconds; session None: its gateway holds it."""
+
+    nonce: bytes
+    expires_at: int
+    session: Json | None
+    max_session_s: int | None = None
+
+
+class ClientSecret(msgspec.Struct, frozen=True):
+    """A secret as it is handed out."""
+
+    value: str
+    expires_at: int
+
+    def __repr__(self) -> str:
+        return f"ClientSecret(expires_at={self.expires_at})"
+
+
+class ClientSecrets:
+    """Issues and reads secrets. keys: digests of the keys that may sign; now: epoch seconds."""
+
+    def __init__(self, keys: Sequence[bytes], now: Callable[[], float]) -> None:
+        self.signer = Signer(PURPOSE, keys)
+        self._now = now
+        self._held = {key: HeldSessions() for key in keys}
+
+    def issue(
+        self, issuer: bytes, seconds: int, session: Json, max_session_s: int | None = None
+    ) -> ClientSecret:
+        """A new secret of this key, usable as often as one likes until it expires."""
+        nonce, expires_at = secrets.token_bytes(12), int(self._now()) + seconds
+        body = _packed(Claims(nonce, expires_at, session, max_session_s))
+        if len(body) > MAX_CARRIED_BYTES:
+            self._held[issuer].put(nonce, msgspec.msgpack.encode(session), expires_at, self._now())
+            body = _packed(Claims(nonce, expires_at, None, max_session_s))
+        value = f"{PREFIX}{to_text(body)}.{to_text(self.signer.sign(issuer, body))}"
+        return ClientSecret(value, expires_at)
+
+    def read(self, value: str) -> tuple[bytes, Claims]:
+        """The digest of the key that issued it, and what it says, its session always there.
+
+        Raises: Unauthorized; it does not say what is wrong.
+        """
+        wrong = Unauthorized("expected a valid client secret, found another or an old one")
+        try:
+            body, mac = map(from_text, value.removeprefix(PREFIX)[:MAX_VALUE_CHARACTERS].split("."))
+        except ValueError:
+            raise wrong from None
+        issuer = self.signer.signed_by(body, mac)
+        if issuer is None:
+            raise wrong
+        claims = msgspec.msgpack.decode(zlib.decompress(body), type=Claims)
+        if claims.expires_at <= self._now():
+            raise wrong
+        if claims.session is None:
+            held = self._held[issuer].get(claims.nonce)
+            if held is None:
+                raise wrong
+            claims = msgspec.structs.replace(claims, session=msgspec.msgpack.decode(held))
+        return issuer, claims
+
+
+class HeldSessions:
+    """The sessions of one issuer that are too long to be carried, up to a number of bytes."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[bytes, tuple[bytes, int]] = OrderedDict()
+        self._n_bytes = 0
+
+    def get(self, nonce: bytes) -> bytes | None:
+        held = self._sessions.get(nonce)
+        return held[0] if held is not None else None
+
+    def put(self, nonce: bytes, session: bytes, expires_at: int, now: float) -> None:
+        """Hold one more; those that have expired make room, then the oldest."""
+        for old in [one for one, (_, expires) in self._sessions.items() if expires <= now]:
+            self._n_bytes -= len(self._sessions.pop(old)[0])
+        self._sessions[nonce] = session, expires_at
+        self._n_bytes += len(session)
+        while self._n_bytes > MAX_HELD_BYTES:
+            self._n_bytes -= len(self._sessions.popitem(last=False)[1][0])
+
+
+def _packed(claims: Claims) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(claims), 9)

@@ -1,0 +1,120 @@
+"""Who may come in: API keys, where a client puts one, and whose calls each opens.
+
+Owns the comparison of keys (constant time, only digests kept) and the tenant that each stands for.
+Pure: headers in, a typed error out. A key never appears in a message or a log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from voiceloop.access.client_secrets import PREFIX, ClientSecret, ClientSecrets, Json
+from voiceloop.errors import Unauthorized
+
+REALTIME_SUBPROTOCOL = "realtime"
+KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set headers
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a key opens: for whom, with which session, and for how long (None: the server's)."""
+
+    tenant: str = ""
+    session: Json = field(default_factory=dict)
+    max_session_s: int | None = None
+
+
+class KeyRing:
+    """The keys that open the door. Without any, the door is open (loopback only, `origins`).
+
+    secret_key: what the gateways that take over each other's calls have in common. now: epoch
+    seconds. Where there is neither a key nor that, what is signed ends with the process.
+    """
+
+    def __init__(
+        self, keys: Iterable[str], now: Callable[[], float] = time.time, *, secret_key: str = ""
+    ) -> None:
+        self._digests = tuple(_digest(key) for key in keys)
+        # Signs where the door is open.
+        self._own = _digest(secret_key) if secret_key else secrets.token_bytes(32)
+        self._secrets = ClientSecrets(self._digests or (self._own,), now)
+        of_keys = hashlib.sha256(b"".join(sorted(self._digests))).digest()
+        self.shared_secret = of_keys if self._digests and not secret_key else self._own
+
+    def derive(self) -> None:
+        """Do ahead what the first client secrets would wait for."""
+        self._secrets.signer.derive()
+
+    @property
+    def is_open(self) -> bool:
+        """True when no keys are configured."""
+        return not self._digests
+
+    def check(self, key: str | None) -> Entry:
+        """What the key opens: of a client secret its own session, as its issuer's tenant.
+
+        Raises:
+            Unauthorized: the key is not one of ours or has expired; it does not say which.
+        """
+        if key is not None and key.startswith(PREFIX):
+            issuer, claims = self._secrets.read(key)
+            tenant = "" if issuer == self._own else _tenant(issuer)
+            return Entry(tenant, claims.session or {}, claims.max_session_s)
+        if not self.is_open:
+            self.check_lasting(key)
+        return Entry(tenant_of(key))
+
+    def check_lasting(self, key: str | None) -> None:
+        """As ``check``, for what a client secret does not open. Raises: Unauthorized."""
+        if self.is_open:
+            return
+        if key is None:
+            raise Unauthorized("expected an API key, found none")
+        digest = _digest(key)
+        # All are compared, so that the time tells nothing about which one came close.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        if not any(matches):
+            raise Unauthorized("expected a valid API key, found another one")
+
+    def issue(
+        self, key: str | None, seconds: int, session: Json, max_session_s: int | None = None
+    ) -> ClientSecret:
+        """A new client secret of a key that has been checked, usable until it expires."""
+        issuer = self._own if self.is_open or key is None else _digest(key)
+        return self._secrets.issue(issuer, seconds, session, max_session_s)
+
+
+def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> str | None:
+    """The key a client sent: ``Authorization: Bearer``, ``api-key`` or a browser's subprotocol."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    if headers.get("api-key"):
+        return headers["api-key"]
+    for name in subprotocols:
+        if name.startswith(KEY_SUBPROTOCOL) and len(name) > len(KEY_SUBPROTOCOL):
+            return name[len(KEY_SUBPROTOCOL) :]
+    return None
+
+
+def tenant_of(key: str | None) -> str:
+    """Whose conversations these are, as a name that tells nothing of the key."""
+    return "" if key is None else _tenant(_digest(key))
+
+
+def subprotocol(offered: Sequence[str]) -> str | None:
+    """The subprotocol to select: ``realtime`` where offered, never the one with the key."""
+    return REALTIME_SUBPROTOCOL if REALTIME_SUBPROTOCOL in offered else None
+
+
+def _tenant(digest: bytes) -> str:
+    return digest.hex()[:16]
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

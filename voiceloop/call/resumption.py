@@ -1,0 +1,181 @@
+"""A call that outlives its connection: its tickets on the way out, the ticket it came with.
+
+Owns when a ticket is sent to a client that asked for them (after each change, and again before the
+last is too old), and how a call is taken up again that broke off elsewhere: its settings, what was
+said, the tool calls that nobody knows the end of, and whether an answer is owed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import ToolCall
+from voiceloop.call.lifetime import Lifetime
+from voiceloop.errors import InvalidRequest, VoiceLoopError
+from voiceloop.realtime.commands import SettingsChanged
+from voiceloop.realtime.events import ItemDeleted, Resumed, ResumeTicket
+from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message
+from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.settings import SessionSettings
+from voiceloop.resume.snapshot import Snapshot, snapshot_of
+from voiceloop.resume.ticket import REFRESH_S, Tickets
+
+# What changes together is in one ticket, and none is written while an answer is on its way out.
+SETTLE_S = 0.25
+RESULT_LOST = json.dumps({
+    "error": "the line broke before the result came; it may have been done: tell the caller so"
+})  # fmt: skip
+
+
+class Resumption:
+    """Of one session. ``own``: the settings that its agent has by itself.
+
+    tickets: None where a call cannot be resumed. expect: told of the client's tool calls that are
+    open still. on_resumed: of the session that goes on here, by the id that it had.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        agent: AgentConfig,
+        own: SessionSettings,
+        tickets: Tickets | None,
+        tenant: str,
+        lifetime: Lifetime,
+        expect: Callable[[Iterable[ToolCall]], None],
+        on_resumed: Callable[[str], None],
+    ) -> None:
+        self._protocol = protocol
+        self._agent = agent
+        self._own = own
+        self._tickets = tickets
+        self._tenant = tenant
+        self._lifetime = lifetime
+        self._expect = expect
+        self._on_resumed = on_resumed
+        self._changed = asyncio.Event()
+        self._sent: Snapshot | None = None  # by the last ticket, while that need not be renewed
+        self._too_long: SessionSettings | None = None  # no ticket has room for these
+        protocol.conversation.on_change = self.wake
+        self.wake()
+
+    # --- tickets on the way out ---
+
+    def wake(self) -> None:
+        """The settings or the conversation changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Send tickets for as long as the call lasts, while its client asks for them."""
+        while True:
+            try:
+                async with asyncio.timeout(REFRESH_S if self._is_asked else None):
+                    await self._changed.wait()
+                    await asyncio.sleep(SETTLE_S)
+            except TimeoutError:
+                self._sent = None
+            self._changed.clear()
+            self.send()
+
+    @property
+    def _is_asked(self) -> bool:
+        return self._tickets is not None and self._protocol.settings.resume
+
+    def send(self) -> bool:
+        """Send a ticket of the call as it stands, if that is news; whether one was sent."""
+        settings = self._protocol.settings
+        if not self._is_asked or settings is self._too_long:
+            return False
+        snapshot = snapshot_of(settings, self._own, self._protocol.conversation)
+        if snapshot == self._sent:
+            return False
+        assert self._tickets is not None
+        call_id, lived_s = self._protocol.session_id, self._lifetime.lived_s
+        try:
+            ticket = self._tickets.issue(self._tenant, call_id, lived_s, snapshot)
+        except InvalidRequest as error:
+            self._too_long = settings
+            self._protocol.error(error)
+            return False
+        self._sent = snapshot
+        self._protocol.send(
+            ResumeTicket(ticket=ticket.value, returns=ticket.head, expires_at=ticket.expires_at)
+        )
+        return True
+
+    # --- the ticket it came with ---
+
+    def resume(self, ticket: str) -> SettingsChanged | None:
+        """Go on with the call that this is of; None where it is refused, which the client is told.
+
+        A ticket whose settings cannot be taken up here is good elsewhere still.
+        """
+        try:
+            return self._resume(ticket)
+        except VoiceLoopError as error:
+            self._protocol.error(error)
+            return None
+
+    def _resume(self, ticket: str) -> SettingsChanged:
+        protocol = self._protocol
+        if len(protocol.conversation) or protocol.active_response is not None:
+            raise InvalidRequest(
+                "expected voiceloop.resume before anything is said, found a conversation",
+                code="resume_too_late",
+            )
+        if self._tickets is None:
+            raise InvalidRequest("expected a server that resumes calls, found another")
+        claims, snapshot = self._tickets.read(ticket, self._tenant)
+        changed = protocol.adopt(snapshot.settings_over(self._own))
+        self._tickets.use(claims)
+        protocol.conversation.restore(snapshot.items, snapshot.spoken)
+        self._lifetime.resume(claims.lived_s)
+        protocol.send(
+            Resumed(
+                session_id=claims.call_id,
+                items=len(protocol.conversation),
+                last_item_id=protocol.conversation.last_id,
+            )
+        )
+        self._settle_calls()
+        self._on_resumed(claims.call_id)
+        self.wake()
+        return changed
+
+    def _settle_calls(self) -> None:
+        """Give each tool call without a result its due.
+
+        The client may know the result of its own. One of the server's that changes nothing is made
+        again, by the answer that is owed; whether any other was done nobody can tell.
+        """
+        protocol, clients = self._protocol, []
+        for item in protocol.conversation.items():
+            if not isinstance(item, FunctionCall) or not protocol.conversation.is_open(
+                item.call_id
+            ):
+                continue
+            tool = self._agent.tool(item.name)
+            if tool is None or tool.is_clients:
+                clients.append(ToolCall(item.call_id, item.name, item.arguments))
+            elif tool.side_effect_free:
+                protocol.conversation.delete(item.id)
+                protocol.send(ItemDeleted(item_id=item.id))
+            else:
+                behind = protocol.conversation.place_of_output(item.call_id)
+                output = FunctionCallOutput(
+                    id=protocol.new_id("item"), call_id=item.call_id, output=RESULT_LOST
+                )
+                protocol.add_item(output, behind)
+        if clients:
+            self._expect(clients)
+
+    @property
+    def owes_answer(self) -> bool:
+        """Whether the last thing said is the caller's, or what came of a tool's call."""
+        conversation = self._protocol.conversation
+        last = conversation.get(conversation.last_id or "")
+        is_callers = isinstance(last, Message) and last.role == "user"
+        return is_callers or isinstance(last, FunctionCallOutput)

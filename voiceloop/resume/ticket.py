@@ -1,0 +1,174 @@
+"""Tickets: what a client holds of its call, to go on with it on another connection or server.
+
+Owns the tickets of one server: a snapshot behind a short head that says which call it is of, until
+when it is good, and for how long the call has lasted; both signed, for one tenant. The head alone
+is enough at the door, where a caller who comes back has a place kept. A call is resumed once on one
+server: a second ticket of it is refused there. Pure: time is passed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from voiceloop.access.signing import Signer, from_text, to_text
+from voiceloop.errors import InvalidRequest, Overloaded
+from voiceloop.resume.snapshot import (
+    MAX_PACKED_BYTES,
+    Snapshot,
+    pack,
+    unpack,
+    unreadable,
+)
+
+PURPOSE = b"voiceloop resume ticket"
+PREFIX = "rt_"
+# Whoever loses the line has so long to come back, at whatever moment it broke: a ticket is sent
+# again each time that REFRESH_S have passed.
+RESUMABLE_S = 60
+REFRESH_S = 15
+DIGEST_BYTES = 16
+MAX_CHARACTERS = MAX_PACKED_BYTES * 4 // 3 + 1024
+MAX_CALL_ID_CHARACTERS = 128
+# Calls that were resumed here, each for as long as a ticket of it may be good. More in a minute
+# than any one server takes.
+MAX_REMEMBERED = 65_536
+
+
+class Claims(msgspec.Struct, frozen=True, array_like=True):
+    """A ticket's head. expires_at: epoch seconds; lived_s: of all the call's connections."""
+
+    call_id: str
+    expires_at: int
+    lived_s: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """As it is handed out. head: what of it is enough at the door."""
+
+    value: str
+    head: str
+    expires_at: int
+
+    def __repr__(self) -> str:
+        return f"Ticket(expires_at={self.expires_at})"
+
+
+class Once:
+    """Names that count once, for as long as they may be shown; now: seconds."""
+
+    def __init__(self, now: Callable[[], float], kept_s: float) -> None:
+        self._now = now
+        self._kept_s = kept_s
+        self._taken: OrderedDict[str, float] = OrderedDict()  # oldest first
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._taken
+
+    def take(self, name: str) -> None:
+        """Raises: Overloaded: more have been taken than can be remembered."""
+        while self._taken and next(iter(self._taken.values())) <= self._now() - self._kept_s:
+            self._taken.popitem(last=False)
+        if len(self._taken) >= MAX_REMEMBERED:
+            raise Overloaded(f"expected at most {MAX_REMEMBERED} resumed calls, found one more")
+        self._taken[name] = self._now()
+
+
+class Tickets:
+    """Those of one server. secret: shared by all that resume each other's calls; now: epoch."""
+
+    def __init__(self, secret: bytes, now: Callable[[], float]) -> None:
+        self.signer = Signer(PURPOSE, (secret,))
+        self._secret = secret
+        self._now = now
+        # Tickets of a call may be issued elsewhere until it is resumed, and are good for a while.
+        kept_s = 2.0 * (RESUMABLE_S + REFRESH_S)
+        self._returned = Once(now, kept_s)
+        self._resumed = Once(now, kept_s)
+
+    def issue(self, tenant: str, call_id: str, lived_s: float, snapshot: Snapshot) -> Ticket:
+        """Raises: InvalidRequest: the call's settings are too long for one."""
+        body = pack(snapshot)
+        expires_at = int(self._now()) + RESUMABLE_S + REFRESH_S
+        claims = Claims(call_id, expires_at, int(lived_s), _digest(body))
+        packed = msgspec.msgpack.encode(claims)
+        mac = self.signer.sign(self._secret, _bound(tenant, packed))
+        head = f"{PREFIX}{to_text(packed)}.{to_text(mac)}"
+        return Ticket(f"{head}.{to_text(body)}", head, expires_at)
+
+    def knows(self, head: str, tenant: str) -> bool:
+        """Whether this is the head of a ticket with which nobody has been let in yet."""
+        try:
+            return self._claims(head, tenant).call_id not in self._returned
+        except InvalidRequest:
+            return False
+
+    def let_in(self, head: str, tenant: str) -> None:
+        """Its caller is inside: the head counts once. One that is not known is ignored."""
+        if self.knows(head, tenant):
+            self._returned.take(self._claims(head, tenant).call_id)
+
+    def forget(self, call_id: str) -> None:
+        """This call was sent away to make room: no place is kept for it here."""
+        self._returned.take(call_id)
+
+    def read(self, value: str, tenant: str) -> tuple[Claims, Snapshot]:
+        """What a ticket says that is good.
+
+        Raises:
+            InvalidRequest: it is too long, not signed by us for this tenant, too old
+                (``resume_ticket_expired``) or of a call that was resumed here
+                (``resume_ticket_used``).
+        """
+        if len(value) > MAX_CHARACTERS:
+            raise _refused("resume_ticket_invalid", f"at most {MAX_CHARACTERS} characters")
+        head, _, carried = value.rpartition(".")
+        claims = self._claims(head, tenant)
+        try:
+            body = from_text(carried)
+        except ValueError:
+            raise unreadable("no base64") from None
+        if _digest(body) != claims.digest:
+            raise _refused("resume_ticket_invalid", "a ticket of this server's")
+        if claims.call_id in self._resumed:
+            raise _refused("resume_ticket_used", "a call that was not resumed yet")
+        return claims, unpack(body)
+
+    def use(self, claims: Claims) -> None:
+        """The call goes on here: from now on no ticket of it is good. Raises: Overloaded."""
+        self._resumed.take(claims.call_id)
+
+    def _claims(self, head: str, tenant: str) -> Claims:
+        """Raises: InvalidRequest."""
+        wrong = _refused("resume_ticket_invalid", "a ticket of this server's")
+        try:
+            packed, mac = map(from_text, head[:1024].removeprefix(PREFIX).split("."))
+        except ValueError:
+            raise wrong from None
+        if self.signer.signed_by(_bound(tenant, packed), mac) is None:
+            raise wrong
+        try:
+            claims = msgspec.msgpack.decode(packed, type=Claims)
+        except msgspec.DecodeError:
+            raise unreadable("a head of another form") from None
+        if claims.expires_at <= self._now():
+            raise _refused("resume_ticket_expired", f"a ticket of the last {RESUMABLE_S} s")
+        return claims
+
+
+def _bound(tenant: str, packed: bytes) -> bytes:
+    return tenant.encode() + b"\0" + packed
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()[:DIGEST_BYTES]
+
+
+def _refused(code: str, wanted: str) -> InvalidRequest:
+    return InvalidRequest(f"expected {wanted}, found another", param="ticket", code=code)
