@@ -38,7 +38,7 @@ MAY_IMPORT = {
         "admission", "agent", "backends", "config", "errors", "knowledge", "listening", "memory",
         "realtime", "reply", "resume", "telemetry", "tools",
     },
-    "resume": {"access", "errors", "realtime"},
+    "resume": {"access", "agent", "backends", "errors", "realtime"},
     "reply": {
         "admission", "agent", "backends", "config", "errors", "knowledge", "listening",
         "realtime", "telemetry",

@@ -29,7 +29,6 @@ from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
 from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
-from voiceloop.call.resumption import Resumption
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.call.writer import Writer
 from voiceloop.config import Config
@@ -56,6 +55,7 @@ from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.sound.kept_lines import KeptLines, SessionLines
+from voiceloop.resume.resumption import Resumption
 from voiceloop.resume.ticket import Tickets
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.traces import CallTrace, NoTraces, Traces

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable
+from typing import Protocol as Shape
 
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ToolCall
-from voiceloop.call.lifetime import Lifetime
 from voiceloop.errors import InvalidRequest, VoiceLoopError
 from voiceloop.realtime.commands import SettingsChanged
 from voiceloop.realtime.events import ItemDeleted, Resumed, ResumeTicket
@@ -30,6 +30,15 @@ RESULT_LOST = json.dumps({
 })  # fmt: skip
 
 
+class Lasting(Shape):
+    """How long the call has lasted, on this connection and those before it."""
+
+    @property
+    def lived_s(self) -> float: ...
+
+    def resume(self, earlier_s: float) -> None: ...
+
+
 class Resumption:
     """Of one session. ``own``: the settings that its agent has by itself.
 
@@ -44,7 +53,7 @@ class Resumption:
         own: SessionSettings,
         tickets: Tickets | None,
         tenant: str,
-        lifetime: Lifetime,
+        lifetime: Lasting,
         expect: Callable[[Iterable[ToolCall]], None],
         on_resumed: Callable[[str], None],
     ) -> None:
