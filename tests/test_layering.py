@@ -29,7 +29,8 @@ MAY_IMPORT = {
     },
     "doctor": {"agent", "backends", "config", "errors", "models", "tools", "workers"},
     "models": {
-        "agent", "agent_file", "backends", "capabilities", "config", "errors", "remote", "workers",
+        "agent", "agent_file", "backends", "capabilities", "config", "errors", "operation",
+        "remote", "workers",
     },
     "http": {
         "access", "admission", "agent", "backends", "capabilities", "config", "errors", "realtime",

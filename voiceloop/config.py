@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,10 +16,10 @@ from urllib.parse import urlsplit
 
 from voiceloop.config_reader import field_types, nearest, overlay, read_toml
 from voiceloop.errors import ConfigError
+from voiceloop.operation import Limits as Limits  # whoever has a Config has these
 from voiceloop.operation import Prices, Slo, TraceSettings
 
 PREFIX = "VOICELOOP_"
-MIB = 1024 * 1024
 PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
 ENGINE_PATHS = ("draft_model", "calibration_text")
 MODELS = ("stt_model", "llm_model", "tts_model")
@@ -28,8 +27,6 @@ LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
 MOST_KV_SHARE = 0.9  # the rest is for what a step computes with, and for drafters
 LEAST_SECRET_CHARACTERS = 16
-TERMINAL_DRAIN_S = 10.0
-SERVICE_DRAIN_S = 600.0  # longer than any answer; who stops it sets the bound that counts
 MOST_THREADS = 64  # as many as the native layers run on
 BARE_WORD = re.compile(r"[\w-]+")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -39,27 +36,6 @@ FOREIGN = frozenset({
     "VOICELOOP_CACHE", "VOICELOOP_CONNECTIONS", "VOICELOOP_DATA", "VOICELOOP_FUZZ",
     "VOICELOOP_FUZZ_EXAMPLES", "VOICELOOP_LLAMA_CPP",
 })  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds that keep one client from hurting the others."""
-
-    max_sessions: int = 64
-    frame_bytes: int = 2 * MIB
-    session_minutes: float = 60.0
-    uncommitted_audio_minutes: float = 10.0
-    slow_client_s: float = 5.0
-    drain_s: float | None = None
-    connections_per_address: int = 256
-    admit_by_load: bool = True  # else calls are only counted
-
-    @property
-    def longest_drain_s(self) -> float:
-        """``drain_s``, or by who started the server: a person at a terminal waits for its end."""
-        if self.drain_s is not None:
-            return self.drain_s
-        return TERMINAL_DRAIN_S if sys.stderr.isatty() else SERVICE_DRAIN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,13 +270,7 @@ def _check(config: Config) -> None:
         ("pacing_lead_ms", config.pacing_lead_ms, 20, 5000),
         ("voice_cache_mb", config.voice_cache_mb, 0, 10_000),
         ("tool_timeout_ms", config.tool_timeout_ms, 0, 600_000),
-        ("limits.max_sessions", limits.max_sessions, 1, 100_000),
-        ("limits.frame_bytes", limits.frame_bytes, 4096, 21 * MIB),
-        ("limits.session_minutes", limits.session_minutes, 0.01, 24 * 60),
-        ("limits.uncommitted_audio_minutes", limits.uncommitted_audio_minutes, 0.01, 60),
-        ("limits.slow_client_s", limits.slow_client_s, 0.1, 8),
-        ("limits.drain_s", limits.longest_drain_s, 0, 3600),
-        ("limits.connections_per_address", limits.connections_per_address, 1, 100_000),
+        *limits.ranges(),
         ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
         ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
         *config.slo.ranges(),

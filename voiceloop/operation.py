@@ -1,12 +1,48 @@
-"""What an operator promises callers, pays for, and sees of the processes that hold models."""
+"""What an operator allows and promises callers, pays for, and sees of the models' processes."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 
 import msgspec
 
+MIB = 1024 * 1024
+TERMINAL_DRAIN_S = 10.0
+SERVICE_DRAIN_S = 600.0  # longer than any answer; who stops it sets the bound that counts
 Range = tuple[str, float, float, float]  # a key, its value, the least and the most it may be
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that keep one client from hurting the others."""
+
+    max_sessions: int = 64
+    frame_bytes: int = 2 * MIB
+    session_minutes: float = 60.0
+    uncommitted_audio_minutes: float = 10.0
+    slow_client_s: float = 5.0
+    drain_s: float | None = None
+    connections_per_address: int = 256
+    admit_by_load: bool = True  # else calls are only counted
+
+    @property
+    def longest_drain_s(self) -> float:
+        """``drain_s``, or by who started the server: a person at a terminal waits for its end."""
+        if self.drain_s is not None:
+            return self.drain_s
+        return TERMINAL_DRAIN_S if sys.stderr.isatty() else SERVICE_DRAIN_S
+
+    def ranges(self) -> list[Range]:
+        return [
+            ("limits.max_sessions", self.max_sessions, 1, 100_000),
+            ("limits.frame_bytes", self.frame_bytes, 4096, 21 * MIB),
+            ("limits.session_minutes", self.session_minutes, 0.01, 24 * 60),
+            ("limits.uncommitted_audio_minutes", self.uncommitted_audio_minutes, 0.01, 60),
+            ("limits.slow_client_s", self.slow_client_s, 0.1, 8),
+            ("limits.drain_s", self.longest_drain_s, 0, 3600),
+            ("limits.connections_per_address", self.connections_per_address, 1, 100_000),
+        ]
 
 
 @dataclass(frozen=True, slots=True)

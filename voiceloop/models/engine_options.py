@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from voiceloop.config import AUTO, MIB, Config
+from voiceloop.config import AUTO, Config
 from voiceloop.errors import ConfigError
+from voiceloop.operation import MIB
 
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
