@@ -2,7 +2,8 @@
 
 Owns the stream: opening it, feeding it without ever waiting, and replacing it when its worker died.
 The audio of every segment that has no transcript yet is kept and replayed once into the new stream,
-so a crash costs time and not words.
+so a crash costs time and not words. Where a transcript comes too late the stream is given up, so
+that nobody recognizes what nobody waits for.
 
 A flush whose answer is still to come may be overtaken by another: only the answer to the newest is
 passed on as flushed, since an older one lacks what was said in between.
@@ -29,7 +30,10 @@ from voiceloop.errors import BackendError, BackendTimeout, Overloaded
 
 BYTES_PER_MINUTE = 60 * RECOGNIZER_HZ * BYTES_PER_SAMPLE
 # Limits set by hand.
-FINAL_DEADLINE_S = 6.0  # a transcript later than this is no use to a caller
+# A transcript later than this is no use to a caller. Audio that came faster than it plays has its
+# own length besides: what keeps up with callers recognizes it in less.
+FINAL_DEADLINE_S = 6.0
+OPTIONS_EVERY_S = 1.0  # a recognizer may have to be built anew for them
 KEPT_BYTES = BYTES_PER_MINUTE  # of one segment, for a replay
 BACKLOG_BYTES = 11 * BYTES_PER_MINUTE  # over the protocol's bound on uncommitted audio, 10 minutes
 RETRY_S = (0.0, 0.2, 0.5, 1.0, 2.0)  # before each further stream; then the last again
@@ -95,6 +99,9 @@ class Recognition:
         self._backlog_bytes = 0
         self._retry: asyncio.TimerHandle | None = None
         self._n_streams = 0
+        self._heard_at_s = 0.0  # when a recognizer as fast as speech will have heard what was fed
+        self._options_due: asyncio.TimerHandle | None = None
+        self._given_up: set[asyncio.Task[None]] = set()  # streams that are being closed
 
     @property
     def segment(self) -> int:
@@ -109,6 +116,8 @@ class Recognition:
         else:
             segment.audio.clear()  # too long to replay: half of it would be worse than none
         segment.n_bytes += len(audio)
+        now_s = asyncio.get_running_loop().time()
+        self._heard_at_s = max(self._heard_at_s, now_s) + len(audio) / BYTES_PER_MINUTE * 60
         if self._backlog_bytes + len(audio) > BACKLOG_BYTES:
             return
         self._send_audio(audio)
@@ -122,8 +131,9 @@ class Recognition:
         """Close the current segment: its transcript or failure follows. Returns its number."""
         number = self._close_segment()
         loop = asyncio.get_running_loop()
+        wait_s = FINAL_DEADLINE_S + max(0.0, self._heard_at_s - loop.time())
         segment = self._segments[number]
-        segment.deadline = loop.call_later(FINAL_DEADLINE_S, self._too_late, number)
+        segment.deadline = loop.call_later(wait_s, self._too_late, number, wait_s)
         return number
 
     def discard(self) -> None:
@@ -135,9 +145,17 @@ class Recognition:
                 self._forget(number)  # no recognizer has heard of it: none need ever
 
     def set_options(self, options: RecognizerOptions) -> None:
-        """Recognize with these from now on, in later streams too."""
+        """Recognize with these from now on, in later streams too; a second apart at the least."""
         self._options = options
-        self._send(lambda stream: stream.set_options(options))
+        if self._options_due is None:
+            self._send(lambda stream: stream.set_options(options))
+            loop = asyncio.get_running_loop()
+            self._options_due = loop.call_later(OPTIONS_EVERY_S, self._set_newest, options)
+
+    def _set_newest(self, before: RecognizerOptions) -> None:
+        self._options_due = None
+        if self._options != before:
+            self.set_options(self._options)
 
     def _close_segment(self) -> int:
         segment = self._current
@@ -178,8 +196,12 @@ class Recognition:
         if not self._backlog:
             self._backlog_bytes = 0
 
-    def _too_late(self, number: int) -> None:
-        self._fail(number, BackendTimeout(f"expected a transcript in {FINAL_DEADLINE_S:.0f} s"))
+    def _too_late(self, number: int, wait_s: float) -> None:
+        self._fail(number, BackendTimeout(f"expected a transcript in {wait_s:.0f} s"))
+        if self._stream is not None:  # with its end `run` opens another, for what is said now
+            closing = asyncio.get_running_loop().create_task(self._stream.close())
+            self._given_up.add(closing)
+            closing.add_done_callback(self._given_up.discard)
 
     def _fail(self, number: int, error: BackendError) -> None:
         if (segment := self._forget(number)) is not None and not segment.is_discarded:
@@ -211,10 +233,12 @@ class Recognition:
         finally:
             for number in list(self._segments):
                 self._forget(number)
-            if self._retry is not None:
-                self._retry.cancel()
+            for timer in (self._retry, self._options_due):
+                if timer is not None:
+                    timer.cancel()
             if self._stream is not None:
                 await self._stream.close()
+            await asyncio.gather(*self._given_up)
 
     async def _open(self) -> RecognizerStream:
         stream_id = f"{self._stream_id}.{self._n_streams}"

@@ -1,8 +1,9 @@
 """A recognizer behind ``/v1/audio/transcriptions``: a segment is sent when the caller pauses.
 
 ``flush`` sends what was said so far, so that its words are there before the turn is known to be
-over; when only silence follows, ``finalize`` takes that answer instead of asking again. The service
-gives no times: the words share the segment in proportion to their letters.
+over; when only silence follows, ``finalize`` takes that answer instead of asking again. A segment
+that is larger than a service takes is sent in parts, whose words come with its transcript. The
+service gives no times: the words share the segment in proportion to their letters.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import numpy as np
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
-from voiceloop.errors import BackendError, Overloaded
+from voiceloop.errors import BackendError
 from voiceloop.event_stream import TaskStream
 from voiceloop.remote.service import RemoteService
 
-MAX_SEGMENT_BYTES = 24 * 1024 * 1024  # over the ten minutes that may be uncommitted
+# Over the ten minutes that may be uncommitted, and below the 25 MB that OpenAI's own service takes.
+MAX_PART_BYTES = 24 * 1024 * 1024
 # A tenth of a second is what services refuse to hear.
 MIN_SEGMENT_BYTES = RECOGNIZER_HZ * BYTES_PER_SAMPLE // 10
 FRAME = RECOGNIZER_HZ // 50  # 20 ms: short enough that a syllable stands out
@@ -49,6 +51,14 @@ class _Early:
     task: asyncio.Task[str]
 
 
+_Parts = tuple[asyncio.Task[str], ...]
+
+
+async def _text_of(parts: _Parts) -> str:
+    """All their words; whoever waits may be cancelled, and they go on."""
+    return " ".join([await asyncio.shield(part) for part in parts])
+
+
 class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
     """One caller. Transcripts come in the order of their segments."""
 
@@ -59,11 +69,17 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
         self._segment = 0
         self._audio = bytearray()
         self._early: _Early | None = None
+        self._parts: _Parts = ()  # of this segment, before what is in `_audio`
         self._last: asyncio.Task[None] | None = None
 
     def feed(self, samples: bytes) -> None:
-        if len(self._audio) + len(samples) > MAX_SEGMENT_BYTES:
-            raise Overloaded(f"expected a segment of at most {MAX_SEGMENT_BYTES} bytes, found more")
+        if not self.live:
+            return
+        if len(self._audio) + len(samples) > MAX_PART_BYTES:
+            self._drop_early()
+            decoding = self._keep(self._decode(bytes(self._audio)), "decode a part")
+            self._parts = (*self._parts, decoding)
+            self._audio.clear()
         self._audio += samples
 
     def flush(self) -> None:
@@ -84,9 +100,11 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
             early.task.cancel()
             early = None
         decoding = early.task if early else self._keep(self._decode(audio), "decode")
-        finish = self._finish(self._segment, len(audio), decoding, self._last)
-        self._last = self._keep(finish, "finish")
+        n_bytes = len(self._parts) * MAX_PART_BYTES + len(audio)
+        whole = (*self._parts, decoding)
+        self._last = self._keep(self._finish(self._segment, n_bytes, whole, self._last), "finish")
         self._segment += 1
+        self._parts = ()
         self._audio.clear()
 
     def set_options(self, options: RecognizerOptions) -> None:
@@ -102,9 +120,10 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
             self._early = None
 
     async def _answer_flush(self, segment: int, early: _Early) -> None:
+        parts = self._parts
         while True:
             try:
-                text = await asyncio.shield(early.task)
+                text = await _text_of((*parts, early.task))
             except asyncio.CancelledError:
                 if not early.task.cancelled():
                     raise
@@ -124,13 +143,13 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
         self,
         segment: int,
         n_bytes: int,
-        decoding: asyncio.Task[str],
+        decoding: _Parts,
         before: asyncio.Task[None] | None,
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
         try:
-            text = await decoding
+            text = await _text_of(decoding)
         except BackendError as error:
             self._fail(error)
             return

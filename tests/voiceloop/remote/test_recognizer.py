@@ -19,6 +19,7 @@ from voiceloop.backends import (
     Transcript,
 )
 from voiceloop.errors import BackendError
+from voiceloop.remote import recognizer
 from voiceloop.remote.recognizer import RemoteRecognizer, is_quiet
 from voiceloop.remote.service import RemoteService
 
@@ -146,3 +147,27 @@ def test_a_tail_is_quiet_by_its_own_level() -> None:
     assert is_quiet(LOUD + SILENCE, len(LOUD))
     assert not is_quiet(LOUD + LOUD, len(LOUD))
     assert is_quiet(LOUD, len(LOUD))
+
+
+async def test_a_segment_larger_than_a_service_takes_is_sent_in_parts(
+    service: Service, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recognizer, "MAX_PART_BYTES", 3 * len(LOUD))
+    service.say("/audio/transcriptions", *map(transcription, ("one", "two", "three", "four")))
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    for _ in range(7):
+        stream.feed(LOUD)
+    stream.finalize()
+    transcript = await anext(stream.events())
+    stream.feed(LOUD)
+    stream.finalize()
+    again = await anext(stream.events())
+    await stream.close()
+    assert isinstance(transcript, Transcript) and isinstance(again, Transcript)
+    assert (transcript.text, again.text) == ("one two three", "four")
+    assert [len(body) // len(LOUD) for body in service.asked("/audio/transcriptions")] == [
+        3,
+        3,
+        1,
+        1,
+    ]
