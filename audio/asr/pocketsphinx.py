@@ -1,7 +1,8 @@
 """The embedded recognizer: pocketsphinx, one pass, streaming; a fallback that needs no download.
 
 One decoder a stream (30 ms to make, more with many phrases; 14 MB), made when there is something
-to decode, one a step: calls that open together must not hold up one that speaks. pocketsphinx holds
+to decode, one a step: calls that open together must not hold up one that speaks. A stream that has
+none goes before one that only has other options now, and these take turns. pocketsphinx holds
 the interpreter lock while it decodes, so `step` gives each stream a short piece of audio and
 returns. The cepstral mean is seeded, and carried from segment to segment and over a change of
 options.
@@ -36,6 +37,7 @@ class _Stream(QueuedStream):
         super().__init__(stream_id, options)
         self.decoder: SegmentDecoder | None = None
         self.decoder_options = options
+        self.made_at = 0  # which of the recognizer's decoders this is; 0: none yet
         self.mean = CepstralMean()
         self.held = np.zeros(0, np.int16)  # heard and not yet decoded
         self.position = 0  # decoded so far
@@ -152,6 +154,7 @@ class PocketsphinxRecognizer(QueuedRecognizer[_Stream]):
 
     def __init__(self, model: str = "domain") -> None:
         super().__init__(("en",))
+        self._n_decoders = 0
         self._files: ModelFiles = find_model(model)
         # A broken file is found now.
         SegmentDecoder(self._files, RecognizerOptions(), CepstralMean())
@@ -162,22 +165,28 @@ class PocketsphinxRecognizer(QueuedRecognizer[_Stream]):
     def step(self) -> list[Event]:
         """At most STEP_MS of audio and the requests behind it, of each stream."""
         events: list[Event] = []
-        has_made_decoder = False
-        for stream_id, stream in list(self._streams.items()):
+        for stream in self._streams.values():
             stream.absorb()
-            if stream.needs_decoder:
-                if has_made_decoder:
-                    continue
-                has_made_decoder = True
+        served = self._next_decoder()
+        for stream_id, stream in list(self._streams.items()):
+            if stream.needs_decoder and stream is not served:
+                continue
             try:
                 if stream.needs_decoder:  # with a client's own phrases
                     stream.decoder = SegmentDecoder(self._files, stream.options, stream.mean)
                     stream.decoder_options = stream.options
+                    self._n_decoders += 1
+                    stream.made_at = self._n_decoders
                 events += stream.advance()
             except Exception as error:  # the binding raises plain RuntimeErrors, and others
                 self.close(stream_id)
                 events.append(failed(stream_id, error))
         return events
+
+    def _next_decoder(self) -> _Stream | None:
+        """The one stream that gets a decoder in this step: whose last one is the oldest."""
+        waiting = (stream for stream in self._streams.values() if stream.needs_decoder)
+        return min(waiting, key=lambda stream: stream.made_at, default=None)
 
     def _new_stream(self, stream_id: str, options: RecognizerOptions) -> _Stream:
         return _Stream(stream_id, options)

@@ -259,3 +259,20 @@ def test_calls_that_open_together_get_their_decoders_one_a_step(recognizer, say,
     assert len(made) == 1
     drain(recognizer)
     assert len(made) == 2
+
+
+def test_a_caller_who_changes_options_without_end_keeps_nobody_from_a_decoder(recognizer, say):
+    samples = say(ORDER)
+    recognizer.open("a", RecognizerOptions())
+    feed(recognizer, "a", samples[:1600])
+    heard = []
+    for turn in range(14):  # each time another decoder for "a", which is first in every step
+        recognizer.set_options("a", RecognizerOptions(hotwords=(f"word {turn}",)))
+        recognizer.finalize("a")
+        recognizer.feed("a", samples[:1200])  # one step, and the segment is over
+        if turn == 2:  # the other calls while decoders are being built
+            recognizer.open("b", RecognizerOptions())
+        if turn >= 2:
+            recognizer.feed("b", samples[(turn - 2) * 1600 : (turn - 1) * 1600])
+        heard += recognizer.step()
+    assert any(isinstance(event, Partial) and event.stream_id == "b" for event in heard)
