@@ -139,15 +139,17 @@ class BargeIn:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a caller hears of tools that take their time.
+    """What a caller hears where the model or a tool takes its time.
 
     After ``say_after_ms`` of silence one of the lines of ``say``, in turn, and at most one a reply:
-    a hold line that comes twice says that nobody is there. After ``budget_ms`` of waiting, over all
+    a hold line that comes twice says that nobody is there. Where the model has said nothing after
+    ``first_token_ms`` the fallback is said. After ``budget_ms`` of waiting for tools, over all
     rounds of a reply, the agent answers without what is not there yet.
     """
 
     say_after_ms: int = 1500
     say: tuple[str, ...] = ("One moment, please.",)
+    first_token_ms: int = 5000
     budget_ms: int = 8000
 
 

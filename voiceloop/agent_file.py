@@ -112,6 +112,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
         ("barge_in.least_words", barge_in.least_words, 1, 100),
         ("tool_timeout_ms", agent.tool_timeout_ms or 0, 0, 10 * MINUTE_MS),
         ("waiting.say_after_ms", agent.waiting.say_after_ms, 0, MINUTE_MS),
+        ("waiting.first_token_ms", agent.waiting.first_token_ms, 500, 30_000),
         ("waiting.budget_ms", agent.waiting.budget_ms, 0, MINUTE_MS),
         ("limits.max_reply_tokens", limits.max_reply_tokens, 1, 4096),
         ("limits.temperature", limits.temperature, 0, 2),

@@ -143,6 +143,12 @@ class RequestUnserved(BackendRefused):
     code = "not_served_by_model"
 
 
+class PromptTooLong(RequestUnserved):
+    """The prompt has more tokens than the model takes: less of the conversation may well do."""
+
+    code = "context_length_exceeded"
+
+
 class WorkerLost(BackendError):
     """The worker process that held the model died or hung; the supervisor is restarting it."""
 

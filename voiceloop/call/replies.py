@@ -78,10 +78,10 @@ class Replies:
         return ReplyStatus(
             reply.response.id,
             is_open=not reply.response.closed,
-            is_audible=reply.is_audible,
+            is_audible=reply.playout.is_audible,
             is_spoken=reply.plan.speaks,
-            heard_ms=reply.heard_ms,
-            item_heard_ms=reply.item_heard_ms,
+            heard_ms=reply.playout.heard_ms(),
+            item_heard_ms=reply.speech.item_heard_ms,
             remaining_ms=reply.remaining_ms,
             is_calling=reply.is_calling,
             said_lately=reply.speech.text.said_lately,
@@ -101,9 +101,9 @@ class Replies:
             case Step.DUCK:
                 reply.playout.duck()
             case Step.PAUSE:
-                reply.pause()
+                reply.playout.pause()
             case Step.RESUME:
-                reply.resume()
+                reply.playout.resume()
 
     # --- begun ---
 
@@ -206,12 +206,12 @@ class Replies:
     def cancel(self, response_id: str) -> None:
         """The client has cancelled this response; one that is over is ignored."""
         if (reply := self.of(response_id)) is not None:
-            self._interrupt(reply, reply.item_heard_ms)
+            self._interrupt(reply, reply.speech.item_heard_ms)
 
     def _interrupt(self, reply: Reply, heard_ms: float | None, *, may_resume: bool = False) -> None:
         """Silence the reply and let its item hold what was heard; None: as if never said."""
         heard, item_id = "", reply.response.item_id
-        reply.pause()
+        reply.playout.pause()
         if reply.response.speaks and item_id is not None and not reply.response.is_out_of_band:
             conversation = self._context.protocol.conversation
             if heard_ms is None:
@@ -236,7 +236,7 @@ class Replies:
             heard = self._context.protocol.conversation.cut(item_id, heard_ms)
             interrupted.interrupt(heard, heard_ms)
         if current is not None and current.response.item_id == item_id:
-            current.pause()
+            current.playout.pause()
             current.response.close("cancelled", "client_cancelled")
             self._interrupt(current, audio_end_ms)  # the close put the whole text into the item
 

@@ -7,7 +7,6 @@ with its word times, so that a reply can be cut to what the caller heard. Pure: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 
 from msgspec.structs import replace
@@ -15,7 +14,14 @@ from msgspec.structs import replace
 from voiceloop.backends import ChatMessage, SpokenWord
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.memory.ledger import Ledger
-from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, Message, Part
+from voiceloop.realtime.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Part,
+    SpokenReply,
+)
 from voiceloop.realtime.prompt import (
     append_message,
     is_spoken,
@@ -23,34 +29,9 @@ from voiceloop.realtime.prompt import (
     with_recall,
     with_results,
 )
-from voiceloop.realtime.window import MEMORY_SHARE, NEARLY_FULL, Slide, Window
+from voiceloop.realtime.window import MEMORY_SHARE, NEARLY_FULL, Slide, TokenCount, Window
 
 ROOT = "root"
-
-
-@dataclass(slots=True)
-class SpokenReply:
-    """What the agent said in one item: all its text, when each word sounds, what was heard."""
-
-    text: str = ""
-    words: list[SpokenWord] = field(default_factory=list)
-    audio_ms: float = 0.0
-    heard_ms: float | None = None  # None: not cut
-    retracted: bool = False  # never said, whatever was heard
-
-    def heard_text(self) -> str:
-        if self.retracted:
-            return ""
-        if self.heard_ms is None:
-            return self.text
-        if self.words:
-            heard = [w for w in self.words if (w.start_ms + w.end_ms) / 2 <= self.heard_ms]
-            return self.text[: heard[-1].text_end].rstrip() if heard else ""
-        if self.audio_ms <= 0 or self.heard_ms >= self.audio_ms:
-            return self.text if self.heard_ms > 0 else ""
-        # A voice without word times: the share of the audio, down to a whole word.
-        n_chars = int(len(self.text) * self.heard_ms / self.audio_ms)
-        return self.text[:n_chars].rpartition(" ")[0]
 
 
 class Conversation:
@@ -304,7 +285,20 @@ class Conversation:
 
     def _slide_window(self, instructions: str, *, is_ahead: bool) -> bool:
         """Drop the oldest items from view when the rest is too long; a user's turn comes first."""
-        start, then = self._start, self._next_start(instructions, is_ahead=is_ahead)
+        return self._show_from(self._next_start(instructions, is_ahead=is_ahead), is_ahead=is_ahead)
+
+    def show_less(self) -> bool:
+        """The prompt was too long for the model: show half as much, a user's turn first.
+
+        Returns False where nothing more can go.
+        """
+        start, count = self._start, self.window.count if self.window is not None else TokenCount()
+        sizes = [self._n_tokens(item, count) for item in self._items[start:]]
+        return self._show_from(self._fitting(start, sizes, sum(sizes) / 2), is_ahead=False)
+
+    def _show_from(self, then: int, *, is_ahead: bool) -> bool:
+        """Leave out what stands before that; whether anything did that was shown."""
+        start = self._start
         if then == start:
             return False
         self._oldest_shown = self._items[then].id
@@ -327,7 +321,7 @@ class Conversation:
         start, window = self._start, self.window
         if window is None or not self._items:
             return start
-        sizes = [self._n_tokens(item, window) for item in self._items[start:]]
+        sizes = [self._n_tokens(item, window.count) for item in self._items[start:]]
         room = window.room(window.count(instructions))
         n_recall = window.count.of_part(self._recall) if self._recall else 0
         n_tokens = sum(sizes)
@@ -335,13 +329,17 @@ class Conversation:
             return start
         n_notes = room * MEMORY_SHARE if self.ledger is not None else 0.0
         goal = room * (window.kept_ahead if is_ahead else window.retention_ratio) - n_notes
-        last = len(self._items) - 1
-        while start < last:
+        return self._fitting(start, sizes, goal)
+
+    def _fitting(self, start: int, sizes: list[int], goal: float) -> int:
+        """From where on the items fit into `goal`; sizes: of those from `start` on."""
+        n_tokens, last = sum(sizes), len(self._items) - 1
+        for size in sizes:
             item = self._items[start]
             is_turn = isinstance(item, Message) and item.role == "user"
-            if n_tokens <= goal and is_turn:
+            if start == last or (n_tokens <= goal and is_turn):
                 break
-            n_tokens -= sizes.pop(0)
+            n_tokens -= size
             start += 1
         return start
 
@@ -365,14 +363,14 @@ class Conversation:
             n_most = int(min(window.n_tokens, window.room(0)) * MEMORY_SHARE)
             self._recall = ledger.text(n_most, window.count.of_part)
 
-    def _n_tokens(self, item: Item, window: Window) -> int:
+    def _n_tokens(self, item: Item, count: TokenCount) -> int:
         match item:
             case FunctionCall():
-                return window.count(item.name + item.arguments)
+                return count(item.name + item.arguments)
             case FunctionCallOutput():
-                return window.count(item.output)
+                return count(item.output)
             case Message():
-                return window.count(self._text(item) + self._notes.get(item.id, ""))
+                return count(self._text(item) + self._notes.get(item.id, ""))
 
     def _text(self, item: Item) -> str:
         reply = self._replies.get(item.id)

@@ -1,11 +1,12 @@
 """How much of a long conversation the language model is shown, in tokens.
 
-Owns how they are counted (by the model's tokenizer where that is here, else guessed), and the
-bounds that follow from it. Pure.
+Owns how they are counted (by the model's tokenizer where that is here, else guessed, and the guess
+corrected by what the model says of its prompts), and the bounds that follow from it. Pure.
 """
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,13 +14,18 @@ from typing import Any
 
 import msgspec
 
-from voiceloop.backends import Tool
+from voiceloop.backends import ChatMessage, Tool
 from voiceloop.errors import InvalidRequest
 
 # English is near 4 characters a token, a small vocabulary near 3.5; roles and markers come on top.
 CHARS_PER_TOKEN = 3
+# Of these. Digits and marks are mostly a token each, and other alphabets up to one a byte: the
+# embedded tokenizer has 1.0 characters a token in digits, 1.35 in JSON.
+_IN_WORDS = (string.ascii_letters + " \n").encode()
 TOKENS_PER_MESSAGE = 6
-OVERESTIMATE = 1.5  # the most by which that guess is too high
+# Between a model's own count and the guess; beyond that something else is wrong with either.
+LEAST_RATIO, MOST_RATIO = 0.5, 4.0
+MOST_CHARACTERS_ON_AVERAGE = 4.5  # a token, in any text that is meant to be read
 NO_BOUND = 2**31
 MOST_CHARACTERS_A_TOKEN = 16  # words have four; what has more fits no context
 # While nobody speaks the window slides where this share of its room is taken, and keeps so much of
@@ -34,20 +40,46 @@ UNKNOWN_CONTEXT_TOKENS = 128 * 1024  # of a remote model that nobody has describ
 
 def guess_tokens(text: str) -> int:
     """Tokens of a message, guessed high: the gateway has no tokenizer."""
-    return len(text) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE
+    utf8 = text.encode(errors="replace")
+    n_others = len(utf8.translate(None, _IN_WORDS))
+    return (len(utf8) - n_others) // CHARS_PER_TOKEN + n_others + TOKENS_PER_MESSAGE
+
+
+class TokenRatio:
+    """Tokens for each that was guessed, as the model's own counts have shown."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def observe(self, n_tokens: int, n_guessed: int) -> None:
+        """The model has counted a prompt that was guessed so. The newest is believed: a
+        conversation is most of the next prompt too.
+        """
+        if n_tokens > 0 and n_guessed > 0:
+            self.value = min(MOST_RATIO, max(LEAST_RATIO, n_tokens / n_guessed))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Tokens of a message. exact: of a text, by the model's tokenizer; None: it is not here."""
+    """Tokens of a message.
+
+    exact: of a text, by the model's tokenizer; None: it is not here. ratio: of a guess.
+    """
 
     exact: Callable[[str], int] | None = None
+    ratio: TokenRatio | None = None
 
     def __call__(self, text: str) -> int:
         """What a message of this text takes, its role and markers included."""
         if self.exact is None or len(text) > MAX_COUNTED_CHARS:
-            return guess_tokens(text)
+            return int(guess_tokens(text) * (self.ratio.value if self.ratio is not None else 1.0))
         return self.exact(text) + TOKENS_PER_MESSAGE
+
+    def at_least(self, text: str) -> int:
+        """What it surely takes."""
+        if self.exact is None or len(text) > MAX_COUNTED_CHARS:
+            return int(len(text) / MOST_CHARACTERS_ON_AVERAGE)
+        return self(text)
 
     def of_part(self, text: str) -> int:
         """What a piece of a message takes."""
@@ -56,8 +88,17 @@ class TokenCount:
     def remembering(self) -> TokenCount:
         """The same for one conversation, whose texts are asked for again at every turn."""
         if self.exact is None:
-            return self
+            return TokenCount(ratio=TokenRatio())
         return TokenCount(lru_cache(MAX_REMEMBERED_COUNTS)(self.exact))
+
+    def learn(self, n_tokens: int, prompt: Iterable[ChatMessage], tools: Iterable[Tool]) -> None:
+        """The model has counted this prompt: guesses are corrected by it. 0: it did not."""
+        if self.ratio is None:
+            return
+        texts = [message.content + message.behind for message in prompt]
+        texts += [c.name + c.arguments for message in prompt for c in message.tool_calls]
+        texts += [msgspec.json.encode(tool).decode() for tool in tools]
+        self.ratio.observe(n_tokens, sum(map(guess_tokens, texts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +117,7 @@ class Window:
     n_tools: int = 0
     kept_ahead: float = KEPT_AHEAD
     count: TokenCount = TokenCount()
+    n_least_tools: int = 0  # tokens that the tools surely take
 
     @classmethod
     def of(
@@ -87,16 +129,18 @@ class Window:
     ) -> Window | None:
         """The window that a session's ``truncation`` asks for; 0 tokens: no bound is known."""
         count = (count or TokenCount()).remembering()
-        n_tools = sum(count(msgspec.json.encode(tool).decode()) for tool in tools)
+        written = [msgspec.json.encode(tool).decode() for tool in tools]
+        n_tools, n_least = sum(map(count, written)), sum(map(count.at_least, written))
         if not isinstance(truncation, dict):
-            is_bound = n_tokens and truncation != "disabled"
-            return cls(n_tokens, n_tools=n_tools, count=count) if is_bound else None
+            if not n_tokens or truncation == "disabled":
+                return None
+            return cls(n_tokens, n_tools=n_tools, count=count, n_least_tools=n_least)
         n_most = truncation.get("token_limits", {}).get("post_instructions")
         if not n_tokens and n_most is None:
             return None
         ratio = truncation["retention_ratio"]
         kept_ahead = NEARLY_FULL * ratio
-        return cls(n_tokens or NO_BOUND, ratio, n_most, n_tools, kept_ahead, count)
+        return cls(n_tokens or NO_BOUND, ratio, n_most, n_tools, kept_ahead, count, n_least)
 
     def room(self, n_instructions: int) -> int:
         """Tokens that may follow the instructions."""
@@ -105,12 +149,11 @@ class Window:
 
     def check(self, instructions: str) -> None:
         """Raises InvalidRequest where instructions and tools surely leave no room for a turn."""
-        n_fixed = self.count(instructions) + self.n_tools
-        too_high = OVERESTIMATE if self.count.exact is None else 1.0
-        if n_fixed > too_high * self.n_tokens:
+        n_fixed = self.count.at_least(instructions) + self.n_least_tools
+        if n_fixed > self.n_tokens:
             raise InvalidRequest(
                 f"expected instructions and tools that fit the model's {self.n_tokens} tokens, "
-                f"found about {int(n_fixed / too_high)}",
+                f"found about {n_fixed}",
                 param="session.instructions",
             )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -18,7 +19,13 @@ from typing import Any
 
 import httpx
 
-from voiceloop.errors import BackendError, BackendRefused, BackendTimeout, ConfigError
+from voiceloop.errors import (
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    ConfigError,
+    PromptTooLong,
+)
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 
 log = logging.getLogger(__name__)
@@ -36,6 +43,10 @@ MAX_ERROR_CHARACTERS = 200
 MAX_SHOWN_MODELS = 8
 UNNAMED_MODEL = "default"  # servers of one model take any name, and some of them want one
 
+# How vLLM, SGLang, llama.cpp and TGI say it, where they do not say OpenAI's code.
+TOO_LONG = re.compile(
+    r"context (length|window|size)|prompt is too long|too many tokens|tokens. must be <=", re.I
+)
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -203,6 +214,8 @@ class RemoteService:
         message = f"{self.url}{path} answered {response.status_code}: {_reason(response)}"
         if response.status_code in RETRIED_STATUS:
             raise _Retriable(message, _retry_after_s(response))
+        if response.status_code == 400 and _is_too_long(response):
+            raise PromptTooLong(message)
         raise BackendRefused(message)
 
     @asynccontextmanager
@@ -247,6 +260,11 @@ def _owners_by_model(response: httpx.Response) -> dict[str, str]:
         return {str(model["id"]): str(model.get("owned_by") or "") for model in models}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _is_too_long(response: httpx.Response) -> bool:
+    """Whether a service refused a prompt for its length: by OpenAI's code, or in its own words."""
+    return "context_length_exceeded" in response.text or bool(TOO_LONG.search(_reason(response)))
 
 
 def _reason(response: httpx.Response) -> str:

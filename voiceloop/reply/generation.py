@@ -1,14 +1,15 @@
 """What one reply asks of the language model, round after round, and what the model says.
 
-Owns the branch that the reply is made on, the plan, the deadline, what of the model's text may be
-said, and the count of what was said and used. A call that cannot be made as the model wrote it is
-asked for again, once a round. A preemptive generation yields the text that the model makes ahead,
-one version after the other, until `commit_preemptive` asks for the reply itself.
+Owns the branch that the reply is made on, the plan, what of the model's text may be said, and the
+count of what was said and used. A call that cannot be made as the model wrote it is asked for
+again, once a round; where a prompt was too long, with less of the conversation. A preemptive
+generation yields the text that the model makes ahead, one version after the other, until
+`commit_preemptive` asks for the reply itself.
 """
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Sequence
 
@@ -23,8 +24,9 @@ from voiceloop.backends import (
     PreemptiveDone,
     TextDelta,
     ToolCall,
+    Usage,
 )
-from voiceloop.errors import BackendError, VoiceLoopError
+from voiceloop.errors import BackendError, PromptTooLong, VoiceLoopError
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch
@@ -33,14 +35,13 @@ from voiceloop.reply.sayable import SayableText
 from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
 from voiceloop.reply.tool_answers import ToolAnswers, as_refusals, as_results
 from voiceloop.reply.tool_draft import ToolDraft
+from voiceloop.reply.waiting import ModelDeadline
 from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.tools.pending import PendingCall
 
 log = logging.getLogger(__name__)
 
-# Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
-# (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
-GENERATE_DEADLINE_S = 30.0
+MAX_HALVINGS = 4  # of a prompt that was too long: where a sixteenth is, it is not the conversation
 # Under overload a reply ends with the first sentence that is over behind so many characters, some
 # three seconds of speech: "Sure." alone would be no answer.
 BRIEF_CHARACTERS = 40
@@ -48,7 +49,7 @@ SENTENCE_ENDS = (".", "!", "?")
 
 
 class Generation:
-    """For each round `ask`, then `events`, within `deadline`.
+    """For each round `ask`, then `events`, within the deadline's `round`.
 
     failure: what keeps the first round from a reply. live: the branch that makes it preemptively.
     """
@@ -59,8 +60,10 @@ class Generation:
         plan: ReplyPlan,
         failure: VoiceLoopError | None,
         live: LiveBranch | None,
+        deadline: ModelDeadline,
     ) -> None:
         self._plan = plan
+        self.deadline = deadline
         self.rounds = Rounds(failure)
         self._context = context
         # What the plan answers, before anything is awaited: the client may send more meanwhile.
@@ -75,7 +78,7 @@ class Generation:
         self._said = ""  # of the answer that is being read
         # What `ask` commits; None where `commit_preemptive` does it instead.
         self._tail: tuple[ChatMessage, ...] | None = None
-        self._deadline: asyncio.Timeout | None = None
+        self._n_halvings = MAX_HALVINGS  # left; none where the prompt is not the conversation
 
     @property
     def plan(self) -> ReplyPlan:
@@ -121,8 +124,7 @@ class Generation:
             tail += self._draft.messages
         is_promised = self.live.commit_now(tail, self._params)
         self._draft = None
-        if self._deadline is not None:
-            self._deadline.reschedule(asyncio.get_running_loop().time() + GENERATE_DEADLINE_S)
+        self.deadline.ask()
         return is_promised
 
     async def open(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
@@ -130,20 +132,46 @@ class Generation:
         anticipation, is_out_of_band = self._context.anticipation, response.is_out_of_band
         self._plan = await self._context.looked_up(self.plan, self._turn_id, response, timeline)
         self._tools.is_recorded = not is_out_of_band
+        if is_out_of_band or response.request.input is not None:
+            self._n_halvings = 0
         # What the caller is saying is staged for the reply to it, not for one beside it.
         begin = anticipation.begin if is_out_of_band else anticipation.adopt
         self.live, self._tail = begin(self.plan.prompt, self.plan.tools)
 
-    def deadline(self) -> asyncio.Timeout:
-        """Of this round; that of a preemptive reply begins when it is committed."""
-        self._deadline = asyncio.timeout(None if self._is_preemptive else GENERATE_DEADLINE_S)
-        return self._deadline
-
     async def ask(self) -> None:
         """Ask for the round's reply. Raises: BackendError, Overloaded."""
-        if self._tail is not None:
-            assert self.live is not None
+        if self._tail is None:
+            return
+        assert self.live is not None
+        self.deadline.ask()
+        try:
             await self.live.commit(self._tail, self._params)
+        except PromptTooLong as error:
+            await self._ask_shorter(error)
+
+    async def _ask_shorter(self, error: PromptTooLong) -> None:
+        """Ask once more, with half of the conversation that was shown.
+
+        Raises: BackendError, Overloaded; this error where nothing more can be left out.
+        """
+        protocol, plan = self._context.protocol, self.plan
+        may_truncate = protocol.settings.truncation != "disabled" and not self.round.n_deltas
+        while may_truncate and self._n_halvings and protocol.conversation.show_less():
+            self._n_halvings -= 1
+            log.info("a prompt was too long: the older half of the conversation is left out")
+            is_led = bool(plan.prompt) and plan.prompt[0].role == "system"
+            instructions = plan.prompt[0].content if is_led else ""
+            prompt = protocol.conversation.messages(instructions)
+            self._plan = dataclasses.replace(plan, prompt=prompt)
+            if self.live is not None:
+                self.live.close()
+            self.live, tail = self._context.anticipation.begin(prompt, plan.tools)
+            try:
+                await self.live.commit(tail, self._params)
+                return
+            except PromptTooLong as again:
+                error = again
+        raise error
 
     def begin_round(
         self, calls: Sequence[PendingCall], *, is_out_of_band: bool, is_last: bool
@@ -159,6 +187,12 @@ class Generation:
         self._tools.end_round()
         self._tail += as_refusals(self.round.refused)
         self.rounds.begin(is_last=is_last or not all(call.is_over for call in calls))
+
+    def fail(self, error: VoiceLoopError) -> None:
+        """The round ends here: the model is told at once that nobody waits for the rest."""
+        self.round.failure = error
+        if self.live is not None:
+            self.live.close()
 
     def close(self) -> None:
         """Give the branch up, unless the open user turn still has it (it was never committed).
@@ -178,10 +212,16 @@ class Generation:
         """
         gap = ""  # between the words of the first answer and those of the second
         while True:
-            async for event in self._answer():
-                if isinstance(event, str):
-                    event, gap = gap + event, ""
-                yield event
+            try:
+                async for event in self._answer():
+                    if isinstance(event, str):
+                        event, gap = gap + event, ""
+                    yield event
+            except PromptTooLong as error:
+                if self._is_preemptive:
+                    raise
+                await self._ask_shorter(error)
+                continue
             gap = " " if self._text.has_given else ""
             if self._text.breakage is not None or not await self._ask_again():
                 return
@@ -191,6 +231,7 @@ class Generation:
         self._said = ""
         async for event in self.live.events():
             said = self.round
+            self.deadline.observe()
             match event:
                 case TextDelta(text=text):
                     if self._is_enough(text):
@@ -208,6 +249,7 @@ class Generation:
                 case Generated(finish_reason=reason):
                     said.finish_reason = reason
                     said.report(event.usage)
+                    self._learn_tokens(event.usage)
                     if reason == "cancelled":
                         raise BackendError("expected a reply, found it cancelled by the model")
                     if sayable := self._text_of(None).finish():
@@ -227,6 +269,12 @@ class Generation:
                         yield sayable
                     if self._text.is_whole:
                         yield event
+
+    def _learn_tokens(self, usage: Usage) -> None:
+        """The model has counted the prompt: the window of the conversation is in such tokens."""
+        window = self._context.protocol.conversation.window
+        if self.rounds.is_first and window is not None:
+            window.count.learn(usage.n_prompt_tokens, self.plan.prompt, self.plan.tools)
 
     def _new_text(self) -> SayableText:
         tools = [tool.name for tool in self.plan.tools] if self._may_call else ()

@@ -123,7 +123,7 @@ class PreemptiveReplies:
         return words == self._words
 
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
-        if self._reply is not None and (self._reply.outcome is not None or self._live is not live):
+        if self._reply is not None and (self._reply.is_failing or self._live is not live):
             self.drop()
         turn = ChatMessage("user", text, behind=self._context.notes_ahead())
         plan = plan_of(
@@ -196,6 +196,6 @@ class PreemptiveReplies:
 def _fits(reply: Reply, asked: ReplyPlan) -> bool:
     """Whether it is under way, and asked for in all but the words of the last turn."""
     made = reply.plan
-    if reply.outcome is not None or made.prompt[:-1] != asked.prompt[:-1] or not asked.prompt:
+    if reply.is_failing or made.prompt[:-1] != asked.prompt[:-1] or not asked.prompt:
         return False
     return asked.prompt[-1].role == "user" and replace(made, prompt=asked.prompt) == asked

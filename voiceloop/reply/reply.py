@@ -18,18 +18,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
-from voiceloop.errors import BackendTimeout, VoiceLoopError, error_of
+from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.generation import GENERATE_DEADLINE_S, Generation
+from voiceloop.reply.generation import Generation
 from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.output import ReplyOutput
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, Outcome, ReplyRound, ReplyState
-from voiceloop.reply.tool_wait import ToolWait
+from voiceloop.reply.waiting import GENERATE_DEADLINE_S, ModelDeadline, ReplyWait
 from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.tools.pending import PendingCall, are_settled
 
@@ -63,9 +63,12 @@ class Reply:
         self.on_done: Callable[[Reply], None] | None = None
         self._context = context
         self._fixed_text = fixed_text
-        self._generation = Generation(context, plan, failure, live)
+        waiting = context.agent.waiting
+        self._wait = ReplyWait(waiting, context.waiting_lines, context.clock)
+        first_s = waiting.first_token_ms / 1000 if plan.speaks else GENERATE_DEADLINE_S
+        deadline = ModelDeadline(first_s, self._quiet_s, self._ask_to_wait)
+        self._generation = Generation(context, plan, failure, live, deadline)
         self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING
-        self._tool_wait = ToolWait(context.agent.waiting, context.waiting_lines, context.clock)
         self._task: asyncio.Task[None] | None = None
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead)
 
@@ -145,21 +148,13 @@ class Reply:
 
     # --- who speaks ---
 
-    def pause(self) -> None:
-        """Fade out and send nothing until `resume`; no sample is lost."""
-        self.playout.pause()
-
-    def resume(self) -> None:
-        """Undo `pause`, and what else holds the playout back."""
-        self.playout.resume()
-
     def interrupt(self, heard_text: str, heard_ms: float) -> None:
         """Its response has ended, after these words and this much audio of its item: pause.
 
         `resume_in` or `cancel` follows, and until then no tool is called. It may come once more,
         when the client says how much it has played.
         """
-        self.pause()
+        self.playout.pause()
         if self.state is ReplyState.ANSWERING:
             self.state = ReplyState.INTERRUPTED
             self._output.interrupt()
@@ -190,24 +185,16 @@ class Reply:
         return self._output.response
 
     @property
-    def is_audible(self) -> bool:
-        return self.playout.pacer.is_audible(self._context.clock())
-
-    @property
-    def heard_ms(self) -> float:
-        """Audio that the caller has heard in this round, over all of its items."""
-        return self.playout.heard_ms()
-
-    @property
-    def item_heard_ms(self) -> float:
-        """Audio that the caller has heard of the present response's item."""
-        return self.speech.item_heard_ms
-
-    @property
     def remaining_ms(self) -> float | None:
         """Audio that the caller has still to hear; None while more may come."""
         now_s = self._context.clock()
         return None if self.is_calling else self.playout.pacer.remaining_ms(now_s)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it is over, or about to be: nothing more of it can be released."""
+        said = self._generation.round
+        return self.outcome is not None or self.speech.has_failed or said.failure is not None
 
     @property
     def play_end_s(self) -> float:
@@ -291,12 +278,13 @@ class Reply:
 
     async def _wait_for(self, calls: Sequence[PendingCall]) -> None:
         """Until they are over, or the reply has waited long enough for all its tools."""
-        wait = self._tool_wait
+        wait = self._wait
         wait.begin()
-        if not await are_settled(calls, wait.quiet_s(self.play_end_s)):
+        quiet_s = wait.quiet_s(self.play_end_s)
+        if quiet_s is not None and not await are_settled(calls, min(wait.left_s, quiet_s)):
             if self.plan.speaks and (line := wait.take_line()) is not None:
                 await self._say_line(line)
-            await are_settled(calls, wait.left_s)
+        await are_settled(calls, wait.left_s)
         wait.end()
 
     async def _say_line(self, line: str, voice: Voice | None = None) -> None:
@@ -312,7 +300,7 @@ class Reply:
     def _begin_round(self, calls: Sequence[PendingCall]) -> None:
         """Go on in another response, with the results of these calls."""
         self.timeline.note_calls([each.fact for each in calls], self._context.clock())
-        is_beside, is_last = self.response.is_out_of_band, self._tool_wait.is_spent
+        is_beside, is_last = self.response.is_out_of_band, self._wait.is_spent
         self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
         self._go_on()
 
@@ -348,8 +336,9 @@ class Reply:
                 await self._follow_model()
         except Exception as error:  # a bug costs a turn, not the call
             if self.state is ReplyState.PREEMPTIVE:
-                raise
-            self._generation.round.failure = error_of(error)
+                self._generation.round.failure = failure = error_of(error)
+                raise failure from error
+            self._generation.fail(error_of(error))
         said = self._generation.round
         is_mute = self._fixed_text is None and not said.calls and not self.speech.text.has_words
         fallback = self._context.agent.fallback
@@ -361,20 +350,30 @@ class Reply:
         self.speech.release()
 
     async def _follow_model(self) -> None:
-        try:
-            async with self._generation.deadline():
-                await self._generation.ask()
-                self.timeline.mark("prompt_committed", self._context.clock())
-                async for event in self._generation.events():
-                    match event:
-                        case str():
-                            await self._write(event)
-                        case ToolCall():
-                            await self._announce(event)
-                        case PreemptiveDone():
-                            self.speech.end_version()
-        except TimeoutError:
-            raise BackendTimeout(f"expected a reply in {GENERATE_DEADLINE_S:.0f} s") from None
+        async with self._generation.deadline.round():
+            await self._generation.ask()
+            self.timeline.mark("prompt_committed", self._context.clock())
+            async for event in self._generation.events():
+                match event:
+                    case str():
+                        await self._write(event)
+                    case ToolCall():
+                        await self._announce(event)
+                    case PreemptiveDone():
+                        self.speech.end_version()
+
+    def _quiet_s(self) -> float | None:
+        """How long the model may be silent before the caller is asked to wait; None: for ever."""
+        is_heard = self.plan.speaks and not self.response.is_out_of_band
+        return self._wait.quiet_s(self.play_end_s) if is_heard else None
+
+    def _ask_to_wait(self) -> None:
+        """Say a line, where nothing of the reply is there yet; its words follow behind it."""
+        is_silent = self.state is ReplyState.ANSWERING and not self.speech.text.whole
+        if is_silent and (line := self._wait.take_line()) is not None:
+            self.timeline.mark("first_token", self._context.clock())
+            self.timeline.facts["waiting_line"] = line
+            self.speech.say_ahead(f"{line} ")
 
     async def _write(self, text: str) -> None:
         self.timeline.mark("first_token", self._context.clock())

@@ -72,6 +72,7 @@ class ReplySpeech:
         self.text = ReplyText()
         self.wasted_ms = 0.0  # of audio that was made and not heard
         self.held_ms = 0.0  # of audio that was ready at the release, and was right
+        self.has_failed = False
         self._voice, self._options = voice, options
         self._new_stream_id = new_stream_id
         self._clock = clock
@@ -111,6 +112,11 @@ class ReplySpeech:
         if self._release is Release.CONFIRMED:
             self.release()  # past all that was held: what comes from here on is never revised
         self._changed.set()
+
+    def say_ahead(self, text: str) -> None:
+        """Say this before the reply's own words, none of which is there yet."""
+        self.say(text)
+        self.text.n_ahead = len(self.text.whole)
 
     def say_last(self, text: str) -> None:
         """The reply breaks off: say this behind what is certain of it.
@@ -264,7 +270,11 @@ class ReplySpeech:
         """A stream of the voice, and another where more is said after it had been told the end."""
         await self._speaks.wait()
         while True:
-            n_chars = await self._speak_stream(place)
+            try:
+                n_chars = await self._speak_stream(place)
+            except Exception:
+                self.has_failed = True  # at once: `run` raises it only when its tasks have ended
+                raise
             while not self.text.whole[n_chars:].strip():
                 if self.text.end is TextEnd.REPLY:
                     self.playout.finish()

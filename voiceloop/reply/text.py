@@ -27,6 +27,7 @@ class ReplyText:
         self.whole = ""
         self.end = TextEnd.NOTHING
         self.n_confirmed = 0  # of `whole`, what the newest version has written too
+        self.n_ahead = 0  # of `whole`, a line that asks to wait for the reply itself
         self._n_said = 0
         self._written: list[tuple[int, float]] = []  # characters in all, at
 
@@ -71,8 +72,8 @@ class ReplyText:
 
     @property
     def has_words(self) -> bool:
-        """Whether the newest version has anything that a voice could say."""
-        return any(map(str.isalnum, self.confirmed))
+        """Whether the newest version has anything of its own that a voice could say."""
+        return any(map(str.isalnum, self.confirmed[self.n_ahead :]))
 
     def written_at_s(self, n_chars: int) -> float:
         """When the first n_chars characters (at least the first piece) were there."""

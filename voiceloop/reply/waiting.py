@@ -1,17 +1,86 @@
-"""How long a reply waits for its tools: what is left of its budget, and the line said meanwhile.
+"""How long a reply keeps its caller waiting: for the model, and for its tools.
 
-Owns these two for one reply, over all of its rounds. Pure: the clock is passed in.
+Owns the deadlines of the model's rounds, what is left of a reply's time for tools, and the line
+that is said meanwhile. It is one for both: a caller who was asked to wait for the model is not
+asked again for a tool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 from voiceloop.agent import Waiting
+from voiceloop.errors import BackendTimeout
+
+# Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
+# (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
+GENERATE_DEADLINE_S = 30.0
 
 
-class ToolWait:
-    """`begin` at each wait, `end` after it. lines: to say, the next one first; of the session."""
+class ModelDeadline:
+    """For each round: `round` around it, `ask` when it is asked for, `observe` at what comes.
+
+    The deadlines begin with `ask`: those of a reply made ahead with its release.
+
+    first_s: for the first token. quiet_s: how long from now the caller may hear nothing, None for
+    ever; then `on_quiet` is called, once a round.
+    """
+
+    def __init__(
+        self, first_s: float, quiet_s: Callable[[], float | None], on_quiet: Callable[[], None]
+    ) -> None:
+        self._first_s = min(first_s, GENERATE_DEADLINE_S)
+        self._quiet_s = quiet_s
+        self._on_quiet = on_quiet
+        self._due_s = self._first_s  # of the deadline that runs, for who is told of it
+        self._asked_at_s: float | None = None  # None: it has begun to answer, or nobody has asked
+        self._timeout: asyncio.Timeout | None = None
+        self._quiet: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def round(self) -> AsyncIterator[None]:
+        """Raises: BackendTimeout, within."""
+        try:
+            async with asyncio.timeout(None) as self._timeout:
+                yield
+        except TimeoutError:
+            raise BackendTimeout(f"expected a reply in {self._due_s:g} s") from None
+        finally:
+            self._timeout = self._asked_at_s = None
+            self._end_quiet()
+
+    def ask(self) -> None:
+        """The round is asked for now. Nothing where it is over already: it has failed."""
+        if self._timeout is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._asked_at_s, self._due_s = loop.time(), self._first_s
+        self._timeout.reschedule(self._asked_at_s + self._first_s)
+        if (quiet_s := self._quiet_s()) is not None:
+            self._quiet = loop.call_later(quiet_s, self._on_quiet)
+
+    def observe(self) -> None:
+        """Something of what was asked for has come."""
+        asked_at_s, self._asked_at_s = self._asked_at_s, None
+        if asked_at_s is None or self._timeout is None:
+            return
+        self._end_quiet()
+        self._due_s = GENERATE_DEADLINE_S
+        self._timeout.reschedule(asked_at_s + GENERATE_DEADLINE_S)
+
+    def _end_quiet(self) -> None:
+        if self._quiet is not None:
+            self._quiet.cancel()
+            self._quiet = None
+
+
+class ReplyWait:
+    """`begin` at each wait for tools, `end` after it. Pure: the clock is passed in.
+
+    lines: to say, the next one first; of the session.
+    """
 
     def __init__(self, waiting: Waiting, lines: Iterator[str], clock: Callable[[], float]) -> None:
         self._waiting = waiting
@@ -42,12 +111,14 @@ class ToolWait:
     def is_spent(self) -> bool:
         return self.left_s <= 0.0
 
-    def quiet_s(self, play_end_s: float) -> float:
-        """How long nothing needs to be said. play_end_s: when what was said before has sounded."""
+    def quiet_s(self, play_end_s: float) -> float | None:
+        """How long nothing needs to be said; None: never.
+
+        play_end_s: when what was said before has sounded.
+        """
         if self._has_spoken or not self._waiting.say:
-            return self.left_s
-        sounds_s = max(0.0, play_end_s - self._clock())
-        return min(self.left_s, sounds_s + self._waiting.say_after_ms / 1000)
+            return None
+        return max(0.0, play_end_s - self._clock()) + self._waiting.say_after_ms / 1000
 
     def take_line(self) -> str | None:
         """What to say now; None where that has been said, or there is no time for it."""

@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 
 from voiceloop.errors import InvalidRequest
-from voiceloop.realtime.conversation import Conversation, SpokenReply
+from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import (
     FunctionCall,
     FunctionCallOutput,
     Item,
     Message,
+    SpokenReply,
     n_characters_of,
 )
 from voiceloop.realtime.settings import SessionSettings

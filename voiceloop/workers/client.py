@@ -30,6 +30,7 @@ from voiceloop.errors import (
     BackendError,
     BackendRefused,
     Overloaded,
+    PromptTooLong,
     RequestUnserved,
     WorkerLost,
 )
@@ -207,7 +208,7 @@ class WorkerConnection(asyncio.Protocol):
 
 def _failure(failed: messages.StreamFailed) -> BackendError:
     if failed.is_request:
-        return RequestUnserved(failed.message)
+        return (PromptTooLong if failed.is_too_long else RequestUnserved)(failed.message)
     kind = BackendError if failed.retryable else BackendRefused
     return kind(failed.message)
 

@@ -183,13 +183,15 @@ class StreamEvent(msgspec.Struct, frozen=True, tag="stream_event"):
 class StreamFailed(msgspec.Struct, frozen=True, tag="stream_failed"):
     """This stream is over, others are not.
 
-    retryable: a new stream may well succeed. is_request: the model cannot serve what was asked for.
+    retryable: a new stream may well succeed. is_request: the model cannot serve what was asked for,
+    and is_too_long: for that alone.
     """
 
     stream_id: str
     message: str
     retryable: bool = True
     is_request: bool = False
+    is_too_long: bool = False
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):

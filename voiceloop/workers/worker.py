@@ -225,8 +225,7 @@ class Worker:
         except RoleBroken:
             raise
         except StreamError as error:
-            told = StreamFailed(message.stream_id, str(error), error.retryable, error.is_request)
-            self._fail(told)
+            self._fail(error.told(message.stream_id))
         except Exception as error:
             kind = type(message).__name__
             log.error("%s failed the stream %s: %s", kind, message.stream_id, _traced(error))

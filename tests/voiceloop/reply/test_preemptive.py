@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -19,8 +21,12 @@ from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Ahead, Config
+from voiceloop.errors import WorkerLost
 from voiceloop.knowledge.answers import ApprovedAnswer
+from voiceloop.listening.events import UserTurn
+from voiceloop.realtime.items import Message, Part
 from voiceloop.reply.preemptive import WasteBudget
+from voiceloop.telemetry.timeline import TurnTimeline
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -95,6 +101,32 @@ async def test_a_preemptive_reply_that_fails_is_made_again_in_the_open(clock: Cl
         await caller.say(800)
         await caller.listen_until("response.done")
     assert caller.statuses() == ["completed"]
+
+
+@pytest.mark.parametrize("n_passes", range(9))
+async def test_a_turn_that_ends_as_the_voice_of_the_held_reply_dies_is_answered(
+    clock: Clock, n_passes: int
+) -> None:
+    voice = FakeVoice(ms_per_audio_word=1000)
+    model = FakeLanguageModel(["It is noon."], p_end_of_turn=lambda text: 0.9)
+    backends = replace(slow_models(model), voice=voice)
+    async with Caller(clock, backends, PATIENT) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(200)
+        assert not caller.of("response.created")
+        [held] = voice.open_streams
+        held._pipe._queue.put_nowait(WorkerLost("the voice died"))
+        for _ in range(n_passes):
+            await asyncio.sleep(0)
+        said = Part(type="input_audio", transcript="what time is it")
+        caller.session.protocol.conversation.insert(Message(id="i", role="user", content=(said,)))
+        words = ("what", "time", "is", "it")
+        turn = UserTurn(0, words, 0.0, 800.0, TurnTimeline("resp"))
+        caller.session._replies.answer(turn)
+        await caller.wait_for("response.done")
+        if n_passes > 2:  # before, the voice had not died for anybody to know
+            assert caller.transcript() == "It is noon."
+    assert caller.transport.closed == (1000, "")
 
 
 async def test_a_preemptive_call_is_not_announced_before_the_turn_is_over(clock: Clock) -> None:

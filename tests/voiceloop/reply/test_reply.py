@@ -19,7 +19,7 @@ from tests.fakes import (
     Reply,
     instant_backends,
 )
-from voiceloop.agent import AgentConfig, AgentTool, ReplyLimits
+from voiceloop.agent import AgentConfig, AgentTool, ReplyLimits, Waiting
 from voiceloop.backends import ChatMessage, ToolCall
 
 pytestmark = pytest.mark.virtual_time
@@ -368,7 +368,8 @@ async def test_a_model_that_does_not_answer_is_spoken_for(
     clock: Clock, model: FakeLanguageModel, code: str
 ) -> None:
     backends = instant_backends(language_model=model)
-    async with Caller(clock, backends, AgentConfig(fallback="Pardon me?")) as caller:
+    agent = AgentConfig(fallback="Pardon me?", waiting=Waiting(say=()))
+    async with Caller(clock, backends, agent) as caller:
         ask(caller)
         await caller.wait_for("response.done")
         error = caller.of("response.done")[0].event["response"]["status_details"]["error"]

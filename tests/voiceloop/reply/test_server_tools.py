@@ -280,7 +280,7 @@ async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_resul
     clock: Clock,
 ) -> None:
     slow = AgentTool("price", url="https://shop.test/", side_effect_free=True, deadline_ms=60_000)
-    agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), 3000))
+    agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), budget_ms=3000))
     service = Service(takes_s=9.0)
     async with Caller(
         clock, calling("price"), agent, toolbox=box(clock, price=(slow, service))
@@ -299,7 +299,7 @@ async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_resul
 
 async def test_a_result_that_is_not_to_be_told_is_found_by_the_next_reply(clock: Clock) -> None:
     slow = AgentTool("order", url="https://shop.test/", deadline_ms=60_000, late="drop")
-    agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), 1000))
+    agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), budget_ms=1000))
     toolbox = box(clock, order=(slow, Service(takes_s=6.0)))
     async with Caller(clock, calling("order"), agent, toolbox=toolbox) as caller:
         await caller.say(800)

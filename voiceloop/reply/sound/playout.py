@@ -295,6 +295,10 @@ class Playout:
         self._changed.set()
         self._room.set()
 
+    @property
+    def is_audible(self) -> bool:
+        return self.pacer.is_audible(self._clock())
+
     def heard_ms(self) -> float:
         return self.pacer.heard_ms(self._clock())
 

@@ -17,7 +17,14 @@ from engine.engine import Engine
 from engine.load.description import describe
 from engine.tiers.prefix_file import PrefixFiles
 from engine.tiers.public_prefix import PublicPrefix
-from engine.types import EngineConfig, EngineError, IntegrityError, RequestError, TemplateError
+from engine.types import (
+    EngineConfig,
+    EngineError,
+    IntegrityError,
+    PromptTooLong,
+    RequestError,
+    TemplateError,
+)
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged
 from voiceloop.workers.messages import (
     BeginPreemptive,
@@ -55,6 +62,11 @@ def _sound() -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise RoleBroken(f"expected KV that adds up, found: {error}") from error
+
+
+def _refused(error: RequestError | TemplateError) -> StreamError:
+    is_too_long = isinstance(error, PromptTooLong)
+    return StreamError(str(error), is_request=True, is_too_long=is_too_long)
 
 
 class LanguageRole:
@@ -117,7 +129,7 @@ class LanguageRole:
                 case _:
                     raise StreamError(f"expected a language message, found {message}")
         except (RequestError, TemplateError) as error:
-            raise StreamError(str(error), is_request=True) from error
+            raise _refused(error) from error
 
     def _read_ahead(self, message: ReadAhead) -> None:
         """Bring the operator's prefix into the pool, in the place of the one before.
@@ -179,7 +191,7 @@ class LanguageRole:
             try:
                 stream.advance()
             except (RequestError, TemplateError) as error:
-                yield StreamFailed(stream_id, str(error), False, is_request=True)
+                yield _refused(error).told(stream_id)
             except IntegrityError:
                 raise
             except Exception as error:

@@ -25,13 +25,26 @@ FACTORIES: dict[RoleName, str] = {
 class StreamError(Exception):
     """One stream is at fault.
 
-    retryable: a new stream may well succeed. is_request: what was asked for is at fault.
+    retryable: a new stream may well succeed. is_request: what was asked for is at fault, and
+    is_too_long: for its length alone.
     """
 
-    def __init__(self, message: str, *, retryable: bool = False, is_request: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        is_request: bool = False,
+        is_too_long: bool = False,
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.is_request = is_request
+        self.is_too_long = is_too_long
+
+    def told(self, stream_id: str) -> StreamFailed:
+        """As the gateway is told."""
+        return StreamFailed(stream_id, str(self), self.retryable, self.is_request, self.is_too_long)
 
 
 class RoleError(Exception):
