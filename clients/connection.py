@@ -87,6 +87,39 @@ def authorization(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
+async def dial(address: str, key: str | None) -> ClientConnection:
+    """A socket to a complete address.
+
+    Raises:
+        ConnectionFailed: nobody listens there, the server refused, or the key is none.
+    """
+    url = address.partition("?")[0]
+    headers = authorization(key)
+    try:
+        # Base64 PCM hardly compresses and deflating it costs more than the bytes saved.
+        # max_size: a server may send frames up to its own limit; this one sends < 1 MiB.
+        return await connect(
+            address, additional_headers=headers, compression=None, max_size=4 * 1024 * 1024
+        )
+    except InvalidStatus as error:
+        raise ConnectionFailed(_refusal(url, error.response.status_code)) from error
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectionFailed(
+            f"expected a certificate that this machine trusts at {url}, found: "
+            f"{error.verify_message} (SSL_CERT_FILE=cert.pem before the command trusts your "
+            "own, for the name it was made for)"
+        ) from error
+    except ssl.SSLError as error:
+        raise ConnectionFailed(
+            f"expected TLS at {url}, found none: {error.reason or error} (a server without "
+            "--certfile is reached by ws:// or http://)"
+        ) from error
+    except (OSError, InvalidHandshake, InvalidURI, TimeoutError, UnicodeError) as error:
+        raise ConnectionFailed(
+            f"expected a Realtime server at {url}, found none: {error} (voiceloop serve starts one)"
+        ) from error
+
+
 class RealtimeConnection:
     """One open session. ``send`` and ``events`` may be used by different tasks."""
 
@@ -102,38 +135,9 @@ class RealtimeConnection:
     async def open(
         cls, url: str, *, key: str | None = None, extras: dict[str, str] | None = None
     ) -> RealtimeConnection:
-        """Connect.
-
-        Raises:
-            ConnectionFailed: nobody listens there, the server refused, or the key is none.
-        """
+        """Connect. Raises: ConnectionFailed, as `dial`."""
         address = realtime_url(url, extras)
-        headers = authorization(key)
-        try:
-            # Base64 PCM hardly compresses and deflating it costs more than the bytes saved.
-            # max_size: a server may send frames up to its own limit; this one sends < 1 MiB.
-            socket = await connect(
-                address, additional_headers=headers, compression=None, max_size=4 * 1024 * 1024
-            )
-        except InvalidStatus as error:
-            raise ConnectionFailed(_refusal(url, error.response.status_code)) from error
-        except ssl.SSLCertVerificationError as error:
-            raise ConnectionFailed(
-                f"expected a certificate that this machine trusts at {url}, found: "
-                f"{error.verify_message} (SSL_CERT_FILE=cert.pem before the command trusts your "
-                "own, for the name it was made for)"
-            ) from error
-        except ssl.SSLError as error:
-            raise ConnectionFailed(
-                f"expected TLS at {url}, found none: {error.reason or error} (a server without "
-                "--certfile is reached by ws:// or http://)"
-            ) from error
-        except (OSError, InvalidHandshake, InvalidURI, TimeoutError, UnicodeError) as error:
-            raise ConnectionFailed(
-                f"expected a Realtime server at {url}, found none: {error} (voiceloop serve "
-                "starts one)"
-            ) from error
-        return cls(socket, address)
+        return cls(await dial(address, key), address)
 
     async def send(self, event: dict[str, Any]) -> None:
         """Send one client event.

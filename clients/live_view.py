@@ -97,6 +97,9 @@ class LiveView:
             case "response.done":
                 self._close_agent(event["response"].get("status", ""))
                 self._tell_failure(event["response"])
+            case "voiceloop.resumed":
+                self._close_agent("incomplete")
+                self._console.print(Text("(the line broke; the call goes on)", style="dim"))
             case "error":
                 self._console.print(Text(f"error: {event['error'].get('message')}", style="red"))
             case _:

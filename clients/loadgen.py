@@ -26,12 +26,13 @@ from clients.call.result import CallResult
 from clients.call.script import CallScript, Utterance, load_call, load_utterances
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.command import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, run
-from clients.connection import RATE_HZ, RealtimeConnection, own_key
+from clients.connection import RATE_HZ, own_key
 from clients.errors import ClientError
 from clients.outputs import check_file, writing
 from clients.progress import progress_bar
 from clients.provenance import provenance
 from clients.report.call_summary import summary_of
+from clients.resuming import ResumingConnection
 
 # Query parameters that only VoiceLoop knows; other servers take no notice of them.
 EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
@@ -67,6 +68,7 @@ class LoadResult:
     calls: list[CallResult] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     elapsed_s: float = 0.0
+    n_resumed: int = 0  # times that a call went on over another line
 
     @property
     def n_ended(self) -> int:
@@ -121,12 +123,15 @@ async def run_load(
         await asyncio.sleep(max(0.0, begins_at - time.monotonic()))
         async with free:
             try:
-                connection = await RealtimeConnection.open(
+                connection = await ResumingConnection.open(
                     load.url, key=load.key, extras=dict(load.extras)
                 )
                 options = CallOptions(seed=load.seed + index)
                 call = SimulatedCall(connection, utterances, voice=voice, options=options)
-                result.calls.append(await call.run())
+                try:
+                    result.calls.append(await call.run())
+                finally:
+                    result.n_resumed += connection.n_resumed
             except ClientError as error:
                 result.broken.append(str(error))
             result.elapsed_s = time.monotonic() - started_at
@@ -151,6 +156,7 @@ def figures(load: Load, result: LoadResult) -> dict[str, Any]:
         "at_once": load.at_once,
         "broken_calls": len(result.broken),
         "broken": list(result.broken),
+        "resumed": result.n_resumed,
         "goodput": asdict(goodput_of(load, result, len(load.call.turns[: load.n_turns]))),
         **summary_of(result.calls),
     }
@@ -158,7 +164,8 @@ def figures(load: Load, result: LoadResult) -> dict[str, Any]:
 
 def print_figures(data: dict[str, Any]) -> None:
     print(
-        f"{data['calls']} calls ({data['broken_calls']} broke off), {data['n_turns']} turns, "
+        f"{data['calls']} calls ({data['broken_calls']} broke off, {data['resumed']} resumed), "
+        f"{data['n_turns']} turns, "
         f"{data['unanswered']} unanswered, {data['cut_ins']} cut-ins, "
         f"{data['turns_with_words_found']} of {data['turns_with_expected_words']} "
         "with the expected words"

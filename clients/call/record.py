@@ -102,6 +102,10 @@ class CallRecord:
                 reply = self.reply(timeline["turn_id"])  # a turn goes by its response's id
                 if reply is not None:
                     reply.timeline = timeline
+            case "voiceloop.resumed":
+                for reply in self.replies:  # what was under way is said anew, in another response
+                    if reply.done_at is None:
+                        reply.done_at, reply.status = at, "lost"
             case "error":
                 self.errors.append(event["error"].get("message", ""))
         return None

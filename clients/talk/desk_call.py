@@ -120,3 +120,6 @@ class DeskCall:
                     self._speaker.push(received.event["item_id"], received.samples)
                 case "input_audio_buffer.speech_started":
                     await self._fall_silent()
+                case "voiceloop.resumed":
+                    self._speaker.flush()  # what was under way is said anew
+                    self._open_response = None

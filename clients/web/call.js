@@ -21,6 +21,7 @@ export class Call {
     this.isReconnect = false;
     this.lastLoudAt = 0;
     this.nFrames = 0;
+    this.nResumed = 0;
     this.isHeld = false; // push to talk: the button is down
     this.endsTalk = false; // the frame under way is the last one
     this.heldSince = 0;
@@ -82,10 +83,17 @@ export class Call {
 
   /** The session is there: its own values are known, ours may follow. */
   configured(session) {
-    const { isReconnect } = this;
     this.settings.opened(session);
+    if (this.isReconnect && this.connection.resume()) return; // it is resumed, or refused, next
+    this.begin({ isResumed: false });
+  }
+
+  /** `isResumed`: the server has the conversation, as it was heard. */
+  begin({ isResumed }) {
+    const { isReconnect } = this;
     this.isReady = true;
-    if (isReconnect) {
+    this.nResumed += isResumed ? 1 : 0;
+    if (isReconnect && !isResumed) {
       // Before the settings: a server with a greeting must see that one is under way.
       for (const item of this.view.conversation()) {
         this.connection.send({ type: "conversation.item.create", item });
@@ -281,7 +289,14 @@ export class Call {
       case "voiceloop.session_expiring":
         this.view.captions.note(`The server ends this call in ${event.seconds_left} s.`);
         break;
+      case "voiceloop.resumed":
+        this.begin({ isResumed: true });
+        break;
       case "error":
+        if (!this.isReady && event.error.code?.startsWith("resume_")) {
+          this.begin({ isResumed: false }); // too late, or another server: it is told what was said
+          break;
+        }
         // The reply ended by itself while our cancel was on its way.
         if (event.error.code !== "response_cancel_not_active") this.view.error(event.error);
         break;

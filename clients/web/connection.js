@@ -3,7 +3,7 @@
 // A browser cannot set headers, so the key travels as a subprotocol; a key with signs that no
 // subprotocol may have is exchanged for a client secret first. When the connection breaks it is
 // opened again after 0.5 s, 1 s, 2 s ... up to 15 s with some jitter, until it is closed here or
-// the server says that another try is of no use.
+// the server says that another try is of no use. The server's newest ticket says which call it was.
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
@@ -12,6 +12,7 @@ const EXTRAS = {
   "voiceloop.timeline": "1",
   "voiceloop.partials": "1",
   "voiceloop.notices": "1",
+  "voiceloop.resume": "1",
 };
 
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/; // what a subprotocol may hold (RFC 9110, token)
@@ -33,6 +34,7 @@ export class Connection {
     this.closed = false;
     this.nFailed = 0;
     this.wasOpen = false;
+    this.ticket = null;
     this.timer = 0;
     this.open();
   }
@@ -51,6 +53,7 @@ export class Connection {
     // Said either way: the settings that the page sends would else count as "begins by itself".
     url.searchParams.set("greeting", this.isGreeted && !this.wasOpen ? "1" : "0");
     for (const [name, value] of Object.entries(EXTRAS)) url.searchParams.set(name, value);
+    if (this.ticket) url.searchParams.set("voiceloop.returns", this.ticket.returns);
     const protocols = ["realtime"];
     if (key) protocols.push(`openai-insecure-api-key.${key}`);
     let opened = false;
@@ -61,7 +64,11 @@ export class Connection {
       this.callbacks.onOpen(this.wasOpen);
       this.wasOpen = true;
     };
-    this.socket.onmessage = ({ data }) => this.callbacks.onEvent(JSON.parse(data));
+    this.socket.onmessage = ({ data }) => {
+      const event = JSON.parse(data);
+      if (event.type === "voiceloop.resume_ticket") this.ticket = event;
+      else this.callbacks.onEvent(event);
+    };
     this.socket.onclose = ({ code, reason }) => {
       if (!this.closed) this.comeBack(opened, code, reason);
     };
@@ -106,6 +113,14 @@ export class Connection {
       if (error instanceof TypeError) return { reason: "the server does not answer" };
       return { reason: error.message, final: true, needsKey: true }; // no header can carry the key
     }
+  }
+
+  /** Ask for the call that broke off; false where there is no ticket of it (any more). A ticket
+   *  that is refused will be refused again. */
+  resume() {
+    const { ticket } = this;
+    this.ticket = null;
+    return ticket !== null && this.send({ type: "voiceloop.resume", ticket: ticket.ticket });
   }
 
   get isOpen() {

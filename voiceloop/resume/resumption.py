@@ -66,10 +66,11 @@ class Resumption:
         self._expect = expect
         self._on_resumed = on_resumed
         self._changed = asyncio.Event()
-        self._sent: Snapshot | None = None  # by the last ticket, while that need not be renewed
+        # By the last ticket, while that need not be renewed. A call in which nothing has happened
+        # needs none: it would take the place of the one that its client is about to show.
+        self._sent = self._snapshot() if protocol.settings.resume else None
         self._too_long: SessionSettings | None = None  # no ticket has room for these
         protocol.conversation.on_change = self.wake
-        self.wake()
 
     # --- tickets on the way out ---
 
@@ -89,6 +90,9 @@ class Resumption:
             self._changed.clear()
             self.send()
 
+    def _snapshot(self) -> Snapshot:
+        return snapshot_of(self._protocol.settings, self._own, self._protocol.conversation)
+
     @property
     def _is_asked(self) -> bool:
         return self._tickets is not None and self._protocol.settings.resume
@@ -98,7 +102,7 @@ class Resumption:
         settings = self._protocol.settings
         if not self._is_asked or settings is self._too_long:
             return False
-        snapshot = snapshot_of(settings, self._own, self._protocol.conversation)
+        snapshot = self._snapshot()
         if snapshot == self._sent:
             return False
         assert self._tickets is not None

@@ -300,3 +300,12 @@ def test_a_turn_tells_on_what_evidence_it_was_ended_at_its_first_cut_where_it_wa
     record.replies[0].timeline, record.replies[1].timeline = None, {"endpoint": {"p_end": 0.7}}
     [cut] = call_result(record, "test").turns
     assert cut.cut_in and cut.endpoint == {"p_end": 0.7}
+
+
+def test_a_reply_that_a_broken_line_took_away_is_not_waited_for() -> None:
+    record = CallRecord()
+    created = {"type": "response.created", "response": {"id": "resp_1"}}
+    record.receive(Received(created, 1.0))
+    assert record.answering
+    record.receive(Received({"type": "voiceloop.resumed"}, 2.0))
+    assert not record.answering and record.replies[0].status == "lost"

@@ -148,6 +148,15 @@ async def test_a_key_takes_the_floor_from_an_agent_that_speaks(clock: Clock) -> 
         assert at.line.sent.count("response.cancel") == 1
 
 
+async def test_what_was_under_way_when_the_line_broke_is_not_played_twice(clock: Clock) -> None:
+    async with desk(push_to_talk=True) as at:
+        await speaks(at)
+        await at.answer("voiceloop.resumed", session_id="sess_1", items=1, last_item_id="item_0")
+        assert not at.speaker.take(960).any()
+        await at.press()  # the response of the line that broke is no longer there to be cancelled
+        assert at.line.sent == ["input_audio_buffer.clear"]
+
+
 async def test_hands_free_the_loudspeaker_falls_silent_when_the_server_hears_the_caller(
     clock: Clock,
 ) -> None:

@@ -335,6 +335,13 @@ async def test_a_broken_line_comes_back_with_the_conversation(tmp_path: Path) ->
         assert await page.evaluate("voiceloop.turns.silences.length") == 0
         await page.until("document.body.dataset.line === 'open'")
         await page.until("document.querySelector('.note') !== null")
+        assert await page.evaluate("voiceloop.nResumed") == 1
+        # Without a ticket that is good the page tells the server what was said.
+        await page.evaluate("voiceloop.connection.ticket = {ticket: 'rt_x.y.z', returns: 'rt_x.y'}")
+        await page.evaluate("voiceloop.connection.socket.close(4000)")
+        await page.until("document.body.dataset.line === 'lost'")
+        await page.until("document.body.dataset.line === 'open' && voiceloop.isReady")
+        assert await page.evaluate("voiceloop.nResumed") == 1
         await page.evaluate("document.getElementById('stop').click()")
         assert await page.evaluate("document.activeElement.id") == "start"
 

@@ -10,12 +10,14 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from clients.connection import Received
+from clients.resuming import ResumingConnection
 from tests.fakes import FakeLanguageModel, instant_backends
 from tests.voiceloop.server.test_app import Running, event, running, until
 from voiceloop.access.keys import tenant_of
 from voiceloop.admission.ladder import Level
 from voiceloop.backends import Backends
-from voiceloop.config import Config
+from voiceloop.config import Config, Limits
 
 KEYS = ("secret-key-1", "secret-key-2")
 
@@ -89,6 +91,7 @@ async def test_the_head_of_a_ticket_opens_a_server_that_keeps_places_for_those_w
     config = Config(keys=KEYS)
     async with running(config, remembering()) as one, running(config, remembering()) as other:
         async with one.connect("?voiceloop.resume=1", **keyed()) as client:
+            await say(client, "two lattes")
             held = await until(client, "voiceloop.resume_ticket")
         other.gateway.load_watch._ladder.level = Level.REFUSING
         refused = [("", KEYS[0]), (f"?voiceloop.returns={held['returns']}", KEYS[1])]
@@ -120,3 +123,62 @@ async def test_what_is_left_of_a_broken_line_ends_when_its_call_goes_on() -> Non
             async with asyncio.timeout(5):
                 while server.gateway.n_sessions != 1:  # noqa: ASYNC110 - nobody tells of it
                     await asyncio.sleep(0.01)
+
+
+async def spoken_text(line: ResumingConnection, text: str) -> None:
+    content = [{"type": "input_text", "text": text}]
+    item = {"type": "message", "role": "user", "content": content}
+    await line.send({"type": "conversation.item.create", "item": item})
+    await line.send({"type": "response.create", "response": {"output_modalities": ["text"]}})
+
+
+async def test_our_own_clients_dial_again_by_themselves_and_nothing_ends_for_their_users() -> None:
+    seen: list[Received] = []
+
+    async def seen_until(events: Any, kind: str) -> dict[str, Any]:
+        async with asyncio.timeout(10):
+            async for received in events:
+                seen.append(received)
+                if received.type == kind:
+                    return dict(received.event)
+        raise AssertionError(kind)
+
+    async with running(Config(keys=KEYS), remembering()) as server:
+        line = await ResumingConnection.open(server.http, key=KEYS[0])
+        events = line.events()
+        await seen_until(events, "session.created")
+        await spoken_text(line, "two lattes")
+        await seen_until(events, "response.done")
+        while (
+            len(
+                server.gateway.tickets.read(
+                    (await seen_until(events, "voiceloop.resume_ticket"))["ticket"],
+                    tenant_of(KEYS[0]),
+                )[1].items
+            )
+            < 2
+        ):
+            pass
+        line.abort()
+        await asyncio.sleep(0)
+        await line.send({"type": "input_audio_buffer.clear"})  # is lost, and no error
+        await seen_until(events, "voiceloop.resumed")
+        await spoken_text(line, "one tea")
+        done = await seen_until(events, "response.done")
+        assert done["response"]["output"][0]["content"][0]["text"] == "two lattes and one tea"
+        assert line.n_resumed == 1
+        await line.close()
+        assert [received async for received in events] == []  # what we end ourselves has ended
+        assert not [received for received in seen if received.type == "error"]
+
+
+async def test_a_call_that_the_server_ends_is_not_dialled_again() -> None:
+    config = Config(limits=Limits(session_minutes=0.05))
+    async with running(config) as server:
+        line = await ResumingConnection.open(server.http)
+        await spoken_text(line, "two lattes")
+        async with asyncio.timeout(20):
+            kinds = [received.type async for received in line.events()]
+        assert "voiceloop.resume_ticket" in kinds
+        assert (kinds[-1], line.n_resumed) == ("error", 0)
+        assert "1001" in line.ended_by
