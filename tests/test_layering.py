@@ -22,15 +22,15 @@ TOP_LEVEL = {
 # Read it from the bottom: the ground floor knows nobody, the command line knows everybody.
 MAY_IMPORT = {
     "__main__": {"cli", "rooms"},
-    "cli": {"command_parser", "config", "doctor", "errors", "models", "server"},
+    "cli": {"cluster", "command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
-        "access", "admission", "agent", "backends", "call", "config", "errors", "http", "knowledge",
-        "models", "operation", "reply", "resume", "telemetry", "tools", "workers",
+        "access", "admission", "agent", "backends", "call", "cluster", "config", "errors", "http",
+        "knowledge", "models", "operation", "reply", "resume", "telemetry", "tools", "workers",
     },
     "doctor": {"agent", "backends", "config", "errors", "models", "tools", "workers"},
     "models": {
-        "agent", "agent_file", "backends", "capabilities", "config", "errors", "operation",
-        "remote", "workers",
+        "agent", "agent_file", "backends", "capabilities", "cluster", "config", "errors",
+        "operation", "remote", "workers",
     },
     "http": {
         "access", "admission", "agent", "backends", "capabilities", "config", "errors", "realtime",
@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "knowledge": {"errors"},
     "realtime": {"backends", "capabilities", "errors", "memory"},
     "memory": {"backends"},
+    "cluster": {"backends", "errors", "operation", "workers"},
     "workers": {"backends", "errors", "event_stream", "operation", "rooms"},
     "remote": {"backends", "errors", "event_stream"},
     "telemetry": {"backends", "errors", "operation"},
@@ -85,7 +86,7 @@ PURE_MODULES = (
     "memory/facts", "memory/ledger", "memory/reading", "memory/summary",
     "call/turn_taking", "call/status", "call/barge_in", "admission/slots", "admission/ladder",
     "admission/room", "workers/waits", "access/signing", "access/client_secrets", "resume/snapshot",
-    "resume/ticket",
+    "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

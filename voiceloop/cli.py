@@ -14,9 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clients.arguments import DEFAULT_URL, whole_number
 from clients.bench.arguments import DESCRIPTION as BENCH_DESCRIPTION
@@ -25,11 +23,13 @@ from clients.command import EXIT_BAD_INPUT, run
 from clients.conformance.arguments import add_conformance_arguments
 from clients.errors import ClientError
 from voiceloop import __version__
+from voiceloop.cluster.arguments import (
+    WORKER_DESCRIPTION,
+    WORKER_SETTINGS,
+    add_worker_arguments,
+)
 from voiceloop.command_parser import CommandParser, Commands, add_table
 from voiceloop.errors import InvalidRequest, VoiceLoopError
-
-if TYPE_CHECKING:
-    from voiceloop.config import Config
 
 # The package that a missing module belongs to, and the extra that brings it.
 EXTRAS = {
@@ -89,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_demo(commands)
     _add_serve(commands)
+    _add_worker(commands)
     _add_talk(commands)
     _add_conformance(commands)
     _add_bench(commands)
@@ -178,6 +179,16 @@ def _add_serve(commands: Commands) -> None:
     serve.add_argument("--keyfile", metavar="FILE", help="and its private key (PEM)")
     add_table(serve, "engine", EngineSettings)
     serve.set_defaults(run=_serve)
+
+
+def _add_worker(commands: Commands) -> None:
+    worker = commands.add_parser(
+        "worker",
+        help="hold models for servers on other machines",
+        description=WORKER_DESCRIPTION,
+    )
+    add_worker_arguments(worker)
+    worker.set_defaults(run=_worker)
 
 
 def _add_url(command: argparse.ArgumentParser) -> None:
@@ -285,43 +296,35 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from voiceloop.config import load_config
+    from voiceloop.models.chosen_preset import with_preset
 
     flags = {key: value for key, value in vars(arguments).items() if key not in ("run", "config")}
-    config, notes = _with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
+    config, notes = with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
 
     from voiceloop.server.process import serve
     from voiceloop.server.progress import ServeProgress
 
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    _log_at(config.log_level)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each clause spoken
     with ServeProgress(config.preset, notes) as progress:
         asyncio.run(serve(config, ready=progress.ready, on_progress=progress.role_changed))
     return 0
 
 
-def _with_preset(config: Config) -> tuple[Config, list[str]]:
-    """The configuration with its preset chosen, and what there is to tell about the choice."""
-    from voiceloop.config import AUTO
-    from voiceloop.models.cache import hub_folder
-    from voiceloop.models.machine import this_machine
-    from voiceloop.models.preset_check import choose, replaced_models
-    from voiceloop.models.presets import note_on_agent
-    from voiceloop.models.resolve import resolve_models
+def _worker(arguments: argparse.Namespace) -> int:
+    from voiceloop.config import load_config
+    from voiceloop.models.chosen_preset import with_preset
+    from voiceloop.server.worker_command import run_worker
 
-    hub, notes = hub_folder(), []
-    choice = choose(config, this_machine(), hub)
-    if config.preset == AUTO:
-        notes.append(f"preset {choice.preset.name}: {choice.reason}")
-    for one in replaced_models(choice.preset, resolve_models(config, choice.preset, hub)):
-        notes.append(f"without {one.subject}: {one.found}; {one.remedy}")
-    if choice.better:
-        notes.append(f"a better one: {choice.better}")
-    config = replace(config, preset=choice.preset.name)
-    if (note := note_on_agent(config)) is not None:
-        notes.append(note)
-    return config, notes
+    flags = {key: value for key, value in vars(arguments).items() if key in WORKER_SETTINGS}
+    config, notes = with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
+    _log_at(config.log_level)
+    return run_worker(config, arguments.role, arguments.listen, notes)
+
+
+def _log_at(level: str) -> None:
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=level.upper(), format=form)
 
 
 def _talk(arguments: argparse.Namespace) -> int:

@@ -17,11 +17,14 @@ from urllib.parse import urlsplit
 from voiceloop.config_reader import field_types, nearest, overlay, read_toml
 from voiceloop.errors import ConfigError
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
-from voiceloop.operation import Prices, Slo, TraceSettings
+from voiceloop.operation import Prices, Slo, TraceSettings, WorkerAddresses
 
 PREFIX = "VOICELOOP_"
 PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
-ENGINE_PATHS = ("draft_model", "calibration_text")
+TABLE_PATHS = {
+    "engine": ("draft_model", "calibration_text"),
+    "workers": ("ca", "certfile", "keyfile"),
+}
 MODELS = ("stt_model", "llm_model", "tts_model")
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
@@ -150,11 +153,12 @@ class Config:
     slo: Slo = field(default_factory=Slo)
     prices: Prices = field(default_factory=Prices)
     traces: TraceSettings = field(default_factory=TraceSettings)
+    workers: WorkerAddresses = field(default_factory=WorkerAddresses)
 
 
 TABLES: Mapping[str, type[Any]] = {
     "limits": Limits, "anticipation": Ahead, "engine": EngineSettings, "slo": Slo,
-    "prices": Prices, "traces": TraceSettings,
+    "prices": Prices, "traces": TraceSettings, "workers": WorkerAddresses,
 }  # fmt: skip
 
 
@@ -211,10 +215,11 @@ def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
             continue
         if key in PATHS or text.startswith(("./", "../")):
             found[key] = _whole(path, text)
-    engine = found.get("engine")
-    if isinstance(engine, dict):
-        own = {key: engine[key] for key in ENGINE_PATHS if isinstance(engine.get(key), str)}
-        found["engine"] = engine | {key: _whole(path, text) for key, text in own.items()}
+    for name, keys in TABLE_PATHS.items():
+        table = found.get(name)
+        if isinstance(table, dict):
+            own = {key: table[key] for key in keys if isinstance(table.get(key), str)}
+            found[name] = table | {key: _whole(path, text) for key, text in own.items()}
     return found
 
 
@@ -300,8 +305,9 @@ def _check(config: Config) -> None:
         raise ConfigError("keys: expected keys that do not begin with ek_, found one that does")
     if config.llm_adapter is not None and config.llm_url is not None:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
-    if (config.certfile is None) != (config.keyfile is None):
-        raise ConfigError("expected certfile and keyfile together, found one of them")
+    for where, pair in (("", config), ("workers.", config.workers)):
+        if (pair.certfile is None) != (pair.keyfile is None):
+            raise ConfigError(f"expected {where}certfile and keyfile together, found one of them")
     _check_engine(config)
 
 

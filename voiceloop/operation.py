@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 import msgspec
 
@@ -91,6 +92,23 @@ class TraceSettings:
 
     url: str | None = None
     words: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAddresses:
+    """Workers on the network, HOST:PORT each, instead of processes that this server starts.
+
+    key: what gateways and workers share; each proves to the other that it has it. ca: who signs the
+    other end's certificate, certfile and keyfile: this end's; with them the line is encrypted.
+    """
+
+    engine: tuple[str, ...] = ()
+    recognizer: tuple[str, ...] = ()
+    voice: tuple[str, ...] = ()
+    key: str = field(default="", repr=False)
+    ca: Path | None = None
+    certfile: Path | None = None
+    keyfile: Path | None = None
 
 
 class WorkerLoad(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
 from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, RoleName, Voice
+from voiceloop.cluster.placed_models import PlacedModels
+from voiceloop.cluster.remote_workers import RemoteWorkers, addresses_of
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.cache import hub_folder, read_json
@@ -35,9 +37,7 @@ from voiceloop.models.preset_check import (
 from voiceloop.models.resolve import ResolvedModel, capabilities_of, resolve_models
 from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
-from voiceloop.workers.models import (
-    WorkerLanguageModel,
-)
+from voiceloop.workers.models import WorkerLanguageModel
 from voiceloop.workers.process import Progress
 from voiceloop.workers.supervisor import Supervisor
 
@@ -140,14 +140,19 @@ def _context_length(config: Config, preset: Preset, resolved: ResolvedModel) -> 
     return min((n for n in known if isinstance(n, int) and n > 0), default=0)
 
 
-def worker_specs(config: Config) -> tuple[WorkerSpec, ...]:
-    """The processes to start: the preset's, less the roles that have a URL.
+def worker_specs(
+    config: Config, wanted: Sequence[RoleName] = ("recognizer", "engine", "voice")
+) -> tuple[WorkerSpec, ...]:
+    """The processes to start: the preset's, less the roles that have a URL or a worker elsewhere.
 
     Raises:
         ConfigError: no such preset, a part without a model and without a URL, or a model that is
             not on disk; the message has the command that brings it.
     """
-    config, preset, taken = _plan(config)
+    config, preset, planned = _plan(config)
+    elsewhere = addresses_of(config.workers)
+    here = set(wanted) - set(elsewhere)
+    taken = {role: one for role, one in planned.items() if role in here}
     _check_package(taken)
     lacks = missing_models(preset, taken)
     if lacks:
@@ -270,6 +275,7 @@ async def open_backends(
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
+        elsewhere = RemoteWorkers(config.workers)
         services: list[RemoteService | RemoteTranscriber] = []
 
         async def connect(url: str, model: str) -> RemoteService:
@@ -287,27 +293,33 @@ async def open_backends(
         voice = await _remote_voice(config, connect)
         reader, starting = await stack.enter_async_context(_end_reader(config))
         await stack.enter_async_context(supervisor)
+        await stack.enter_async_context(elsewhere)
         if starting is not None:
             await asyncio.wait([starting], timeout=END_READER_WAIT_S)
         if language_model is not None and reader is not None:
             language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
+        own = PlacedModels(supervisor, elsewhere)
         count_tokens = None
         if language_model is None:
-            language_model = supervisor.language_model()
+            language_model = own.language_model()
             count_tokens = await asyncio.to_thread(language_model.token_counter)
             if agent is not None:
                 _read_ahead(language_model, agent)
         backends = Backends(
-            recognizer or supervisor.recognizer(),
+            recognizer or own.recognizer(),
             language_model,
-            voice or supervisor.voice(),
+            voice or own.voice(),
             capabilities_of(_plan(config)[2], config.llm_adapter),
-            workers=supervisor.loads,
-            take_answers=supervisor.take_answers,
+            workers=lambda: [*supervisor.loads(), *elsewhere.loads()],
+            take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             profile=supervisor.profile,
             count_tokens=count_tokens,
         )
-        yield backends, lambda: supervisor.ready() and all(one.reachable for one in services)
+        asked = (supervisor.ready, elsewhere.ready)
+        yield (
+            backends,
+            lambda: all(ready() for ready in asked) and all(one.reachable for one in services),
+        )
 
 
 def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None:

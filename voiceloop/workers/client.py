@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -52,14 +53,36 @@ OPEN_WAIT_S = 5.0
 EventT = TypeVar("EventT")
 
 
+class Hop:
+    """How long events are on their way; is_here: sender and reader read one clock.
+
+    Another machine's clock has its own zero. Its quickest message is taken to have needed no time:
+    what is measured is what the others needed beyond that.
+    """
+
+    def __init__(self, is_here: bool) -> None:
+        self._apart_s: float | None = 0.0 if is_here else None
+        self._is_here = is_here
+
+    def measure_ms(self, sent_at_s: float, now_s: float) -> float:
+        passed_s = now_s - sent_at_s
+        if self._apart_s is None or (not self._is_here and passed_s < self._apart_s):
+            self._apart_s = passed_s
+        return 1000 * (passed_s - self._apart_s)
+
+
 class WorkerConnection(asyncio.Protocol):
     """One worker process: demultiplexes its messages and bounds what waits for it."""
 
-    def __init__(self, name: str, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, name: str, clock: Callable[[], float] = monotonic, *, is_here: bool = True
+    ) -> None:
         self.name = name
         # how far it said it has come
         self.startup: messages.Loading | messages.Ready | messages.LoadFailed | None = None
+        self.is_draining = False  # about to end: what is new goes elsewhere
         self.pulse = Pulse()
+        self._hop = Hop(is_here)
         self.hop_ms = 0.0  # the last event's way from the step that made it to this process
         self.changed = asyncio.Event()  # set at each change of `startup`, and at the end
         self.lost = asyncio.Event()
@@ -89,6 +112,11 @@ class WorkerConnection(asyncio.Protocol):
     def utilization(self) -> float:
         """Share of its time that the process computes, 0 to 1."""
         return self.pulse.utilization(self._clock())
+
+    @property
+    def silence_s(self) -> float:
+        """Since its last heartbeat."""
+        return self.pulse.silence_s(self._clock())
 
     @property
     def n_streams(self) -> int:
@@ -189,7 +217,7 @@ class WorkerConnection(asyncio.Protocol):
             case messages.StreamEvent():
                 stream = self._streams.get(message.stream_id)
                 if stream is not None:
-                    self.hop_ms = 1000 * (self._clock() - message.sent_at)
+                    self.hop_ms = self._hop.measure_ms(message.sent_at, self._clock())
                     self.waits.answer(message.stream_id, message.event)
                     stream.deliver(message.event)
             case messages.StreamFailed():
@@ -199,8 +227,11 @@ class WorkerConnection(asyncio.Protocol):
                     stream.fail(_failure(message))
             case messages.Profiled():
                 self._profile.answer(message)
+            case messages.Draining():
+                self.is_draining = True
+                self.changed.set()
             case messages.Heartbeat():
-                self.pulse.observe(message)
+                self.pulse.observe(message, self._clock())
             case messages.Loading() | messages.Ready() | messages.LoadFailed():
                 self.startup = message
                 self.changed.set()
@@ -302,6 +333,8 @@ class WorkerClient:
         self.connection: WorkerConnection | None = None
         self._first: ToWorker | None = None  # what each process is told when it is ready
         self._alive = asyncio.Event()
+        # Of a worker with several gateways each draws its own: no two name one stream alike.
+        self._gateway = secrets.token_hex(4)
         self._serial = itertools.count()
 
     @property
@@ -326,20 +359,32 @@ class WorkerClient:
         """Share of its time that the process computes, 0 to 1; 0 while there is none."""
         return self.connection.utilization if self.connection is not None else 0.0
 
+    @property
+    def ready(self) -> messages.Ready | None:
+        """What the process said when it was loaded; None while there is none."""
+        return self.connection.ready if self.connection is not None else None
+
     def detach(self) -> None:
         """The process is gone: new streams wait for the next one."""
         self.connection = None
         self._alive.clear()
 
-    def wire_id(self, stream_id: str) -> str:
-        return f"{stream_id}/{next(self._serial)}"
+    async def alive(self) -> None:
+        """Return once a process is attached."""
+        await self._alive.wait()
 
-    async def current(self) -> WorkerConnection:
-        """The process for a new stream. Raises: WorkerLost when none is ready in time."""
+    def wire_id(self, stream_id: str) -> str:
+        return f"{stream_id}/{self._gateway}.{next(self._serial)}"
+
+    async def current(self, stream_id: str = "", prompt: bytes = b"") -> WorkerConnection:
+        """The process for a new stream, whatever it is. Raises: WorkerLost when it is not ready.
+
+        It is waited for.
+        """
         if not self.is_alive:
             try:
                 async with asyncio.timeout(OPEN_WAIT_S):
-                    await self._alive.wait()
+                    await self.alive()
             except TimeoutError:
                 pass
         if self.connection is None or not self.connection.is_alive:

@@ -26,24 +26,32 @@ IDLE_SHARE = 0.1
 
 @dataclass(slots=True)
 class Pulse:
-    """The heartbeats of one worker so far; average: the share of its time it computed lately."""
+    """The heartbeats of one worker so far; average: the share of its time it computed lately.
+
+    Their own times are of the worker's clock, which may be another machine's; they are late by
+    that of whoever reads them.
+    """
 
     n_beats: int = 0
     average: float = 0.0
     last: Heartbeat | None = None
+    last_at_s: float = 0.0
+
+    def silence_s(self, now_s: float) -> float:
+        """Since the last one arrived; 0 before the first."""
+        return now_s - self.last_at_s if self.last is not None else 0.0
 
     def utilization(self, now_s: float) -> float:
-        """0 to 1; now_s: of the clock that the heartbeats carry."""
-        is_late = self.last is not None and now_s - self.last.sent_at > LATE_AFTER_S
-        return 1.0 if is_late else self.average
+        """0 to 1."""
+        return 1.0 if self.silence_s(now_s) > LATE_AFTER_S else self.average
 
-    def observe(self, beat: Heartbeat) -> None:
+    def observe(self, beat: Heartbeat, now_s: float) -> None:
         if self.last is not None and beat.sent_at > self.last.sent_at:
             passed_ms = 1000 * (beat.sent_at - self.last.sent_at)
             share = min(1.0, (beat.busy_ms - self.last.busy_ms) / passed_ms)
             self.average += LOAD_SMOOTHING * (share - self.average)
         self.n_beats += 1
-        self.last = beat
+        self.last, self.last_at_s = beat, now_s
 
 
 class ThreadTimes(NamedTuple):

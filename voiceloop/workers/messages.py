@@ -153,11 +153,15 @@ class Profile(msgspec.Struct, frozen=True, tag="profile"):
     seconds: float
 
 
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """From the parent: have the gateways go elsewhere with what is new; nothing open is ended."""
+
+
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
 ToEngine = OpenBranch | ReadAhead | Stage | BeginPreemptive | StopPreemptive | Commit
 ToVoice = OpenVoice | FeedText | FinishText
 ToRole = ToRecognizer | ToEngine | ToVoice
-ToWorker = ToRole | Close | Profile
+ToWorker = ToRole | Close | Profile | Drain
 
 OPENING_ROLE: dict[type, RoleName] = {
     OpenRecognizer: "recognizer",
@@ -230,7 +234,7 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     """The step loop turns: steps taken so far, and time spent in them.
 
-    ``totals``: what the models of the worker count, by name.
+    ``totals``: what the models of the worker count, by name. ``n_streams``: open, of all gateways.
     """
 
     n_steps: int
@@ -238,6 +242,11 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     has_work: bool
     sent_at: float = 0.0
     totals: dict[str, float] = {}
+    n_streams: int = 0
+
+
+class Draining(msgspec.Struct, frozen=True, tag="draining"):
+    """This worker is about to end: open what is new at another."""
 
 
 class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
@@ -247,7 +256,9 @@ class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
     error: str = ""
 
 
-FromWorker = StreamEvent | StreamFailed | Loading | Ready | LoadFailed | Heartbeat | Profiled
+FromWorker = (
+    StreamEvent | StreamFailed | Loading | Ready | LoadFailed | Heartbeat | Draining | Profiled
+)
 
 
 # --- bytes --------------------------------------------------------------------------------------

@@ -1,15 +1,17 @@
-"""Recognizer, LanguageModel and Voice over a worker, whichever process of it is there."""
+"""Recognizer, LanguageModel and Voice over workers, whichever process of them is there."""
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Callable
+from typing import Protocol
 
 from voiceloop.backends import ChatMessage, RecognizerOptions, Tool, VoiceOptions
 from voiceloop.workers import messages
 from voiceloop.workers.client import (
     WorkerBranch,
-    WorkerClient,
+    WorkerConnection,
     WorkerRecognizerStream,
     WorkerVoiceStream,
 )
@@ -17,10 +19,34 @@ from voiceloop.workers.client import (
 DEFAULT_VOICE_RATE_HZ = 24_000
 
 
-class _WorkerModel:
-    """One model of a worker."""
+class Workers(Protocol):
+    """Who takes the new streams of a model: one worker across its restarts, or one of several."""
 
-    def __init__(self, client: WorkerClient) -> None:
+    @property
+    def utilization(self) -> float:
+        """Share of its time that it computes, 0 to 1; of several, of the least busy."""
+
+    @property
+    def ready(self) -> messages.Ready | None:
+        """What it said when it was loaded; None while there is none."""
+
+    async def current(self, stream_id: str, prompt: bytes = b"") -> WorkerConnection:
+        """The process for a new stream; prompt: what its conversation has in common with others.
+
+        Raises: WorkerLost when none is ready in time.
+        """
+
+    def wire_id(self, stream_id: str) -> str:
+        """An id that no other stream has."""
+
+    def tell_each(self, message: messages.ToWorker) -> None:
+        """Tell every process there is, and every one that takes its place, before any stream."""
+
+
+class _WorkerModel:
+    """One model of some workers."""
+
+    def __init__(self, client: Workers) -> None:
         self._client = client
 
     @property
@@ -32,7 +58,7 @@ class WorkerRecognizer(_WorkerModel):
     """``Recognizer`` over a worker."""
 
     async def open(self, stream_id: str, options: RecognizerOptions) -> WorkerRecognizerStream:
-        connection = await self._client.current()
+        connection = await self._client.current(stream_id)
         wire_id = self._client.wire_id(stream_id)
         stream = WorkerRecognizerStream(connection, wire_id, is_batch=options.is_batch)
         stream.send(messages.OpenRecognizer(stream.stream_id, options))
@@ -54,7 +80,7 @@ class WorkerLanguageModel(_WorkerModel):
         tools: tuple[Tool, ...] = (),
         tenant: str = "",
     ) -> WorkerBranch:
-        connection = await self._client.current()
+        connection = await self._client.current(branch_id, _prompt(history, tools, tenant))
         stream = WorkerBranch(connection, self._client.wire_id(branch_id))
         stream.send(messages.OpenBranch(stream.stream_id, history, tools, tenant))
         return stream
@@ -64,8 +90,8 @@ class WorkerLanguageModel(_WorkerModel):
 
         It takes up to a second to be made, of a large vocabulary.
         """
-        connection = self._client.connection
-        roles = connection.ready.roles if connection is not None and connection.ready else ()
+        ready = self._client.ready
+        roles = ready.roles if ready is not None else ()
         packed = next((role.tokenizer for role in roles if role.tokenizer), b"")
         if not packed:
             return None
@@ -77,24 +103,33 @@ class WorkerLanguageModel(_WorkerModel):
         return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
+def _prompt(history: tuple[ChatMessage, ...], tools: tuple[Tool, ...], tenant: str) -> bytes:
+    """Tells apart what conversations begin with: tenant, instructions and tools."""
+    digest = hashlib.blake2b(tenant.encode(), digest_size=16)
+    if history and history[0].role == "system":
+        digest.update(b"\0" + history[0].content.encode(errors="replace"))
+    for tool in tools:
+        digest.update(b"\0" + tool.name.encode(errors="replace"))
+    return digest.digest()
+
+
 class WorkerVoice(_WorkerModel):
     """``Voice`` over a worker."""
 
-    def __init__(self, client: WorkerClient) -> None:
+    def __init__(self, client: Workers) -> None:
         super().__init__(client)
         self._rate_hz = DEFAULT_VOICE_RATE_HZ
 
     @property
     def rate_hz(self) -> int:
-        connection = self._client.connection
-        if connection is not None and connection.ready is not None:
-            for role in connection.ready.roles:
-                if role.role == "voice":
-                    self._rate_hz = role.rate_hz
+        ready = self._client.ready
+        for role in ready.roles if ready is not None else ():
+            if role.role == "voice":
+                self._rate_hz = role.rate_hz
         return self._rate_hz
 
     async def open(self, stream_id: str, options: VoiceOptions) -> WorkerVoiceStream:
-        connection = await self._client.current()
+        connection = await self._client.current(stream_id)
         wire_id = self._client.wire_id(stream_id)
         stream = WorkerVoiceStream(connection, wire_id, is_batch=options.is_batch)
         stream.send(messages.OpenVoice(stream.stream_id, options))

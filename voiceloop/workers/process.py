@@ -19,6 +19,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 from typing import Literal
@@ -81,6 +82,18 @@ class RestartCause(Enum):
     SPAWN = "spawn"  # there was no process, memory or descriptor to be had for one
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The module a worker process runs, with what it takes beside its socket and its roles.
+
+    descriptors: that it inherits.
+    """
+
+    module: str = "voiceloop.workers.worker"
+    arguments: tuple[str, ...] = ()
+    descriptors: tuple[int, ...] = ()
+
+
 class WorkerProcess:
     """One worker across its restarts. ``run`` lasts until it is cancelled."""
 
@@ -91,6 +104,7 @@ class WorkerProcess:
         clock: Callable[[], float] = monotonic,
         on_progress: Progress | None = None,
         environ: dict[str, str] | None = None,
+        entry: Entry = Entry(),
         thread_times: Callable[[int], Mapping[int, ThreadTimes]] = thread_times,
         peak_memory_mb: Callable[[int], int] = peak_memory_mb,
     ) -> None:
@@ -103,6 +117,7 @@ class WorkerProcess:
         self._clock = clock
         self._on_progress = on_progress
         self._environ = environ
+        self._entry = entry
         self._thread_times = thread_times
         self._peak_memory_mb = peak_memory_mb
 
@@ -227,10 +242,11 @@ class WorkerProcess:
                 sys.executable,
                 "-P",  # a folder called engine/ or audio/ where the user stands must not win
                 "-m",
-                "voiceloop.workers.worker",
+                self._entry.module,
                 f"--fd={theirs.fileno()}",
                 f"--spec-json={msgspec.json.encode(self.spec).decode()}",
-                pass_fds=(theirs.fileno(),),
+                *self._entry.arguments,
+                pass_fds=(theirs.fileno(), *self._entry.descriptors),
                 stdin=asyncio.subprocess.DEVNULL,
                 # A signal to the whole group is ours to answer: its calls are to end first.
                 start_new_session=True,

@@ -1,42 +1,38 @@
 """The worker process: one synchronous loop that steps the models of its roles.
 
-It sleeps on its socket when nothing is due, passes each message to the role that owns the stream,
-steps every role that has work, writes the events at once, and emits the heartbeat from this very
-loop, so that a model that hangs is a heartbeat that stops. In the middle of a step a role may ask
-whether a commit has arrived, and give up for it what nobody waits for. An error of one stream fails
-that stream, also one that its role did not foresee; one of a whole step fails the streams of its
-role, which may be opened again at once, and the third within a minute ends the process, as does a
-state that is not sound, so that the supervisor starts another. The worker ends when the gateway's
-end of the socket closes or its parent dies.
+It sleeps on its sockets when nothing is due, passes the messages of its gateways by turns to the
+roles that own the streams, steps every role that has work, writes the events at once, and emits the
+heartbeat from this very loop, so that a model that hangs is a heartbeat that stops. In the middle
+of a step a role may ask whether a commit has arrived, and give up for it what nobody waits for. An
+error of one stream fails that stream, also one that its role did not foresee; one of a whole step
+fails the streams of its role, which may be opened again at once, and the third within a minute ends
+the process, as does a state that is not sound, so that another is started. A gateway that goes ends
+its own streams; the worker ends when its parent's end of the socket closes or its parent dies.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import faulthandler
 import gc
 import logging
-import os
 import select
-import signal
 import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from voiceloop.backends import RoleName
-from voiceloop.rooms import prefer_own_rooms
 from voiceloop.workers.messages import (
     OPENING_ROLE,
     Close,
     Commit,
-    FrameError,
-    FrameReader,
+    Drain,
+    Draining,
     FromWorker,
     Heartbeat,
     LoadFailed,
@@ -49,20 +45,15 @@ from voiceloop.workers.messages import (
     StreamFailed,
     ToWorker,
     WorkerSpec,
-    decode_to_worker,
-    encode,
 )
+from voiceloop.workers.peer import Peer
+from voiceloop.workers.process_setup import prepare
 from voiceloop.workers.profiling import StepProfile
 from voiceloop.workers.roles.role import Role, RoleBroken, RoleError, StreamError, load_role
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25  # eight of them fit in the 2 s after which the supervisor calls it hung
-READ_BYTES = 256 * 1024
-MAX_READ_AHEAD = 1024  # messages taken in within a step; beyond that they stay on the socket
-# The gateway always reads; when it has not for this long it is gone or stuck, and so is the call.
-SEND_TIMEOUT_S = 10.0
-
 # Steps that failed with no stream to blame: one may pass (memory for a moment), more will not.
 MAX_FAILED_STEPS = 3
 FAILED_STEPS_WITHIN_S = 60.0
@@ -71,22 +62,40 @@ FAILED_STEPS_WITHIN_S = 60.0
 EXIT_LOAD_FAILED = 3
 
 
+class Door(Protocol):
+    """Where gateways of other processes and machines come in."""
+
+    def fileno(self) -> int:
+        """What becomes readable when somebody has come in."""
+
+    def take(self) -> Sequence[Peer]:
+        """Who has come in since, proven to be a gateway of ours. It does not wait."""
+
+
+class _Stream(NamedTuple):
+    role: Role
+    peer: Peer
+
+
 class Worker:
-    """The loop over one socket. ``run`` returns when the gateway has gone."""
+    """The loop over its gateways. ``run`` returns when the parent's connection has ended."""
 
     def __init__(
-        self, connection: socket.socket, spec: WorkerSpec, clock: Callable[[], float] = monotonic
+        self,
+        connection: socket.socket,
+        spec: WorkerSpec,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._connection = connection
-        self._connection.settimeout(SEND_TIMEOUT_S)
+        self._parent = Peer(connection, "the parent", clock, is_parent=True)
+        self._peers = [self._parent]
+        self._door: Door | None = None
         self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
         self._spec = spec
         self._clock = clock
-        self._frames = FrameReader()
-        self._inbox = deque[ToWorker]()  # arrived, not yet passed on; read anew before every step
         self._roles: dict[RoleName, Role] = {}
-        self._streams: dict[str, Role] = {}
+        self._streams: dict[str, _Stream] = {}
+        self._ready: Ready | None = None
+        self._is_draining = False
         self._n_steps = 0
         self._busy_s = 0.0
         self._next_heartbeat = 0.0
@@ -97,14 +106,14 @@ class Worker:
         """Import, read and warm every role, then say Ready. Raises: RoleError after LoadFailed."""
         ready: list[RoleReady] = []
         for spec in self._spec.roles:
-            self._send([Loading(spec.role)])
+            self._parent.send([Loading(spec.role)])
             started = self._clock()
             try:
                 role = load_role(spec)
                 load_ms = 1000 * (self._clock() - started)
                 role.warm_up()
             except RoleError as error:
-                self._send([LoadFailed(spec.role, str(error))])
+                self._parent.send([LoadFailed(spec.role, str(error))])
                 raise
             self._roles[spec.role] = role
             told = RoleReady(spec.role, load_ms, role.rate_hz, role.detail, role.tokenizer)
@@ -112,34 +121,76 @@ class Worker:
         # What was built while loading lives as long as the process: keep the collector off it.
         gc.collect()
         gc.freeze()
-        self._send([Ready(tuple(ready))])
+        self._ready = Ready(tuple(ready))
+        self._parent.send([self._ready])
+
+    def let_in_by(self, door: Door) -> None:
+        """Serve also the gateways that come in here, all that is loaded."""
+        self._door = door
+        self._poll.register(door.fileno(), select.POLLIN)
 
     def run(self) -> None:
-        """Step until the gateway closes its end."""
-        try:
-            self._loop()
-        except ConnectionError:
-            return  # it closed while something was being sent
-
-    def _loop(self) -> None:
+        """Step until the parent closes its end."""
         while True:
             has_work = any(role.has_work() for role in self._roles.values())
             self._beat(has_work)
             self._end_profile()
-            # What arrived within the last step is no longer on the socket to wake anybody.
-            is_due = has_work or bool(self._inbox)
-            wait_s = 0.0 if is_due else max(0.0, self._next_heartbeat - self._clock())
-            if self._poll.poll(1000 * wait_s) and not self._read():
+            # What arrived within the last step is no longer on a socket to wake anybody.
+            is_due = has_work or any(peer.inbox for peer in self._peers)
+            self._take_in(0.0 if is_due else max(0.0, self._next_heartbeat - self._clock()))
+            self._let_in()
+            self._see_off()
+            if self._parent.is_gone:
                 return
             for role in self._roles.values():
                 self._pass_on()
                 if role.has_work():
                     self._step(role)
 
+    def _take_in(self, wait_s: float) -> None:
+        """Read what arrives and write what could not be, after at most so long."""
+        peers = {peer.fileno(): peer for peer in self._peers if not peer.is_gone}
+        for descriptor, peer in peers.items():
+            self._poll.register(descriptor, peer.awaits)
+        for descriptor, event in self._poll.poll(1000 * wait_s):
+            if descriptor not in peers:
+                continue  # the door: `_let_in` follows
+            peer = peers[descriptor]
+            if event & select.POLLOUT:
+                peer.flush()
+            if event & ~select.POLLOUT:
+                peer.read()
+            if peer.is_gone:
+                self._poll.unregister(descriptor)
+
+    def _let_in(self) -> None:
+        """Tell whoever has come in what there is."""
+        if self._door is None or self._ready is None:
+            return
+        for peer in self._door.take():
+            self._peers.append(peer)
+            peer.send([self._ready, Draining()] if self._is_draining else [self._ready])
+
+    def _see_off(self) -> None:
+        """Forget gateways that are gone, and the streams of one that reads too slowly."""
+        for peer in self._peers:
+            if peer.is_overfull:
+                text = f"expected {peer.name} to read what its streams make, found it does not"
+                for stream_id in list(peer.streams):
+                    self._fail(StreamFailed(stream_id, text, retryable=True))
+            if peer.is_gone:
+                for stream_id in list(peer.streams):
+                    self._forget(stream_id)
+                peer.close()
+        self._peers = [peer for peer in self._peers if not peer.is_gone or peer.is_parent]
+
     def _pass_on(self) -> None:
-        while self._inbox:
-            self._receive(self._inbox.popleft())
-            self._beat(has_work=True)  # forty streams opened at once are work, not a hang
+        """Pass on what arrived, a message of each gateway in turn: none waits for all of one's."""
+        while any(peer.inbox for peer in self._peers):
+            for peer in self._peers:
+                if peer.inbox:
+                    self._receive(peer.inbox.popleft(), peer)
+                    self._beat(has_work=True)  # forty streams opened at once are work, not a hang
 
     def _step(self, role: Role) -> None:
         started = self._clock()
@@ -153,17 +204,19 @@ class Worker:
         now = self._clock()
         self._n_steps += 1
         self._busy_s += now - started
-        outgoing: list[FromWorker] = []
+        outgoing: dict[Peer, list[FromWorker]] = {}
         for event in events:
-            if event.stream_id not in self._streams:
+            stream = self._streams.get(event.stream_id)
+            if stream is None:
                 continue  # closed while its step was under way
+            told = outgoing.setdefault(stream.peer, [])
             if isinstance(event, StreamFailed):
-                outgoing.append(event)
+                told.append(event)
                 self._forget(event.stream_id)
             else:
-                outgoing.append(StreamEvent(event.stream_id, event.event, sent_at=now))
-        if outgoing:
-            self._send(outgoing)
+                told.append(StreamEvent(event.stream_id, event.event, sent_at=now))
+        for peer, messages in outgoing.items():
+            peer.send(messages)
 
     def _bear_failed_step(self, role: Role, error: Exception) -> None:
         """Log the error and end the role's streams; raise it when it is one too many.
@@ -177,34 +230,30 @@ class Worker:
             raise error
         log.error("a step failed, and no one stream is to blame for it: %s", _traced(error))
         text = f"expected the step to go on, found {type(error).__name__}"
-        for stream_id in [one for one, owner in self._streams.items() if owner is role]:
+        for stream_id in [one for one, own in self._streams.items() if own.role is role]:
             self._fail(StreamFailed(stream_id, text, retryable=True))
-
-    def _read(self) -> bool:
-        """Receive what has arrived; False once the gateway has closed its end.
-
-        Raises: FrameError on an impossible length, behind which nothing can be told apart.
-        """
-        try:
-            data = self._connection.recv(READ_BYTES)
-        except ConnectionError:
-            return False
-        for body in self._frames.feed(data):
-            try:
-                self._inbox.append(decode_to_worker(body))
-            except FrameError as error:
-                log.error("a message of %d bytes is passed over: %s", len(body), error)
-        return bool(data)
 
     def _commit_waits(self) -> bool:
         """Whether a reply is asked for that was not when the step began."""
-        if len(self._inbox) < MAX_READ_AHEAD and self._poll.poll(0):
-            self._read()  # a closed end is seen again before the next step
-        return any(isinstance(m, Commit) and not m.params.is_batch for m in self._inbox)
+        self._take_in(0.0)  # an end that is closed is seen before the next step
+        return any(
+            isinstance(message, Commit) and not message.params.is_batch
+            for peer in self._peers
+            for message in peer.inbox
+        )
 
-    def _receive(self, message: ToWorker) -> None:
+    def _receive(self, message: ToWorker, peer: Peer) -> None:
         if isinstance(message, Profile):
-            self._begin_profile(message)
+            self._begin_profile(message, peer)
+            return
+        if isinstance(message, Drain):
+            self._begin_draining(peer)
+            return
+        stream = self._streams.get(message.stream_id)
+        if stream is not None and stream.peer is not peer:
+            # Ids are drawn at random, so this is no accident: it is told what it would be of a
+            # stream that has ended, and touches nothing.
+            log.error("%s named a stream of %s", peer.name, stream.peer.name)
             return
         if isinstance(message, Close):
             self._forget(message.stream_id)
@@ -213,15 +262,16 @@ class Worker:
         if opened is not None:
             if opened not in self._roles:
                 text = f"expected a role of this worker ({', '.join(self._roles)}), found {opened}"
-                self._send([StreamFailed(message.stream_id, text, retryable=False)])
+                peer.send([StreamFailed(message.stream_id, text, retryable=False)])
                 return
-            self._streams[message.stream_id] = self._roles[opened]
-        role = self._streams.get(message.stream_id)
-        if role is None:
+            stream = _Stream(self._roles[opened], peer)
+            self._streams[message.stream_id] = stream
+            peer.streams.add(message.stream_id)
+        if stream is None:
             return  # sent before the gateway learned that this stream had failed
         started = self._clock()
         try:
-            role.receive(message)
+            stream.role.receive(message)
         except RoleBroken:
             raise
         except StreamError as error:
@@ -233,28 +283,39 @@ class Worker:
             self._fail(StreamFailed(message.stream_id, text, retryable=False))
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
 
-    def _begin_profile(self, asked: Profile) -> None:
+    def _begin_profile(self, asked: Profile, peer: Peer) -> None:
+        if not peer.is_parent:  # it names a file of this machine
+            text = "expected a profile to be asked for where the worker runs, found a gateway"
+            peer.send([Profiled(asked.path, text)])
+            return
         try:
             self._profile = StepProfile(asked, self._clock())
         except (ImportError, RuntimeError) as error:
             text = f"expected torch and its profiler in this worker, found: {error}"
-            self._send([Profiled(asked.path, text)])
+            peer.send([Profiled(asked.path, text)])
+
+    def _begin_draining(self, asking: Peer) -> None:
+        if asking.is_parent:
+            self._is_draining = True
+            for peer in self._peers:
+                peer.send([Draining()])
 
     def _end_profile(self) -> None:
         if self._profile is not None and self._profile.is_over(self._clock()):
             profile, self._profile = self._profile, None
-            self._send([profile.finish()])
+            self._parent.send([profile.finish()])
 
     def _fail(self, failed: StreamFailed) -> None:
-        self._send([failed])
+        self._streams[failed.stream_id].peer.send([failed])
         self._forget(failed.stream_id)
 
     def _forget(self, stream_id: str) -> None:
-        role = self._streams.pop(stream_id, None)
-        if role is None:
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
             return
+        stream.peer.streams.discard(stream_id)
         try:
-            role.close(stream_id)
+            stream.role.close(stream_id)
         except RoleBroken:
             raise
         except Exception as error:
@@ -267,10 +328,16 @@ class Worker:
         self._next_heartbeat = now + HEARTBEAT_S
         totals = {name: n for role in self._roles.values() for name, n in role.totals().items()}
         busy_ms = 1000 * self._busy_s
-        self._send([Heartbeat(self._n_steps, busy_ms, has_work, sent_at=now, totals=totals)])
-
-    def _send(self, messages: Iterable[FromWorker]) -> None:
-        self._connection.sendall(b"".join(encode(message) for message in messages))
+        beat = Heartbeat(
+            self._n_steps,
+            busy_ms,
+            has_work,
+            sent_at=now,
+            totals=totals,
+            n_streams=len(self._streams),
+        )
+        for peer in self._peers:
+            peer.send([beat])
 
 
 def _traced(error: Exception) -> str:
@@ -279,52 +346,40 @@ def _traced(error: Exception) -> str:
     return f"{type(error).__name__}\n{frames}"
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process with its parent; elsewhere than Linux the socket does."""
-    if not sys.platform.startswith("linux"):
-        return
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+def serve(
+    connection: socket.socket, spec: WorkerSpec, open_door: Callable[[], Door] | None = None
+) -> int:
+    """Load, then step until the parent goes; returns the exit code.
 
-
-def limit_threads(n_threads: int) -> None:
-    """Set the thread counts that numeric libraries read when they are first imported.
-
-    Waiting threads sleep instead of spinning: on two cores a spinning pool starves the gateway.
+    open_door: called once all is loaded.
     """
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(n_threads)
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    os.environ["KMP_BLOCKTIME"] = "0"
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    worker = Worker(connection, spec)
+    try:
+        worker.load()
+    except RoleError as error:
+        print(f"worker {spec.name}: {error}", file=sys.stderr)
+        return EXIT_LOAD_FAILED
+    if open_door is not None:
+        worker.let_in_by(open_door())
+    worker.run()
+    return 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fd", type=int, required=True, help="an inherited, connected socket")
+    parser.add_argument("--spec-json", required=True, help="the worker's roles as JSON")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="voiceloop.workers.worker", description="Holds models for a VoiceLoop gateway."
     )
-    parser.add_argument("--fd", type=int, required=True, help="an inherited, connected socket")
-    parser.add_argument("--spec-json", required=True, help="the worker's roles as JSON")
+    add_arguments(parser)
     options = parser.parse_args(arguments)
     spec = msgspec.json.decode(options.spec_json, type=WorkerSpec)
-    prefer_own_rooms()
-    die_with_parent()
-    # Asked for by the supervisor before it kills: where this process stood is the only evidence.
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    logging.basicConfig(format=f"%(levelname)s worker {spec.name}: %(message)s")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's; it closes the socket
-    limit_threads(spec.n_threads)
+    prepare(spec)
     with socket.socket(fileno=options.fd) as connection:
-        worker = Worker(connection, spec)
-        try:
-            worker.load()
-            worker.run()
-        except RoleError as error:
-            print(f"worker {spec.name}: {error}", file=sys.stderr)
-            return EXIT_LOAD_FAILED
-        except ConnectionError:
-            return 0  # the gateway went away while the models were being loaded
-    return 0
+        return serve(connection, spec)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.remote_service import Service
-from voiceloop.cli import _with_preset
 from voiceloop.config import Ahead, Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset, Repo
+from voiceloop.models.chosen_preset import with_preset
 from voiceloop.models.listing import before_pull
 from voiceloop.models.machine import Gpu, Machine
 from voiceloop.models.preset_check import (
@@ -191,7 +191,7 @@ def test_a_model_whose_package_is_absent_is_replaced_and_told(
 
 def test_the_start_tells_what_was_replaced(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
-    _, notes = _with_preset(Config(preset="embedded"))
+    _, notes = with_preset(Config(preset="embedded"))
     assert notes == [
         "without moonshine-tiny: pocketsphinx takes its place, for moonshine-voice==0.1.0 is not "
         "installed; pip install 'voiceloop[embedded]'",
@@ -199,7 +199,7 @@ def test_the_start_tells_what_was_replaced(hub: Path, monkeypatch: pytest.Monkey
         "pip install 'voiceloop[embedded]'",
     ]
     monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
-    assert _with_preset(Config(preset="embedded")) == (Config(preset="embedded"), [])
+    assert with_preset(Config(preset="embedded")) == (Config(preset="embedded"), [])
 
 
 # --- the cache and the overrides ---

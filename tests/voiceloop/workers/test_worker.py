@@ -51,9 +51,10 @@ from voiceloop.workers.messages import (
     decode_from_worker,
     encode,
 )
+from voiceloop.workers.process_setup import limit_threads
 from voiceloop.workers.profiling import StepProfile
 from voiceloop.workers.roles.role import RoleError, load_role
-from voiceloop.workers.worker import Worker, limit_threads
+from voiceloop.workers.worker import Worker
 
 SCRIPTED = Path(__file__).parents[2] / "faults" / "scripted_roles.py"
 

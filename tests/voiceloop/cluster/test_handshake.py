@@ -1,0 +1,74 @@
+"""Who may speak to whom: the proof of the shared key, each way."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voiceloop.cluster import handshake
+from voiceloop.cluster.handshake import Challenge, HandshakeError, Join, Refused, Welcome
+from voiceloop.workers.messages import LENGTH_BYTES
+
+KEY, OTHER = b"a key of the cluster", b"a key of another one"
+
+
+def exchange(worker: bytes, gateway: bytes) -> None:
+    """One whole handshake."""
+    nonce, own = handshake.new_nonce(), handshake.new_nonce()
+    challenge = Challenge(handshake.PROTOCOL, nonce)
+    joining = handshake.join(gateway, challenge, own, "gateway 1")
+    welcome = handshake.admit(worker, nonce, joining)
+    handshake.check_welcome(gateway, challenge, own, welcome)
+
+
+def test_both_ends_with_the_key_agree() -> None:
+    exchange(KEY, KEY)
+
+
+def test_a_gateway_with_another_key_is_refused() -> None:
+    with pytest.raises(HandshakeError, match="the same workers' key"):
+        exchange(KEY, OTHER)
+
+
+def test_a_worker_that_lets_anybody_in_is_not_believed() -> None:
+    challenge, own = Challenge(handshake.PROTOCOL, handshake.new_nonce()), handshake.new_nonce()
+    joining = handshake.join(KEY, challenge, own, "gateway 1")
+    echo = Welcome(joining.proof)  # it has nothing else to say that holds the key
+    with pytest.raises(HandshakeError, match="the same workers' key"):
+        handshake.check_welcome(KEY, challenge, own, echo)
+
+
+def test_a_proof_that_was_recorded_opens_nothing_later() -> None:
+    recorded = handshake.join(KEY, Challenge(1, handshake.new_nonce()), handshake.new_nonce(), "g")
+    with pytest.raises(HandshakeError):
+        handshake.admit(KEY, handshake.new_nonce(), recorded)
+
+
+def test_another_version_is_named() -> None:
+    newer = Challenge(handshake.PROTOCOL + 1, handshake.new_nonce())
+    with pytest.raises(HandshakeError, match="version 1 of the workers' protocol, found 2"):
+        handshake.join(KEY, newer, handshake.new_nonce(), "g")
+    with pytest.raises(HandshakeError, match="expected a gateway"):
+        handshake.admit(KEY, handshake.new_nonce(), Join(0, b"", b"", "g"))
+
+
+def test_a_refusal_tells_its_reason() -> None:
+    body = handshake.encode(Refused("expected another"))[LENGTH_BYTES:]
+    with pytest.raises(HandshakeError, match="expected another"):
+        handshake.decode(body, Welcome)
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_is_a_word_or_a_typed_error(body: bytes) -> None:
+    for kind in (Challenge, Join, Welcome):
+        try:
+            handshake.decode(body, kind)
+        except HandshakeError:
+            pass
+
+
+@pytest.mark.parametrize("n_bytes", [0, handshake.MAX_BYTES + 1, 2**32 - 1])
+def test_a_word_has_a_length(n_bytes: int) -> None:
+    with pytest.raises(HandshakeError, match="at most"):
+        handshake.length(n_bytes.to_bytes(LENGTH_BYTES, "big"))

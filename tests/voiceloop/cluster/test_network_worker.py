@@ -1,0 +1,242 @@
+"""Real workers on the loopback network: shared, killed, drained, with and without TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from voiceloop.backends import Speech, VoiceOptions
+from voiceloop.cluster import host, remote_workers
+from voiceloop.cluster.address import Address, read_address
+from voiceloop.cluster.remote_workers import RemoteWorkers
+from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
+from voiceloop.operation import WorkerAddresses
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.models import WorkerVoice
+from voiceloop.workers.process import WorkerProcess
+
+SCRIPTED = Path(__file__).parents[2] / "faults"
+KEY = WorkerAddresses(key="a key of this test's cluster")
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = (str(SCRIPTED), str(SCRIPTED.parents[1]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
+
+
+class Host:
+    """`voiceloop worker` in this process, with its child."""
+
+    def __init__(self, address: Address, process: WorkerProcess, task: asyncio.Task[None]) -> None:
+        self.address, self.process, self.task = address, process, task
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+
+@asynccontextmanager
+async def hosted(
+    monkeypatch: pytest.MonkeyPatch, settings: WorkerAddresses = KEY, **options: object
+) -> AsyncIterator[Host]:
+    started: list[WorkerProcess] = []
+
+    class Watched(WorkerProcess):
+        def __init__(self, *given: object, **named: object) -> None:
+            super().__init__(*given, **named)  # type: ignore[arg-type]
+            started.append(self)
+
+    monkeypatch.setattr(host, "WorkerProcess", Watched)
+    roles = (RoleSpec("voice", dict(options), "scripted_roles:load"),)
+    address: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
+    serving = host.host_worker(
+        WorkerSpec("voice", roles), Address("127.0.0.1", 0), settings, drain_s=5,
+        ready=address.set_result,
+    )  # fmt: skip
+    task = asyncio.create_task(serving)
+    await asyncio.wait([task, address], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        await task
+    try:
+        yield Host(await address, started[0], task)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def gateway(*hosts: Host, settings: WorkerAddresses = KEY) -> RemoteWorkers:
+    return RemoteWorkers(replace(settings, voice=tuple(str(one.address) for one in hosts)))
+
+
+def voice_of(workers: RemoteWorkers) -> WorkerVoice:
+    pool = workers.of_role("voice")
+    assert pool is not None
+    return WorkerVoice(pool)
+
+
+async def say(voice: WorkerVoice, text: str) -> bytes:
+    stream = await voice.open("sess_1.turn_1", VoiceOptions())
+    try:
+        stream.feed(text)
+        async for event in stream.events():
+            assert isinstance(event, Speech)
+            return event.samples
+    finally:
+        await stream.close()
+    raise AssertionError("the stream ended without speech")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_two_gateways_share_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch) as one, gateway(one) as first, gateway(one) as second:
+        assert first.ready() and second.ready()
+        assert await say(voice_of(first), "one") == b"one"
+        assert await say(voice_of(second), "two") == b"two"
+        assert voice_of(first).rate_hz == 24_000
+        [state] = first.states()
+        assert (state.role, state.ready, state.detail) == ("voice", True, "scripted")
+        [load] = first.loads()
+        assert load.name == str(one.address) and load.hop_ms >= 0
+
+
+async def test_a_killed_worker_costs_its_streams_and_the_next_goes_elsewhere_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hosted(monkeypatch) as one, hosted(monkeypatch) as two, gateway(one, two) as workers:
+        voice = voice_of(workers)
+        stream = await voice.open("sess_1.turn_1", VoiceOptions())
+        holder = next(w for w in workers.workers if w.load().n_streams == 1)
+        killed = one if holder.address == one.address else two
+        os.kill(killed.pid, signal.SIGKILL)
+        with pytest.raises(WorkerLost):
+            await anext(aiter(stream.events()))
+        assert workers.ready()  # the other
+        assert await say(voice, "again") == b"again"
+        await until(lambda: holder.client.is_alive)  # it was started anew, and joined anew
+        assert holder.n_lost == 1
+
+
+async def test_the_only_worker_is_waited_for_while_it_restarts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hosted(monkeypatch) as one, gateway(one) as workers:
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: not workers.ready())
+        assert await say(voice_of(workers), "again") == b"again"
+
+
+async def test_a_gateway_with_another_key_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.1)
+    other = replace(KEY, key="a key of another cluster")
+    async with hosted(monkeypatch) as one, gateway(one, settings=other) as workers:
+        [worker] = workers.workers
+        await until(lambda: bool(worker.trouble))
+        assert "the same workers' key" in worker.trouble
+        assert not workers.ready()
+
+
+async def test_a_worker_without_the_role_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.1)
+    async with hosted(monkeypatch) as one:
+        async with RemoteWorkers(replace(KEY, engine=(str(one.address),))) as workers:
+            [worker] = workers.workers
+            await until(lambda: bool(worker.trouble))
+            assert "expected the roles engine, found voice" in worker.trouble
+
+
+async def test_who_says_nothing_at_the_door_keeps_nobody_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hosted(monkeypatch) as one:
+        place = (one.address.host, one.address.port)
+        idle = [socket.create_connection(place) for _ in range(8)]
+        async with gateway(one) as workers:
+            assert await say(voice_of(workers), "hello") == b"hello"
+        for connection in idle:
+            connection.close()
+
+
+async def test_a_signal_lets_streams_end_and_sends_new_ones_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hosted(monkeypatch) as one, gateway(one) as workers:
+        voice = voice_of(workers)
+        stream = await voice.open("sess_1.turn_1", VoiceOptions())
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: workers.loads()[0].state == "draining")
+        stream.feed("the end of a sentence")
+        event = await anext(aiter(stream.events()))
+        assert isinstance(event, Speech) and event.samples == b"the end of a sentence"
+        async with hosted(monkeypatch) as other, gateway(one, other) as both:
+            await until(lambda: both.loads()[0].state == "draining")
+            assert await say(voice_of(both), "hello") == b"hello"
+            assert both.loads()[0].n_streams == 0
+        await stream.close()
+        async with asyncio.timeout(5):
+            await one.task
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+async def test_with_certificates_the_line_is_encrypted_and_each_end_shows_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(remote_workers, "START_WAIT_S", 3.0)
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    made += ["-nodes", "-days", "2", "-subj", "/CN=workers", "-keyout", str(key), "-out", str(cert)]
+    made += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(made, check=True, capture_output=True)
+    sealed = replace(KEY, ca=cert, certfile=cert, keyfile=key)
+    async with hosted(monkeypatch, sealed) as one:
+        async with gateway(one, settings=sealed) as workers:
+            assert await say(voice_of(workers), "x" * 100_000) == b"x" * 100_000
+        monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.2)
+        nameless = replace(KEY, ca=cert)
+        async with gateway(one, settings=nameless) as workers:
+            await until(lambda: bool(workers.workers[0].trouble))
+            assert not workers.ready()
+        async with gateway(one) as plain:
+            await until(lambda: bool(plain.workers[0].trouble))
+            assert not plain.ready()
+
+
+async def test_a_model_that_cannot_be_loaded_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(BackendRefused, match="unexpected keyword argument 'colour'"):
+        async with hosted(monkeypatch, colour="red"):
+            pass
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:99999", "http://host:80", "h:x"])
+def test_an_address_is_a_host_and_a_port(text: str) -> None:
+    with pytest.raises(ConfigError, match="workers.engine: expected HOST:PORT, found"):
+        read_address("workers.engine", text)
+
+
+def test_addresses_read_as_they_are_written() -> None:
+    for text in ("10.0.0.5:9000", "[::1]:9000", "worker-1.local:9000"):
+        assert str(read_address("workers.engine", text)) == text
+
+
+@pytest.mark.parametrize("key", ["", "short"])
+def test_workers_on_the_network_want_a_key(key: str) -> None:
+    with pytest.raises(ConfigError, match="workers.key: expected at least 16 bytes"):
+        RemoteWorkers(WorkerAddresses(voice=("127.0.0.1:9000",), key=key))

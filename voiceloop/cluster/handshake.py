@@ -1,0 +1,136 @@
+"""What a gateway and a worker of another process say before any stream, and the proof in it.
+
+Each end draws a nonce and proves with it that it holds the shared key, so that the key itself never
+travels and no recording of one connection opens another. It tells who may speak, and hides nothing:
+on a network that others read, TLS is for that. Pure.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import Literal, TypeVar
+
+import msgspec
+
+from voiceloop.errors import VoiceLoopError
+from voiceloop.workers.messages import LENGTH_BYTES
+
+# Changed with any message between a gateway and a worker; both ends must be of one version.
+PROTOCOL = 1
+NONCE_BYTES = 32
+LEAST_KEY_BYTES = 16
+# Of one message here: nothing in it is longer than a name. Whoever sends more is no gateway.
+MAX_BYTES = 4096
+MAX_NAME = 200
+
+
+class HandshakeError(VoiceLoopError):
+    """The other end is not one of ours, or of another version."""
+
+    code = "worker_refused"
+
+
+class Challenge(msgspec.Struct, frozen=True, tag="challenge", forbid_unknown_fields=True):
+    """The worker's first word."""
+
+    protocol: int
+    nonce: bytes
+
+
+class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
+    """The gateway's answer; gateway: what to call it in a log."""
+
+    protocol: int
+    nonce: bytes
+    proof: bytes
+    gateway: str
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
+    """The worker takes it in; what follows is the traffic of any worker, from ``Ready`` on."""
+
+    proof: bytes
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
+    """It does not, and hangs up."""
+
+    message: str
+
+
+Word = Challenge | Join | Welcome | Refused
+WordT = TypeVar("WordT", bound=Word)
+Side = Literal["gateway", "worker"]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+
+
+def new_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def proof(key: bytes, side: Side, worker_nonce: bytes, gateway_nonce: bytes) -> bytes:
+    """What only a holder of the key can say; of each side another, so that none is an echo."""
+    said = f"voiceloop {PROTOCOL} {side}".encode() + worker_nonce + gateway_nonce
+    return hmac.digest(key, said, "sha256")
+
+
+def join(key: bytes, challenge: Challenge, nonce: bytes, gateway: str) -> Join:
+    """The gateway's answer. Raises: HandshakeError where the worker is of another version."""
+    _check_version(challenge.protocol, "worker")
+    said = proof(key, "gateway", challenge.nonce, nonce)
+    return Join(PROTOCOL, nonce, said, gateway[:MAX_NAME])
+
+
+def admit(key: bytes, nonce: bytes, joining: Join) -> Welcome:
+    """The worker's answer to a gateway. Raises: HandshakeError."""
+    _check_version(joining.protocol, "gateway")
+    _check_proof(joining.proof, proof(key, "gateway", nonce, joining.nonce))
+    return Welcome(proof(key, "worker", nonce, joining.nonce))
+
+
+def check_welcome(key: bytes, challenge: Challenge, nonce: bytes, welcome: Welcome) -> None:
+    """Raises: HandshakeError where it is not our worker that answers at this address."""
+    _check_proof(welcome.proof, proof(key, "worker", challenge.nonce, nonce))
+
+
+def _check_version(found: int, whose: Side) -> None:
+    if found != PROTOCOL:
+        raise HandshakeError(
+            f"expected a {whose} that speaks version {PROTOCOL} of the workers' protocol, "
+            f"found {found}"
+        )
+
+
+def _check_proof(found: bytes, expected: bytes) -> None:
+    if not hmac.compare_digest(found, expected):
+        raise HandshakeError("expected the same workers' key at both ends, found another")
+
+
+def encode(word: Word) -> bytes:
+    """With its length in front, as all messages of workers."""
+    body = _encoder.encode(word)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def length(head: bytes) -> int:
+    """How many bytes follow the first ``LENGTH_BYTES``. Raises: HandshakeError."""
+    n_bytes = int.from_bytes(head, "big")
+    if not 0 < n_bytes <= MAX_BYTES:
+        raise HandshakeError(f"expected a word of at most {MAX_BYTES} bytes, found {n_bytes}")
+    return n_bytes
+
+
+def decode(body: bytes, kind: type[WordT]) -> WordT:
+    """Raises: HandshakeError on anything but this word, with the other end's reason if told."""
+    try:
+        word = _decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise HandshakeError(f"expected a word of the handshake, found {error}") from None
+    if isinstance(word, kind):
+        return word
+    if isinstance(word, Refused):
+        raise HandshakeError(word.message[:MAX_NAME])
+    raise HandshakeError(f"expected {kind.__name__}, found {type(word).__name__}")

@@ -1,0 +1,48 @@
+"""The process of a worker on the network: a worker whose loop also serves who comes in by TCP.
+
+`host.py` starts it and hands it the listening socket, which outlives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import ssl
+import sys
+from pathlib import Path
+
+import msgspec
+
+from voiceloop.cluster.door import NetworkDoor
+from voiceloop.cluster.tls import server_context
+from voiceloop.workers.messages import WorkerSpec
+from voiceloop.workers.process_setup import prepare
+from voiceloop.workers.worker import add_arguments, serve
+
+KEY_VARIABLE = "VOICELOOP_WORKERS_KEY"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="voiceloop.cluster.network_worker", description="Holds models for many gateways."
+    )
+    add_arguments(parser)
+    parser.add_argument("--listen-fd", type=int, required=True, help="an inherited socket")
+    parser.add_argument("--certfile", type=Path)
+    parser.add_argument("--keyfile", type=Path)
+    parser.add_argument("--client-ca", type=Path)
+    options = parser.parse_args(arguments)
+    spec = msgspec.json.decode(options.spec_json, type=WorkerSpec)
+    key = os.environ.pop(KEY_VARIABLE).encode()
+    prepare(spec)
+    tls: ssl.SSLContext | None = None
+    if options.certfile is not None:
+        tls = server_context(options.certfile, options.keyfile, options.client_ca)
+    listening = socket.socket(fileno=options.listen_fd)
+    with socket.socket(fileno=options.fd) as connection:
+        return serve(connection, spec, lambda: NetworkDoor(listening, key, tls))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

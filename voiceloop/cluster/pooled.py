@@ -1,0 +1,94 @@
+"""The workers of one role that are joined, and which of them takes a new stream."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import secrets
+from collections.abc import Sequence
+
+from voiceloop.backends import RoleName
+from voiceloop.cluster.pool import Member, Pins, less_behind
+from voiceloop.errors import WorkerLost
+from voiceloop.workers import messages
+from voiceloop.workers.client import OPEN_WAIT_S, WorkerClient, WorkerConnection
+from voiceloop.workers.waits import call_of
+
+# A worker that misses eight heartbeats may hang: what is new goes elsewhere, where there is an
+# elsewhere.
+DOUBTFUL_S = 2.0
+
+
+class PooledWorkers:
+    """Several workers of a role, each of which can serve every call (`workers.models.Workers`)."""
+
+    def __init__(
+        self, role: RoleName, clients: Sequence[WorkerClient], draw: random.Random | None = None
+    ) -> None:
+        self.role = role
+        self._clients = {client.name: client for client in clients}
+        self._pins = Pins()
+        self._draw = draw or random.Random()
+        self._gateway = secrets.token_hex(4)
+        self._serial = itertools.count()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a new stream would be taken now."""
+        return bool(self._taking())
+
+    @property
+    def utilization(self) -> float:
+        """Share of its time that the least busy one computes, 0 to 1."""
+        return min((one.utilization for one in self._taking().values()), default=0.0)
+
+    @property
+    def ready(self) -> messages.Ready | None:
+        return next((one.ready for one in self._taking().values()), None)
+
+    def wire_id(self, stream_id: str) -> str:
+        return f"{stream_id}/{self._gateway}.{next(self._serial)}"
+
+    def tell_each(self, message: messages.ToWorker) -> None:
+        for client in self._clients.values():
+            client.tell_each(message)
+
+    async def current(self, stream_id: str, prompt: bytes = b"") -> WorkerConnection:
+        """Raises: WorkerLost when none is ready in time."""
+        taking = self._taking()
+        if not taking:
+            await self._one_alive()
+            taking = self._taking()
+        if not taking:
+            raise WorkerLost(
+                f"expected a worker with the role {self.role}, found none that answers"
+            )
+        members = [
+            Member(name, one.n_streams, one.waits.oldest_s()) for name, one in taking.items()
+        ]
+        if self.role == "engine":
+            chosen = self._pins.choose(call_of(stream_id), prompt, members)
+        else:
+            chosen = less_behind(members, self._draw)
+        return taking[chosen.name]
+
+    def _taking(self) -> dict[str, WorkerConnection]:
+        """Who takes what is new: not who is about to end or is silent, while there are others."""
+        alive = {
+            name: client.connection
+            for name, client in self._clients.items()
+            if client.connection is not None and client.is_alive
+        }
+        staying = {name: one for name, one in alive.items() if not one.is_draining} or alive
+        sure = {name: one for name, one in staying.items() if one.silence_s < DOUBTFUL_S}
+        return sure or staying
+
+    async def _one_alive(self) -> None:
+        """Wait for any of them, for as long as a caller bears it."""
+        waits = [asyncio.ensure_future(client.alive()) for client in self._clients.values()]
+        try:
+            await asyncio.wait(waits, timeout=OPEN_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

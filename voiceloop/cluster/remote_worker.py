@@ -1,0 +1,235 @@
+"""A worker of another process or machine, as a gateway has it: joined, watched, joined anew.
+
+Owns the connection's life. How healthy the worker's process is, its own host judges; here only the
+line is watched: one that is closed or dead loses its streams, which say `WorkerLost`, and is
+redialled for ever with a growing pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import cast
+
+from voiceloop.backends import RoleName
+from voiceloop.cluster import handshake
+from voiceloop.cluster.address import Address
+from voiceloop.cluster.door import set_line_options
+from voiceloop.cluster.handshake import Challenge, HandshakeError, Welcome
+from voiceloop.operation import WorkerLoad
+from voiceloop.workers.client import WorkerClient, WorkerConnection
+from voiceloop.workers.messages import LENGTH_BYTES
+from voiceloop.workers.process import RoleState, WorkerState
+
+log = logging.getLogger(__name__)
+
+# A worker that is loading does not open its door yet: it is dialled again.
+JOIN_S = 6.0
+WATCH_EVERY_S = 1.0
+# A worker's host kills what hangs after 2 s and what spins after 15 s, and the line breaks with it.
+# Where nothing at all is heard for longer, host and line are gone together.
+SILENT_S = 20.0
+PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a gateway shows to workers. tls: None where the line is plain."""
+
+    key: bytes
+    gateway: str
+    tls: ssl.SSLContext | None = None
+
+
+class RemoteWorker:
+    """One address across the restarts of what listens there. ``run`` lasts until cancelled."""
+
+    def __init__(
+        self,
+        address: Address,
+        roles: frozenset[RoleName],
+        credentials: Credentials,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.address = address
+        self.roles = roles
+        self.client = WorkerClient(str(address))
+        self.state: WorkerState = "starting"
+        self.trouble = ""  # why it is not ready, for a person to read
+        self.n_lost = 0
+        self._credentials = credentials
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Keep the worker joined."""
+        n_failures = 0
+        while True:
+            try:
+                connection = await self._join()
+            except (OSError, HandshakeError, TimeoutError) as error:
+                self._tell_trouble(str(error) or "it did not answer in time")
+            else:
+                n_failures, self.trouble, self.state = 0, "", "ready"
+                log.info("worker %s is joined", self.client.name)
+                self.client.attach(connection)
+                try:
+                    await self._watch(connection)
+                finally:
+                    connection.close()
+                    self.client.detach()
+                self.n_lost += 1
+                self._tell_trouble("the connection has ended")
+            self.state = "restarting"
+            pause_s = PAUSES_S[min(n_failures, len(PAUSES_S) - 1)]
+            # Gateways that lost the same worker do not all come back to it at once.
+            await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
+            n_failures += 1
+
+    def states(self) -> list[RoleState]:
+        ready = self.client.ready
+        told = {role.role: role for role in ready.roles} if ready is not None else {}
+        connection = self.client.connection
+        return [
+            RoleState(
+                role=role,
+                worker=self.client.name,
+                ready=self.client.is_alive,
+                state=self.state,
+                n_restarts=self.n_lost,
+                load_ms=told[role].load_ms if role in told else 0.0,
+                hop_ms=connection.hop_ms if connection is not None else 0.0,
+                detail=told[role].detail if role in told else self.trouble,
+            )
+            for role in sorted(self.roles)
+        ]
+
+    def load(self) -> WorkerLoad:
+        """How busy it is, and how far behind, for this gateway's calls."""
+        connection, roles = self.client.connection, tuple(sorted(self.roles))
+        restarts = {"lost": self.n_lost} if self.n_lost else {}
+        if connection is None or not connection.is_alive:
+            return WorkerLoad(self.client.name, roles, self.state, restarts=restarts)
+        last = connection.pulse.last
+        return WorkerLoad(
+            self.client.name,
+            roles,
+            "draining" if connection.is_draining else self.state,
+            busy=connection.utilization,
+            oldest_s=connection.waits.oldest_s(),
+            overdue_s=connection.waits.overdue_s(),
+            n_streams=connection.n_streams,
+            hop_ms=connection.hop_ms,
+            restarts=restarts,
+            totals=last.totals if last is not None else {},
+        )
+
+    async def _join(self) -> WorkerConnection:
+        """Dial, agree, hear what it holds. Raises: OSError, TimeoutError, HandshakeError."""
+        connection = WorkerConnection(self.client.name, self._clock, is_here=False)
+        joining = _Joining(self._credentials, connection)
+        async with asyncio.timeout(JOIN_S):
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                lambda: joining,
+                self.address.host,
+                self.address.port,
+                ssl=self._credentials.tls,
+                server_hostname=self.address.host if self._credentials.tls else None,
+            )
+            try:
+                await joining.agreed
+                while connection.ready is None and not connection.lost.is_set():
+                    connection.changed.clear()
+                    await connection.changed.wait()
+                self._check_roles(connection)
+            except BaseException:
+                transport.abort()
+                raise
+        return connection
+
+    def _check_roles(self, connection: WorkerConnection) -> None:
+        if connection.ready is None:
+            raise HandshakeError("expected the worker to say what it holds, found it gone")
+        held = {role.role for role in connection.ready.roles}
+        if not self.roles <= held:
+            raise HandshakeError(
+                f"expected the roles {', '.join(sorted(self.roles))}, found {', '.join(held)}"
+            )
+
+    async def _watch(self, connection: WorkerConnection) -> None:
+        """Return once the line is closed or has been dead for too long."""
+        while not connection.lost.is_set():
+            try:
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await connection.lost.wait()
+            except TimeoutError:
+                if connection.pulse.silence_s(self._clock()) > SILENT_S:
+                    log.error("worker %s has said nothing for %.0f s", self.client.name, SILENT_S)
+                    return
+
+    def _tell_trouble(self, trouble: str) -> None:
+        if trouble != self.trouble:  # once, and not at each attempt
+            log.warning("worker %s: %s", self.client.name, trouble)
+        self.trouble = trouble
+
+
+class _Joining(asyncio.Protocol):
+    """The handshake at the gateway's end; afterwards the line is the connection's."""
+
+    def __init__(self, credentials: Credentials, connection: WorkerConnection) -> None:
+        self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._credentials = credentials
+        self._connection = connection
+        self._nonce = handshake.new_nonce()
+        self._challenge: Challenge | None = None
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        line = transport.get_extra_info("socket")
+        if isinstance(line, socket.socket) or hasattr(line, "setsockopt"):
+            set_line_options(line)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.agreed.done():
+            self.agreed.set_exception(HandshakeError("expected a worker, found it hangs up"))
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            while not self.agreed.done() and (body := self._word()) is not None:
+                self._hear(body)
+        except HandshakeError as error:
+            self.agreed.set_exception(error)
+
+    def _word(self) -> bytes | None:
+        if len(self._buffer) < LENGTH_BYTES:
+            return None
+        end = LENGTH_BYTES + handshake.length(bytes(self._buffer[:LENGTH_BYTES]))
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[LENGTH_BYTES:end])
+        del self._buffer[:end]
+        return body
+
+    def _hear(self, body: bytes) -> None:
+        assert self._transport is not None
+        key = self._credentials.key
+        if self._challenge is None:
+            self._challenge = handshake.decode(body, Challenge)
+            said = handshake.join(key, self._challenge, self._nonce, self._credentials.gateway)
+            self._transport.write(handshake.encode(said))
+            return
+        welcome = handshake.decode(body, Welcome)
+        handshake.check_welcome(key, self._challenge, self._nonce, welcome)
+        self._transport.set_protocol(self._connection)
+        self._connection.connection_made(self._transport)
+        self.agreed.set_result(None)
+        if self._buffer:  # what it said right after its welcome
+            self._connection.data_received(bytes(self._buffer))

@@ -1,0 +1,28 @@
+"""Which preset a server or a worker runs, and what there is to tell a person about the choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from voiceloop.config import AUTO, Config
+from voiceloop.models.cache import hub_folder
+from voiceloop.models.machine import this_machine
+from voiceloop.models.preset_check import choose, replaced_models
+from voiceloop.models.presets import note_on_agent
+from voiceloop.models.resolve import resolve_models
+
+
+def with_preset(config: Config) -> tuple[Config, list[str]]:
+    """The configuration with its preset chosen, and notes of a line each. Raises: ConfigError."""
+    hub, notes = hub_folder(), []
+    choice = choose(config, this_machine(), hub)
+    if config.preset == AUTO:
+        notes.append(f"preset {choice.preset.name}: {choice.reason}")
+    for one in replaced_models(choice.preset, resolve_models(config, choice.preset, hub)):
+        notes.append(f"without {one.subject}: {one.found}; {one.remedy}")
+    if choice.better:
+        notes.append(f"a better one: {choice.better}")
+    config = replace(config, preset=choice.preset.name)
+    if (note := note_on_agent(config)) is not None:
+        notes.append(note)
+    return config, notes

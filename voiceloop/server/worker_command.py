@@ -1,0 +1,67 @@
+"""``voiceloop worker``: from a configuration to a worker on the network."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from voiceloop.backends import RoleName
+from voiceloop.cluster.address import Address, read_address
+from voiceloop.cluster.host import host_worker
+from voiceloop.config import Config
+from voiceloop.errors import ConfigError
+from voiceloop.models.presets import worker_specs
+from voiceloop.workers.messages import WorkerSpec
+from voiceloop.workers.process import RoleState
+
+
+def run_worker(
+    config: Config, roles: Sequence[RoleName], listen: str, notes: Sequence[str] = ()
+) -> int:
+    """Serve until a signal; returns the exit code. Raises: as `host_worker`."""
+    for note in notes:
+        print(note, file=sys.stderr)
+    serving = host_worker(
+        spec_of_roles(config, roles),
+        read_address("--listen", listen),
+        config.workers,
+        drain_s=config.limits.drain_s,
+        ready=_tell_ready,
+        on_progress=_tell_role,
+    )
+    asyncio.run(serving)
+    return 0
+
+
+def spec_of_roles(config: Config, roles: Sequence[RoleName]) -> WorkerSpec:
+    """One process with these roles of the preset, for a worker on the network.
+
+    Raises: as `worker_specs`, and ConfigError where a role has no model here.
+    """
+    here = replace(config, workers=replace(config.workers, engine=(), recognizer=(), voice=()))
+    specs = worker_specs(here, roles)
+    held = {spec.role for one in specs for spec in one.roles}
+    lacking = [role for role in roles if role not in held]
+    if lacking:
+        raise ConfigError(f"--role: expected one with a model here, found {lacking[0]}")
+    return msgspec.structs.replace(
+        specs[0],
+        name=" and ".join(spec.name for spec in specs),
+        roles=tuple(role for spec in specs for role in spec.roles),
+        n_threads=max(spec.n_threads for spec in specs),
+        spins_after_s=max(spec.spins_after_s for spec in specs),
+    )
+
+
+def _tell_role(state: RoleState) -> None:
+    if state.state == "ready" and state.ready:
+        told = f"; {state.detail}" if state.detail else ""
+        print(f"{state.role}: ready after {state.load_ms / 1000:.1f} s{told}", file=sys.stderr)
+
+
+def _tell_ready(address: Address) -> None:
+    print(f"voiceloop worker is ready: {address}", file=sys.stderr, flush=True)

@@ -1,0 +1,134 @@
+"""One gateway at a worker: its messages in order, its streams, and what waits for it to read.
+
+Nothing here blocks. A gateway that does not read what its streams make is overfull: it loses its
+streams, and after a while its connection; the other gateways of the worker do not notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from voiceloop.workers.messages import (
+    FrameError,
+    FrameReader,
+    FromWorker,
+    ToWorker,
+    decode_to_worker,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 * 1024
+MAX_READ_AHEAD = 1024  # messages taken in within a step; beyond that they stay on the socket
+# What may wait for a gateway that is held up: the speech of 64 calls (48 kB/s at 24 kHz) for five
+# seconds, which is longer than any stall that a call survives.
+MAX_WAITING_BYTES = 16 * 1024 * 1024
+# The gateway always reads; when it has not for this long it is gone or stuck, and so are its calls.
+UNREAD_S = 10.0
+SENT_AT_ONCE = 256 * 1024
+
+WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Peer:
+    """The worker's end of one connection. is_parent: of the process that started the worker."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        name: str,
+        clock: Callable[[], float],
+        *,
+        is_parent: bool = False,
+    ) -> None:
+        connection.setblocking(False)
+        self.name = name
+        self.is_parent = is_parent
+        self.inbox = deque[ToWorker]()  # arrived, not yet passed on
+        self.streams = set[str]()
+        self.is_gone = False
+        self._connection = connection
+        self._clock = clock
+        self._frames = FrameReader()
+        self._waiting = bytearray()
+        self._unread_since: float | None = None
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    @property
+    def awaits(self) -> int:
+        """What to poll its socket for."""
+        reading = select.POLLIN if len(self.inbox) < MAX_READ_AHEAD else 0
+        return reading | (select.POLLOUT if self._waiting else 0)
+
+    @property
+    def is_overfull(self) -> bool:
+        return len(self._waiting) > MAX_WAITING_BYTES
+
+    def read(self) -> None:
+        """Take in what has arrived; a connection that has ended is gone.
+
+        So is one whose bytes are no protocol: behind an impossible length nothing is told apart.
+        """
+        try:
+            data = self._connection.recv(READ_BYTES)
+            bodies = self._frames.feed(data)
+        except WOULD_BLOCK:
+            return
+        except (OSError, FrameError) as error:
+            self._lose(error)
+            return
+        if not data:
+            self.is_gone = True
+        for body in bodies:
+            try:
+                self.inbox.append(decode_to_worker(body))
+            except FrameError as error:
+                log.error("a message of %d bytes is passed over: %s", len(body), error)
+
+    def send(self, messages: Iterable[FromWorker]) -> None:
+        """Write what the socket takes, and keep the rest for `flush`."""
+        if self.is_gone:
+            return
+        for message in messages:
+            self._waiting += encode(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write on; a gateway that has read nothing for `UNREAD_S` is gone."""
+        n_sent = 0
+        try:
+            while n_sent < len(self._waiting):
+                part = memoryview(self._waiting)[n_sent : n_sent + SENT_AT_ONCE]
+                with part:
+                    n_sent += self._connection.send(part)
+        except WOULD_BLOCK:
+            pass
+        except OSError as error:
+            self._lose(error)
+            return
+        del self._waiting[:n_sent]
+        now = self._clock()
+        if n_sent or not self._waiting:
+            self._unread_since = now if self._waiting else None
+        elif self._unread_since is None:
+            self._unread_since = now
+        elif now - self._unread_since > UNREAD_S:
+            self._lose(TimeoutError(f"it has read nothing for {UNREAD_S:.0f} s"))
+
+    def close(self) -> None:
+        self.is_gone = True
+        self._connection.close()
+
+    def _lose(self, error: Exception) -> None:
+        self.is_gone = True
+        # To hang up is how a connection ends: with something unread, it is reset.
+        level = logging.INFO if isinstance(error, ConnectionError) else logging.WARNING
+        log.log(level, "the connection of %s has ended: %s", self.name, error)
