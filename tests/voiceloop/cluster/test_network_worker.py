@@ -99,8 +99,8 @@ async def say(voice: WorkerVoice, text: str) -> bytes:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110: what another process does sets no event of ours
             await asyncio.sleep(0.01)
 
 
@@ -193,16 +193,24 @@ async def test_a_signal_lets_streams_end_and_sends_new_ones_elsewhere(
             await one.task
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
-async def test_with_certificates_the_line_is_encrypted_and_each_end_shows_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(remote_workers, "START_WAIT_S", 3.0)
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """One of its own authority, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("makes certificates with openssl")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     made += ["-nodes", "-days", "2", "-subj", "/CN=workers", "-keyout", str(key), "-out", str(cert)]
     made += ["-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(made, check=True, capture_output=True)
+    return cert, key
+
+
+async def test_with_certificates_the_line_is_encrypted_and_each_end_shows_one(
+    monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]
+) -> None:
+    monkeypatch.setattr(remote_workers, "START_WAIT_S", 3.0)
+    cert, key = certificate
     sealed = replace(KEY, ca=cert, certfile=cert, keyfile=key)
     async with hosted(monkeypatch, sealed) as one:
         async with gateway(one, settings=sealed) as workers:
@@ -225,7 +233,9 @@ async def test_a_model_that_cannot_be_loaded_ends_the_command(
             pass
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:99999", "http://host:80", "h:x"])
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":80", "host:99999", "http://host:80", "h:x"]
+)
 def test_an_address_is_a_host_and_a_port(text: str) -> None:
     with pytest.raises(ConfigError, match="workers.engine: expected HOST:PORT, found"):
         read_address("workers.engine", text)

@@ -1,4 +1,4 @@
-"""A worker with several gateways: whose stream is whose, whose turn it is, and who reads nothing."""
+"""A worker with several gateways: whose stream is whose, whose turn it is, who reads nothing."""
 
 from __future__ import annotations
 
