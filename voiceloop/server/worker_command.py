@@ -29,7 +29,7 @@ def run_worker(
         spec_of_roles(config, roles),
         read_address("--listen", listen),
         config.workers,
-        drain_s=config.limits.drain_s,
+        drain_s=config.limits.longest_drain_s,
         ready=_tell_ready,
         on_progress=_tell_role,
     )
