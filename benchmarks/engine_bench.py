@@ -29,6 +29,7 @@ import torch
 from benchmarks.engine import cpu as engine_cpu
 from benchmarks.engine import drafting as engine_drafting
 from benchmarks.engine import exactness as engine_exactness
+from benchmarks.engine import real_weights as engine_real_weights
 from benchmarks.engine import tiers as engine_tiers
 from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine.setting import Setting
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "under_speculation": engine_cpu.under_speculation,
     "drafting": engine_drafting.drafting,
     "quality": engine_exactness.quality,
+    "real_weights": engine_real_weights.real_weights,
     "served": engine_exactness.served,
     "families": engine_exactness.families,
     "speculation": engine_exactness.speculation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -13,11 +14,19 @@ from benchmarks.engine.models import embedded_model
 from benchmarks.engine.setting import N_REPLY, Setting, drain
 from benchmarks.harness.harness import Bar
 from engine.engine import Engine
-from engine.recipes.quality import BOUND, FP32, Format, Quality, measure, row
+from engine.recipes.quality import (
+    BOUND,
+    FP32,
+    Format,
+    Passage,
+    Quality,
+    measure,
+    passage,
+    row,
+)
 from engine.runner import Extension
 from engine.sampler import gumbel_noise
 from engine.sequence import borrowed
-from engine.text.text import Text
 from engine.types import SamplingParams
 
 # Of a reply, the places before a divergence at which the kernels' own error is measured, and the
@@ -212,16 +221,18 @@ def quality(setting: Setting) -> list[Bar]:
         setting.tell(f"not measured: {error}")
         return bars()
 
-    def texts(text: Text) -> list[list[int]]:
-        names = [f"quality/{setting.seed}/{i}" for i in range(N_CALLS)]
-        calls = [generate_call(name, trained.noise, test.chatter, held_out=True) for name in names]
-        return [text.encode(render_chat(call.messages, call.tools)) for call in calls]
+    def passages(engine: Engine) -> Iterator[Passage]:
+        for i in range(N_CALLS):
+            name = f"quality/{setting.seed}/{i}"
+            call = generate_call(name, trained.noise, test.chatter, held_out=True)
+            written = render_chat(call.messages, call.tools)
+            yield passage(engine.text, engine.text.encode(written))
 
     def load(one: Format) -> Engine:
         return setting.engine(quant=one.weights, kv_format=one.kv, dtype=one.dtype)
 
     found: dict[Format, Quality] = {}
-    for one, runs, its in measure(load, FORMATS, texts):
+    for one, runs, its in measure(load, FORMATS, passages):
         found[one] = its
         setting.tell(row(one.name, its))
         setting.tell(f"  {runs}")

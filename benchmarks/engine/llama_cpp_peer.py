@@ -24,7 +24,7 @@ EXPECTED = f"expected {ENVIRONMENT} to name a Python with llama-cpp-python and g
 
 
 class LlamaCpp:
-    """A llama.cpp process on one model folder, q8_0, one thread."""
+    """A llama.cpp process on one model folder in q8_0, or on a GGUF file as it is."""
 
     def __init__(self, model_dir: Path, folder: Path, threads: int) -> None:
         """Raises: FileNotFoundError, where llama.cpp is not installed."""
@@ -125,7 +125,11 @@ def serve(model_dir: Path, path: Path, threads: int) -> None:
     import llama_cpp
     import numpy as np
 
-    n_vocab = write_gguf(model_dir, path)
+    n_vocab = 0
+    if model_dir.suffix == ".gguf":
+        path = model_dir
+    else:
+        n_vocab = write_gguf(model_dir, path)
     quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
@@ -138,6 +142,7 @@ def serve(model_dir: Path, path: Path, threads: int) -> None:
     context = llama_cpp.llama_init_from_model(model, params) if model else None
     if context is None:
         sys.exit(f"expected llama.cpp to load {path}, found that it does not")
+    n_vocab = n_vocab or llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
 
     def decode(tokens: list[int]) -> int:
         array = (llama_cpp.llama_token * len(tokens))(*tokens)

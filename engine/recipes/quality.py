@@ -1,21 +1,22 @@
 """Owns the question whether a format of weights or KV still is the model: a command and its bar.
 
-    python -m engine.recipes.quality MODEL --weights int8 --kv int8 [--dialogues 20 | --text FILE]
+    python -m engine.recipes.quality MODEL --weights int8 --kv int8 [--people | --text FILE]
 
-Each format is compared with bf16 on real text, as it is served: loaded by the same code, run by the
-layers of this device (the native ones on a CPU). It refuses (exit code 1) what misses the bar.
-Random weights cannot tell: use a trained model.
+Each format is compared with bf16 as it is served: loaded by the same code, run by the layers of
+this device (the native ones on a CPU), on what bf16 itself answers to turns of people, greedily, as
+callers hear it. It refuses (exit code 1) what misses the bar. Random weights cannot tell.
 
-In a text in the checkpoint's chat format only the places count where the assistant speaks. What
-bf16 itself differs from fp32 by, computed from the same weights, stands beside (`--exact`): where
-two tokens are nearly equally likely, nothing can agree with both.
+`--people` takes what people answered in those dialogues, and `--text` any text: a model is less
+sure of these, and its perplexity is of them. In the checkpoint's chat format only the places count
+where the assistant speaks. What bf16 itself differs from fp32 by, computed from the same weights,
+stands beside (`--exact`): where two tokens are nearly equally likely, nothing agrees with both.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,9 +31,13 @@ from ..load.description import describe
 from ..runner import Extension
 from ..sequence import borrowed
 from ..text.text import Text
-from ..types import KV_FORMAT_NAMES, QUANTS, EngineConfig, EngineError, pool_tokens_for
+from ..types import KV_FORMAT_NAMES, QUANTS, EngineConfig, EngineError, SamplingParams
 
 WINDOW_TOKENS = 1024  # the text is read in pieces of this many, each from an empty context
+REPLY_TOKENS = 32  # at most, of an own reply: the first clauses, which a caller hears soonest
+TURNS_OF_A_DIALOGUE = 3  # that are answered, the first ones
+TOGETHER = 16  # replies that are generated in the same steps
+KV_TOKENS = 16384  # for those, of a thousand tokens each
 LOGIT_ROWS = 128  # at a time: of 152,000 words these are 78 MB
 
 
@@ -110,22 +115,34 @@ def reply_places(text: Text, tokens: Tokens[int]) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """A text to read, and which of its tokens count: bool [len(tokens)]."""
+
+    tokens: list[int]
+    counts: Tensor
+
+
+def passage(text: Text, tokens: Tokens[int]) -> Passage:
+    """Of a text as it is written, where the assistant speaks."""
+    return Passage(list(tokens), reply_places(text, tokens))
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
-    """A piece of the text: its tokens, the places that count, and the tokens that follow there."""
+    """A piece of a passage: its tokens, the places that count, and what follows there."""
 
     tokens: tuple[int, ...]
     kept: Tensor  # bool [len(tokens)]
     targets: Tensor  # int64 [kept]
 
 
-def windows_of(text: Text, texts: Tokens[Tokens[int]]) -> list[Window]:
-    """The places of all texts that count, in windows."""
+def windows_of(passages: Iterable[Passage]) -> list[Window]:
+    """The places of all passages that count, in windows."""
     found = []
-    for tokens in texts:
-        spoken = reply_places(text, tokens)
-        for start in range(0, len(tokens) - 1, WINDOW_TOKENS):
-            window = tokens[start : start + WINDOW_TOKENS + 1]
-            kept = spoken[start + 1 : start + len(window)]
+    for one in passages:
+        for start in range(0, len(one.tokens) - 1, WINDOW_TOKENS):
+            window = one.tokens[start : start + WINDOW_TOKENS + 1]
+            kept = one.counts[start + 1 : start + len(window)]
             if kept.any():
                 targets = torch.tensor(window[1:])[kept]
                 found.append(Window(tuple(window[:-1]), kept, targets))
@@ -153,9 +170,9 @@ def read(engine: Engine, windows: Tokens[Window]) -> Iterator[tuple[Tensor, Tens
 class Reference:
     """What bf16 says at every place, kept in a file: two large models are never here at once."""
 
-    def __init__(self, engine: Engine, texts: Tokens[Tokens[int]], folder: Path) -> None:
+    def __init__(self, engine: Engine, passages: Iterable[Passage], folder: Path) -> None:
         """folder: for a file of 4 bytes a place and word."""
-        self.windows = windows_of(engine.text, texts)
+        self.windows = windows_of(passages)
         n_places = sum(len(window.targets) for window in self.windows)
         shape = (n_places, engine.vocab_size)
         self._kept = np.memmap(folder / "reference", np.float32, "w+", shape=shape)
@@ -187,18 +204,19 @@ class Reference:
 
 
 Load = Callable[[Format], Engine]
+Passages = Callable[[Engine], Iterable[Passage]]
 
 
 def measure(
-    load: Load, formats: Tokens[Format], texts: Callable[[Text], Tokens[Tokens[int]]]
+    load: Load, formats: Tokens[Format], passages: Passages
 ) -> Iterator[tuple[Format, str, Quality]]:
     """Each format, what runs it in words, and its quality; one engine at a time is loaded.
 
-    texts: of the checkpoint's tokenizer and template.
+    passages: to read, by the engine in bf16.
     """
     with TemporaryDirectory() as folder:
         engine = load(BF16)
-        reference = Reference(engine, texts(engine.text), Path(folder))
+        reference = Reference(engine, passages(engine), Path(folder))
         for one in formats:
             del engine
             engine = load(one)
@@ -226,19 +244,68 @@ def row(name: str, quality: Quality) -> str:
     )
 
 
-def dialogue_texts(text: Text, n_dialogues: int, n_most: int) -> list[list[int]]:
-    """Held-out dialogues of people, in the checkpoint's chat format; at most so many tokens.
+def _dialogues(n_dialogues: int) -> list[list[dict[str, str]]]:
+    """Messages of held-out dialogues between people.
 
-    Raises: FileNotFoundError where the shared data is not here; TemplateError.
+    Raises: FileNotFoundError where the shared data is not here.
     """
     from .conversations.dialogues import data_directory, read_dialogues
 
-    dialogues = [one for one in read_dialogues(data_directory(), "star", "test") if one.turns]
-    texts = list[list[int]]()
-    for one in dialogues[:n_dialogues]:
-        messages = [{"role": role, "content": said} for role, said in one.turns]
-        texts.append(text.encode_chat(messages)[: n_most - sum(map(len, texts))])
-    return [tokens for tokens in texts if len(tokens) > 1]
+    return [
+        [{"role": role, "content": said} for role, said in one.turns]
+        for one in read_dialogues(data_directory(), "star", "test")[:n_dialogues]
+    ]
+
+
+def peoples_replies(text: Text, n_dialogues: int, n_most: int) -> list[Passage]:
+    """What people answered in dialogues of at most so many tokens together.
+
+    Raises: FileNotFoundError, TemplateError.
+    """
+    passages, n_left = list[Passage](), n_most
+    for messages in _dialogues(n_dialogues):
+        tokens = text.encode_chat(messages)[:n_left]
+        n_left -= len(tokens)
+        if len(tokens) > 1:
+            passages.append(passage(text, tokens))
+    return passages
+
+
+def own_replies(engine: Engine, n_dialogues: int, n_most: int) -> list[Passage]:
+    """What a model answers itself, greedily, to the first turns of callers in such dialogues.
+
+    n_most: tokens to be read, prompts included. Raises: FileNotFoundError, TemplateError.
+    """
+    prompts, n_left = list[list[int]](), n_most
+    for messages in _dialogues(n_dialogues):
+        turns = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        for i in turns[:TURNS_OF_A_DIALOGUE]:
+            prompt = engine.text.encode_chat(messages[: i + 1], add_generation_prompt=True)
+            n_left -= len(prompt) + REPLY_TOKENS
+            if n_left >= 0 and len(prompt) + REPLY_TOKENS <= WINDOW_TOKENS:
+                prompts.append(prompt)
+    passages = []
+    for first in range(0, len(prompts), TOGETHER):
+        some = prompts[first : first + TOGETHER]
+        for prompt, reply in zip(some, answers(engine, some), strict=True):
+            counts = torch.zeros(len(prompt) + len(reply), dtype=torch.bool)
+            counts[len(prompt) :] = True
+            passages.append(Passage(prompt + reply, counts))
+    return passages
+
+
+def answers(engine: Engine, prompts: Tokens[list[int]]) -> list[list[int]]:
+    """Greedy replies to all of them at once."""
+    branches = [engine.branch(f"answer{i}") for i in range(len(prompts))]
+    for branch, prompt in zip(branches, prompts, strict=True):
+        branch.commit(prompt, SamplingParams(max_tokens=REPLY_TOKENS))
+    while engine.has_work():
+        engine.step()
+    replies = []
+    for branch, prompt in zip(branches, prompts, strict=True):
+        replies.append(branch.sequence.tokens[len(prompt) :])
+        branch.close()
+    return replies
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -254,8 +321,9 @@ def _parser() -> argparse.ArgumentParser:
         help="repeatable; each under the first --weights, or bf16",
     )  # fmt: skip
     parser.add_argument("--text", type=Path, help="UTF-8, special tokens spelled out")
+    parser.add_argument("--people", action="store_true", help="what people answered, instead")
     parser.add_argument(
-        "--dialogues", type=int, default=20,
+        "--dialogues", type=int, default=40,
         help="without --text: so many held-out dialogues of the shared data (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--exact", action="store_true", help="fp32 beside them: bf16's own error")
@@ -278,22 +346,24 @@ def main(arguments: Tokens[str] | None = None) -> int:
 
     def load(one: Format) -> Engine:
         base = EngineConfig(
-            kv_tokens=pool_tokens_for(WINDOW_TOKENS), threads=options.threads, device=options.device
+            kv_tokens=KV_TOKENS, threads=options.threads, device=options.device, max_draft_tokens=0
         )
         calibration = options.calibrate if one.weights == "int4" else None
         return Engine.load(options.model, replace(one.config(base), calibration_text=calibration))
 
-    def texts(text: Text) -> list[list[int]]:
+    def passages(engine: Engine) -> list[Passage]:
+        if options.people:
+            return peoples_replies(engine.text, options.dialogues, options.tokens)
         if options.text is None:
-            return dialogue_texts(text, options.dialogues, options.tokens)
-        tokens = text.encode(options.text.read_text(encoding="utf-8"))[: options.tokens]
+            return own_replies(engine, options.dialogues, options.tokens)
+        tokens = engine.text.encode(options.text.read_text(encoding="utf-8"))[: options.tokens]
         if len(tokens) < 2:
             raise ValueError(f"expected a text of at least 2 tokens, found {len(tokens)}")
-        return [tokens]
+        return [passage(engine.text, tokens)]
 
     found = list[str]()
     try:
-        for one, runs, quality in measure(load, _formats(options), texts):
+        for one, runs, quality in measure(load, _formats(options), passages):
             print(row(one.name, quality), flush=True)
             print(f"  {runs}")
             if one != FP32:

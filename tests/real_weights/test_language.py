@@ -1,70 +1,82 @@
-"""Trained language models in the engine: the words of transformers on the same weights."""
+"""Trained language models in the engine: the words of transformers, and the formats served."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.engine import Engine
-from engine.types import Done, EngineConfig, Event, SamplingParams, TextDelta
-from tests.real_weights.packages import QWEN_CODER, SMOLLM2, Weights
-
-pytestmark = [pytest.mark.real_weights, pytest.mark.timeout(600)]
-
-N_TOKENS = 24
-SAID = (
-    "What is the capital of France?",
-    "I'd like a table for 4 at 7:30 p.m. \u2013 is that $12.50 each?",
+from benchmarks.engine.real_weights import (
+    N_WORDS,
+    callers_lines,
+    greedy_replies,
+    n_alike,
+    prompts_of,
+    transformers_replies,
 )
+from engine.engine import Engine
+from engine.recipes.quality import Format, measure, own_replies
+from engine.types import EngineConfig
+from tests.real_weights.packages import QWEN_CODER, SMOLLM2, Weights
+from voiceloop.models.gates import bar, gates
 
-
-def greedy_reply(engine: Engine, tokens: list[int]) -> str:
-    branch = engine.branch("asked")
-    branch.commit(tokens, SamplingParams(max_tokens=N_TOKENS))
-    events: list[Event] = []
-    while engine.has_work():
-        events += engine.step()
-    branch.close()
-    assert any(isinstance(event, Done) for event in events)
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
+pytestmark = [pytest.mark.real_weights, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(
-    ("weights", "dtype"),
+    ("weights", "dtype", "n_prompts"),
     [
-        pytest.param(SMOLLM2, "fp32", id="smollm2"),
+        pytest.param(SMOLLM2, "fp32", 50, id="smollm2"),
         # In fp32 each of the two would take 6 GB.
-        pytest.param(QWEN_CODER, "bf16", id="qwen-coder", marks=pytest.mark.large),
+        pytest.param(QWEN_CODER, "bf16", 2, id="qwen-coder", marks=pytest.mark.large),
     ],
 )
-def test_greedy_words_are_those_of_transformers(
-    weights: Weights, dtype: str, fetched: Callable[[Weights], Path]
+def test_greedy_tokens_are_those_of_transformers(
+    weights: Weights, dtype: str, n_prompts: int, fetched: Callable[[Weights], Path]
 ) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     folder = fetched(weights)
     [name] = weights.files
     engine = Engine.load(folder / name, EngineConfig(dtype=dtype, kv_tokens=1024))
-    prompts = [
-        engine.text.encode_chat([{"role": "user", "content": said}], add_generation_prompt=True)
-        for said in SAID
-    ]
-    ours = [greedy_reply(engine, tokens) for tokens in prompts]
-    del engine
+    prompts = prompts_of(engine)[:n_prompts]
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=name, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16
-    ).eval()
-    for said, tokens, reply in zip(SAID, prompts, ours, strict=True):
-        chat = [{"role": "user", "content": said}]
+    for line, tokens in zip(callers_lines(), prompts, strict=False):
+        chat = [{"role": "user", "content": line}]
         theirs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         assert tokens == tokenizer(theirs, add_special_tokens=False)["input_ids"]
-        with torch.inference_mode():
-            said_by_it = model.generate(
-                torch.tensor([tokens]), max_new_tokens=N_TOKENS, do_sample=False
-            )[0, len(tokens) :]
-        expected = tokenizer.decode(said_by_it, skip_special_tokens=True)
-        assert reply.strip() and reply.strip() == expected.strip()
+    ours = greedy_replies(engine, prompts, N_WORDS)
+    del engine
+    assert n_alike(ours, transformers_replies(folder / name, prompts, N_WORDS, dtype)) == n_prompts
+
+
+def test_a_format_that_has_passed_its_gate_still_passes(
+    fetched: Callable[[Weights], Path],
+) -> None:
+    """On fewer dialogues than the gate itself reads."""
+    [name] = SMOLLM2.files
+    path = fetched(SMOLLM2) / name
+    kv = {"bf16": "plain"}
+    passed = [
+        Format(gate.weights, kv.get(gate.kv, gate.kv))
+        for gate in gates()
+        if gate.model == "smollm2-135m" and gate.passes(bar())
+    ]
+    assert passed
+    base = EngineConfig(kv_tokens=16384)
+    try:
+        found = list(
+            measure(
+                lambda one: Engine.load(path, replace(one.config(base), max_draft_tokens=0)),
+                passed,
+                lambda engine: own_replies(engine, 8, 3000),
+            )
+        )
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    for one, _, quality in found:
+        assert quality.kl_nats <= bar().kl_nats, one
+        # Some 600 places: 99.4 % less three standard errors of so few.
+        assert quality.top1_agreement >= 0.985, one

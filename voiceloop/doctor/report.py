@@ -26,6 +26,8 @@ from voiceloop.doctor.finding import Finding, Level
 from voiceloop.errors import ConfigError, VoiceLoopError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS
+from voiceloop.models.chosen_preset import formats_of
+from voiceloop.models.gates import COMMAND, bar, doubt_of
 from voiceloop.models.machine import Machine, installed_version, this_machine
 from voiceloop.models.preset_check import Choice, choose, missing_pieces, replaced_models
 from voiceloop.models.presets import embedded_model_dir, resolve_agent, worker_specs
@@ -104,6 +106,7 @@ def run_doctor(
         check_microphone(),
         check_models(),
         check_preset(choice, machine, hub),
+        check_formats(choice.preset.name),
     ):
         for finding in findings:
             show(finding)
@@ -173,6 +176,20 @@ def check_preset(choice: Choice, machine: Machine, hub: Path) -> Iterator[Findin
         )
     others = ", ".join(one.name for one in PRESETS if one != preset)
     yield Finding("ok", "other presets", f"{others}: voiceloop doctor --preset NAME looks at one")
+
+
+def check_formats(preset: str) -> Iterator[Finding]:
+    """Whether the formats of the language model have passed their quality gate."""
+    formats = formats_of(Config(preset=preset))
+    if formats is None or formats.is_dense:
+        return
+    doubt = doubt_of(formats)
+    if doubt is None:
+        found = f"{formats.told} passed: {bar().told}"
+        yield Finding("ok", "quality gate", found)
+    else:
+        remedy = f"{COMMAND} MODEL --weights {formats.weights}, of a checkout; or engine.weights"
+        yield Finding("note", "quality gate", doubt, remedy)
 
 
 def check_libraries() -> Iterator[Finding]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from voiceloop.config import AUTO, Config
+from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder
+from voiceloop.models.gates import Formats, doubt_of
 from voiceloop.models.machine import this_machine
-from voiceloop.models.preset_check import choose, replaced_models
-from voiceloop.models.presets import note_on_agent
+from voiceloop.models.preset_check import choose, find_preset, replaced_models
+from voiceloop.models.presets import note_on_agent, worker_specs
 from voiceloop.models.resolve import resolve_models
 
 
@@ -25,4 +27,18 @@ def with_preset(config: Config) -> tuple[Config, list[str]]:
     config = replace(config, preset=choice.preset.name)
     if (note := note_on_agent(config)) is not None:
         notes.append(note)
+    formats = formats_of(config)
+    if formats is not None and (doubt := doubt_of(formats)) is not None:
+        notes.append(f"quality gate: {doubt}")
     return config, notes
+
+
+def formats_of(config: Config) -> Formats | None:
+    """How the language model of a chosen preset is kept; None where it is elsewhere, or missing."""
+    taken = resolve_models(config, find_preset(config.preset), hub_folder())
+    try:
+        roles = [role for spec in worker_specs(config) for role in spec.roles]
+    except ConfigError:
+        return None  # whoever starts it is told
+    options = next((role.options for role in roles if role.role == "engine"), None)
+    return Formats.of(taken["engine"].model.name, options) if options is not None else None

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.engine import Engine
 from engine.recipes import quality as gate
@@ -12,11 +13,13 @@ from engine.recipes.quality import (
     BOUND,
     FP32,
     Format,
+    Passage,
     Quality,
     Reference,
     log_probabilities,
     main,
     measure,
+    own_replies,
     reply_places,
     violations,
 )
@@ -24,16 +27,19 @@ from engine.runner import Extension
 from engine.types import EngineConfig, OutOfMemory
 
 TOKENS = [5 + (i * i * 7) % 90 for i in range(300)]
-BASE = EngineConfig(kv_tokens=512)
 
 
-def load(model: Path, one: Format, **changes: object) -> Engine:
-    return Engine.load(model, one.config(BASE), **changes)  # type: ignore[arg-type]
+def whole(tokens: list[int]) -> Passage:
+    return Passage(tokens, torch.ones(len(tokens), dtype=torch.bool))
+
+
+def load(model: Path, one: Format, kv_tokens: int = 512) -> Engine:
+    return Engine.load(model, one.config(EngineConfig(kv_tokens=kv_tokens)))
 
 
 def test_a_model_equals_itself(tiny_model: Path, tmp_path: Path) -> None:
     engine = load(tiny_model, FP32)
-    quality = Reference(engine, [TOKENS], tmp_path).compare(engine)
+    quality = Reference(engine, [whole(TOKENS)], tmp_path).compare(engine)
     assert quality.n_tokens == 299
     assert quality.perplexity_change == pytest.approx(0)
     assert (quality.kl_nats, quality.top1_agreement) == (pytest.approx(0), 1.0)
@@ -46,7 +52,7 @@ def test_perplexity_and_divergence_are_those_of_whole_passes(
     """A window is read some rows at a time; what comes out is as of one pass over it."""
     monkeypatch.setattr(gate, "LOGIT_ROWS", 7)
     plain, rounded = load(tiny_model, FP32), load(tiny_model, Format("int4", dtype="fp32"))
-    found = Reference(plain, [TOKENS], tmp_path).compare(rounded)
+    found = Reference(plain, [whole(TOKENS)], tmp_path).compare(rounded)
     wanted, other = (log_probabilities(one, TOKENS[:-1]).double() for one in (plain, rounded))
     nats = -sum(float(other[i, token]) for i, token in enumerate(TOKENS[1:])) / 299
     assert found.perplexity == pytest.approx(math.exp(nats), rel=1e-5)
@@ -60,7 +66,7 @@ def test_perplexity_and_divergence_are_those_of_whole_passes(
 def test_each_format_is_measured_as_it_is_served(tiny_model: Path) -> None:
     """Fewer bits are further from the model; what ran them is told."""
     asked = [Format("int8"), Format("int8", "int8"), Format("int4")]
-    found = list(measure(lambda one: load(tiny_model, one), asked, lambda text: [TOKENS]))
+    found = list(measure(lambda one: load(tiny_model, one), asked, lambda engine: [whole(TOKENS)]))
     assert [one for one, _, _ in found] == asked
     runs = [told for _, told, _ in found]
     assert [told.partition(",")[0] for told in runs] == [
@@ -85,7 +91,24 @@ def test_one_model_at_a_time_is_loaded(tiny_model: Path) -> None:
         made.append(weakref.ref(engine))
         return engine
 
-    assert len(list(measure(one_more, [BF16, Format("int8")], lambda text: [TOKENS]))) == 2
+    assert len(list(measure(one_more, [BF16, Format("int8")], lambda engine: [whole(TOKENS)]))) == 2
+
+
+def test_own_replies_are_greedy_and_alone_count(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [{"role": role, "content": "a table"} for role in ("user", "assistant") * 4]
+    monkeypatch.setattr(gate, "_dialogues", lambda n: [said] * n)
+    engine = load(tiny_model, FP32, kv_tokens=2048)
+    found = own_replies(engine, 2, 10_000)
+    assert len(found) == 2 * gate.TURNS_OF_A_DIALOGUE
+    for one in found:
+        n_reply = int(one.counts.sum())
+        assert 1 <= n_reply <= gate.REPLY_TOKENS and one.counts[-n_reply:].all()
+        likeliest = log_probabilities(engine, one.tokens[:-1]).argmax(-1)[-n_reply:]
+        assert likeliest.tolist() == one.tokens[-n_reply:]
+    first = len(found[0].tokens) - int(found[0].counts.sum())
+    assert len(own_replies(engine, 2, first + gate.REPLY_TOKENS)) == 1  # and no more tokens
 
 
 def test_only_what_the_assistant_says_counts_in_a_chat(tiny_model: Path) -> None:

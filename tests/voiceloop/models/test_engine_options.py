@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from engine.types import EngineConfig, pool_tokens_for
+from tests.voiceloop.models.test_preset_choice import put_preset
 from voiceloop.cli import build_parser
 from voiceloop.config import EngineSettings, load_config
 from voiceloop.errors import ConfigError
+from voiceloop.models.catalog import PRESETS
 from voiceloop.models.engine_options import engine_options, room_for
 from voiceloop.models.presets import (
     context_tokens,
@@ -23,13 +25,22 @@ from voiceloop.models.presets import (
 DRAFT = embedded_model_dir().parent / "draft"
 
 
-def options_of(table: dict[str, Any], **flags: Any) -> dict[str, Any]:
-    """What the engine of the embedded preset is told."""
-    config = load_config(flags={"preset": "embedded", "engine": table, **flags})
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the models of every preset on disk."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    for preset in PRESETS:
+        put_preset(tmp_path / "hub", preset)
+
+
+def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) -> dict[str, Any]:
+    """What the engine of a preset is told."""
+    config = load_config(flags={"preset": preset, "engine": table, **flags})
     [role] = worker_specs(config)[0].roles
     return dict(role.options)
 
 
+@pytest.mark.parametrize("preset", [preset.name for preset in PRESETS])
 @pytest.mark.parametrize(("table", "expected"), [
     ({"weights": "int4"}, {"quant": "int4"}),
     ({"weights": "bf16"}, {"quant": None}),
@@ -40,7 +51,7 @@ def options_of(table: dict[str, Any], **flags: Any) -> dict[str, Any]:
     ({"kv_memory_share": 0.25}, {"kv_memory_share": 0.25}),
     ({"context_tokens": 1024}, {"context_length": 1024}),
     ({"drafter": "ngram"}, {"ngram_draft": True, "draft_dir": None}),
-    ({"drafter": "model"}, {"ngram_draft": None, "draft_dir": str(DRAFT)}),
+    ({"drafter": "model", "draft_model": "small"}, {"ngram_draft": None, "draft_dir": "small"}),
     ({"drafter": "none"}, {"ngram_draft": None, "draft_dir": None, "max_draft_tokens": 0}),
     ({"draft_model": "small"}, {"ngram_draft": True, "draft_dir": "small"}),
     ({"device": "cuda:1"}, {"device": "cuda:1"}),
@@ -51,24 +62,41 @@ def options_of(table: dict[str, Any], **flags: Any) -> dict[str, Any]:
     ({"prefix_file_mb": 0}, {"prefix_file_bytes": 0}),
 ])  # fmt: skip
 def test_a_key_changes_what_the_engine_is_told(
-    table: dict[str, Any], expected: dict[str, Any]
+    table: dict[str, Any], expected: dict[str, Any], preset: str
 ) -> None:
-    options = options_of(table)
+    options = options_of(table, preset)
     assert {name: options.get(name) for name in expected} == expected
-    plain = options_of({})
-    assert {name: plain.get(name) for name in expected} != expected
+    plain = options_of({}, preset)
+    is_as_ever = {name: plain.get(name) for name in expected} == expected
+    assert is_as_ever == (next(iter(table.items())) in AS_EVER.get(preset, ()))
+
+
+# What a preset has by itself.
+AS_EVER: dict[str, tuple[tuple[str, Any], ...]] = {
+    "cpu": (("drafter", "ngram"),),
+    "gpu": (("drafter", "ngram"), ("weights", "bf16")),
+}
+
+
+def test_the_embedded_agents_own_draft_model_may_be_all_that_drafts() -> None:
+    options = options_of({"drafter": "model"})
+    assert options["draft_dir"] == str(DRAFT) and "ngram_draft" not in options
 
 
 def test_every_key_is_tried_above() -> None:
-    [mark] = test_a_key_changes_what_the_engine_is_told.pytestmark  # type: ignore[attr-defined]
+    marks = test_a_key_changes_what_the_engine_is_told.pytestmark  # type: ignore[attr-defined]
+    [mark] = [mark for mark in marks if mark.args[0] == ("table", "expected")]
     tried = {key for table, _ in mark.args[1] for key in table}
     assert tried == {field.name for field in fields(EngineSettings)}
 
 
+@pytest.mark.parametrize("preset", [preset.name for preset in PRESETS])
 @pytest.mark.parametrize("table", [{}, {"kv_memory_share": 0.5, "kv": "int8", "drafter": "none"}])
-def test_the_engine_knows_every_option_it_is_told(table: dict[str, Any]) -> None:
-    known = {field.name for field in fields(EngineConfig)} | {"model_dir", "prefix_file_bytes"}
-    assert options_of(table).keys() <= known
+def test_the_engine_takes_every_option_it_is_told(table: dict[str, Any], preset: str) -> None:
+    options = options_of(table, preset)
+    for key in ("model_dir", "prefix_file_bytes"):
+        del options[key]
+    EngineConfig(**options)  # unknown names and values out of range are refused
 
 
 def test_the_embedded_agent_is_drafted_for_by_n_grams_and_its_own_draft_model() -> None:

@@ -1,0 +1,100 @@
+"""A format of weights or KV is told of where no gate that passes stands for it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from engine.recipes.quality import BOUND
+from tests.voiceloop.models.test_preset_choice import put_preset
+from voiceloop.config import Config, EngineSettings, load_config
+from voiceloop.doctor.report import check_formats
+from voiceloop.models import gates
+from voiceloop.models.catalog import MODELS, PRESETS, Preset
+from voiceloop.models.chosen_preset import formats_of, with_preset
+from voiceloop.models.gates import Bar, Formats, Gate, bar, doubt_of, gate_of
+
+CONFIG_PAGE = Path(gates.__file__).parents[1] / "CONFIG.md"
+
+
+def test_the_bar_is_one_in_the_table_the_command_and_the_page() -> None:
+    assert bar() == Bar(agreement=BOUND.top1_agreement, kl_nats=BOUND.kl_nats)
+    page = CONFIG_PAGE.read_text(encoding="utf-8")
+    assert f"{BOUND.top1_agreement:.1%}".replace("%", " %") in page
+    assert re.search(rf"KL divergence\D+{BOUND.kl_nats}", page)
+
+
+def test_every_gate_is_of_a_model_and_of_formats_that_there_are() -> None:
+    names = {model.name for model in MODELS if model.role == "engine"}
+    known = {*EngineSettings.__dataclass_fields__}
+    assert {"weights", "kv"} <= known
+    for gate in gates.gates():
+        assert gate.model in names
+        load_config(flags={"engine.weights": gate.weights, "engine.kv": gate.kv})
+        assert (
+            0 < gate.agreement <= 1
+            and gate.kl_nats >= 0
+            and gate.n_places >= 300
+            and 0 < gate.of_fp32 <= 1
+        )
+
+
+def test_what_the_embedded_preset_serves_has_passed() -> None:
+    formats = formats_of(Config(preset="embedded"))
+    assert formats is not None and formats.weights == "int8"
+    assert doubt_of(formats) is None
+    [finding] = check_formats("embedded")
+    assert finding.level == "ok" and "99.4% agreement" in finding.found
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda one: one.name)
+def test_formats_are_those_that_the_worker_is_told(
+    preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    put_preset(tmp_path, preset)
+    asked = {"preset": preset.name, "engine.weights": "int4", "engine.kv": "int8"}
+    formats = formats_of(load_config(flags=asked))
+    assert formats is not None and (formats.weights, formats.kv) == ("int4", "int8")
+    dense = formats_of(load_config(flags={"preset": preset.name, "engine.weights": "bf16"}))
+    assert dense is not None and dense.is_dense and doubt_of(dense) is None
+
+
+def test_a_format_that_fails_and_one_that_was_never_run_are_told_with_the_bar() -> None:
+    failed = next(one for one in gates.gates() if not one.passes(bar()))
+    said = doubt_of(Formats(failed.model, failed.weights, failed.kv))
+    assert said is not None
+    assert f"expected {bar().told}, found {failed.agreement:.2%}" in said
+    never = Formats("somebody/model", "int8", "bf16")
+    assert gate_of(never) is None
+    assert str(doubt_of(never)).endswith("found none was run")
+
+
+def test_both_bounds_count() -> None:
+    gate = Gate("m", "int8", "bf16", agreement=0.995, kl_nats=0.02, n_places=5000, of_fp32=1.0)
+    assert not gate.passes(bar())
+    assert gate.passes(Bar(0.995, 0.02)) and not gate.passes(Bar(0.996, 0.02))
+
+
+def test_models_that_are_not_on_disk_have_no_format_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert formats_of(Config(preset="cpu")) is None
+    assert list(check_formats("cpu")) == []
+
+
+def test_a_server_whose_language_model_is_behind_a_url_has_no_format() -> None:
+    assert formats_of(load_config(flags={"preset": "embedded", "llm_url": "http://x/v1"})) is None
+
+
+def test_the_start_tells_of_a_format_without_a_passing_gate() -> None:
+    def notes(**flags: object) -> list[str]:
+        config = load_config(flags={"preset": "embedded", **flags})
+        return [note for note in with_preset(config)[1] if note.startswith("quality gate")]
+
+    assert notes() == []
+    [note] = notes(**{"engine.weights": "int4"})
+    assert "expected 99.4% agreement" in note and "found" in note

@@ -1,0 +1,106 @@
+"""Which formats of weights, keys and values still are their model: what was measured of them.
+
+`python -m engine.recipes.quality` runs a format as it is served, beside bf16; what it found stands
+in ``gates.toml`` with the bar. A format without a passing gate is served where it is asked for, and
+told of in the start's lines and by the doctor.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+FILE = "gates.toml"
+DENSE = "bf16"  # what the others are held against, and the engine's own default
+COMMAND = "python -m engine.recipes.quality"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """agreement: least share of places whose likeliest token is bf16's; kl_nats: at most."""
+
+    agreement: float
+    kl_nats: float
+
+    @property
+    def told(self) -> str:
+        return f"{self.agreement:.1%} agreement with bf16 and KL {self.kl_nats:g} nats"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What was found of one model, by its name in the catalog, on so many tokens."""
+
+    model: str
+    weights: str
+    kv: str
+    agreement: float
+    kl_nats: float
+    n_places: int
+    of_fp32: float  # agreement of fp32 with bf16 there: beyond it lie only ties
+
+    def passes(self, bar: Bar) -> bool:
+        return self.agreement >= bar.agreement and self.kl_nats <= bar.kl_nats
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """How a server keeps its language model; "bf16": as the checkpoint has it."""
+
+    model: str
+    weights: str
+    kv: str
+
+    @classmethod
+    def of(cls, model: str, options: Mapping[str, Any]) -> Formats:
+        """By the options that the engine's worker is loaded with."""
+        kv = options.get("kv_format", "plain")
+        return cls(model, options.get("quant") or DENSE, DENSE if kv == "plain" else kv)
+
+    @property
+    def is_dense(self) -> bool:
+        return (self.weights, self.kv) == (DENSE, DENSE)
+
+    @property
+    def told(self) -> str:
+        return f"{self.weights} weights and {self.kv} keys and values"
+
+
+@cache
+def _table() -> tuple[Bar, Mapping[tuple[str, str, str], Gate]]:
+    found = tomllib.loads((files(__package__) / FILE).read_text(encoding="utf-8"))
+    gates = [Gate(**row) for row in found["gate"]]
+    return Bar(**found["bar"]), {(one.model, one.weights, one.kv): one for one in gates}
+
+
+def bar() -> Bar:
+    """Of every format."""
+    return _table()[0]
+
+
+def gates() -> tuple[Gate, ...]:
+    """All that were run."""
+    return tuple(_table()[1].values())
+
+
+def gate_of(formats: Formats) -> Gate | None:
+    return _table()[1].get((formats.model, formats.weights, formats.kv))
+
+
+def doubt_of(formats: Formats) -> str | None:
+    """What is to be said of formats that no passing gate stands for; None where one does."""
+    if formats.is_dense:
+        return None
+    gate, expected = gate_of(formats), bar()
+    if gate is not None and gate.passes(expected):
+        return None
+    found = "none was run"
+    if gate is not None:
+        found = f"{gate.agreement:.2%} and {gate.kl_nats:.4f} nats"
+        if gate.of_fp32 < expected.agreement:
+            found += f" (fp32 itself: {gate.of_fp32:.2%})"
+    return f"{formats.model} in {formats.told}: expected {expected.told}, found {found}"
