@@ -103,9 +103,14 @@ class Branch:
     """See `engine.Engine.branch`."""
 
     def __init__(
-        self, home: Home, branch_id: str, history: Tokens[int], sequence: Sequence
+        self,
+        home: Home,
+        branch_id: str,
+        history: Tokens[int],
+        sequence: Sequence,
+        caller: str = "",
     ) -> None:
-        self.branch_id, self.sequence = branch_id, sequence
+        self.branch_id, self.sequence, self.caller = branch_id, sequence, caller
         self.phase = Phase.OPEN
         self.order = home.order()  # position in its class; renewed when staged or committed
         self.n_history = len(history)

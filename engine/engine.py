@@ -40,6 +40,7 @@ from .types import (
     EngineConfig,
     Event,
     GrammarError,
+    IntegrityError,
     InvalidRequest,
     OutOfMemory,
     SamplingParams,
@@ -107,10 +108,13 @@ class Engine:
 
     # -- what a caller asks for ------------------------------------------------------------------
 
-    def branch(self, branch_id: str, history_tokens: Tokens[int] = (), salt: str = "") -> Branch:
+    def branch(
+        self, branch_id: str, history_tokens: Tokens[int] = (), salt: str = "", caller: str = ""
+    ) -> Branch:
         """Fork the committed prefix `history_tokens`; what is not shared yet is prefilled.
 
-        salt: of a tenant; branches of different salts share nothing.
+        salt: of a tenant; branches of different salts share nothing. caller: of these, whose it is;
+        tenants are served in turn, and of one tenant its callers.
         Raises: InvalidRequest, PromptTooLong, OutOfMemory.
         """
         if branch_id in self._branches:
@@ -120,7 +124,7 @@ class Engine:
                 f"expected at most {self.config.max_branches} branches, found one more"
             )
         sequence = Sequence(self.pool, self.tree, salt)
-        branch = Branch(self, branch_id, history_tokens, sequence)
+        branch = Branch(self, branch_id, history_tokens, sequence, caller)
         self._branches[branch_id] = branch
         return branch
 
@@ -330,6 +334,8 @@ class Engine:
         n_known = len(sequence.tokens)
         try:
             self._advance(task, reply, outcome)
+        except IntegrityError:
+            raise  # of the pool: it is nobody's reply that is at fault
         except Exception as error:
             log.exception("a reply of branch %s failed", task.branch.branch_id)
             sequence.truncate(n_known)

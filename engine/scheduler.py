@@ -4,6 +4,7 @@ Classes, most urgent first: committed decode, committed prefill, staged prefill,
 A lower class joins a step only where it cannot be felt by a higher one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -95,17 +96,41 @@ def decoded_next(branches: Iterable[Branch]) -> Iterator[tuple[str, Sequence, Re
             yield branch.branch_id, ahead.sequence, ahead.reply
 
 
-def share_out(pending: Items[int], n_rows: int) -> list[int]:
+def in_turns(branches: Iterable[Branch]) -> list[tuple[int, Branch]]:
+    """Committed replies in the order of service, each with its round; oldest first in a round.
+
+    Of every tenant one in each round, and of one tenant each caller's first before anybody's
+    second: who asks for much waits for it, and nobody else does. Where there is one tenant alone
+    its callers have the rounds.
+    """
+    of_caller, of_tenant = Counter[tuple[str, str]](), Counter[str]()
+    turns: list[tuple[int, Branch]] = []
+    for branch in sorted(branches, key=lambda branch: branch.order):
+        owner = branch.sequence.salt, branch.caller or branch.branch_id
+        turns.append((of_caller[owner], branch))
+        of_caller[owner] += 1
+    turns.sort(key=lambda turn: (turn[0], turn[1].order))
+    if len({tenant for tenant, _ in of_caller}) < 2:
+        return turns
+    rounds: list[tuple[int, Branch]] = []
+    for _, branch in turns:
+        rounds.append((of_tenant[branch.sequence.salt], branch))
+        of_tenant[branch.sequence.salt] += 1
+    return sorted(rounds, key=lambda turn: (turn[0], turn[1].order))
+
+
+def share_out(pending: Items[int], n_rows: int, rounds: Items[int] = ()) -> list[int]:
     """Rows of a step for prompts of so many `pending` tokens, the longest waiting first.
 
-    Half goes to whoever waits longest, the rest to whoever is soonest done: nobody starves, and a
-    short turn does not wait for another session's long prompt.
+    Half goes to whoever waits longest, the rest round by round to whoever is soonest done: nobody
+    starves, and a short turn does not wait for another session's long prompt.
     """
     chunks = [0] * len(pending)
     if pending:
         chunks[0] = min(pending[0], max(1, n_rows // 2))
     n_left = n_rows - sum(chunks)
-    for i in sorted(range(len(pending)), key=lambda i: pending[i]):
+    rounds = rounds or [0] * len(pending)
+    for i in sorted(range(len(pending)), key=lambda i: (rounds[i], pending[i])):
         n_more = max(0, min(pending[i] - chunks[i], n_left))
         chunks[i] += n_more
         n_left -= n_more
@@ -160,9 +185,11 @@ class Scheduler:
         """Rows for admitted replies: each in decode, then prompts as far as the step has room."""
         tasks: list[Task] = []
         decoding = [branch for branch in running if is_decoding(branch)]
-        waiting = [b for b in running if not is_decoding(b) and self._is_back(b, branches)]
+        turns = [(n, b) for n, b in in_turns(running) if not is_decoding(b)]
+        turns = [(n, b) for n, b in turns if self._is_back(b, branches)]
+        waiting, rounds = [b for _, b in turns], [n for n, _ in turns]
         n_left = self._chunk(self.config.step_tokens) - len(decoding)
-        chunks = share_out([branch.sequence.n_pending for branch in waiting], n_left)
+        chunks = share_out([branch.sequence.n_pending for branch in waiting], n_left, rounds)
         limits = [self.config.step_tokens] * len(decoding) + chunks
         for branch, n_rows in zip(decoding + waiting, limits, strict=True):
             reply, sequence = branch.reply, branch.sequence
@@ -253,15 +280,22 @@ class Scheduler:
         return self.tree.can_evict(n_blocks + self._promised(branches) - self.pool.n_free)
 
     def _admit(self, branches: list[Branch]) -> None:
-        """In order of commit; nobody overtakes one that waits for memory."""
-        for branch in branches:
-            if branch.phase is not Phase.WAITING:
-                continue
+        """In turns of tenants and callers; nobody of a later one overtakes who waits for memory."""
+        committed = [branch for branch in branches if branch.reply is not None]
+        for is_last in (False, True):
+            turns = in_turns(branch for branch in committed if is_batch(branch) is is_last)
+            if not self._admit_all([b for _, b in turns if b.phase is Phase.WAITING], branches):
+                return
+
+    def _admit_all(self, waiting: list[Branch], branches: list[Branch]) -> bool:
+        """Whether there was room for all of them."""
+        for branch in waiting:
             branch.sequence.attach()
             while not self._has_spare(worst_blocks(branch), branches):
                 if not self._reclaim(branches, branch):
-                    return
+                    return False
             branch.admit()
+        return True
 
     def _make_room(self, n_blocks: int, branches: list[Branch]) -> None:
         """For an admitted branch; promised, so it can only be preemptible work in the way."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.branch import Branch
 from engine.engine import Engine
 from engine.prefix_tree import PUBLIC
 from engine.scheduler import SMALLEST_CHUNK, share_out
@@ -273,3 +274,62 @@ def test_callers_words_are_staged_before_the_rest_of_the_operators_prefix(
     told = [event for event in drain(engine) if isinstance(event, Staged)]
     assert [event.branch_id for event in told] == ["sharing", "operator"]
     assert engine.metrics()["staged_tokens"] < len(prefix) + 32
+
+
+def first_token_steps(engine: Engine, at_once: int, turns: list[int]) -> list[int]:
+    """Steps to the first token of four tenants who ask now and then, beside one who asks always.
+
+    at_once: how many replies that one has under way. turns: the steps in which the others ask.
+    """
+    begun: dict[str, int] = {}
+    branches: dict[str, Branch] = {}
+    waited: list[int] = []
+    n_greedy = 0
+    for step in range(max(turns) + 40):
+        while sum(branch_id.startswith("greedy") for branch_id in begun) < at_once:
+            name, n_greedy = f"greedy{n_greedy}", n_greedy + 1
+            begun[name] = step
+            branches[name] = engine.branch(name, salt="greedy", caller=name)
+            branches[name].commit([7] * 60, GREEDY)
+        for tenant in "abcd":
+            if step in turns:
+                name = f"{tenant}{step}"
+                begun[name] = step
+                branches[name] = engine.branch(name, salt=tenant)
+                branches[name].commit([ord(tenant)] * 60, GREEDY)
+        told = engine.step()
+        for event in told:
+            if isinstance(event, TextDelta) and event.branch_id in begun:
+                if not event.branch_id.startswith("greedy"):
+                    waited.append(step - begun.pop(event.branch_id) + 1)
+            if isinstance(event, Done) and event.branch_id.startswith("greedy"):
+                begun.pop(event.branch_id)
+            if isinstance(event, Done):
+                branches.pop(event.branch_id).close()
+    return waited
+
+
+def test_one_tenant_at_ten_times_its_share_does_not_make_the_others_wait(
+    make_engine: MakeEngine,
+) -> None:
+    turns = list(range(5, 200, 20))
+
+    def p95(at_once: int) -> int:
+        engine = make_engine(step_tokens=64, kv_tokens=4096)
+        waited = sorted(first_token_steps(engine, at_once, turns))
+        assert len(waited) == 4 * len(turns)
+        return waited[int(0.95 * len(waited))]
+
+    assert p95(at_once=10) <= 1.15 * p95(at_once=1)
+
+
+def test_one_caller_with_five_replies_is_served_beside_its_tenants_other_callers(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(step_tokens=32)
+    for number in range(5):
+        engine.branch(f"many{number}", salt="t", caller="many").commit([5 + number] * 60, GREEDY)
+    late = engine.branch("one", salt="t", caller="one")
+    late.commit([20] * 60, GREEDY)
+    order = [event.branch_id for event in drain(engine) if isinstance(event, Done)]
+    assert order.index("one") <= 1

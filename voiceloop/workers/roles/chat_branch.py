@@ -238,7 +238,8 @@ class ChatBranch:
         """A branch of the engine behind the history, with nothing staged."""
         self._staging.tokens, self._ahead = [], None
         branch_id = f"{self.stream_id}#{next(self._branch_numbers)}"
-        return self._model.branch(branch_id, self._history.tokens, salt=self._tenant)
+        caller = self.stream_id.partition(".")[0]  # the session, with which every stream id begins
+        return self._model.branch(branch_id, self._history.tokens, self._tenant, caller)
 
     def _open_turn(self, words: str) -> list[int]:
         """The open turn's tokens behind the history."""
