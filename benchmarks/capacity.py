@@ -52,7 +52,7 @@ async def measure(most: int, n_turns: int, seed: int, rows: list[dict[str, Any]]
         while n_calls <= most:
             load = Load(
                 server.url, n_calls, at_once=n_calls, ramp_s=APART_S * n_calls, seed=seed,
-                n_turns=n_turns, within_ms=GOOD_MS, key=own_key(),
+                n_turns=n_turns, within_ms=GOOD_MS, key=own_key(server.url),
             )  # fmt: skip
             result = await run_load(load)
             rows.append(

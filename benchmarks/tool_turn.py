@@ -134,7 +134,7 @@ async def measure(n_calls: int, tool_ms: int, seed: int) -> dict[str, list[TurnR
             for done, turn in enumerate(rounds):
                 voice = script.voices[turn.index % len(script.voices)]
                 connection = await RealtimeConnection.open(
-                    servers[turn.variant].url, key=own_key(), extras=EXTRAS
+                    servers[turn.variant].url, key=own_key(servers[turn.variant].url), extras=EXTRAS
                 )
                 options = CallOptions(seed=seed + turn.index)
                 said = questions(script, voice)

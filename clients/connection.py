@@ -71,8 +71,14 @@ def realtime_url(url: str, extras: dict[str, str] | None = None) -> str:
     return urlunsplit((scheme, parts.netloc, path, query, ""))
 
 
-def own_key() -> str | None:
-    """The first key of VOICELOOP_KEYS, which is what a server beside us lets in."""
+def own_key(url: str) -> str | None:
+    """The first key of VOICELOOP_KEYS, which is what a server beside us lets in.
+
+    None for a server elsewhere: it is not ours, and is not told the key.
+    """
+    host = urlsplit(url).hostname or ""
+    if host not in ("localhost", "::1") and not host.startswith("127."):
+        return None
     return os.environ.get("VOICELOOP_KEYS", "").split(",")[0].strip() or None
 
 

@@ -102,11 +102,13 @@ async def run_demo(options: DemoOptions) -> int:
                 server = await running.enter_async_context(
                     running_server(arguments, log=options.out / "server.log")
                 )
-            card = await read_card(server.port, own_key())
+            card = await read_card(server.port, own_key(server.url))
             console.print(
                 f"[dim]ready after {server.ready_s:.1f} s at {server.url}: {card}[/dim]\n"
             )
-            connection = await RealtimeConnection.open(server.url, key=own_key(), extras=EXTRAS)
+            connection = await RealtimeConnection.open(
+                server.url, key=own_key(server.url), extras=EXTRAS
+            )
         except asyncio.CancelledError:
             console.print(TOO_EARLY)
             raise

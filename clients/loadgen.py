@@ -239,7 +239,8 @@ def parser() -> argparse.ArgumentParser:
         help="seed of the room noise (default: %(default)s)",
     )  # fmt: skip
     arguments.add_argument(
-        "--key", help="sent as a bearer token (default: the first key of VOICELOOP_KEYS, if set)"
+        "--key",
+        help="sent as a bearer token (default: to this machine the first of VOICELOOP_KEYS)",
     )
     arguments.add_argument(
         "--json", type=Path, metavar="FILE", help="also write the figures to this file"
@@ -255,7 +256,7 @@ def command() -> int:
         chosen.at_once or chosen.calls,
         chosen.ramp,
         chosen.seed,
-        chosen.key or own_key(),
+        chosen.key or own_key(chosen.url),
         chosen.turns,
         chosen.within,
         script=load_call(chosen.script) if chosen.script is not None else None,

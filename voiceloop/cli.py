@@ -202,8 +202,8 @@ def _add_talk(commands: Commands) -> None:
         help="talk to a running server with your microphone, or with a WAV",
         description="Talk to a running server. With loudspeakers echo cancellation keeps the agent "
         "from hearing itself, where the extra talk is installed; else wear headphones. The first "
-        "key of VOICELOOP_KEYS, if set, is sent. With --wav it exits with 1 where the recording "
-        "got no answer.",
+        "key of VOICELOOP_KEYS is sent to this machine alone. With --wav it exits with 1 where the "
+        "recording got no answer.",
     )
     _add_url(talk)
     talk.add_argument(
@@ -339,7 +339,7 @@ def _talk(arguments: argparse.Namespace) -> int:
         arguments.url,
         arguments.wav,
         arguments.out,
-        own_key(),
+        own_key(arguments.url),
         push_to_talk=arguments.push_to_talk,
         cancels_echo=not arguments.no_echo_cancellation,
     )
@@ -355,7 +355,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
         return 0
     options = ConformanceOptions(
         arguments.url,
-        arguments.api_key or own_key(),
+        arguments.api_key or own_key(arguments.url),
         arguments.model,
         tuple(arguments.only),
         arguments.json,

@@ -125,7 +125,7 @@ async def _ask_all(
         n_ended += 1
         progress(n_ended)
 
-    key = chosen.api_key or _own_key(chosen.url)
+    key = chosen.api_key or own_key(chosen.url)
     timeout_s = chosen.timeout or 60.0
     async with open_endpoint(
         chosen.url, model=chosen.model, key=key, timeout_s=timeout_s
@@ -180,7 +180,7 @@ def _bench_calls(chosen: argparse.Namespace) -> int:
         chosen.url,
         chosen.calls or at_once,
         at_once,
-        key=chosen.api_key or _own_key(chosen.url),
+        key=chosen.api_key or own_key(chosen.url),
         n_turns=chosen.turns,
         within_ms=chosen.within or 800.0,
         extras={"model": chosen.model} if chosen.model else {},
@@ -218,12 +218,6 @@ def _print_plot(title: str, rows: Sequence[tuple[str, Sequence[float]]]) -> None
     if lines:
         print(f"\n{title}")
         print("\n".join(lines))
-
-
-def _own_key(url: str) -> str | None:
-    """That of a server beside us; an endpoint elsewhere is not ours, and is not told it."""
-    host = urlsplit(url).hostname or ""
-    return own_key() if host in ("localhost", "::1") or host.startswith("127.") else None
 
 
 def _shown(url: str) -> str:

@@ -11,7 +11,7 @@ def add_conformance_arguments(conformance: argparse.ArgumentParser) -> None:
     conformance.add_argument(
         "--api-key",
         metavar="KEY",
-        help="sent as a bearer token (default: the first key of VOICELOOP_KEYS, if set)",
+        help="sent as a bearer token (default: to this machine the first of VOICELOOP_KEYS)",
     )
     conformance.add_argument(
         "--model",

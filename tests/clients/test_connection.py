@@ -206,8 +206,11 @@ def test_the_key_sent_by_itself_is_the_first_that_the_server_lets_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VOICELOOP_KEYS", "first-key, second-key")
-    assert own_key() == "first-key"
+    for url in ("ws://127.0.0.1:8080", "http://localhost/v1", "ws://[::1]:80"):
+        assert own_key(url) == "first-key"
+    for url in ("wss://voice.example.com/v1", "ws://127.0.0.1@example.com", "ws://10.0.0.7"):
+        assert own_key(url) is None  # not ours: it is not told
     monkeypatch.setenv("VOICELOOP_KEYS", "")
-    assert own_key() is None
+    assert own_key("ws://127.0.0.1:8080") is None
     monkeypatch.delenv("VOICELOOP_KEYS")
-    assert own_key() is None
+    assert own_key("ws://127.0.0.1:8080") is None

@@ -225,8 +225,8 @@ async def test_a_key_for_this_machine_is_told_to_nobody_else(
     from clients.bench import command
 
     monkeypatch.setenv("VOICELOOP_KEYS", "secret-of-ours")
-    assert command._own_key(url_of(service)) == "secret-of-ours"
-    assert command._own_key("https://api.example.com/v1") is None
+    assert command.own_key(url_of(service)) == "secret-of-ours"
+    assert command.own_key("https://api.example.com/v1") is None
 
 
 @pytest.mark.parametrize(
