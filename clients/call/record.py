@@ -99,9 +99,10 @@ class CallRecord:
                 self.transcripts.append((at, event.get("transcript", "")))
             case "voiceloop.timeline":
                 timeline = event["timeline"]
-                reply = self.reply(timeline["turn_id"])  # a turn goes by its response's id
-                if reply is not None:
-                    reply.timeline = timeline
+                # A turn goes by its first response; behind tool calls it is said in another.
+                for response_id in timeline.get("response_ids", [timeline["turn_id"]]):
+                    if (reply := self.reply(response_id)) is not None:
+                        reply.timeline = timeline
             case "voiceloop.resumed":
                 for reply in self.replies:  # what was under way is said anew, in another response
                     if reply.done_at is None:

@@ -17,6 +17,7 @@ from voiceloop.realtime.settings import AudioFormat
 from voiceloop.reply.sound.playout import Chunk
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import ReplyRound
+from voiceloop.telemetry.timeline import TurnTimeline
 
 
 class ReplyOutput:
@@ -34,16 +35,17 @@ class ReplyOutput:
             raise RuntimeError("expected a released reply, found one that is preemptive")
         return self._response
 
-    def answer_in(self, response: ResponseHandle, said: ReplyRound) -> None:
+    def answer_in(self, response: ResponseHandle, said: ReplyRound, timeline: TurnTimeline) -> None:
         """Say the round in this response; whoever closes it asks the round what was used."""
         self._response = response
+        timeline.note_response(response.id)
         response.usage_so_far = said.take_usage
         self._is_open.set()
 
-    def go_on(self, said: ReplyRound) -> None:
+    def go_on(self, said: ReplyRound, timeline: TurnTimeline) -> None:
         """The response has said all it had to: go on in another, which was asked for like it."""
         self.close("completed")
-        self.answer_in(self._protocol.open_response(self.response.request), said)
+        self.answer_in(self._protocol.open_response(self.response.request), said, timeline)
 
     def interrupt(self) -> None:
         """The response has ended; `answer_in` may follow."""

@@ -31,7 +31,7 @@ from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, Outcome, ReplyRound, ReplyState
 from voiceloop.reply.waiting import GENERATE_DEADLINE_S, ModelDeadline, ReplyWait
 from voiceloop.telemetry.timeline import TurnTimeline
-from voiceloop.tools.pending import PendingCall, are_settled
+from voiceloop.tools.pending import PendingCall, are_settled, facts_of
 
 
 class Reply:
@@ -135,15 +135,14 @@ class Reply:
         for each in calls:
             self._output.add_call(each.call, self._generation.round)
         self._output.close("completed")
-        self.timeline.note_calls([each.fact for each in calls], self._context.clock())
+        self.timeline.note_calls(facts_of(calls, self.released_s), self._context.clock())
         self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
-        self._output.go_on(self._generation.round)
+        self._output.go_on(self._generation.round, self.timeline)
 
     def _answer_in(self, response: ResponseHandle) -> None:
-        self._output.answer_in(response, self._generation.round)
+        self._output.answer_in(response, self._generation.round, self.timeline)
         if self.state is ReplyState.PREEMPTIVE:
             self.released_s = self._context.clock()
-            self.timeline.turn_id = response.id
         self.state = ReplyState.ANSWERING
 
     # --- who speaks ---
@@ -299,14 +298,14 @@ class Reply:
 
     def _begin_round(self, calls: Sequence[PendingCall]) -> None:
         """Go on in another response, with the results of these calls."""
-        self.timeline.note_calls([each.fact for each in calls], self._context.clock())
+        self.timeline.note_calls(facts_of(calls, self.released_s), self._context.clock())
         is_beside, is_last = self.response.is_out_of_band, self._wait.is_spent
         self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
         self._go_on()
 
     def _go_on(self, voice: Voice | None = None) -> None:
         """In another response, once the last one has been played."""
-        self._output.go_on(self._generation.round)
+        self._output.go_on(self._generation.round, self.timeline)
         wasted_ms = self.speech.wasted_ms
         self.speech = self._new_speech(self.play_end_s, voice=voice)
         self.speech.wasted_ms = wasted_ms

@@ -36,12 +36,19 @@ class TurnTimeline:
     """The marks of one turn; each is set once, by whoever saw it first.
 
     speech_end_ms: where the detector heard the caller end, on the session's audio clock.
+    response_ids: of all responses that the reply is said in; the first names the turn.
     """
 
     turn_id: str
     speech_end_ms: float | None = None
     marks: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    response_ids: list[str] = field(default_factory=list)
+
+    def note_response(self, response_id: str) -> None:
+        """The reply goes on in this response: behind tool calls, or a false interruption."""
+        self.response_ids.append(response_id)
+        self.turn_id = self.response_ids[0]
 
     def mark(self, name: str, at_s: float) -> None:
         if name not in _MARKS:
@@ -89,6 +96,7 @@ class TurnTimeline:
         """The `voiceloop.timeline` event: marks in monotonic seconds of the server's machine."""
         return {
             "turn_id": self.turn_id,
+            "response_ids": self.response_ids,
             "speech_end_ms": self.speech_end_ms,
             "marks": {name: round(at_s, 6) for name, at_s in self.marks.items()},
             "stages": [{"name": name, "ms": round(ms, 3)} for name, ms in self.stages()],

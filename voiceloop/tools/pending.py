@@ -95,14 +95,20 @@ class PendingCall:
         """What came of it, whoever takes it; only once it is over."""
         return self._result.result().text
 
-    @property
-    def fact(self) -> dict[str, Any]:
-        """For the timeline of a turn: which tool, how it ended, and after how long."""
-        if not self._result.done():
-            return {"name": self._tool.name, "fate": UNDER_WAY, "ms": None}
-        result = self._result.result()
-        ms = round(1000 * result.took_s, 1)
-        return {"name": self._tool.name, "fate": result.fate.value, "ms": ms}
+    def fact(self, released_s: float | None) -> dict[str, Any]:
+        """For the timeline of a turn: which tool, how it ended, and after how long.
+
+        hidden_ms: how much of that had passed when the turn was over, on the loop's clock.
+        """
+        now_s = asyncio.get_running_loop().time()
+        ended_s = now_s
+        told: dict[str, Any] = {"name": self._tool.name, "fate": UNDER_WAY, "ms": None}
+        if self._result.done():
+            result = self._result.result()
+            ended_s = self._begun_s + result.took_s
+            told |= {"fate": result.fate.value, "ms": round(1000 * result.took_s, 1)}
+        hidden_s = min(ended_s, now_s if released_s is None else released_s) - self._begun_s
+        return told | {"hidden_ms": round(1000 * max(0.0, hidden_s), 1)}
 
     def when_over(self, then: Callable[[], None]) -> None:
         """Call this when it is over, but not where it was cancelled."""
@@ -175,6 +181,11 @@ async def are_settled(calls: Iterable[PendingCall], within_s: float) -> bool:
     except TimeoutError:
         pass
     return not any(each.is_awaited for each in calls)
+
+
+def facts_of(calls: Iterable[PendingCall], released_s: float | None) -> list[dict[str, Any]]:
+    """As `PendingCall.fact`, of all of them."""
+    return [each.fact(released_s) for each in calls]
 
 
 class SessionTools:

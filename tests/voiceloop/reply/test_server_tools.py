@@ -198,7 +198,14 @@ async def test_a_drafted_round_is_told_like_any_other(clock: Clock) -> None:
         await caller.listen_until("voiceloop.timeline")
         (done,) = caller.of("voiceloop.timeline")
     (fact,) = done.event["timeline"]["tools"]
-    assert fact == {"name": "price", "fate": "called", "ms": pytest.approx(100, abs=1)}
+    assert fact == {
+        "name": "price", "fate": "called", "ms": pytest.approx(100, abs=1),
+        "hidden_ms": pytest.approx(100, abs=1),
+    }  # fmt: skip
+    assert done.event["timeline"]["response_ids"] == [
+        first.event["response"]["id"],
+        second.event["response"]["id"],
+    ]
     assert service.n_begun == 1 and outputs(caller) == ["3"]
     assert caller.statuses() == ["completed"] * 2 and caller.transcript() == "It is 3."
     assert first.at_s <= call.at_s <= second.at_s
