@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from voiceloop.backends import RecognizerOptions, Tool
 from voiceloop.knowledge.answers import ApprovedAnswer
-from voiceloop.knowledge.retriever import KnowledgeSource
+from voiceloop.knowledge.sources import KnowledgeSource
 from voiceloop.memory.ledger import Memory
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 

@@ -21,6 +21,7 @@ from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.knowledge.sources import check_sources
 
 MINUTE_MS = 60_000
 SUFFIX = ".toml"
@@ -89,7 +90,8 @@ def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
     )
     crisis = replace(agent.crisis, words=_small(agent.crisis.words))
     knowledge = tuple(
-        replace(one, folder=beside / os.path.expanduser(one.folder)) for one in agent.knowledge
+        replace(one, folder=beside / os.path.expanduser(one.folder)) if one.folder else one
+        for one in agent.knowledge
     )
     return replace(agent, barge_in=barge_in, crisis=crisis, knowledge=knowledge)
 
@@ -139,6 +141,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
     _check_tools(agent.tools, source)
     _check_mcp(agent, source)
     try:
+        check_sources(agent.knowledge)
         ApprovedAnswers(agent.answer)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None

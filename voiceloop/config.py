@@ -140,6 +140,7 @@ class Config:
     remote_key: str = field(default="", repr=False)
     context_tokens: int = 0  # of the language model; 0: the preset knows
     pacing_lead_ms: int = 60
+    http_cache_mb: int = 0  # answers over HTTP at temperature 0, kept to be given again; 0: none
     voice_cache_mb: int = 32  # clauses that the voice here has spoken, kept as sound; 0: none
     # For the output of a client's tool; 0: for ever. Pipecat's default for the same: nobody on the
     # telephone waits longer for a word.
@@ -273,6 +274,7 @@ def _check(config: Config) -> None:
     ranges: list[tuple[str, float, float, float]] = [
         ("port", config.port, 0, 65535),
         ("pacing_lead_ms", config.pacing_lead_ms, 20, 5000),
+        ("http_cache_mb", config.http_cache_mb, 0, 10_000),
         ("voice_cache_mb", config.voice_cache_mb, 0, 10_000),
         ("tool_timeout_ms", config.tool_timeout_ms, 0, 600_000),
         *limits.ranges(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from voiceloop.errors import ConfigError
 
 T = TypeVar("T")
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 LIKENESS = 0.5  # of two names: less helps nobody
 
 
@@ -54,6 +56,24 @@ def overlay(base: T, values: Mapping[str, Any], source: str, *, is_text: bool = 
     """
     changed: T = _overlay(base, values, source, "", is_text)
     return changed
+
+
+def from_environment(text: str, environment: Mapping[str, str], where: str) -> str:
+    """``text`` with the values of the variables that it names as ``${NAME}``.
+
+    Secrets stand in the environment, not in files.
+
+    Raises:
+        ConfigError: one of them is not set.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = environment.get(match[1], "")
+        if not found:
+            raise ConfigError(f"{where}: expected ${match[1]} in the environment, found it not set")
+        return found
+
+    return VARIABLE.sub(value, text)
 
 
 def field_types(kind: type[Any]) -> dict[str, Any]:

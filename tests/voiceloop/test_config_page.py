@@ -14,7 +14,7 @@ from voiceloop.agent import AgentConfig, AgentSlot, AgentTool, McpServer
 from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config
 from voiceloop.knowledge.answers import ApprovedAnswer
-from voiceloop.knowledge.retriever import KnowledgeSource
+from voiceloop.knowledge.sources import KnowledgeSource
 from voiceloop.listening.release import CUT_COST_S, LEAST_WAIT_MS, LONGEST_WAIT_MS
 
 PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "CONFIG.md"

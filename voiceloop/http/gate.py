@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -28,6 +28,7 @@ from voiceloop.errors import (
     Overloaded,
     VoiceLoopError,
 )
+from voiceloop.http.answer_cache import AnswerCache
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json
 
@@ -64,7 +65,7 @@ def error_response(error: VoiceLoopError) -> JSONResponse:
 class Door:
     """``not_ready``: one sentence that says what keeps requests out, None when nothing does.
 
-    ``observe_usage``: told of each answer of the language model.
+    ``observe_usage``: told of each answer of the language model. ``answers``: that are kept.
     """
 
     keys: KeyRing
@@ -73,6 +74,7 @@ class Door:
     backends: Callable[[], Backends | None]
     admission: Admission
     observe_usage: Callable[[Usage], None] = lambda usage: None
+    answers: AnswerCache = field(default_factory=AnswerCache)
 
     def check(self, request: Request, *, takes_secrets: bool = False) -> None:
         """takes_secrets: a client secret opens this too. Raises: Forbidden, Unauthorized."""

@@ -7,11 +7,9 @@ in. How long an answer is waited for is the affair of who asks.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,17 +18,8 @@ from voiceloop.knowledge.documents import read_folder
 from voiceloop.knowledge.index import Hit, KnowledgeIndex
 from voiceloop.knowledge.passages import passages_of
 
-log = logging.getLogger(__name__)
-
 # At a millisecond each these take less than two thirds of the 150 ms between two of one caller.
 MAX_WAITING = 100
-
-
-@dataclass(frozen=True, slots=True)
-class KnowledgeSource:
-    """One `[[knowledge]]` of an agent file: a folder of documents."""
-
-    folder: Path
 
 
 class Retriever(Protocol):
@@ -102,25 +91,6 @@ class FolderRetriever:
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
         self._index.close()
-
-
-@asynccontextmanager
-async def open_retriever(
-    sources: Sequence[KnowledgeSource], language: str
-) -> AsyncIterator[Retriever | None]:
-    """What finds passages in an agent's documents; None where it has none.
-
-    Raises: ConfigError: as `FolderRetriever.open`.
-    """
-    if not sources:
-        yield None
-        return
-    retriever = await FolderRetriever.open([source.folder for source in sources], language)
-    log.info("knowledge: %d passages", retriever.n_passages)
-    try:
-        yield retriever
-    finally:
-        await retriever.close()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:

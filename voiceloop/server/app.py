@@ -30,6 +30,7 @@ from voiceloop.call.lifetime import Ending
 from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import Overloaded, VoiceLoopError, expected
+from voiceloop.http.answer_cache import AnswerCache
 from voiceloop.http.gate import Door, error_response
 from voiceloop.http.health import Health, health_routes, no_such_route, realtime_routes
 from voiceloop.http.profile import profile_route
@@ -284,6 +285,7 @@ def build_app(gateway: Gateway) -> Starlette:
         backends=lambda: gateway.backends,
         admission=gateway.http_admission,
         observe_usage=lambda usage: gateway.metrics.model.observe(usage, "http"),
+        answers=AnswerCache(config.http_cache_mb * 2**20),
     )
     health = Health(gateway.not_ready_for_calls, gateway.report, gateway.metrics.registry)
     routes = health_routes(door, health)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -23,7 +24,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
-from voiceloop.knowledge.retriever import open_retriever
+from voiceloop.knowledge.sources import open_retriever
 from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
 from voiceloop.server.app import MAX_HTTP_REQUESTS, Gateway, build_app
 from voiceloop.server.connections import (
@@ -195,7 +196,7 @@ async def serve(
     try:
         with stop.on_signals():
             async with AsyncExitStack() as models:
-                known = open_retriever(gateway.agent.knowledge, gateway.agent.language)
+                known = open_retriever(gateway.agent.knowledge, gateway.agent.language, os.environ)
                 gateway.retriever = await models.enter_async_context(known)
                 opened = await _unless_stopped(_load(gateway, models, on_progress), stop)
                 if opened is None:

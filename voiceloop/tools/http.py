@@ -17,6 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from voiceloop.agent import AgentTool
+from voiceloop.config_reader import VARIABLE, from_environment
 from voiceloop.errors import ConfigError
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.result import bounded
@@ -29,7 +30,6 @@ MAX_REASON_CHARS = 200
 MAX_REASON_BYTES = 4096
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 IN_BODY = ("POST", "PUT", "PATCH")
-VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 PLACE = re.compile(r"\{([A-Za-z0-9_-]+)\}")
 BASE = re.compile(r"https?://[^/?#\s{}]+[/?][^#\s{}]*")
 
@@ -42,22 +42,6 @@ def new_client() -> httpx.AsyncClient:
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         follow_redirects=False,
     )
-
-
-def from_environment(text: str, environment: Mapping[str, str], where: str) -> str:
-    """``text`` with the values of the variables that it names as ``${NAME}``.
-
-    Raises:
-        ConfigError: one of them is not set.
-    """
-
-    def value(match: re.Match[str]) -> str:
-        found = environment.get(match[1], "")
-        if not found:
-            raise ConfigError(f"{where}: expected ${match[1]} in the environment, found it not set")
-        return found
-
-    return VARIABLE.sub(value, text)
 
 
 class HttpTool:

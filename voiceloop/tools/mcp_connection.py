@@ -26,9 +26,9 @@ from mcp_types import CONNECTION_CLOSED, CallToolResult, EmbeddedResource, TextC
 
 from voiceloop.agent import McpServer
 from voiceloop.backends import MAX_TOOLS, TOOL_NAME
+from voiceloop.config_reader import from_environment
 from voiceloop.errors import ConfigError
 from voiceloop.tools.executor import ToolFailed
-from voiceloop.tools.http import from_environment
 from voiceloop.tools.result import bounded
 
 log = logging.getLogger(__name__)

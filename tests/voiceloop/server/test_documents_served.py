@@ -16,7 +16,7 @@ from voiceloop.agent_file import load_agent, shipped_agent
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge import retrieval
-from voiceloop.knowledge.retriever import open_retriever
+from voiceloop.knowledge.sources import open_retriever
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server, serve
 
@@ -47,7 +47,7 @@ async def test_what_stands_in_the_folder_reaches_the_model_and_its_place_the_cli
     monkeypatch.setattr(retrieval, "LOOK_UP_MS", 5000.0)  # not how fast: this machine may be busy
     agent = replace(shipped_agent("library"), greeting="")
     model = FakeLanguageModel(["One week.", "You are welcome."])
-    async with open_retriever(agent.knowledge, agent.language) as retriever:
+    async with open_retriever(agent.knowledge, agent.language, {}) as retriever:
         gateway = Gateway(Config(), agent, retriever=retriever)
         gateway.backends = instant_backends(language_model=model)
         sock = listen("127.0.0.1", 0)

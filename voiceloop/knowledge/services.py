@@ -1,0 +1,188 @@
+"""Passages found by somebody else's service: any retriever behind a URL, and Qdrant.
+
+Owns the requests and how much of an answer counts. What comes back is text from outside: it is
+bounded here, and reads as notes to the model, never as instructions (`placement.py`). A service
+that is late or away costs the turn its passages and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+
+from voiceloop.errors import BackendError, BackendTimeout
+from voiceloop.knowledge.index import FUNCTION_WORDS, Hit
+from voiceloop.knowledge.passages import Passage
+
+CONNECT_S = 2.0  # as of tools by `url`
+MAX_BODY_BYTES = 256 * 1024  # some 1,000 times what a turn is given of passages
+MAX_PASSAGE_CHARS = 4000
+MAX_NAME_CHARS = 200  # of a path, a heading
+LEAST_LETTERS = 3  # of a word that is worth a request
+
+
+class FoundPassage(msgspec.Struct):
+    """A passage as a service tells it; all but its text may be left out."""
+
+    text: str
+    path: str = ""
+    heading: str = ""
+
+
+class Found(msgspec.Struct):
+    """An answer: the best passage first."""
+
+    passages: list[FoundPassage]
+
+
+class Point(msgspec.Struct):
+    """A point of Qdrant. payload: with the same names as of `FoundPassage`."""
+
+    score: float
+    payload: FoundPassage
+
+
+class Points(msgspec.Struct):
+    points: list[Point]
+
+
+class QueryAnswer(msgspec.Struct):
+    """What Qdrant answers to ``points/query``."""
+
+    result: Points
+
+
+class Embedding(msgspec.Struct):
+    embedding: list[float]
+
+
+class Embeddings(msgspec.Struct):
+    """What any server of ``/v1/embeddings`` answers."""
+
+    data: list[Embedding]
+
+
+class Service:
+    """JSON to one address and back. deadline_ms: of one search, all its requests together."""
+
+    def __init__(self, headers: Mapping[str, str], deadline_ms: float) -> None:
+        self.deadline_s = deadline_ms / 1000.0
+        self._client = httpx.AsyncClient(
+            headers={**headers, "accept-encoding": "identity"},
+            timeout=httpx.Timeout(None, connect=CONNECT_S),
+            follow_redirects=False,
+        )
+
+    async def post(self, url: str, asked: Any) -> bytes:
+        """Raises: BackendError."""
+        where = httpx.URL(url).host
+        try:
+            async with self._client.stream("POST", url, json=asked) as response:
+                body = bytearray()
+                async for piece in response.aiter_raw():
+                    body += piece
+                    if len(body) > MAX_BODY_BYTES:
+                        raise BackendError(
+                            f"{where}: expected at most {MAX_BODY_BYTES} bytes, found more"
+                        )
+        except httpx.HTTPError as error:
+            found = f"{type(error).__name__} {error}".strip()
+            raise BackendError(f"{where}: expected passages, found {found}") from error
+        if not response.is_success:
+            raise BackendError(f"{where}: expected passages, found status {response.status_code}")
+        return bytes(body)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class UrlRetriever:
+    """Any retriever: it is posted ``{"query", "k"}`` and answers ``{"passages": [...]}``.
+
+    Each passage has a ``text``, and may have a ``path`` and a ``heading``; the best comes first.
+    """
+
+    def __init__(self, url: str, service: Service, language: str) -> None:
+        self._url = url
+        self._service = service
+        self._language = language
+
+    def is_telling(self, word: str) -> bool:
+        known = FUNCTION_WORDS.get(self._language.split("-")[0], frozenset())
+        return len(word) >= LEAST_LETTERS and word.lower() not in known
+
+    async def search(self, words: Sequence[str], n_most: int) -> tuple[Hit, ...]:
+        """As `Retriever`. Raises: BackendError, also where it is late."""
+        try:
+            async with asyncio.timeout(self._service.deadline_s):
+                found = await self._find(" ".join(words), n_most)
+        except TimeoutError:
+            most_ms = 1000 * self._service.deadline_s
+            raise BackendTimeout(f"expected passages in {most_ms:.0f} ms, found none") from None
+        return tuple(
+            Hit(_passage(number, one), -float(number)) for number, one in enumerate(found[:n_most])
+        )
+
+    async def _find(self, query: str, n_most: int) -> list[FoundPassage]:
+        body = await self._service.post(self._url, {"query": query, "k": n_most})
+        found: Found = _read(body, Found)
+        return found.passages
+
+    async def close(self) -> None:
+        await self._service.close()
+
+
+class QdrantRetriever(UrlRetriever):
+    """A collection of Qdrant, by the vector of the words.
+
+    url: of the collection. embeddings: the address of a ``/v1/embeddings``, and embedding_model
+    its model: those that the collection was made with. least_score: points below it are none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        service: Service,
+        language: str,
+        *,
+        embeddings: str,
+        embedding_model: str,
+        least_score: float,
+    ) -> None:
+        super().__init__(f"{url.rstrip('/')}/points/query", service, language)
+        self._embeddings = embeddings
+        self._embedding_model = embedding_model
+        self._least_score = least_score
+
+    async def _find(self, query: str, n_most: int) -> list[FoundPassage]:
+        asked = {"model": self._embedding_model, "input": query}
+        told: Embeddings = _read(await self._service.post(self._embeddings, asked), Embeddings)
+        if not told.data:
+            raise BackendError("expected an embedding, found none")
+        body = await self._service.post(
+            self._url,
+            {
+                "query": told.data[0].embedding,
+                "limit": n_most,
+                "score_threshold": self._least_score,
+                "with_payload": ["text", "path", "heading"],
+            },
+        )
+        answer: QueryAnswer = _read(body, QueryAnswer)
+        return [point.payload for point in answer.result.points]
+
+
+def _passage(number: int, found: FoundPassage) -> Passage:
+    path, heading = found.path[:MAX_NAME_CHARS], found.heading[:MAX_NAME_CHARS]
+    return Passage(number, path, heading, found.text[:MAX_PASSAGE_CHARS])
+
+
+def _read(body: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise BackendError(f"expected {kind.__name__} as JSON, found: {error}") from None

@@ -1,0 +1,134 @@
+"""What an agent file names to look things up in, and the retriever that is made of it.
+
+Owns `KnowledgeSource`, one `[[knowledge]]` of an agent file, and what each of its kinds needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+
+from voiceloop.config_reader import from_environment
+from voiceloop.errors import ConfigError
+from voiceloop.knowledge.fused import FusedRetriever
+from voiceloop.knowledge.retriever import FolderRetriever, Retriever
+from voiceloop.knowledge.services import QdrantRetriever, Service, UrlRetriever
+
+log = logging.getLogger(__name__)
+
+MAX_SOURCES = 16
+# Of one search: one is begun every 150 ms, and what is later than the pause is of no use.
+MOST_DEADLINE_MS = 150
+
+
+@dataclass(frozen=True, slots=True)
+class KnowledgeSource:
+    """One `[[knowledge]]` of an agent file: a folder of documents, or a service that searches.
+
+    ``url``: of the service, with these ``headers``; both may name variables of the environment as
+    ``${NAME}``. ``kind``: how it is asked: in our own few words (`UrlRetriever`), or as a
+    collection of Qdrant, by the vector that ``embeddings`` makes with ``embedding_model``, of
+    which points below ``least_score`` do not count.
+    """
+
+    folder: Path | None = None
+    url: str | None = None
+    kind: Literal["passages", "qdrant"] = "passages"
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    embeddings: str | None = None
+    embedding_model: str = ""
+    least_score: float = 0.0
+    deadline_ms: int = 120
+
+
+def check_sources(sources: Sequence[KnowledgeSource]) -> None:
+    """Raises: ConfigError, which names the key, what was expected and what was found."""
+    if len(sources) > MAX_SOURCES:
+        raise _wrong("knowledge", f"at most {MAX_SOURCES} of them", str(len(sources)))
+    for index, source in enumerate(sources):
+        where = f"knowledge[{index}]"
+        if (source.folder is None) == (source.url is None):
+            found = "neither" if source.url is None else "both"
+            raise _wrong(where, "folder or url", found)
+        if source.url is None:
+            continue
+        if (source.kind == "qdrant") != (source.embeddings is not None):
+            wanted = "an address beside kind qdrant, and only there"
+            raise _wrong(f"{where}.embeddings", wanted, repr(source.embeddings))
+        for name, value in source.headers.items():
+            if not isinstance(value, str):  # and its value is not shown: it may be a secret
+                raise _wrong(f"{where}.headers.{name}", "a string", type(value).__name__)
+        if not 1 <= source.deadline_ms <= MOST_DEADLINE_MS:
+            wanted = f"1 to {MOST_DEADLINE_MS}"
+            raise _wrong(f"{where}.deadline_ms", wanted, str(source.deadline_ms))
+
+
+@asynccontextmanager
+async def open_retriever(
+    sources: Sequence[KnowledgeSource], language: str, environment: Mapping[str, str]
+) -> AsyncIterator[Retriever | None]:
+    """What finds passages in an agent's documents; None where it has none.
+
+    All folders are one index, each service is asked for itself, and what they find is fused.
+
+    Raises: ConfigError: as `FolderRetriever.open`; a variable that a source names is not set.
+    """
+    if not sources:
+        yield None
+        return
+    retrievers: list[Retriever] = [
+        _service(source, language, environment) for source in sources if source.url is not None
+    ]
+    if folders := [source.folder for source in sources if source.folder is not None]:
+        folder = await FolderRetriever.open(folders, language)
+        log.info("knowledge: %d passages", folder.n_passages)
+        retrievers.insert(0, folder)
+    retriever = retrievers[0] if len(retrievers) == 1 else FusedRetriever(retrievers)
+    try:
+        yield retriever
+    finally:
+        await retriever.close()
+
+
+def _service(
+    source: KnowledgeSource, language: str, environment: Mapping[str, str]
+) -> UrlRetriever:
+    """Raises: ConfigError."""
+    where = "knowledge"
+    url = _address(source.url, environment, f"{where}.url")
+    headers = {
+        name: from_environment(str(value), environment, where)
+        for name, value in source.headers.items()
+    }
+    service = Service(headers, source.deadline_ms)
+    if source.kind == "passages":
+        return UrlRetriever(url, service, language)
+    return QdrantRetriever(
+        url,
+        service,
+        language,
+        embeddings=_address(source.embeddings, environment, f"{where}.embeddings"),
+        embedding_model=source.embedding_model,
+        least_score=source.least_score,
+    )
+
+
+def _address(text: str | None, environment: Mapping[str, str], where: str) -> str:
+    found = from_environment(text or "", environment, where)
+    try:
+        is_address = httpx.URL(found).scheme in ("http", "https") and bool(httpx.URL(found).host)
+    except httpx.InvalidURL:
+        is_address = False
+    if not is_address:
+        raise _wrong(where, "http:// or https:// and a host", repr(text))
+    return found
+
+
+def _wrong(where: str, wanted: str, found: str) -> ConfigError:
+    return ConfigError(f"{where}: expected {wanted}, found {found}")
