@@ -20,10 +20,11 @@ from .load.quant import quantize
 from .model import Decoder, Interrupted
 from .native.build import COST_OF_TORCH, NotBuilt
 from .native.build import library as native_library
-from .native.layout import NativeLinear
+from .native.layout import GROUP, NativeLinear
 from .native.layout import is_native as is_native_weight
 from .native.runner import NativeRunner, can_run
 from .runner import Extension, Outcome, Runner
+from .sequence import Sequence
 from .types import ConfigError, EngineConfig
 
 
@@ -37,6 +38,7 @@ class StepRunner(Protocol):
         self, extensions: list[Extension], interrupted: Interrupted | None = None
     ) -> list[Outcome]: ...
     def run(self, extensions: list[Extension]) -> Tensor | None: ...
+    def guess(self, sequence: Sequence, n_tokens: int) -> list[int] | None: ...
 
 
 # decoder, its pool, the engine's config, the tokens that end a turn (none: no words are staged)
@@ -88,7 +90,7 @@ def _cpu(is_native: bool) -> Device:
     def make_native_linear(
         weight: Weight, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
     ) -> Linear:
-        weight = quantize(weight, quant, INT4_GROUP)
+        weight = quantize(weight, quant, INT4_GROUP, int8_group=GROUP)
         if is_native_weight(weight):
             return NativeLinear(library, weight, bias, dtype)
         return make_linear(weight, bias, dtype=dtype, quant=None, device=device)

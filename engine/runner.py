@@ -108,6 +108,13 @@ class Runner:
         states = self.states(extensions)
         return None if states is None else self.logits(states)
 
+    def guess(self, sequence: Sequence, n_tokens: int) -> list[int] | None:
+        """Extend by what is pending and greedily by `n_tokens` more, whose last stays pending.
+
+        None where only whoever asks can do so, token by token. Raises: OutOfMemory.
+        """
+        return None
+
     def logits(self, states: Tensor) -> Tensor:
         """[rows, vocab] of `states`."""
         return self.decoder.logits(states)

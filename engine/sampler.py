@@ -62,6 +62,12 @@ def is_stateful(params: SamplingParams) -> bool:
     return any(penalties) or params.logprobs is not None
 
 
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the likeliest token is always chosen, whatever was said."""
+    penalties = (params.presence_penalty, params.frequency_penalty)
+    return params.temperature < COLDEST and not any(penalties)
+
+
 def penalize(logits: Tensor, params: SamplingParams, reply: Sequence[int]) -> Tensor:
     """Penalties as the OpenAI API defines them; `logits` [vocab] is not changed."""
     presence, frequency = params.presence_penalty, params.frequency_penalty

@@ -15,7 +15,7 @@ from ..model import Decoder
 from ..prefix_tree import PrefixTree
 from ..reply import Reply
 from ..runner import Extension
-from ..sampler import choose, penalize
+from ..sampler import choose, is_greedy, penalize
 from ..sequence import Sequence, common_prefix
 from ..types import BLOCK_TOKENS, EngineConfig, OutOfMemory
 
@@ -172,6 +172,10 @@ class ModelDrafter:
         if sequence.n_pending > CATCH_UP_TOKENS:
             self._extend(sequence, CATCH_UP_TOKENS)
             return []
+        if is_greedy(reply.params):
+            found = self.runner.guess(sequence, n_most)
+            if found is not None:
+                return found
         guesses: list[int] = []
         for i in range(n_most):
             logits = self._extend(sequence, sequence.n_pending)

@@ -20,6 +20,7 @@ from ..drafting.draft_length import DraftLength
 from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
 from ..runner import Draw, Extension, Outcome
+from ..sequence import Sequence
 from ..types import (
     BLOCK_TOKENS,
     MAX_HOST_ROWS,
@@ -151,6 +152,9 @@ class GraphRunner:
                 outcomes[id(extension)] = outcome
         self._learn(launches, ahead, extensions)
         return [outcomes[id(extension)] for extension in extensions]
+
+    def guess(self, sequence: Sequence, n_tokens: int) -> None:
+        """None: a draft model's tokens are drawn by whoever asks."""
 
     def run(self, extensions: Items[Extension]) -> Tensor | None:
         """The logits of extensions that nothing is drawn for, in order."""

@@ -35,13 +35,15 @@ class Int4Weight:
 
 @dataclass(frozen=True, slots=True)
 class ScaledWeight:
-    """w = codes * scale; codes int8 or float8_e4m3fn [out, in], scale [out]."""
+    """w = codes * scale; codes int8 or float8_e4m3fn [out, in], scale [out] or [out, groups]."""
 
     codes: Tensor
     scale: Tensor
 
     def dense(self) -> Tensor:
-        return self.codes.float() * self.scale[:, None]
+        n_out, n_in = self.codes.shape
+        codes = self.codes.float().view(n_out, self.scale[0].numel(), -1)
+        return (codes * self.scale.view(n_out, -1, 1)).view(n_out, n_in)
 
 
 Weight: TypeAlias = Tensor | Int4Weight | ScaledWeight

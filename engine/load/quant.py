@@ -13,13 +13,19 @@ from .packed import Int4Weight, ScaledWeight, Weight, dense
 FP8_LARGEST = 448.0  # of e4m3
 
 
-def quantize(weight: Weight, quant: str | None, group: int) -> Weight:
-    """A dense weight as `quant` says: int4 where `group` divides its inputs; others as they are."""
+def quantize(
+    weight: Weight, quant: str | None, group: int, int8_group: int | None = None
+) -> Weight:
+    """A dense weight as `quant` says: int4 where `group` divides its inputs; others as they are.
+
+    int8_group: inputs that share a scale of int8, where it divides them; else all of them do.
+    """
     if not isinstance(weight, Tensor):
         return weight
     match quant:
         case "int8":
-            return quantize_int8(weight)
+            is_grouped = int8_group is not None and weight.shape[1] % int8_group == 0
+            return quantize_int8(weight, int8_group if is_grouped else None)
         case "fp8":
             return quantize_fp8(weight)
         case "int4" if weight.shape[1] % group == 0:
@@ -27,14 +33,15 @@ def quantize(weight: Weight, quant: str | None, group: int) -> Weight:
     return weight
 
 
-def quantize_int8(weight: Tensor) -> ScaledWeight:
-    """Symmetric, one scale per output channel. weight: [out, in]."""
-    weight = weight.float()
-    scale = weight.abs().amax(1).clamp_min_(1e-10).div_(127)
+def quantize_int8(weight: Tensor, group: int | None = None) -> ScaledWeight:
+    """Symmetric, one scale per output channel, or per `group` inputs of one. weight: [out, in]."""
+    n_out, n_in = weight.shape
+    grouped = weight.float().view(n_out, -1, group or n_in)
+    scale = grouped.abs().amax(-1).clamp_min_(1e-10).div_(127)
     # The scale is stored in bf16; rounding against the stored value costs no accuracy twice.
     scale = scale.bfloat16().float()
-    codes = (weight / scale[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-    return ScaledWeight(codes, scale)
+    codes = (grouped / scale[..., None]).round_().clamp_(-127, 127).to(torch.int8)
+    return ScaledWeight(codes.view(n_out, n_in), scale if group else scale[:, 0])
 
 
 def quantize_fp8(weight: Tensor) -> ScaledWeight:

@@ -4,9 +4,10 @@
  * it: products are sums of integers, which are exact in any order, and all else runs row by row.
  * So one row and five hundred give the same bits, and a verify pass is a decode step.
  *
- * Weights are int8 (a scale an output) or int4 (a scale and a zero a group of inputs). Activations
- * are quantized row by row to sixteen bits, as a high and a low byte, so that their rounding is
- * below that of bf16. Residuals, norms, rotation and softmax are fp32.
+ * Weights are int8 (a scale a group of inputs, or an output) or int4 (a scale and a zero a group).
+ * Activations are quantized to eight bits, row by row, with a scale for every GROUP of inputs: one
+ * instruction then multiplies 64 weights, where sixteen bits took two, and eight rows are bound by
+ * those. Residuals, norms, rotation and softmax are fp32.
  *
  * The file is compiled once for each instruction set (see `build.py`); what a compiler flag turns
  * on is what is used. Whoever calls has checked shapes and types: `layout.py` does. What varies
@@ -25,28 +26,44 @@
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define VNNI 1
 #define LANES 16
+#define STEP 4
 #include <immintrin.h>
 #elif defined(__AVX2__) && defined(__FMA__)
 #define AVX2 1
 #define LANES 8
+#define STEP 2
 #include <immintrin.h>
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define NEON 1
 #define LANES 4
+#define STEP 4
 #include <arm_neon.h>
 #ifdef __linux__
 #include <sys/auxv.h>
 #endif
 #else
 #define LANES 4
+#define STEP 4
+#endif
+
+#ifndef VNNI
+#define VNNI 0
+#endif
+#ifndef AVX2
+#define AVX2 0
+#endif
+#ifndef NEON
+#define NEON 0
 #endif
 
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 
 enum {
-    TILE = 16,         /* outputs that one product of vectors serves */
     PANEL = 64,        /* outputs whose codes lie together */
+    GROUP = 32,        /* inputs of a row that have a scale together */
+    MOST_TOGETHER = VNNI || NEON ? 6 : AVX2 ? 4 : 1, /* rows that share the reading of a weight */
+    MOST_VECTORS = AVX2 ? 2 : 4, /* of outputs, whose sums lie in registers, for each of these rows */
     BLOCK_TOKENS = 16, /* tokens of a KV block, as in engine/types.py */
     MAX_ROWS = 64,     /* rows that pass through a layer together */
     MAX_HEAD = 256,    /* entries of a head */
@@ -59,14 +76,18 @@ typedef enum { KV_PLAIN, KV_INT8, KV_INT4, KV_FP8 } KvFormat;
 /* What may be wrong with a step, as `runner.py` spells it out. */
 typedef enum { STEP_OK, BAD_ROWS, BAD_TOKEN, BAD_POSITION, BAD_SEQUENCE, BAD_BLOCK, BAD_LAYER } Fault;
 
-/* y = W x + bias. codes: [panels][n_in / 4][PANEL][4]; int4: two of these rows of inputs a byte.
- * Columns beyond n_out have zeros. scale: int8 [n_out], int4 bf16 [groups][n_out]; zero likewise. */
+/* Of weights: int8 with a scale an output; int8 or int4 with one for each group of inputs. */
+typedef enum { BY_OUTPUT, GROUPED8, GROUPED4 } Format;
+
+/* y = W x + bias. codes: [panels][n_in / STEP][PANEL][STEP]; int4: two of these steps a byte.
+ * Outputs beyond n_out and inputs beyond n_in have zeros, inputs up to a multiple of GROUP.
+ * scale: [padded n_out]; group_scale and int4's group_zero: bf16 [panels][groups][PANEL]. */
 typedef struct {
     const uint8_t *codes;
     const float *scale;
     const uint16_t *group_scale, *group_zero;
     const float *bias;
-    int32_t n_in, n_out, group; /* group: 0 for int8 */
+    int32_t n_in, n_out, group, format; /* group: inputs, a multiple of GROUP; 0 by output */
 } Product;
 
 typedef struct {
@@ -101,9 +122,28 @@ typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef float vfu __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint16_t vh __attribute__((vector_size(2 * LANES), aligned(2)));
-typedef int8_t vb __attribute__((vector_size(LANES), aligned(1)));
+
+/* What a row's codes are multiplied as, STEP of them at once. */
+#if AVX2
+typedef int16_t Code;
+typedef int16_t vc __attribute__((vector_size(2 * LANES), aligned(2)));
+typedef __m256i Weights;
+#else
+typedef int8_t Code;
+typedef int8_t vc __attribute__((vector_size(LANES), aligned(1)));
+#if VNNI
+typedef __m512i Weights;
+#elif NEON
+typedef int8x16_t Weights;
+#else
+typedef struct {
+    int8_t of[STEP * LANES];
+} Weights;
+#endif
+#endif
 
 INLINE size_t padded(size_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
+INLINE int groups_of(int n_in) { return (n_in + GROUP - 1) / GROUP; }
 INLINE vf splat(float value) { return value - (vf){0}; }
 INLINE vf load(const float *from) { return *(const vfu *)from; }
 INLINE void store(float *to, vf value) { *(vfu *)to = value; }
@@ -123,6 +163,8 @@ INLINE vf muladd(vf a, vf b, vf c) {
 #endif
 }
 
+INLINE vf to_floats(vi v) { return __builtin_convertvector(v, vf); }
+
 INLINE float largest_of(vf v) {
 #if VNNI
     return _mm512_reduce_max_ps((__m512)v);
@@ -140,6 +182,26 @@ INLINE float sum_of(vf v) {
     for (int half = LANES / 2; half; half /= 2)
         for (int i = 0; i < half; i++) v[i] += v[i + half];
     return v[0];
+#endif
+}
+
+INLINE int32_t sum_of_ints(vi v) {
+#if VNNI
+    return _mm512_reduce_add_epi32((__m512i)v);
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < LANES; i++) sum += v[i];
+    return sum;
+#endif
+}
+
+INLINE int32_t largest_int(vi v) {
+#if VNNI
+    return _mm512_reduce_max_epi32((__m512i)v);
+#else
+    int32_t most = v[0];
+    for (int i = 1; i < LANES; i++) most = v[i] > most ? v[i] : most;
+    return most;
 #endif
 }
 
@@ -301,51 +363,14 @@ static void share(Crew *crew, Work work, void *context, int n_items, size_t n_by
 
 /* -- products ---------------------------------------------------------------------------------- */
 
-/* Rows as integers: x ~ (256 * high + low) * scale. Group sums serve int4's zeros. */
+/* Rows as integers: x ~ code * scale, with a scale for every GROUP of inputs. */
 typedef struct {
-    int8_t *codes; /* [MAX_ROWS][2][stride]: high bytes, low bytes; with AVX2 int16 [stride] */
-    float *scale;  /* [MAX_ROWS] */
-    int32_t *sums; /* [MAX_ROWS][2] of high and low */
+    Code *codes;     /* [MAX_ROWS][stride] */
+    float *scale;    /* [MAX_ROWS][stride / GROUP] */
+    int32_t *starts; /* likewise: what its sums start from, for the OFFSET of the weights */
+    float *weighted; /* likewise: the sum of the codes times their scale, for the zeros of int4 */
     size_t stride;
 } Rows;
-
-#define LARGEST (127.0f * 256.0f) /* the high byte of a rounded one is 127 at most */
-
-/* x: [n], zeros up to the next multiple of PANEL. */
-static void quantize(const float *x, int n, const Rows *rows, int row) {
-    int n_padded = (int)padded(n);
-    vi most = {0};
-    for (int i = 0; i < n_padded; i += LANES) {
-        vi size = (vi)load(x + i) & 0x7fffffff; /* of floats above 0 the bits are in their order */
-        vi more = size > most;
-        most = (more & size) | (~more & most);
-    }
-    int32_t bits = 0;
-    for (int i = 0; i < LANES; i++) bits = most[i] > bits ? most[i] : bits;
-    float largest, inverse = 0;
-    memcpy(&largest, &bits, 4);
-    rows->scale[row] = largest / LARGEST; /* NaN and infinity go on through it */
-    if (largest > 1e-30f) inverse = LARGEST / largest; /* what is smaller counts as nothing */
-    int8_t *high = rows->codes + (size_t)row * 2 * rows->stride;
-    vi high_sum = {0}, low_sum = {0};
-    for (int i = 0; i < n_padded; i += LANES) {
-        vi code = (vi)(load(x + i) * inverse + ROUNDER) - (vi)splat(ROUNDER);
-#if AVX2
-        _mm_storeu_si128((__m128i *)((int16_t *)high + i), _mm_packs_epi32(
-            _mm256_castsi256_si128((__m256i)code), _mm256_extracti128_si256((__m256i)code, 1)));
-        high_sum += code;
-#else
-        vi top = (code + 128) >> 8, rest = code - (top << 8);
-        high_sum += top;
-        low_sum += rest;
-        *(vb *)(high + i) = __builtin_convertvector(top, vb);
-        *(vb *)(high + rows->stride + i) = __builtin_convertvector(rest, vb);
-#endif
-    }
-    int32_t *sums = rows->sums + 2 * row;
-    sums[0] = sums[1] = 0;
-    for (int i = 0; i < LANES; i++) sums[0] += high_sum[i], sums[1] += low_sum[i];
-}
 
 /* What is added to int8 codes where they are packed. */
 #if VNNI
@@ -354,246 +379,190 @@ enum { OFFSET = 128 }; /* the instruction multiplies unsigned by signed */
 enum { OFFSET = 0 };
 #endif
 
-/* Exact dots of M rows from `row` on with T tiles of outputs at `codes`, over n4 times 4 inputs
- * from `first` on, rounded to fp32: totals [M][T * TILE]. offset: what the codes have too much. */
-INLINE void dots(int M, int T, const uint8_t *codes, const Rows *rows, int row, int first, int n4,
-                 int offset, float *totals) {
-    const int8_t *high[4], *low[4];
-    for (int m = 0; m < M; m++) {
-        high[m] = rows->codes + (size_t)(row + m) * 2 * rows->stride + first;
-        low[m] = high[m] + rows->stride;
-    }
-#if VNNI
-    __m512i top[4][4], rest[4][4];
-#pragma GCC unroll 4
-    for (int m = 0; m < M; m++)
-#pragma GCC unroll 4
-        for (int t = 0; t < T; t++) {
-            const int32_t *sums = rows->sums + 2 * (row + m);
-            top[m][t] = _mm512_set1_epi32(-offset * sums[0]);
-            rest[m][t] = _mm512_set1_epi32(-offset * sums[1]);
+/* x: [n], zeros up to the next multiple of PANEL. */
+static void quantize(const float *x, int n, const Rows *rows, int row) {
+    Code *codes = rows->codes + row * rows->stride;
+    size_t place = row * (rows->stride / GROUP);
+    for (int first = 0; first < (int)padded(n); first += GROUP, place++) {
+        vi most = {0};
+        for (int i = first; i < first + GROUP; i += LANES) {
+            vi size = (vi)load(x + i) & 0x7fffffff; /* of floats above 0 the bits are in order */
+            vi more = size > most;
+            most = (more & size) | (~more & most);
         }
-#pragma GCC unroll 2
-    for (int k = 0; k < n4; k++) {
-        __m512i weights[4];
+        int32_t bits = largest_int(most);
+        float largest, inverse = 0;
+        memcpy(&largest, &bits, 4);
+        rows->scale[place] = largest / 127.0f; /* NaN and infinity go on through it */
+        if (largest > 1e-30f) inverse = 127.0f / largest; /* what is smaller counts as nothing */
+        vi sum = {0};
+        for (int i = first; i < first + GROUP; i += LANES) {
+            vi code = (vi)(load(x + i) * inverse + ROUNDER) - (vi)splat(ROUNDER);
+            sum += code;
+            *(vc *)(codes + i) = __builtin_convertvector(code, vc);
+        }
+        const int32_t total = sum_of_ints(sum);
+        rows->starts[place] = -OFFSET * total;
+        rows->weighted[place] = (float)total * rows->scale[place];
+    }
+}
+
+/* STEP codes of each of LANES outputs; of int4 a byte holds a code of this step and of the next. */
+INLINE Weights weights_at(int is_int4, int is_second, const uint8_t *from) {
+#if VNNI
+    __m512i codes = _mm512_loadu_si512(from);
+    if (is_second) codes = _mm512_srli_epi16(codes, 4);
+    return is_int4 ? _mm512_and_si512(codes, _mm512_set1_epi8(15)) : codes;
+#elif AVX2
+    __m128i codes = _mm_loadu_si128((const __m128i *)from);
+    if (is_second) codes = _mm_srli_epi16(codes, 4);
+    return _mm256_cvtepi8_epi16(is_int4 ? _mm_and_si128(codes, _mm_set1_epi8(15)) : codes);
+#elif NEON
+    uint8x16_t codes = vld1q_u8(from);
+    if (is_second) codes = vshrq_n_u8(codes, 4);
+    else if (is_int4) codes = vandq_u8(codes, vdupq_n_u8(15));
+    return vreinterpretq_s8_u8(codes);
+#else
+    Weights codes;
+    for (int i = 0; i < STEP * LANES; i++)
+        codes.of[i] = (int8_t)(is_second ? from[i] >> 4 : is_int4 ? from[i] & 15 : from[i]);
+    return codes;
+#endif
+}
+
+/* sum[i] += the dot of output i's codes with a row's STEP codes at `from`. Exact. */
+INLINE vi add_dots(vi sum, Weights weights, const Code *from) {
+#if VNNI || AVX2 || NEON
+    int32_t step;
+    memcpy(&step, from, sizeof step);
+#endif
+#if VNNI
+    return (vi)_mm512_dpbusd_epi32((__m512i)sum, weights, _mm512_set1_epi32(step));
+#elif AVX2
+    return (vi)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(weights, _mm256_set1_epi32(step)));
+#elif NEON
+    return (vi)vdotq_s32((int32x4_t)sum, weights, vreinterpretq_s8_s32(vdupq_n_s32(step)));
+#else
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < STEP; j++) sum[i] += weights.of[STEP * i + j] * from[j];
+    return sum;
+#endif
+}
+
+/* Add what one group of inputs gives M rows and T vectors of outputs: totals [M][PANEL].
+ *
+ * Every weight is read, and widened, once for the M rows. A row's sums are the same for any M.
+ * codes, group_scale, group_zero: of these outputs; place: of the first row and this group in `rows`. */
+INLINE void add_group(int M, int T, Format format, const uint8_t *codes, const uint16_t *group_scale,
+                      const uint16_t *group_zero, const Rows *rows, const Code *x, size_t place,
+                      float *totals) {
+    const int is_int4 = format == GROUPED4;
+    const size_t row_groups = rows->stride / GROUP;
+    vi sums[MOST_TOGETHER][MOST_VECTORS];
+#pragma GCC unroll 6
+    for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++)
-            weights[t] = _mm512_loadu_si512(codes + ((size_t)k * PANEL + t * TILE) * 4);
-#pragma GCC unroll 4
-        for (int m = 0; m < M; m++) {
-            int32_t four[2];
-            memcpy(four, high[m] + 4 * k, 4);
-            memcpy(four + 1, low[m] + 4 * k, 4);
-            __m512i a = _mm512_set1_epi32(four[0]), b = _mm512_set1_epi32(four[1]);
-#pragma GCC unroll 4
-            for (int t = 0; t < T; t++) {
-                top[m][t] = _mm512_dpbusd_epi32(top[m][t], weights[t], a);
-                rest[m][t] = _mm512_dpbusd_epi32(rest[m][t], weights[t], b);
-            }
-        }
-    }
-#pragma GCC unroll 4
-    for (int m = 0; m < M; m++)
-#pragma GCC unroll 4
-        for (int t = 0; t < T; t++) {
-            __m512 most = _mm512_cvtepi32_ps(top[m][t]), least = _mm512_cvtepi32_ps(rest[m][t]);
-            __m512 total = _mm512_fmadd_ps(most, _mm512_set1_ps(256), least);
-            _mm512_storeu_ps(totals + (m * T + t) * TILE, total);
-        }
-#elif AVX2
-    (void)offset, (void)low;
-    const int n_flush = 128; /* 128 * 32512 * 4 * 128, two lanes together, is below 2^31 */
-    for (int m = 0; m < M; m++) {
-        const int16_t *x = (const int16_t *)(rows->codes + (size_t)(row + m) * 2 * rows->stride);
-        x += first;
-        for (int t = 0; t < T; t++) {
-            __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-            for (int k = 0; k < n4;) {
-                int last = k + n_flush < n4 ? k + n_flush : n4;
-                __m256i part[4];
-#pragma GCC unroll 4
-                for (int i = 0; i < 4; i++) part[i] = _mm256_setzero_si256();
-                for (; k < last; k++) {
-                    int64_t four;
-                    memcpy(&four, x + 4 * k, 8);
-                    __m256i a = _mm256_set1_epi64x(four);
-                    const uint8_t *w = codes + ((size_t)k * PANEL + t * TILE) * 4;
-#pragma GCC unroll 4
-                    for (int i = 0; i < 4; i++) {
-                        __m128i eight = _mm_loadu_si128((const __m128i *)(w + 16 * i));
-                        __m256i products = _mm256_madd_epi16(_mm256_cvtepi8_epi16(eight), a);
-                        part[i] = _mm256_add_epi32(part[i], products);
-                    }
-                }
+            sums[m][t] = (is_int4 ? 0 : rows->starts[place + m * row_groups]) - (vi){0};
+    for (int k = 0; k < GROUP / STEP; k += 2)
 #pragma GCC unroll 2
-                for (int i = 0; i < 2; i++) {
-                    __m256i pairs = _mm256_hadd_epi32(part[2 * i], part[2 * i + 1]);
-                    pairs = _mm256_permute4x64_epi64(pairs, 0xd8);
-                    sums[i] = _mm256_add_ps(sums[i], _mm256_cvtepi32_ps(pairs));
-                }
-            }
-            _mm256_storeu_ps(totals + (m * T + t) * TILE, sums[0]);
-            _mm256_storeu_ps(totals + (m * T + t) * TILE + 8, sums[1]);
-        }
-    }
-#elif NEON
-    (void)offset;
-    for (int m = 0; m < M; m++)
-        for (int t = 0; t < T; t++) {
-            int32x4_t top[4], rest[4];
-            for (int i = 0; i < 4; i++) top[i] = rest[i] = vdupq_n_s32(0);
-            for (int k = 0; k < n4; k++) {
-                int32_t four[2];
-                memcpy(four, high[m] + 4 * k, 4);
-                memcpy(four + 1, low[m] + 4 * k, 4);
-                int8x16_t a = vreinterpretq_s8_s32(vdupq_n_s32(four[0]));
-                int8x16_t b = vreinterpretq_s8_s32(vdupq_n_s32(four[1]));
-                const uint8_t *w = codes + ((size_t)k * PANEL + t * TILE) * 4;
-                for (int i = 0; i < 4; i++) {
-                    int8x16_t weights = vreinterpretq_s8_u8(vld1q_u8(w + 16 * i));
-                    top[i] = vdotq_s32(top[i], weights, a);
-                    rest[i] = vdotq_s32(rest[i], weights, b);
-                }
-            }
-            for (int i = 0; i < 4; i++) {
-                float32x4_t total = vfmaq_n_f32(vcvtq_f32_s32(rest[i]), vcvtq_f32_s32(top[i]), 256);
-                vst1q_f32(totals + (m * T + t) * TILE + 4 * i, total);
-            }
-        }
-#else
-    (void)offset;
-    for (int m = 0; m < M; m++)
-        for (int t = 0; t < T; t++) {
-            int32_t top[TILE] = {0}, rest[TILE] = {0};
-            for (int k = 0; k < n4; k++) {
-                const int8_t *w = (const int8_t *)codes + ((size_t)k * PANEL + t * TILE) * 4;
-                for (int i = 0; i < TILE; i++)
-                    for (int j = 0; j < 4; j++) {
-                        top[i] += w[4 * i + j] * high[m][4 * k + j];
-                        rest[i] += w[4 * i + j] * low[m][4 * k + j];
-                    }
-            }
-            for (int i = 0; i < TILE; i++)
-                totals[(m * T + t) * TILE + i] = 256.0f * (float)top[i] + (float)rest[i];
-        }
-#endif
-}
-
-
-/* One panel of an int8 product for M rows: y = total * scales (+ what is there). */
-INLINE void panel8(int M, int T, const Product *p, int panel, const Rows *rows, int row, float *y,
-                   size_t stride, int adds) {
-    int n4 = (p->n_in + 15) / 16 * 4;
-    const uint8_t *codes = p->codes + (size_t)panel * n4 * 4 * PANEL;
-    float totals[4 * PANEL];
-    for (int tile = 0; tile < PANEL / TILE; tile += T) {
-        dots(M, T, codes + tile * TILE * 4, rows, row, 0, n4, OFFSET, totals);
-        size_t column = (size_t)panel * PANEL + tile * TILE;
-        for (int m = 0; m < M; m++)
-            for (int i = 0; i < T * TILE; i += LANES) {
-                float *to = y + (row + m) * stride + column + i;
-                vf scale = load(p->scale + column + i) * rows->scale[row + m];
-                vf value = load(totals + m * T * TILE + i) * scale;
-                if (p->bias) value += load(p->bias + column + i);
-                store(to, adds ? load(to) + value : value);
-            }
-    }
-}
-
-/* The same of int4: every group of inputs has its own scale, and a zero times the row's sum of it.
- * unpacked: the panel's codes, a byte each; sums: [MAX_ROWS][groups], of the rows' codes. */
-INLINE void panel4(int M, int T, const Product *p, int panel, const uint8_t *unpacked,
-                   const Rows *rows, const float *sums, int row, float *y, size_t stride, int adds) {
-    int n_groups = p->n_in / p->group, n4 = p->group / 4;
-    float totals[4 * PANEL], part[4 * PANEL];
-    size_t n_columns = padded(p->n_out);
-    for (int tile = 0; tile < PANEL / TILE; tile += T) {
-        size_t column = (size_t)panel * PANEL + tile * TILE;
-        memset(totals, 0, sizeof totals);
-        for (int g = 0; g < n_groups; g++) {
-            dots(M, T, unpacked + ((size_t)g * n4 * PANEL + tile * TILE) * 4, rows, row,
-                 g * p->group, n4, 0, part);
+        for (int second = 0; second < 2; second++) {
+            const uint8_t *at = codes + (size_t)(is_int4 ? k / 2 : k + second) * PANEL * STEP;
+            Weights weights[MOST_VECTORS];
+#pragma GCC unroll 4
+            for (int t = 0; t < T; t++)
+                weights[t] = weights_at(is_int4, is_int4 && second, at + t * LANES * STEP);
+#pragma GCC unroll 6
             for (int m = 0; m < M; m++) {
-                vf sum = splat(sums[(row + m) * n_groups + g]);
-                for (int i = 0; i < T * TILE; i += LANES) {
-                    vf scale = from_bf16s(p->group_scale + g * n_columns + column + i);
-                    vf zero = from_bf16s(p->group_zero + g * n_columns + column + i);
-                    zero = muladd(scale, splat(-8), zero);
-                    float *total = totals + m * T * TILE + i;
-                    vf value = muladd(load(part + m * T * TILE + i), scale, load(total));
-                    store(total, muladd(sum, zero, value));
-                }
+                const Code *step = x + m * rows->stride + (k + second) * STEP;
+#pragma GCC unroll 4
+                for (int t = 0; t < T; t++) sums[m][t] = add_dots(sums[m][t], weights[t], step);
             }
         }
-        for (int m = 0; m < M; m++)
-            for (int i = 0; i < T * TILE; i += LANES) {
-                float *to = y + (row + m) * stride + column + i;
-                vf value = load(totals + m * T * TILE + i) * rows->scale[row + m];
-                if (p->bias) value += load(p->bias + column + i);
-                store(to, adds ? load(to) + value : value);
-            }
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+        vf scale = {0}, zero = {0};
+        if (format != BY_OUTPUT) scale = from_bf16s(group_scale + t * LANES);
+        if (is_int4) zero = muladd(scale, splat(-8), from_bf16s(group_zero + t * LANES));
+#pragma GCC unroll 6
+        for (int m = 0; m < M; m++) {
+            float *total = totals + m * PANEL + t * LANES;
+            vf by = splat(rows->scale[place + m * row_groups]), sum = to_floats(sums[m][t]);
+            vf value = muladd(sum, format == BY_OUTPUT ? by : by * scale, load(total));
+            if (is_int4) value = muladd(splat(rows->weighted[place + m * row_groups]), zero, value);
+            store(total, value);
+        }
     }
-}
-
-/* Sums of each row's codes by group, for the zeros of int4. */
-static void sum_groups(const Product *p, const Rows *rows, int n_rows, float *sums) {
-    for (int row = 0; row < n_rows; row++)
-        for (int g = 0; g < p->n_in / p->group; g++) {
-            int32_t sum = 0;
-            const int8_t *high = rows->codes + (size_t)row * 2 * rows->stride;
-            for (int i = g * p->group; i < (g + 1) * p->group; i++)
-#if AVX2
-                sum += ((const int16_t *)high)[i];
-#else
-                sum += 256 * high[i] + high[rows->stride + i];
-#endif
-            sums[row * (p->n_in / p->group) + g] = (float)sum;
-        }
 }
 
 /* y [n_rows][stride] = W x + bias of quantized rows, or added to what is there. */
 typedef struct {
     const Product *product;
     const Rows *rows;
-    float *y, *sums;
-    uint8_t *unpacked; /* [threads][n_unpacked] */
-    size_t stride, n_unpacked;
+    float *y;
+    size_t stride;
     int n_rows, adds;
 } Multiplication;
 
-static void multiply_panel(void *context, int panel, int thread) {
-    const Multiplication *m = context;
+/* Group by group, so that a weight leaves memory once, however many rows there are. */
+INLINE void multiply_as(Format format, const Multiplication *m, int panel) {
     const Product *p = m->product;
     const Rows *rows = m->rows;
-    int row = 0;
-    if (!p->group) {
-        for (; row + 4 <= m->n_rows; row += 4)
-            panel8(4, 2, p, panel, rows, row, m->y, m->stride, m->adds);
-        for (; row + 2 <= m->n_rows; row += 2)
-            panel8(2, 4, p, panel, rows, row, m->y, m->stride, m->adds);
-        for (; row < m->n_rows; row++)
-            panel8(1, 4, p, panel, rows, row, m->y, m->stride, m->adds);
-        return;
-    }
-    size_t n_bytes = (size_t)p->n_in * PANEL / 2;
-    const uint8_t *codes = p->codes + panel * n_bytes;
-    uint8_t *unpacked = m->unpacked + thread * m->n_unpacked;
-    for (size_t i = 0; i < n_bytes; i += 4 * PANEL) /* two rows of 4 inputs in each byte */
-        for (int j = 0; j < 4 * PANEL; j++) {
-            unpacked[2 * i + j] = codes[i + j] & 15;
-            unpacked[2 * i + 4 * PANEL + j] = codes[i + j] >> 4;
+    const int is_int4 = format == GROUPED4, n_groups = groups_of(p->n_in);
+    const int n_parts = (m->n_rows + MOST_TOGETHER - 1) / MOST_TOGETHER;
+    const size_t n_bytes = (size_t)GROUP * PANEL >> is_int4, row_groups = rows->stride / GROUP;
+    const size_t n_shared = format == BY_OUTPUT ? 1 : (size_t)p->group / GROUP;
+    const uint8_t *codes = p->codes + (size_t)panel * n_groups * n_bytes;
+    const size_t column = (size_t)panel * PANEL, of_panel = column * (n_groups / n_shared);
+    float totals[MAX_ROWS * PANEL] __attribute__((aligned(64)));
+    memset(totals, 0, m->n_rows * PANEL * sizeof(float));
+    for (int g = 0; g < n_groups; g++, codes += n_bytes) {
+        const size_t of_group = format == BY_OUTPUT ? 0 : of_panel + g / n_shared * PANEL;
+        for (int part = 0, row = 0, n; part < n_parts; part++, row += n) {
+            n = (m->n_rows - row + n_parts - part - 1) / (n_parts - part); /* as equal as can be */
+#define TOGETHER(M) \
+    case M: \
+        for (int i = 0; M <= MOST_TOGETHER && i < PANEL; i += MOST_VECTORS * LANES) \
+            add_group(M, MOST_VECTORS, format, codes + i * STEP, p->group_scale + of_group + i, \
+                      p->group_zero + of_group + i, rows, \
+                      rows->codes + row * rows->stride + (size_t)g * GROUP, \
+                      row * row_groups + g, totals + row * PANEL + i); \
+        break
+            switch (n) {
+                TOGETHER(1);
+                TOGETHER(2);
+                TOGETHER(3);
+                TOGETHER(4);
+                TOGETHER(5);
+                TOGETHER(6);
+            }
+#undef TOGETHER
         }
-    for (; row + 4 <= m->n_rows; row += 4)
-        panel4(4, 2, p, panel, unpacked, rows, m->sums, row, m->y, m->stride, m->adds);
-    for (; row < m->n_rows; row++)
-        panel4(1, 4, p, panel, unpacked, rows, m->sums, row, m->y, m->stride, m->adds);
+    }
+    for (int row = 0; row < m->n_rows; row++)
+        for (int i = 0; i < PANEL; i += LANES) {
+            float *to = m->y + row * m->stride + column + i;
+            vf value = load(totals + row * PANEL + i);
+            if (format == BY_OUTPUT) value *= load(p->scale + column + i);
+            if (p->bias) value += load(p->bias + column + i);
+            store(to, m->adds ? load(to) + value : value);
+        }
+}
+
+static void multiply_panel(void *context, int panel, int thread) {
+    const Multiplication *m = context;
+    (void)thread;
+    switch (m->product->format) {
+    case BY_OUTPUT: multiply_as(BY_OUTPUT, m, panel); break;
+    case GROUPED8: multiply_as(GROUPED8, m, panel); break;
+    default: multiply_as(GROUPED4, m, panel);
+    }
 }
 
 static void multiply(Crew *crew, const Multiplication *m) {
-    const Product *p = m->product;
-    int n_panels = (int)(padded(p->n_out) / PANEL);
-    if (p->group) sum_groups(p, m->rows, m->n_rows, m->sums);
-    share(crew, multiply_panel, (void *)m, n_panels, (size_t)n_panels * PANEL * p->n_in * m->n_rows);
+    int n_panels = (int)(padded(m->product->n_out) / PANEL);
+    size_t n_products = (size_t)n_panels * PANEL * m->product->n_in * m->n_rows;
+    share(crew, multiply_panel, (void *)m, n_panels, n_products);
 }
 
 /* -- keys and values --------------------------------------------------------------------------- */
@@ -778,9 +747,7 @@ typedef struct {
     float *queries;     /* [MAX_ROWS][heads][head stride] */
     float *keys, *values; /* [KV heads][BLOCK_TOKENS][head stride] */
     Partial *partials;  /* [KV heads][MAX_ROWS][heads of a KV head] */
-    float *sums;
-    uint8_t *unpacked;
-    size_t n_bytes, n_unpacked;
+    size_t n_bytes;
 } Space;
 
 INLINE int head_stride(const Model *model) { return (model->head_dim + 15) / 16 * 16; }
@@ -910,8 +877,7 @@ static void project(const Model *model, const Layer *layer, const Step *step, in
 /* A product of the rows that lie quantized in `space`. */
 static void apply(const Model *model, const Space *space, const Product *product, int n_rows,
                   float *y, size_t stride, int adds) {
-    multiply(model->crew, &(Multiplication){product, &space->rows, y, space->sums, space->unpacked,
-                                            stride, space->n_unpacked, n_rows, adds});
+    multiply(model->crew, &(Multiplication){product, &space->rows, y, stride, n_rows, adds});
 }
 
 /* One layer for rows first..last - 1, at most MAX_ROWS of them. */
@@ -976,12 +942,13 @@ static Space lay_out(const Model *model, uint8_t *at) {
                                         padded(2 * (size_t)model->inner)}, 2);
     size_t narrow = widest_of((size_t[]){hidden, inner, heads}, 3), n = MAX_ROWS;
     size_t stride = head_stride(model), group = model->n_heads / model->n_kv_heads;
-    size_t kv_heads = model->n_kv_heads, n_threads = model->crew ? model->crew->n_threads : 1;
+    size_t kv_heads = model->n_kv_heads;
     size_t sizes[] = {
         n * wide * 4, n * narrow * 4, n * model->n_heads * stride * 4,
         kv_heads * BLOCK_TOKENS * stride * 4, kv_heads * BLOCK_TOKENS * stride * 4,
         kv_heads * n * group * sizeof(Partial),
-        n * narrow * 2, n * 4, n * 8, n * narrow / 4, n_threads * narrow * PANEL,
+        n * narrow * sizeof(Code), n * narrow / GROUP * 4, n * narrow / GROUP * 4,
+        n * narrow / GROUP * 4,
     };
     uint8_t *parts[sizeof sizes / sizeof *sizes];
     size_t n_bytes = 0;
@@ -990,11 +957,10 @@ static Space lay_out(const Model *model, uint8_t *at) {
         n_bytes += (sizes[i] + 63) / 64 * 64;
     }
     return (Space){
-        .rows = {(int8_t *)parts[6], (float *)parts[7], (int32_t *)parts[8], narrow},
+        .rows = {(Code *)parts[6], (float *)parts[7], (int32_t *)parts[8], (float *)parts[9], narrow},
         .wide = (float *)parts[0], .narrow = (float *)parts[1], .queries = (float *)parts[2],
         .keys = (float *)parts[3], .values = (float *)parts[4], .partials = (Partial *)parts[5],
-        .sums = (float *)parts[9], .unpacked = parts[10], .n_bytes = n_bytes,
-        .n_unpacked = narrow * PANEL,
+        .n_bytes = n_bytes,
     };
 }
 
@@ -1016,11 +982,10 @@ EXPORT int32_t native_runs_here(void) {
 
 /* y [n][padded outputs] of x [n][n_in], without a model around it. space: of `native_rows_bytes`. */
 EXPORT void native_multiply(const Product *p, const float *x, int32_t n, float *y, uint8_t *space) {
-    size_t n_in = padded(p->n_in), n_out = padded(p->n_out);
-    float *narrow = (float *)space, *scale = narrow + n_in, *sums = scale + MAX_ROWS;
-    int32_t *row_sums = (int32_t *)(sums + MAX_ROWS * n_in / 4);
-    Rows rows = {(int8_t *)(row_sums + 2 * MAX_ROWS), scale, row_sums, n_in};
-    uint8_t *unpacked = (uint8_t *)rows.codes + MAX_ROWS * 2 * n_in;
+    size_t n_in = padded(p->n_in), n_out = padded(p->n_out), n_scales = MAX_ROWS * n_in / GROUP;
+    float *narrow = (float *)space, *scale = narrow + n_in, *weighted = scale + n_scales;
+    int32_t *sums = (int32_t *)(weighted + n_scales);
+    Rows rows = {(Code *)(sums + n_scales), scale, sums, weighted, n_in};
     for (int first = 0; first < n; first += MAX_ROWS) {
         int n_rows = n - first < MAX_ROWS ? n - first : MAX_ROWS;
         for (int row = 0; row < n_rows; row++) {
@@ -1028,14 +993,13 @@ EXPORT void native_multiply(const Product *p, const float *x, int32_t n, float *
             memset(narrow + p->n_in, 0, (n_in - p->n_in) * sizeof(float));
             quantize(narrow, p->n_in, &rows, row);
         }
-        multiply(NULL, &(Multiplication){p, &rows, y + first * n_out, sums, unpacked, n_out, 0,
-                                         n_rows, 0});
+        multiply(NULL, &(Multiplication){p, &rows, y + first * n_out, n_out, n_rows, 0});
     }
 }
 
 EXPORT size_t native_rows_bytes(int32_t n_in) {
     size_t n = padded(n_in);
-    return n * 4 + MAX_ROWS * 4 + MAX_ROWS * n + MAX_ROWS * 8 + MAX_ROWS * 2 * n + n * PANEL;
+    return n * 4 + 3 * MAX_ROWS * n / GROUP * 4 + MAX_ROWS * n * sizeof(Code);
 }
 
 /* Sizes of the structs, which the binding compares with its own. */
@@ -1077,25 +1041,24 @@ EXPORT void native_close_crew(Crew *crew) {
 
 EXPORT size_t native_workspace_bytes(const Model *model) { return lay_out(model, 0).n_bytes; }
 
-EXPORT size_t native_packed_bytes(int32_t n_out, int32_t n_in, int32_t group) {
-    size_t n = padded(n_out) * ((size_t)(n_in + 15) / 16 * 16);
-    return group ? n / 2 : n;
+EXPORT size_t native_packed_bytes(int32_t n_out, int32_t n_in, int32_t is_int4) {
+    return padded(n_out) * groups_of(n_in) * GROUP >> is_int4;
 }
 
-/* codes: [n_out][n_in], int8 or, with a group, 0..15. packed: as Product has it. */
-EXPORT void native_pack(const int8_t *codes, int32_t n_out, int32_t n_in, int32_t group,
+/* codes: [n_out][n_in], int8 or, of int4, 0..15. packed: as Product has it. */
+EXPORT void native_pack(const int8_t *codes, int32_t n_out, int32_t n_in, int32_t is_int4,
                         uint8_t *packed) {
-    size_t n_fours = (size_t)(n_in + 15) / 16 * 4, n_outputs = padded(n_out);
+    size_t n_steps = (size_t)groups_of(n_in) * GROUP / STEP, n_outputs = padded(n_out);
     for (size_t out = 0; out < n_outputs; out++)
-        for (size_t in = 0; in < n_fours * 4; in++) {
+        for (size_t in = 0; in < n_steps * STEP; in++) {
             int code = out < (size_t)n_out && in < (size_t)n_in ? codes[out * n_in + in] : 0;
-            size_t panel = out / PANEL, four = in / 4, place = out % PANEL * 4 + in % 4;
-            if (!group) {
-                packed[((panel * n_fours + four) * PANEL) * 4 + place] = (uint8_t)(code + OFFSET);
+            size_t panel = out / PANEL, step = in / STEP, place = out % PANEL * STEP + in % STEP;
+            if (!is_int4) {
+                packed[(panel * n_steps + step) * PANEL * STEP + place] = (uint8_t)(code + OFFSET);
                 continue;
             }
-            uint8_t *both = packed + ((panel * n_fours / 2 + four / 2) * PANEL) * 4 + place;
-            *both = four % 2 ? (uint8_t)(*both | code << 4) : (uint8_t)code;
+            uint8_t *both = packed + (panel * n_steps / 2 + step / 2) * PANEL * STEP + place;
+            *both = step % 2 ? (uint8_t)(*both | code << 4) : (uint8_t)code;
         }
 }
 
@@ -1156,7 +1119,13 @@ EXPORT int32_t native_states(const Model *model, const Step *step, const int32_t
 static void refine(const Model *model, const float *state, float *logits) {
     int likely[N_REFINED], n = 0;
     for (int token = 0; token < model->vocab; token++) {
-        if (n == N_REFINED && !(logits[token] > logits[likely[n - 1]])) continue;
+        int is_full = n == N_REFINED;
+        if (is_full && token % LANES == 0 && token + LANES <= model->vocab &&
+            largest_of(load(logits + token)) <= logits[likely[n - 1]]) {
+            token += LANES - 1; /* none of these */
+            continue;
+        }
+        if (is_full && !(logits[token] > logits[likely[n - 1]])) continue;
         int place = n < N_REFINED ? n++ : n - 1;
         for (; place && logits[token] > logits[likely[place - 1]]; place--)
             likely[place] = likely[place - 1];
@@ -1171,6 +1140,17 @@ static void refine(const Model *model, const float *state, float *logits) {
         for (; j < model->hidden; j++) sum += from_bf16(row[j]) * state[j];
         logits[likely[i]] = sum_of(sums) + sum;
     }
+}
+
+/* The first of the largest. */
+static int32_t likeliest(const float *logits, int n) {
+    int best = 0;
+    for (int token = 0; token < n; token++) {
+        int has_more = token % LANES == 0 && token + LANES <= n;
+        if (has_more && largest_of(load(logits + token)) <= logits[best]) token += LANES - 1;
+        else if (logits[token] > logits[best]) best = token;
+    }
+    return best;
 }
 
 /* logits [n][padded vocab] of states [n][hidden]. */
@@ -1188,4 +1168,22 @@ EXPORT void native_logits(const Model *model, const float *states, int32_t n, fl
         for (int row = 0; row < n_rows && model->is_refined; row++)
             refine(model, states + (first + row) * hidden, logits + (first + row) * vocab);
     }
+}
+
+/* Greedy tokens after the rows of a step, one sequence with room for them: guesses [n]. The KV of
+ * the last one stays open. state: [hidden]; logits: [padded vocab]. */
+EXPORT int32_t native_guess(const Model *model, const Step *step, int32_t n, float *state,
+                            float *logits, int32_t *guesses) {
+    Step next = *step;
+    int32_t last = step->n_rows - 1, position = step->positions[last];
+    for (int i = 0; i < n; i++) {
+        Fault fault = native_forward(model, &next, 0, model->n_layers);
+        if (!fault) fault = native_states(model, &next, &last, 1, state);
+        if (fault) return fault;
+        native_logits(model, state, 1, logits);
+        guesses[i] = likeliest(logits, model->vocab);
+        position++, last = 0;
+        next.tokens = guesses + i, next.positions = &position, next.n_rows = 1;
+    }
+    return STEP_OK;
 }

@@ -15,6 +15,8 @@ from ..load.packed import Int4Weight, ScaledWeight
 from ..types import IntegrityError
 
 PANEL = 64  # outputs whose codes lie together, and what every row is padded to
+GROUP = 32  # inputs of a row that share a scale; those of weights are multiples of it
+BY_OUTPUT, GROUPED8, GROUPED4 = range(3)  # the library's Format
 MOST_INPUTS = 65536  # of a product: its sums fit 32 bits
 MOST_THREADS = 64
 MOST_HEAD = 256  # entries of a head
@@ -24,7 +26,7 @@ class ProductLayout(Structure):
     _fields_ = [
         ("codes", c_void_p), ("scale", c_void_p), ("group_scale", c_void_p),
         ("group_zero", c_void_p), ("bias", c_void_p),
-        ("n_in", c_int32), ("n_out", c_int32), ("group", c_int32),
+        ("n_in", c_int32), ("n_out", c_int32), ("group", c_int32), ("format", c_int32),
     ]  # fmt: skip
 
 
@@ -80,6 +82,7 @@ def declare(library: ctypes.CDLL, level: str) -> None:
         "forward": (c_int32, (model, step, c_int32, c_int32)),
         "states": (c_int32, (model, step, c_void_p, c_int32, c_void_p)),
         "logits": (None, (model, c_void_p, c_int32, c_void_p)),
+        "guess": (c_int32, (model, step, c_int32, c_void_p, c_void_p, c_void_p)),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, f"native_{name}")
@@ -118,14 +121,17 @@ class NativeLinear(Streamed):
         """weight: one that `is_native` holds for. dtype: of what a call returns."""
         self.library, self.dtype = library, dtype
         self.out_features, self.n_in = weight.codes.shape
-        self.group, self._kept = 0, list[Tensor]()
+        self._kept = list[Tensor]()
         self.layout = ProductLayout(n_in=self.n_in, n_out=self.out_features)
-        if isinstance(weight, Int4Weight):
-            self.group = self.layout.group = self.n_in // weight.scale.shape[1]
-            self.layout.group_scale = self._by_group(weight.scale)
-            self.layout.group_zero = self._by_group(weight.zero)
-        else:
+        if weight.scale.dim() == 1:
             self.layout.scale = self._keep(as_float(weight.scale, self.out_features))
+        else:
+            self.layout.format = GROUPED8
+            self.layout.group = self.n_in // weight.scale.shape[1]
+            self.layout.group_scale = self._by_group(weight.scale)
+        if isinstance(weight, Int4Weight):
+            self.layout.format = GROUPED4
+            self.layout.group_zero = self._by_group(weight.zero)
         if bias is not None:
             self.layout.bias = self._keep(as_float(bias, self.out_features))
         self.weight = self._pack(weight.codes)
@@ -135,13 +141,14 @@ class NativeLinear(Streamed):
         return tensor.data_ptr()
 
     def _by_group(self, values: Tensor) -> int:
-        """[out, groups] -> bf16 [groups, padded out]."""
-        found = torch.zeros(values.shape[1], padded(self.out_features), dtype=torch.bfloat16)
-        found[:, : self.out_features] = values.T
-        return self._keep(found)
+        """[out, groups] -> bf16 [panels, groups, PANEL]."""
+        found = torch.zeros(padded(self.out_features), values.shape[1], dtype=torch.bfloat16)
+        found[: self.out_features] = values
+        by_panel = found.view(-1, PANEL, values.shape[1]).transpose(1, 2)
+        return self._keep(by_panel.contiguous())
 
     def _pack(self, codes: Tensor) -> Tensor:
-        size = (self.out_features, self.n_in, self.group)
+        size = (self.out_features, self.n_in, self.layout.format == GROUPED4)
         packed = torch.zeros(self.library.native_packed_bytes(*size), dtype=torch.uint8)
         codes = codes.to("cpu", torch.int8).contiguous()
         self.library.native_pack(codes.data_ptr(), *size, packed.data_ptr())
@@ -168,9 +175,11 @@ class NativeLinear(Streamed):
 def is_native(weight: object) -> bool:
     """Whether the library multiplies by a weight of this format."""
     match weight:
-        case ScaledWeight(codes, _):
-            return codes.dtype == torch.int8 and codes.shape[1] <= MOST_INPUTS
-        case Int4Weight(codes, scale, _):
+        case ScaledWeight(codes, scale) if codes.dtype != torch.int8:
+            return False
+        case ScaledWeight(codes, scale) if scale.dim() == 1:
+            return codes.shape[1] <= MOST_INPUTS
+        case ScaledWeight(codes, scale) | Int4Weight(codes, scale, _):
             n_in, n_groups = codes.shape[1], scale.shape[1]
-            return n_in % n_groups == 0 and n_in // n_groups % 16 == 0 and n_in <= MOST_INPUTS
+            return n_in % n_groups == 0 and n_in // n_groups % GROUP == 0 and n_in <= MOST_INPUTS
     return False

@@ -16,6 +16,7 @@ from ..kv_format import KV_FORMATS
 from ..linear import Linear
 from ..model import Abandoned, Decoder, Interrupted, Layer, Norm, Rope
 from ..runner import Extension, Runner
+from ..sequence import Sequence
 from ..types import IntegrityError
 from .layout import (
     MOST_HEAD,
@@ -139,6 +140,28 @@ class NativeRunner(Runner):
             self._library.native_states(*arguments, wanted, len(wanted), states.data_ptr())
         )
         return states
+
+    @torch.inference_mode()
+    def guess(self, sequence: Sequence, n_tokens: int) -> list[int]:
+        """All in one call: between two tokens of a small model lie more lines of Python than work.
+
+        Raises: OutOfMemory.
+        """
+        n_rows = sequence.n_pending
+        sequence.reserve(n_rows + n_tokens - 1)
+        rows = _Rows([Extension(sequence, n_rows)])
+        x = torch.empty(n_rows, padded(self._model.hidden))
+        step, guesses = rows.lay_out(x), _integers([0] * n_tokens)
+        state, logits = torch.empty(self._model.hidden), torch.empty(padded(self._model.vocab))
+        self._require(
+            self._library.native_guess(
+                ctypes.byref(self._model), ctypes.byref(step), n_tokens,
+                state.data_ptr(), logits.data_ptr(), guesses,
+            )
+        )  # fmt: skip
+        sequence.tokens += guesses
+        sequence.n_resident = len(sequence.tokens) - 1
+        return list(guesses)
 
     def _require(self, fault: int) -> None:
         if fault:

@@ -84,6 +84,7 @@ class Bench:
 
 
 MakeBench = Callable[..., Bench]
+Libraries = dict[str, ctypes.CDLL]
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def make_bench() -> MakeBench:
     """A bench on a model of this shape: by the library, or with is_native=False by torch."""
 
     def make(
-        config: ModelConfig, *, quant: str = "int8", kv_format: str = "plain",
+        config: ModelConfig, *, quant: str | None = "int8", kv_format: str = "plain",
         is_native: bool = True, dtype: str = "bf16", threads: int = 1,
     ) -> Bench:  # fmt: skip
         engine = EngineConfig(dtype=dtype, quant=quant, native=is_native, threads=threads)
@@ -110,7 +111,7 @@ def make_bench() -> MakeBench:
 
 
 @pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctypes.CDLL]:
+def libraries() -> Libraries:
     """Every instruction set that this machine has, plain C among them, by name."""
     found = {}
     for level in (*levels(), "plain"):

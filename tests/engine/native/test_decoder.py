@@ -8,9 +8,10 @@ import torch
 
 from engine.load.loader import ModelConfig, RopeConfig
 from engine.model import Abandoned, Interrupted
+from engine.native.build import levels
 from engine.runner import Extension
 from engine.types import IntegrityError
-from tests.engine.native.conftest import VOCAB, Bench, MakeBench, model_config
+from tests.engine.native.conftest import VOCAB, Bench, Libraries, MakeBench, model_config
 
 # Layers of models as they are, and what none of them has together.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -65,6 +66,40 @@ def test_any_number_of_rows_gives_the_same_bits(
         assert torch.equal(bench.logits(TOKENS, chunks), whole), f"in chunks {chunks}"
 
 
+@pytest.mark.parametrize("level", [*levels(), "plain"])
+@pytest.mark.parametrize(("name", "quant"), [("windowed", "int8"), ("windowed", "int4")])
+def test_so_it_does_with_every_instruction_set(
+    make_bench: MakeBench, libraries: Libraries, monkeypatch: pytest.MonkeyPatch,
+    level: str, name: str, quant: str,
+) -> None:  # fmt: skip
+    if level not in libraries:
+        pytest.skip(f"this CPU has no {level}")
+    best = make_bench(shape(name), quant=quant).logits(TOKENS, [45])
+    monkeypatch.setattr("engine.device.native_library", lambda: libraries[level])
+    bench = make_bench(shape(name), quant=quant)
+    assert bench.runner.layers == f"native ({level})"
+    whole = bench.logits(TOKENS, [45])
+    assert error_of(whole, best) < 1e-2
+    for chunks in ([1] * 45, [2, 3, 4, 5, 6, 7, 8, 10]):
+        assert torch.equal(bench.logits(TOKENS, chunks), whole), f"in chunks {chunks}"
+
+
+@pytest.mark.parametrize("n_guesses", [1, 5])
+def test_guesses_are_what_greedy_steps_one_by_one_say(
+    make_bench: MakeBench, n_guesses: int
+) -> None:
+    bench = make_bench(shape("embedded-13m"))
+    expected, logits = list(TOKENS), bench.logits(TOKENS, [45])[-1]
+    for _ in range(n_guesses):
+        expected.append(int(logits.argmax()))
+        logits = bench.logits(expected, [len(expected)])[-1]
+    sequence = bench.sequence(TOKENS)
+    bench.extend((sequence, 42))  # three are pending
+    assert bench.runner.guess(sequence, n_guesses) == expected[45:]
+    assert sequence.tokens == expected and sequence.n_pending == 1
+    assert torch.equal(bench.extend((sequence, 1))[0][0], logits)
+
+
 @pytest.mark.parametrize(("name", "quant"), [("qwen3-0.6b", "int8"), ("embedded-13m", "int4")])
 def test_threads_give_the_same_bits_as_one(make_bench: MakeBench, name: str, quant: str) -> None:
     alone = make_bench(shape(name), quant=quant).logits(TOKENS, [40, 1, 4])
@@ -79,14 +114,15 @@ def error_of(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_logits_stay_as_close_to_those_in_fp32_as_torch_in_bf16(
+def test_int8_strays_as_little_from_the_weights_as_they_are_as_torch_does(
     make_bench: MakeBench, name: str
 ) -> None:
     config = shape(name)
-    exact = make_bench(config, is_native=False, dtype="fp32").logits(TOKENS, [45])
+    exact = make_bench(config, quant=None, is_native=False, dtype="fp32").logits(TOKENS, [45])
     error = error_of(make_bench(config).logits(TOKENS, [45]), exact)
     torch_error = error_of(make_bench(config, is_native=False).logits(TOKENS, [45]), exact)
-    assert error <= min(torch_error, 0.01), f"{error:.4f} beside {torch_error:.4f}"
+    # Rows are rounded more than in bf16, weights less: a scale for each group, not each output.
+    assert error <= 1.2 * torch_error, f"{error:.4f} beside {torch_error:.4f}"
 
 
 @pytest.mark.parametrize("kv_format", ["int8", "int4", "fp8"])
@@ -95,7 +131,7 @@ def test_quantized_kv_costs_what_it_costs_in_torch(
     make_bench: MakeBench, name: str, kv_format: str
 ) -> None:
     config = shape(name)
-    exact = make_bench(config, is_native=False, dtype="fp32").logits(TOKENS, [45])
+    exact = make_bench(config, quant=None, is_native=False, dtype="fp32").logits(TOKENS, [45])
     errors = [
         error_of(bench.logits(TOKENS, [20, 25]), exact)
         for bench in (
