@@ -18,6 +18,7 @@ from clients.recording import read_flac
 from voiceloop.listening.recipes.disk_cache import cache_folder
 from voiceloop.listening.recipes.endpointing_set import (
     GREETING,
+    LATEST_AFTER_WORD_MS,
     LEAD_MS,
     TRAIL_MS,
     CallerTurn,
@@ -29,7 +30,7 @@ from voiceloop.listening.recipes.endpointing_set import (
 from voiceloop.listening.recipes.forced_alignment import SpokenWord, align
 from voiceloop.listening.recipes.synthetic_callers import Part
 
-REAL_VERSION = 1  # to be raised with every change of what follows, and of audio.recipes
+REAL_VERSION = 2  # to be raised with every change of what follows, and of audio.recipes
 SLICES: dict[Kind, str] = {
     "order": "orders", "number": "numbers", "address": "addresses", "name": "names",
     "call": "calls", "read": "read",
@@ -80,6 +81,7 @@ def _part_of(said: PausedTurn) -> Part:
 
 def _caller_turn(said: PausedTurn, part: Part) -> CallerTurn:
     said = with_room(replace(said, samples=levelled(said.samples)), LEAD_MS, TRAIL_MS)
+    words = _words(said)
     question = ASKED.get(said.kind)
     is_asked = question is not None and _crc(f"asked {said.name}") % 2 == 0
     return CallerTurn(
@@ -87,12 +89,23 @@ def _caller_turn(said: PausedTurn, part: Part) -> CallerTurn:
         speaker=said.speaker,
         part=part,
         samples=said.samples,
-        words=_words(said),
+        words=words,
         holds=said.pauses,
-        end_ms=said.end_ms,
+        end_ms=_end_ms(said, words),
         history=(("assistant", question),) if is_asked and question else GREETING,
         slices=frozenset({SLICES[said.kind]}),
     )
+
+
+def _end_ms(said: PausedTurn, words: tuple[SpokenWord, ...] | None) -> float:
+    """The turn's end. What a reader breathes behind the last word is not read any more:
+
+    energy alone took it for speech in one of four, by 160 to 530 ms. Of the others the text is not
+    sure enough: it says what was to be dictated.
+    """
+    if said.kind != "read" or not words or said.end_ms <= words[-1].end_ms + LATEST_AFTER_WORD_MS:
+        return said.end_ms
+    return words[-1].end_ms
 
 
 def _words(said: PausedTurn) -> tuple[SpokenWord, ...] | None:
