@@ -2,7 +2,9 @@
 
 Owns the streams: what of each is due, which share a batch, and the final that is decoded early.
 At `flush()` (the first low frame of the voice detector) the whole segment is decoded; if only
-silence follows, `finalize()` answers with that at once. The model itself is a `WindowDecoder`.
+silence follows, `finalize()` answers with that at once. A fast model need not wait for the flush:
+it decodes where the voice falls, some 50 ms before the detector is sure, and has the answer when
+it is asked. The model itself is a `WindowDecoder`.
 
 The words depend on where decodes fall, so streaming equals offline only as far as LocalAgreement
 promises: committed words are never retracted. Decodes fall on whole update intervals, so speech
@@ -12,136 +14,34 @@ first second may be decoded oftener, for who waits for its first words; those de
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from ..errors import AudioError
-from ..frames import RECOGNIZER_HZ, Samples, samples_in
+from ..frames import RECOGNIZER_HZ, samples_in
 from ..stream import Event, Partial, RecognizerOptions, Transcript, Word, failed
 from .local_agreement import (
-    FORCED_CUT_MS,
     SENTENCE_CUT_MS,
     HypothesisWord,
-    LocalAgreement,
     window_cut,
 )
-from .queued_recognizer import Finalize, Flush, QueuedRecognizer, QueuedStream
-from .session_words import session_phrases
+from .queued_recognizer import Finalize, Flush, QueuedRecognizer
 from .speech_level import SpeechLevel
 from .window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest, WindowDecoder
+from .window_stream import KEPT_SILENCE, EarlyFinal, Segment, WindowStream, tokens_of
 
 BATCH_WAIT_S = 0.005  # requests of several streams this close share a batch
 MAX_PROMPT_TOKENS = 100
 SHORTEST_WINDOW = RECOGNIZER_HZ // 10  # 100 ms: less holds no word, and the model invents one
 EARLY = RECOGNIZER_HZ  # a segment's first second, in which windows are short and cheap to decode
-KEPT_SILENCE = RECOGNIZER_HZ  # of the silence before a segment's first word, 1 s is kept
-LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
-# Scripts that are spelled out by bytes fill the decoder's context before the window is long: from
-# here on it is cut, so that two seconds of such speech still fit behind the forced words.
-CROWDED_TOKENS = MAX_TOKENS - 48
 NEVER_CROWDED = RECOGNIZER_HZ  # a second holds 40 tokens at most, whatever the script
 
 
-@dataclass(frozen=True, slots=True)
-class _EarlyFinal:
-    """What the segment says if only silence came after position; p_voice: as of `DecodedWindow`."""
-
-    position: int
-    words: tuple[Word, ...]
-    p_voice: float | None
-
-
-class _Segment:
-    """One segment of one stream; positions are samples from the stream's start."""
-
-    def __init__(self, start: int, options: RecognizerOptions, n_held_back: int) -> None:
-        self.options = options
-        self.window = np.zeros(0, np.int16)
-        self.hints = tuple(" ".join(phrase) for phrase in session_phrases(options))
-        self.start = start
-        self.window_start = start
-        self.decoded_to = start
-        self.agreement = LocalAgreement(n_held_back)
-        self.left: list[Word] = []  # the words that left the window, with their times
-        self.early: _EarlyFinal | None = None
-        self.n_longest = LONGEST_WINDOW  # less once so much sound held more than a context of text
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.window) >= self.n_longest
-
-    @property
-    def is_crowded(self) -> bool:
-        return len(_tokens((*self.agreement.prefix, *self.agreement.tail))) >= CROWDED_TOKENS
-
-    @property
-    def end(self) -> int:
-        return self.window_start + len(self.window)
-
-    def cut(self, n_samples: int) -> None:
-        self.window = self.window[n_samples:]
-        self.window_start += n_samples
-
-
-class _Stream(QueuedStream):
-    """One caller and the segment under way."""
-
-    def __init__(
-        self,
-        stream_id: str,
-        serial: int,
-        options: RecognizerOptions,
-        level: SpeechLevel,
-        n_held_back: int,
-    ) -> None:
-        super().__init__(stream_id, options)
-        self.serial = serial  # a stream id may come again, this does not
-        self.level = level
-        self._n_held_back = n_held_back
-        self.segment = _Segment(0, options, n_held_back)
-        self.due_since_s: float | None = None
-
-    def hear(self, samples: Samples) -> int:
-        """As much as the window has room for."""
-        taken = samples[: max(0, self.segment.n_longest - len(self.segment.window))]
-        self.segment.window = np.concatenate((self.segment.window, taken))
-        self.level.feed(taken)
-        return len(taken)
-
-    def absorb(self) -> None:
-        super().absorb()
-        self._drop_leading_silence()
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether the segment has no word, and no sound that could hold one."""
-        segment = self.segment
-        has_words = segment.left or segment.agreement.committed or segment.agreement.tail
-        return not has_words and self.level.is_silent_since(segment.window_start)
-
-    def _drop_leading_silence(self) -> None:
-        segment = self.segment
-        surplus = len(segment.window) - KEPT_SILENCE
-        if surplus > 0 and self.is_silent:
-            segment.cut(surplus)
-            segment.decoded_to = max(segment.decoded_to, segment.window_start)
-
-    @property
-    def n_undecoded(self) -> int:
-        return self.segment.end - self.segment.decoded_to
-
-    def open_segment(self) -> None:
-        self.n_segment += 1
-        self.segment = _Segment(self.segment.end, self.options, self._n_held_back)
-
-
-class WindowRecognizer(QueuedRecognizer[_Stream]):
+class WindowRecognizer(QueuedRecognizer[WindowStream]):
     """Recognizes by decoding windows.
 
     update_ms: how much new audio makes a partial due. n_early: so many partials an interval in a
     segment's first second. n_held_back: the last words of a hypothesis that no agreement makes
-    stable. level: tells what of a stream is silence.
+    stable. level: tells what of a stream is silence. reads_falls: decode where the voice falls too:
+    three in five of these decodes are in vain, so it is for a model that takes little time.
 
     Raises: AudioError if update_ms is outside 20..10000.
     """
@@ -153,6 +53,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         update_ms: float,
         n_early: int = 1,
         n_held_back: int = 1,
+        reads_falls: bool = False,
         level: Callable[[], SpeechLevel] = SpeechLevel,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -164,6 +65,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         self._n_early_update = samples_in(update_ms / n_early, RECOGNIZER_HZ)
         self._update_s = update_ms / 1000.0
         self._n_held_back = n_held_back
+        self._reads_falls = reads_falls
         self._level = level
         self._clock = clock
         self._busy_s = 0.0  # decoding without a break
@@ -178,7 +80,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         """Answers what is ready, else decodes a batch: no answer waits for another's decode."""
         events: list[Event] = []
         now = self._clock()
-        due: list[_Stream] = []
+        due: list[WindowStream] = []
         for stream in self._streams.values():
             stream.absorb()
             while self._answer_without_decoding(stream, events):
@@ -206,27 +108,32 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
                 self._rest_until_s = self._clock() + self._busy_s
             self._busy_s = 0.0
 
-    def _new_stream(self, stream_id: str, options: RecognizerOptions) -> _Stream:
+    def _new_stream(self, stream_id: str, options: RecognizerOptions) -> WindowStream:
         self._n_opened += 1
-        return _Stream(stream_id, self._n_opened, options, self._level(), self._n_held_back)
+        return WindowStream(stream_id, self._n_opened, options, self._level(), self._n_held_back)
 
-    def _is_time(self, due: list[_Stream], now: float) -> bool:
+    def _is_time(self, due: list[WindowStream], now: float) -> bool:
         waited_s = now - min(s.due_since_s for s in due if s.due_since_s is not None)
         everybody = len(due) == len(self._streams) or len(due) >= self._decoder.max_batch
         return everybody or waited_s >= BATCH_WAIT_S
 
-    def _is_due(self, stream: _Stream) -> bool:
+    def _is_due(self, stream: WindowStream) -> bool:
         segment = stream.segment
         if stream.request is not None or segment.is_full:
             return True
-        return (
-            stream.n_undecoded >= self._n_interval(segment)
-            and self._clock() >= self._rest_until_s
-            and not stream.level.is_quiet_since(segment.decoded_to)
-            and not stream.is_silent
-        )
+        if self._clock() < self._rest_until_s or stream.is_silent:
+            return False
+        is_interval = stream.n_undecoded >= self._n_interval(segment)
+        is_new = is_interval and not stream.level.is_quiet_since(segment.decoded_to)
+        return is_new or self._is_fall(stream)
 
-    def _answer_without_decoding(self, stream: _Stream, events: list[Event]) -> bool:
+    def _is_fall(self, stream: WindowStream) -> bool:
+        """Whether the voice has fallen since a pause was last decoded: one may have begun."""
+        segment = stream.segment
+        read_to = segment.start if segment.early is None else segment.early.position
+        return self._reads_falls and stream.level.has_fallen_since(read_to)
+
+    def _answer_without_decoding(self, stream: WindowStream, events: list[Event]) -> bool:
         """Answers a request for which all is known: nothing was said, or nothing new."""
         segment, request = stream.segment, stream.request
         if request is None:
@@ -245,7 +152,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
 
     def _answer(
         self,
-        stream: _Stream,
+        stream: WindowStream,
         request: Flush | Finalize,
         words: tuple[Word, ...],
         events: list[Event],
@@ -259,7 +166,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             p_voice = early.p_voice if early is not None else None
             events.append(_partial(stream, is_flushed=True, p_voice=p_voice))
 
-    def _decode(self, batch: list[_Stream]) -> list[Event]:
+    def _decode(self, batch: list[WindowStream]) -> list[Event]:
         ends = [self._decode_end(stream) for stream in batch]
         requests = [self._request(s, end) for s, end in zip(batch, ends, strict=True)]
         events: list[Event] = []
@@ -283,22 +190,22 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
         except Exception as error:
             return error
 
-    def _decode_end(self, stream: _Stream) -> int:
+    def _decode_end(self, stream: WindowStream) -> int:
         """Where this decode ends: all there is for a request, else a whole update interval."""
         segment = stream.segment
-        if stream.request is not None or segment.is_full:
+        if stream.request is not None or segment.is_full or self._is_fall(stream):
             return min(segment.end, segment.window_start + segment.n_longest)
         return segment.end - (segment.end - segment.start) % self._n_interval(segment)
 
-    def _n_interval(self, segment: _Segment) -> int:
+    def _n_interval(self, segment: Segment) -> int:
         is_early = segment.end - segment.start <= EARLY
         return self._n_early_update if is_early else self._n_update
 
-    def _request(self, stream: _Stream, end: int) -> DecodeRequest:
+    def _request(self, stream: WindowStream, end: int) -> DecodeRequest:
         segment = stream.segment
         samples = segment.window[: end - segment.window_start]
         is_long = 1000.0 * len(samples) / RECOGNIZER_HZ >= SENTENCE_CUT_MS
-        earlier = _tokens(segment.agreement.left_window)
+        earlier = tokens_of(segment.agreement.left_window)
         named = ", ".join(segment.options.hotwords)
         hotwords = self._decoder.encode_text(f" {named}") if named else ()
         prompt = (*hotwords[:MAX_PROMPT_TOKENS], *earlier[-MAX_PROMPT_TOKENS:])
@@ -310,19 +217,22 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             with_times=is_long
             or segment.is_full
             or segment.is_crowded
-            or stream.request is not None,
+            or stream.request is not None
+            or self._is_fall(stream),
             hints=segment.hints,
-            guess=tuple(_tokens(segment.agreement.tail)),
+            guess=tuple(tokens_of(segment.agreement.tail)),
             window_id=f"{stream.serial}/{stream.n_segment}/{segment.window_start}",
-            is_paused=isinstance(stream.request, Flush),
+            is_paused=isinstance(stream.request, Flush) or self._is_fall(stream),
         )
 
-    def _apply(self, stream: _Stream, end: int, result: DecodedWindow, events: list[Event]) -> None:
+    def _apply(
+        self, stream: WindowStream, end: int, result: DecodedWindow, events: list[Event]
+    ) -> None:
         segment = stream.segment
         agreement = segment.agreement
         spoken = (*agreement.prefix, *result.tail)
         words = _timed(spoken, result, segment.window_start)
-        is_cut_short = len(_tokens(spoken)) >= MAX_TOKENS  # there may be more words than it says
+        is_cut_short = len(tokens_of(spoken)) >= MAX_TOKENS  # there may be more words than it says
         segment.decoded_to = end
         n_known = len(agreement.committed) + len(agreement.tail)
         is_between = stream.request is None and (end - segment.start) % self._n_update != 0
@@ -330,10 +240,12 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             agreement.observe(result.tail)
         else:
             agreement.accept(result.tail, 0)
-        request = stream.request
-        if request is not None and end == segment.end and not is_cut_short:
-            segment.early = _EarlyFinal(end, (*segment.left, *words), result.p_voice)
-            self._answer(stream, request, segment.early.words, events)
+        request, is_fall = stream.request, self._is_fall(stream)
+        is_whole = end == segment.end and not is_cut_short
+        if is_whole and (request is not None or is_fall):
+            segment.early = EarlyFinal(end, (*segment.left, *words), result.p_voice)
+        if is_whole and request is not None:
+            self._answer(stream, request, (*segment.left, *words), events)
             if isinstance(request, Finalize):
                 return
         elif n_known or agreement.committed or agreement.tail:
@@ -342,7 +254,7 @@ class WindowRecognizer(QueuedRecognizer[_Stream]):
             self._cut_window(segment, end, words, is_cut_short)
 
     def _cut_window(
-        self, segment: _Segment, end: int, words: tuple[Word, ...], is_cut_short: bool
+        self, segment: Segment, end: int, words: tuple[Word, ...], is_cut_short: bool
     ) -> None:
         """Drops what is certain from the window's front once the window is long or crowded."""
         agreement = segment.agreement
@@ -389,11 +301,7 @@ def _timed(
     )
 
 
-def _tokens(words: Sequence[HypothesisWord]) -> list[int]:
-    return [token for word in words for token in word.tokens]
-
-
-def _partial(stream: _Stream, *, is_flushed: bool, p_voice: float | None = None) -> Partial:
+def _partial(stream: WindowStream, *, is_flushed: bool, p_voice: float | None = None) -> Partial:
     agreement = stream.segment.agreement
     stable = tuple(word.text for word in agreement.committed)
     unstable = tuple(word.text for word in agreement.tail)

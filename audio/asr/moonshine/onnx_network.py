@@ -66,6 +66,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
             update_ms=update_ms,
             n_early=N_EARLY,
             n_held_back=HELD_BACK,
+            reads_falls=True,
             level=VoicedLevel,
             clock=clock,
         )

@@ -494,3 +494,44 @@ def test_a_segment_s_first_words_come_at_more_partials_and_those_commit_none(dec
     )
     # After the first second, and in what is certain, nothing is different.
     assert [p for p in seldom if p.stable_words] == [p for p in often if p.stable_words]
+
+
+@pytest.fixture
+def prescient(decoder, clock):
+    """One that reads falls of the voice, and no partials besides."""
+    recognizer = WindowRecognizer(decoder, clock=clock, update_ms=10_000.0, reads_falls=True)
+    recognizer.open("a", RecognizerOptions())
+    return recognizer
+
+
+def test_where_the_voice_falls_the_pause_is_read_before_anybody_asks(prescient, decoder):
+    assert not run(prescient, "a", said(2), 320)
+    (early,) = run(prescient, "a", silence(0.06), 320)
+    assert (*early.stable_words, *early.unstable_words) == ("I", "would") and not early.flushed
+    assert len(decoder.batches) == 1
+    prescient.flush("a")
+    (answer,) = drain(prescient)
+    assert answer.flushed and answer.p_voice == 0.5 and len(decoder.batches) == 1
+    prescient.finalize("a")
+    assert drain(prescient)[-1].text == "I would" and len(decoder.batches) == 1
+
+
+def test_each_fall_is_read_once_and_what_is_said_after_it_is_no_secret(prescient, decoder):
+    run(prescient, "a", np.concatenate([said(2), silence(0.5)]), 320)
+    assert len(decoder.batches) == 1
+    run(prescient, "a", np.concatenate([said(1, first=2), silence(0.06)]), 320)
+    assert len(decoder.batches) == 2
+    run(prescient, "a", said(1, first=3), 320)
+    prescient.flush("a")
+    answer = drain(prescient)[-1]
+    assert answer.flushed and answer.p_voice == 1.0 and len(decoder.batches) == 3
+
+
+def test_no_fall_is_read_in_silence_or_by_a_model_that_takes_its_time(
+    recognizer, prescient, decoder
+):
+    run(prescient, "a", silence(2.0), 320)
+    assert not decoder.batches
+    recognizer.open("b", RecognizerOptions())
+    run(recognizer, "b", np.concatenate([said(1)[:3_000], silence(0.06)]), 320)
+    assert not decoder.batches
