@@ -117,7 +117,7 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     state: "ready", or what it does instead. busy: share of its time that it computes. oldest_s: how
     long the oldest thing that a caller waits for has had no answer; overdue_s: of each call that is
     late the same, beyond what is usual on this machine. restarts: how often, by cause. totals: what
-    its models count.
+    its models count. trouble: why it is not ready, where that is known.
     """
 
     name: str
@@ -130,3 +130,4 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     hop_ms: float = 0.0
     restarts: dict[str, int] = {}
     totals: dict[str, float] = {}
+    trouble: str = ""

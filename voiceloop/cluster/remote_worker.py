@@ -114,7 +114,9 @@ class RemoteWorker:
         connection, roles = self.client.connection, tuple(sorted(self.roles))
         restarts = {"lost": self.n_lost} if self.n_lost else {}
         if connection is None or not connection.is_alive:
-            return WorkerLoad(self.client.name, roles, self.state, restarts=restarts)
+            return WorkerLoad(
+                self.client.name, roles, self.state, restarts=restarts, trouble=self.trouble
+            )
         last = connection.pulse.last
         return WorkerLoad(
             self.client.name,

@@ -61,6 +61,12 @@ QUIET_CALL_S = 30.0
 SHED_EVERY_S = 1.0  # one at a time, for the load to ease between two
 
 
+def _told(lost: WorkerLoad) -> str:
+    """A worker that is not ready, for a person to read."""
+    why = f" ({lost.trouble})" if lost.trouble else ""
+    return f"the worker {lost.name} is {lost.state}{why}"
+
+
 @dataclass(slots=True)
 class Gateway:
     """One server's state. ``backends`` is None until the models are loaded."""
@@ -128,7 +134,7 @@ class Gateway:
             return "the models are loading"
         if not self.is_ready():
             lost = [worker for worker in self.backends.workers() if worker.state != "ready"]
-            told = ", ".join(f"the worker {worker.name} is {worker.state}" for worker in lost)
+            told = ", ".join(_told(worker) for worker in lost)
             return told or "a model's service does not answer"
         return None
 

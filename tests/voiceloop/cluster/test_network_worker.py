@@ -152,6 +152,7 @@ async def test_a_gateway_with_another_key_is_told_so(monkeypatch: pytest.MonkeyP
         [worker] = workers.workers
         await until(lambda: bool(worker.trouble))
         assert "the same workers' key" in worker.trouble
+        assert workers.loads()[0].trouble == worker.trouble  # which /readyz tells
         assert not workers.ready()
 
 
