@@ -31,7 +31,7 @@ def torch_device(device: str, purpose: str) -> tuple[Any, Any]:
 
 
 def load_checkpoint(class_name: str, folder: Path, **options: Any) -> Any:
-    """`transformers.<class_name>` from folder; nothing is downloaded.
+    """`transformers.<class_name>` from folder's safetensors; nothing is downloaded or unpickled.
 
     Raises: AudioError if transformers lacks the class, or the folder does not hold it.
     """
@@ -58,7 +58,9 @@ def load_checkpoint(class_name: str, folder: Path, **options: Any) -> Any:
     if hub_logging is not None:
         hub_logging.disable_progress_bar()
     try:
-        return loader.from_pretrained(str(folder), local_files_only=True, **options)
+        return loader.from_pretrained(
+            str(folder), local_files_only=True, use_safetensors=True, **options
+        )
     except ImportError as error:  # an older transformers asks for packages that newer ones do not
         wanted = " ".join(str(error).split())
         raise AudioError(

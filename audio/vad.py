@@ -1,15 +1,13 @@
 """Voice activity: the probability that each 32 ms window holds speech (Silero VAD v6).
 
-The model file comes with the faster-whisper wheel; only the file is used, the package is never
-imported (that would pull in a decoder and take seconds). Unlike the wheel's own class, the
-recurrent state and the 64 samples of context are carried from window to window: a stream.
+The recurrent state and the 64 samples of context are carried from window to window: a stream.
 
-Source: Silero VAD v6, MIT, https://github.com/snakers4/silero-vad.
+Source: Silero VAD v6, MIT, https://github.com/snakers4/silero-vad; its file lies in
+``audio/embedded/voice_activity``.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from .errors import MissingExtra
 from .frames import VAD_WINDOW, Samples
 
+MODEL_FILE = Path(__file__).parent / "embedded" / "voice_activity" / "silero_vad_v6.onnx"
 _CONTEXT = 64  # samples of the previous window that the graph's first convolution reads
 _STATE_SHAPE = (1, 1, 128)  # of h and of c
 
@@ -34,7 +33,7 @@ class SpeechProbability:
 class Vad:
     """The detector of one stream of int16 samples at 16 kHz; about 0.1 ms a window.
 
-    Raises: MissingExtra if faster-whisper's model file or onnxruntime is not installed.
+    Raises: MissingExtra if onnxruntime is not installed.
     """
 
     def __init__(self) -> None:
@@ -72,16 +71,6 @@ class Vad:
         return SpeechProbability(self._position, float(output[0]))
 
 
-def model_path() -> Path:
-    """Where the model file is. Raises: MissingExtra."""
-    spec = find_spec("faster_whisper")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / "assets" / "silero_vad_v6.onnx"
-        if path.is_file():
-            return path
-    raise MissingExtra("faster-whisper", "the voice activity model (silero_vad_v6.onnx)")
-
-
 @lru_cache(maxsize=1)
 def _load_session() -> Any:
     """The onnxruntime session all streams share; its run() is stateless and thread-safe."""
@@ -96,5 +85,5 @@ def _load_session() -> Any:
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(
-        str(model_path()), sess_options=options, providers=["CPUExecutionProvider"]
+        str(MODEL_FILE), sess_options=options, providers=["CPUExecutionProvider"]
     )

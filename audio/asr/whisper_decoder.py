@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import AudioError
+from ..errors import AudioError, MissingExtra
 from ..frames import RECOGNIZER_HZ, Samples
 from .local_agreement import HypothesisWord
 from .window_decoder import MAX_BATCH, DecodedWindow, DecodeRequest, max_new_tokens
@@ -45,8 +45,11 @@ class WhisperText:
     """
 
     def __init__(self, folder: Path) -> None:
-        import tokenizers
-        from faster_whisper.tokenizer import _LANGUAGE_CODES, Tokenizer
+        try:
+            import tokenizers
+            from faster_whisper.tokenizer import _LANGUAGE_CODES, Tokenizer
+        except ImportError:
+            raise MissingExtra("faster-whisper", "Whisper", "whisper") from None
 
         path = folder / "tokenizer.json"
         if not path.is_file():
@@ -116,9 +119,11 @@ class Ct2Decoder:
     max_batch = MAX_BATCH
 
     def __init__(self, folder: Path, device: str, compute_type: str, n_threads: int) -> None:
-        from faster_whisper import WhisperModel
-        from faster_whisper.feature_extractor import FeatureExtractor
-
+        try:
+            from faster_whisper import WhisperModel
+            from faster_whisper.feature_extractor import FeatureExtractor
+        except ImportError:
+            raise MissingExtra("faster-whisper", "Whisper", "whisper") from None
         try:
             self._model = WhisperModel(
                 str(folder), device=device, compute_type=compute_type, cpu_threads=n_threads

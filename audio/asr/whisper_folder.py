@@ -113,9 +113,11 @@ def convert(folder: Path, cache_dir: str | Path | None) -> Path:
     Raises: AudioError if transformers or torch is absent, or the checkpoint is no Whisper.
     """
     root = Path(cache_dir) if cache_dir is not None else _cache_root()
-    weights = sorted(folder.glob("*.safetensors")) + sorted(folder.glob("pytorch_model*.bin"))
+    weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        raise AudioError(f"expected weights (*.safetensors or model.bin) in {folder}, found none")
+        raise AudioError(
+            f"expected weights (*.safetensors, or CTranslate2's model.bin) in {folder}, found none"
+        )
     stamp = max(path.stat().st_mtime_ns for path in weights)
     target = root / f"{folder.resolve().name}-{stamp:x}"
     if is_ct2(target):

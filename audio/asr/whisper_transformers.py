@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint import load_checkpoint, torch_device
+from ..errors import MissingExtra
 from .whisper_decoder import (
     PADDED_FRAMES,
     WhisperText,
@@ -38,8 +39,10 @@ class TransformersDecoder:
     max_batch = MAX_BATCH
 
     def __init__(self, folder: Path, device: str) -> None:
-        from faster_whisper.feature_extractor import FeatureExtractor
-
+        try:
+            from faster_whisper.feature_extractor import FeatureExtractor
+        except ImportError:
+            raise MissingExtra("faster-whisper", "Whisper", "whisper") from None
         self._torch, on = torch_device(device, "Whisper")
         self.device: str = on.type
         dtype = self._torch.float16 if self.device == "cuda" else self._torch.float32

@@ -29,6 +29,22 @@ def test_transformers_without_the_class_names_the_version_wanted(transformers, t
         load_checkpoint("PocketTTS", tmp_path)
 
 
+def test_a_checkpoint_of_pickles_is_refused(tmp_path):
+    """Which would run what they hold."""
+    pytest.importorskip("torch")
+    real = pytest.importorskip("transformers")
+    config = real.WhisperConfig(
+        d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=1,
+        decoder_attention_heads=1, encoder_ffn_dim=16, decoder_ffn_dim=16, vocab_size=64,
+        num_mel_bins=8, max_source_positions=8, max_target_positions=8, pad_token_id=0,
+        bos_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle")
+    with pytest.raises(AudioError, match="safetensors"):
+        load_checkpoint("WhisperForConditionalGeneration", tmp_path)
+
+
 def test_a_class_that_needs_a_package_is_one_sentence(transformers, tmp_path):
     with pytest.raises(AudioError, match="found: NeedsAPackage requires the librosa library;"):
         load_checkpoint("NeedsAPackage", tmp_path)

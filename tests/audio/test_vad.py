@@ -1,11 +1,17 @@
 """Voice activity as a stream: state is carried, positions are exact, missing parts are named."""
 
+import hashlib
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from audio import vad
 from audio.errors import MissingExtra
 from audio.vad import Vad
+from tests.test_layering import ROOMS, ROOT, imports, python_files
 
 
 @pytest.fixture
@@ -46,7 +52,42 @@ def test_reset_starts_a_new_stream(clip):
     assert detector.feed(clip) == first
 
 
+def test_the_models_file_is_the_one_that_its_card_names():
+    card = (vad.MODEL_FILE.parent / "CARD.md").read_text()
+    assert hashlib.sha256(vad.MODEL_FILE.read_bytes()).hexdigest() in card
+    assert "Silero Team" in (vad.MODEL_FILE.parent / "LICENSE").read_text()
+
+
 def test_a_missing_package_names_its_remedy(monkeypatch):
-    monkeypatch.setattr(vad, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    vad._load_session.cache_clear()
     with pytest.raises(MissingExtra, match=r"pip install 'voiceloop\[embedded\]'"):
-        vad.model_path()
+        Vad()
+
+
+def imported(path):
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def test_the_detector_needs_neither_faster_whisper_nor_pyav_and_onnxruntime_tells_nobody():
+    """What it would tell is when it is imported: its telemetry is off before that, anywhere."""
+    script = (
+        "import os, sys\n"
+        "sys.modules['faster_whisper'] = sys.modules['av'] = None\n"
+        "from audio.vad import Vad\n"
+        "Vad()\n"
+        "assert 'onnxruntime' in sys.modules\n"
+        "assert os.environ['ORT_DISABLE_TELEMETRY'] == '1'\n"
+    )
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("ORT_")}
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True)
+    importers = [path for room in ROOMS for path in python_files(room)]
+    importers += sorted((ROOT / "benchmarks").rglob("*.py"))
+    outside = [
+        str(path.relative_to(ROOT))
+        for path in importers
+        if "onnxruntime" in imported(path)
+        and "audio" not in imported(path)
+        and path.relative_to(ROOT).parts[0] != "audio"
+    ]
+    assert outside == []

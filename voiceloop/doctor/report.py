@@ -48,13 +48,14 @@ REQUIRED = {
     "websockets": ("the wire", ""),
     "httpx": ("remote models", ""),
     "onnxruntime": ("voice activity", ""),
-    "faster-whisper": ("the voice activity model's file", ""),
     "huggingface-hub": ("voiceloop models pull", ""),
     "soundfile": ("audio files", ""),
 }
 OPTIONAL = {
     "matplotlib": ("the demo's pictures", "embedded"),
     "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
+    "av": ("mp3, opus and aac over HTTP, and uploads of them", "uploads"),
+    "faster-whisper": ("Whisper as a recognizer", "whisper"),
     "livekit": ("echo cancellation of voiceloop talk", "talk"),
     "mcp": ("tools of MCP servers", "mcp"),
     "webrtc-noise-gain": ("noise reduction for a session that asks for it", "noise"),

@@ -1,5 +1,8 @@
 """Compressed audio in and out, through PyAV: what people upload, and what they want to save.
 
+PyAV is an extra (``uploads``): the FFmpeg in its wheels has parts under the GPL. Without it the
+formats of libsndfile can be uploaded, which every installation has, and none be asked for.
+
 Owns the choice of formats, and the bounds of decoding: the duration is counted while it decodes,
 so that a small file which unpacks to hours is stopped at the limit. The container is chosen from
 the first bytes, never guessed by the library: its playlist formats would open other files and URLs.
@@ -9,13 +12,14 @@ Everything here is CPU work of milliseconds to seconds: decoding runs in a proce
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from typing import Any
 
 import numpy as np
 
 from audio.frames import RECOGNIZER_HZ, Samples
-from audio.resample import MAX_HZ, MIN_HZ
+from audio.resample import MAX_HZ, MIN_HZ, Resampler
 from voiceloop.errors import InvalidRequest, MissingExtra
 
 # response_format -> (container, codec, the codec's sample rate, media type)
@@ -25,8 +29,15 @@ ENCODINGS: dict[str, tuple[str, str, int, str]] = {
     "aac": ("adts", "aac", 24_000, "audio/aac"),
     "flac": ("flac", "flac", 24_000, "audio/flac"),
 }
+# Containers that libsndfile reads as well.
+PLAIN = ("wav", "flac", "ogg", "mp3")
+BLOCK_FRAMES = 65_536  # decoded at once
 MAX_CHANNELS = 8
 BIT_RATE = 48_000  # one voice needs no more at any of them
+
+
+def has_av() -> bool:
+    return importlib.util.find_spec("av") is not None
 
 
 def load_av() -> Any:
@@ -39,7 +50,9 @@ def load_av() -> Any:
 
 
 def missing_av() -> MissingExtra:
-    return MissingExtra("expected PyAV for compressed audio, found none: pip install av")
+    return MissingExtra(
+        "expected PyAV for compressed audio, found none: pip install 'voiceloop[uploads]'"
+    )
 
 
 class _Sink(io.RawIOBase):
@@ -130,10 +143,12 @@ def decode_audio(data: bytes, max_s: float) -> Samples:
 
     Raises:
         InvalidRequest: it is no audio, it is damaged, or it lasts longer than ``max_s``.
-        MissingExtra: PyAV is absent.
+        MissingExtra: PyAV is absent, and it takes that.
     """
-    av = load_av()
     container = container_of(data)
+    if container in PLAIN and not has_av():
+        return _decode_plain(data, max_s)
+    av = load_av()
     pieces: list[Samples] = []
     n_samples = 0
     try:
@@ -142,16 +157,12 @@ def decode_audio(data: bytes, max_s: float) -> Samples:
                 raise unusable("it has no audio track")
             resampler = av.AudioResampler("s16", "mono", RECOGNIZER_HZ)
             for frame in source.decode(source.streams.audio[0]):
-                _check_shape(frame)
+                _check_shape(frame.sample_rate, len(frame.layout.channels))
                 for resampled in resampler.resample(frame):
                     pieces.append(resampled.to_ndarray().reshape(-1))
                     n_samples += len(pieces[-1])
                 if n_samples > max_s * RECOGNIZER_HZ:
-                    raise InvalidRequest(
-                        f"file: expected at most {max_s:g} s of audio, found more",
-                        param="file",
-                        code="audio_too_long",
-                    )
+                    raise too_long(max_s)
             pieces += [rest.to_ndarray().reshape(-1) for rest in resampler.resample(None)]
     except av.FFmpegError as error:
         raise unusable(str(error.strerror or "it is damaged")) from None
@@ -162,15 +173,43 @@ def decode_audio(data: bytes, max_s: float) -> Samples:
     return np.concatenate(pieces)
 
 
-def _check_shape(frame: Any) -> None:
-    """Refuse a frame that would unpack to more than it can have been made of.
+def _decode_plain(data: bytes, max_s: float) -> Samples:
+    """As ``decode_audio``, by libsndfile."""
+    import soundfile
 
-    Raises: InvalidRequest.
-    """
-    n_channels = len(frame.layout.channels)
-    if not MIN_HZ <= frame.sample_rate <= MAX_HZ or not 1 <= n_channels <= MAX_CHANNELS:
+    pieces: list[Samples] = []
+    n_samples = 0
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as source:
+            _check_shape(source.samplerate, source.channels)
+            resampler = Resampler(source.samplerate, RECOGNIZER_HZ)
+            for block in source.blocks(BLOCK_FRAMES, dtype="int16", always_2d=True):
+                mono = block.mean(axis=1).astype(np.int16)
+                pieces.append(resampler.push(mono))
+                n_samples += len(pieces[-1])
+                if n_samples > max_s * RECOGNIZER_HZ:
+                    raise too_long(max_s)
+            pieces.append(resampler.flush())
+    except soundfile.LibsndfileError as error:
+        raise unusable(str(error.error_string)) from None
+    if not n_samples:
+        raise unusable("it is empty")
+    return np.concatenate(pieces)
+
+
+def too_long(max_s: float) -> InvalidRequest:
+    return InvalidRequest(
+        f"file: expected at most {max_s:g} s of audio, found more",
+        param="file",
+        code="audio_too_long",
+    )
+
+
+def _check_shape(rate_hz: int, n_channels: int) -> None:
+    """Refuse what would unpack to more than it can have been made of. Raises: InvalidRequest."""
+    if not MIN_HZ <= rate_hz <= MAX_HZ or not 1 <= n_channels <= MAX_CHANNELS:
         raise unusable(
-            f"it claims {frame.sample_rate} Hz in {n_channels} channels (expected {MIN_HZ} to "
+            f"it claims {rate_hz} Hz in {n_channels} channels (expected {MIN_HZ} to "
             f"{MAX_HZ} Hz in at most {MAX_CHANNELS})"
         )
 

@@ -8,7 +8,6 @@ nothing more: neither files nor sockets.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import resource
@@ -19,7 +18,14 @@ import numpy as np
 
 from audio.frames import RECOGNIZER_HZ, Samples
 from voiceloop.errors import InvalidRequest, VoiceLoopError
-from voiceloop.http.compressed_audio import decode_audio, missing_av, unusable
+from voiceloop.http.compressed_audio import (
+    PLAIN,
+    container_of,
+    decode_audio,
+    has_av,
+    missing_av,
+    unusable,
+)
 
 DEADLINE_S = 30.0
 MAX_CPU_S = 20  # ten minutes of any codec take two
@@ -54,9 +60,9 @@ async def decode_upload(data: bytes, max_s: float) -> Samples:
     Raises:
         InvalidRequest: it is no audio, it is damaged, it lasts longer than ``max_s``, or it takes
             more than such audio needs.
-        MissingExtra: PyAV is absent.
+        MissingExtra: PyAV is absent, and it takes that.
     """
-    if importlib.util.find_spec("av") is None:
+    if container_of(data) not in PLAIN and not has_av():
         raise missing_av()
     async with _decoding:
         process = await asyncio.create_subprocess_exec(

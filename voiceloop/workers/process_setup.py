@@ -33,6 +33,11 @@ def limit_threads(n_threads: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
+def refuse_pickles() -> None:
+    """Whichever package reads a file of torch's (Kokoro's does): tensors, and no code in it."""
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+
+
 def prepare(spec: WorkerSpec) -> None:
     """Set up this process, before anything numeric is imported."""
     prefer_own_rooms()
@@ -42,3 +47,4 @@ def prepare(spec: WorkerSpec) -> None:
     logging.basicConfig(format=f"%(levelname)s worker {spec.name}: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's; it closes the socket
     limit_threads(spec.n_threads)
+    refuse_pickles()

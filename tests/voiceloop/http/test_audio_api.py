@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from tests.fakes import (
     EnergyVad,
@@ -27,8 +28,8 @@ from tests.voiceloop.http_client import http_client
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config, Limits
-from voiceloop.errors import InvalidRequest
-from voiceloop.http import decoder
+from voiceloop.errors import InvalidRequest, MissingExtra
+from voiceloop.http import compressed_audio, decoder
 from voiceloop.http import transcription as transcription_api
 from voiceloop.http.compressed_audio import ENCODINGS, Encoder, container_of, decode_audio
 from voiceloop.http.decoder import decode_upload
@@ -359,4 +360,47 @@ async def test_without_pyav_the_message_names_what_brings_it(
     monkeypatch.setitem(sys.modules, "av", None)
     async with http_client() as http:
         response = await http.post(SPEECH, json=SAY)
-    assert response.status_code == 501 and "pip install av" in response.json()["error"]["message"]
+        assert response.status_code == 501
+        assert "pip install 'voiceloop[uploads]'" in response.json()["error"]["message"]
+
+
+@pytest.fixture
+def without_av(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a base installation, in the decoder's own process too: a package that is not there."""
+    monkeypatch.setattr(compressed_audio, "has_av", lambda: False)
+    monkeypatch.setattr(decoder, "has_av", lambda: False)
+    blind = "from voiceloop.http import compressed_audio\ncompressed_audio.has_av = lambda: False\n"
+    entry = decoder.ENTRY.replace(
+        "from voiceloop.http.decoder", f"{blind}from voiceloop.http.decoder"
+    )
+    monkeypatch.setattr(decoder, "ENTRY", entry)
+
+
+def plain(kind: str, samples: np.ndarray, rate_hz: int = 24_000, n_channels: int = 1) -> bytes:
+    sink = io.BytesIO()
+    columns = np.stack([samples] * n_channels, axis=1)
+    soundfile.write(sink, columns, rate_hz, format=kind)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
+async def test_a_base_installation_takes_what_libsndfile_reads(without_av: None, kind: str) -> None:
+    samples = caller()
+    decoded = await decode_upload(plain(kind, samples, 24_000, n_channels=2), 60.0)
+    seconds = len(samples) / 24_000
+    assert len(decoded) / 16_000 == pytest.approx(seconds, abs=0.1)
+    assert np.abs(decoded.astype(float)).max() > 0.5 * np.abs(samples.astype(float)).max()
+
+
+async def test_a_base_installation_names_the_extra_for_the_rest_and_keeps_the_bounds(
+    without_av: None,
+) -> None:
+    with pytest.raises(MissingExtra, match="voiceloop.uploads"):
+        await decode_upload(b"\0\0\0\x20ftypM4A " + bytes(64), 60.0)
+    with pytest.raises(InvalidRequest, match="at most 0.2 s"):
+        await decode_upload(plain("FLAC", caller()), 0.2)
+    with pytest.raises(InvalidRequest, match="Hz in"):
+        await decode_upload(plain("WAV", caller(), rate_hz=1000), 60.0)
+    for damaged in (b"fLaC" + bytes(64), plain("FLAC", caller())[:60]):
+        with pytest.raises(InvalidRequest):
+            await decode_upload(damaged, 60.0)
