@@ -36,8 +36,8 @@ MAY_IMPORT = {
         "access", "admission", "agent", "backends", "capabilities", "config", "errors", "realtime",
     },
     "call": {
-        "admission", "agent", "backends", "config", "errors", "knowledge", "listening", "memory",
-        "realtime", "reply", "resume", "telemetry", "tools",
+        "admission", "agent", "backends", "capabilities", "config", "errors", "knowledge",
+        "listening", "memory", "realtime", "reply", "resume", "telemetry", "tools",
     },
     "resume": {"access", "agent", "backends", "errors", "realtime"},
     "reply": {

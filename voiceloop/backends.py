@@ -133,12 +133,16 @@ class Tool(msgspec.Struct, frozen=True):
     """A function the model may call; ``parameters`` is a JSON schema.
 
     ``side_effect_free`` comes from the agent file: such a tool may be called before the turn ends.
+    ``server_label``: of the session's MCP server that has it; "": it is the agent's or the client
+    himself. ``needs_approval``: a call is made only once the client has said yes to it.
     """
 
     name: str
     description: str
     parameters: dict[str, Any]
     side_effect_free: bool = False
+    server_label: str = ""
+    needs_approval: bool = False
 
 
 class GenerateParams(msgspec.Struct, frozen=True):

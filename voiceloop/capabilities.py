@@ -22,7 +22,8 @@ class Capabilities:
 
     reads_turn_ends: the language model, or what reads beside a service, learned where turns end;
     of any other its P(end of turn) is no sign that the waits are fitted to. writes_summaries: the
-    language model is large enough to be asked for one.
+    language model is large enough to be asked for one. mcp_hosts: whose MCP servers a session may
+    name.
     """
 
     voices: frozenset[str] = frozenset()
@@ -34,6 +35,7 @@ class Capabilities:
     reduces_noise: bool = False
     reads_turn_ends: bool = True
     writes_summaries: bool = True
+    mcp_hosts: tuple[str, ...] = ()
 
     def voice_expected(self, voice: str) -> str | None:
         """What was expected in this voice's place; None where nothing speaks against it."""

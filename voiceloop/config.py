@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -140,6 +141,7 @@ class Config:
     remote_key: str = field(default="", repr=False)
     context_tokens: int = 0  # of the language model; 0: the preset knows
     pacing_lead_ms: int = 60
+    mcp_allowed_hosts: tuple[str, ...] = ()  # whose MCP servers a session may name
     http_cache_mb: int = 0  # answers over HTTP at temperature 0, kept to be given again; 0: none
     voice_cache_mb: int = 32  # clauses that the voice here has spoken, kept as sound; 0: none
     # For the output of a client's tool; 0: for ever. Pipecat's default for the same: nobody on the
@@ -305,6 +307,9 @@ def _check(config: Config) -> None:
         raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
     if any(key.startswith("ek_") for key in config.keys):  # so do client secrets
         raise ConfigError("keys: expected keys that do not begin with ek_, found one that does")
+    if config.mcp_allowed_hosts and find_spec("mcp") is None:
+        wanted = "the package mcp (pip install 'voiceloop[mcp]')"
+        raise ConfigError(f"mcp_allowed_hosts: expected {wanted}, found none")
     if config.llm_adapter is not None and config.llm_url is not None:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     for where, pair in (("", config), ("workers.", config.workers)):

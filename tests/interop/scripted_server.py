@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
@@ -28,6 +31,8 @@ def answer(messages: tuple[ChatMessage, ...]) -> Reply:
         return Reply(f"It is {last.content}.")
     if last.role == "user" and "use the tool" in last.content:
         return Reply("", (ToolCall("call_1", "hours", '{"day": "monday"}'),))
+    if last.role == "user" and "ask the shop" in last.content:
+        return Reply("", (ToolCall(f"call_{len(messages)}", "price", '{"item": "latte"}'),))
     return Reply(REPLY)
 
 
@@ -35,7 +40,9 @@ async def serve(port: int, certfile: Path | None, keyfile: Path | None) -> None:
     backends = instant_backends(
         recognizer=FakeRecognizer((HEARD,)), language_model=FakeLanguageModel(answer)
     )
-    config = Config(certfile=certfile, keyfile=keyfile)
+    hosts = ("127.0.0.1",) if find_spec("mcp") is not None else ()
+    backends = replace(backends, capabilities=Capabilities(mcp_hosts=hosts))
+    config = Config(certfile=certfile, keyfile=keyfile, mcp_allowed_hosts=hosts)
     gateway = Gateway(config, AgentConfig(instructions="Be kind."), backends)
     await make_server(build_app(gateway), config).serve(sockets=[listen("127.0.0.1", port)])
 

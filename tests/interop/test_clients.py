@@ -221,3 +221,27 @@ def test_a_real_client_works_with_the_embedded_preset(
 ) -> None:
     require(client)
     passed(embedded[client])
+
+
+def test_the_stock_sdk_reads_what_mcp_servers_of_a_session_come_to(tmp_path: Path) -> None:
+    """Listed, called, and called once the client has allowed it; against a real server."""
+    pytest.importorskip("mcp", reason="the package mcp is not installed")
+    require("openai")
+    shop_port = free_port()
+    shop = [sys.executable, "-m", "tests.mcp_server", str(shop_port)]
+    module = ("-m", "tests.interop.scripted_server")
+    process = subprocess.Popen(shop, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    try:
+        with serving(module, tmp_path / "server.log") as address:
+            host, _, port = address.partition(":")
+            path = CLIENTS / "openai_mcp_client.py"
+            asked = [f"ws://{host}:{port}", f"http://127.0.0.1:{shop_port}/mcp"]
+            ran = subprocess.run(
+                [str(interpreter(ENVIRONMENTS, "openai")), str(path), *asked],
+                env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+                text=True, timeout=CLIENT_S, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+    finally:
+        process.kill()
+        process.wait(10)
+    assert ran.stdout.splitlines() == ["passed called", "passed allowed"], ran.stdout[-4000:]

@@ -11,6 +11,8 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from voiceloop.backends import ToolCall
 from voiceloop.call.actions import Step
 from voiceloop.call.open_tool_calls import OpenToolCalls
@@ -19,7 +21,7 @@ from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn
 from voiceloop.listening.evidence import CONTINUES_MS
-from voiceloop.realtime.items import FunctionCallOutput, Message
+from voiceloop.realtime.items import FunctionCallOutput, McpApprovalRequest, McpCall, Message
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import plan_of_response
@@ -282,6 +284,10 @@ class Replies:
         Returns False where the client has deleted the call, or has said itself what came of it.
         """
         protocol = self._context.protocol
+        known = protocol.conversation.get(call.call_id)
+        if isinstance(known, McpCall):  # it was told to be late; the next prompt has the rest
+            protocol.conversation.replace(replace(known, output=text, error=None))
+            return True
         if not protocol.conversation.is_open(call.call_id):
             return False
         behind = protocol.conversation.place_of_output(call.call_id)
@@ -300,8 +306,13 @@ class Replies:
         if self._interrupted is reply and is_told:
             self._interrupted = None
         if reply.plan.speaks and not reply.response.is_out_of_band:
-            is_answered = self._context.protocol.conversation.is_answered  # while it was spoken
-            open_calls = (call for call in reply.open_calls if not is_answered(call.call_id))
+            conversation = self._context.protocol.conversation
+            open_calls = (
+                call
+                for call in reply.open_calls
+                if not conversation.is_answered(call.call_id)  # while it was spoken
+                and not isinstance(conversation.get(call.call_id), McpApprovalRequest)
+            )
             self._open_calls.expect(open_calls)
         self._report(reply)
         self._on_ended()

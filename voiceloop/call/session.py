@@ -26,6 +26,7 @@ from voiceloop.call.connection import Disconnected, Transport
 from voiceloop.call.greeting import GreetingWait
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
+from voiceloop.call.mcp import servers_of
 from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
@@ -240,6 +241,9 @@ class Session:
             kept_lines=self._kept_lines,
             retrieval=self._retrieval,
         )
+        self._mcp = servers_of(
+            self._backends.capabilities, self.protocol, context.tools, tasks, self._advance
+        )
         self._lines.want(voice_options_of(settings))
         self._anticipation = anticipation
         self._item_audio = ItemAudio(self._backends.recognizer, self.protocol, tasks)
@@ -302,6 +306,7 @@ class Session:
                 self._item_audio.then(lambda: None if response.closed else self._advance(command))
             case SettingsChanged(previous=previous, current=current):
                 self._listener.configure(current)
+                self._mcp.configure()
                 self._lines.want(voice_options_of(current))
                 self._advance(command)
                 options = self._agent.recognizer_options(current)
@@ -314,13 +319,14 @@ class Session:
                     if self._resumption.owes_answer:
                         self._advance(told.CallResumed())
             case ItemCreated(item=item, audio=audio) if audio:
-                settings = self.protocol.settings
-                options = self._agent.recognizer_options(settings)
-                self._item_audio.hear(item.id, audio, settings.input_format, options)
+                options = self._agent.recognizer_options(self.protocol.settings)
+                input_format = self.protocol.settings.input_format
+                self._item_audio.hear(item.id, audio, input_format, options)
             case ItemDeleted(item_id=item_id):
                 self._item_audio.forget(item_id)
             case ItemCreated(item=item):
                 self._open_calls.observe(item)  # the next turn reads it
+                self._mcp.observe(item)
             case _:
                 self._advance(command)
 
@@ -365,8 +371,7 @@ class Session:
     async def _greet(self) -> None:
         if not self._agent.greeting or not await self._greeting.agent_begins():
             return
-        has_begun = bool(self.protocol.conversation.items())
-        if self.protocol.settings.type == "realtime" and not has_begun:
+        if self.protocol.settings.type == "realtime" and not self.protocol.conversation.items():
             self._advance(told.GreetingDue(self._agent.greeting))
 
     async def _watch_the_clock(self) -> None:

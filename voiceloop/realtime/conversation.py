@@ -21,6 +21,7 @@ from voiceloop.realtime.items import (
     Message,
     Part,
     SpokenReply,
+    model_text,
 )
 from voiceloop.realtime.prompt import (
     append_message,
@@ -365,12 +366,10 @@ class Conversation:
 
     def _n_tokens(self, item: Item, count: TokenCount) -> int:
         match item:
-            case FunctionCall():
-                return count(item.name + item.arguments)
-            case FunctionCallOutput():
-                return count(item.output)
             case Message():
                 return count(self._text(item) + self._notes.get(item.id, ""))
+            case _:
+                return count(model_text(item))
 
     def _text(self, item: Item) -> str:
         reply = self._replies.get(item.id)

@@ -235,6 +235,44 @@ class ArgumentsDone(PlacedEvent, kw_only=True, tag="response.function_call_argum
     arguments: str
 
 
+# --- tools of MCP servers ------------------------------------------------------------------------
+
+
+class McpListToolsInProgress(ServerEvent, kw_only=True, tag="mcp_list_tools.in_progress"):
+    item_id: str
+
+
+class McpListToolsCompleted(ServerEvent, kw_only=True, tag="mcp_list_tools.completed"):
+    item_id: str
+
+
+class McpListToolsFailed(ServerEvent, kw_only=True, tag="mcp_list_tools.failed"):
+    item_id: str
+
+
+class McpArgumentsDelta(PlacedEvent, kw_only=True, tag="response.mcp_call_arguments.delta"):
+    delta: str
+
+
+class McpArgumentsDone(PlacedEvent, kw_only=True, tag="response.mcp_call_arguments.done"):
+    arguments: str
+
+
+class McpCallInProgress(ServerEvent, kw_only=True, tag="response.mcp_call.in_progress"):
+    item_id: str
+    output_index: int
+
+
+class McpCallCompleted(ServerEvent, kw_only=True, tag="response.mcp_call.completed"):
+    item_id: str
+    output_index: int
+
+
+class McpCallFailed(ServerEvent, kw_only=True, tag="response.mcp_call.failed"):
+    item_id: str
+    output_index: int
+
+
 # --- VoiceLoop's own, sent only when asked for ---------------------------------------------------
 
 

@@ -6,6 +6,7 @@ one. Pure.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -83,18 +84,87 @@ class FunctionCallOutput(
     status: ItemStatus = "completed"
 
 
-Item = Message | FunctionCall | FunctionCallOutput
+class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as its MCP server describes it."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+
+
+class McpListTools(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_list_tools"
+):
+    """What an MCP server of the session lists, as far as the session lets it through."""
+
+    id: str
+    server_label: str
+    tools: tuple[ListedTool, ...]
+
+
+class McpCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_call"):
+    """The model calls a tool of an MCP server; ``output`` or ``error`` is what came of it."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: dict[str, Any] | None = None
+    approval_request_id: str | None = None
+
+    @property
+    def result(self) -> str | None:
+        """As the model reads it; None while the call is under way."""
+        if self.error is not None:
+            return json.dumps({"error": self.error["message"]}, ensure_ascii=False)
+        return self.output
+
+
+class McpApprovalRequest(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_request"
+):
+    """The model wants to call a tool that the client has to allow."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+
+
+class McpApprovalResponse(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_response"
+):
+    """The client's yes or no to a request."""
+
+    id: str
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+
+
+McpItem = McpListTools | McpCall | McpApprovalRequest | McpApprovalResponse
+Item = Message | FunctionCall | FunctionCallOutput | McpItem
+
+
+def model_text(item: Item) -> str:
+    """What of an item the language model reads."""
+    match item:
+        case Message():
+            return item.text
+        case FunctionCall():
+            return item.name + item.arguments
+        case FunctionCallOutput():
+            return item.output
+        case McpCall():
+            return item.name + item.arguments + (item.result or "")
+        case _:
+            return ""
 
 
 def n_characters_of(item: Item) -> int:
     """Characters that an item adds to a prompt."""
-    match item:
-        case Message():
-            return len(item.text)
-        case FunctionCall():
-            return len(item.name) + len(item.arguments)
-        case FunctionCallOutput():
-            return len(item.output)
+    return len(model_text(item))
 
 
 def parse_item(raw: Any, new_id: Callable[[str], str]) -> Item:
@@ -123,8 +193,19 @@ def parse_item(raw: Any, new_id: Callable[[str], str]) -> Item:
             return FunctionCallOutput(
                 id=item_id, call_id=_text(present, "call_id"), output=_text(present, "output")
             )
+        case "mcp_approval_response":
+            approve = present.get("approve")
+            if not isinstance(approve, bool):
+                raise expected("item.approve", "true or false", approve)
+            return McpApprovalResponse(
+                id=item_id,
+                approval_request_id=_text(present, "approval_request_id"),
+                approve=approve,
+                reason=_text(present, "reason", default="") or None,
+            )
         case other:
-            raise expected("item.type", "message, function_call or function_call_output", other)
+            kinds = "message, function_call, function_call_output or mcp_approval_response"
+            raise expected("item.type", kinds, other)
 
 
 def audio_of(raw: dict[str, Any]) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from voiceloop.backends import ChatMessage, ToolCall
-from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, Message
+from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, McpCall, Message
 
 # In place of a result that is still to come. Most chat templates, and the services that check them,
 # refuse a call with nothing behind it.
@@ -52,6 +52,10 @@ def append_message(messages: list[ChatMessage], item: Item, text: str, notes: st
                 messages[-1] = replace(last, tool_calls=(*last.tool_calls, call))
             else:
                 messages.append(ChatMessage(role="assistant", content="", tool_calls=(call,)))
+        case McpCall() if (result := item.result) is not None:
+            call = ToolCall(call_id=item.id, name=item.name, arguments=item.arguments)
+            messages.append(ChatMessage(role="assistant", content="", tool_calls=(call,)))
+            messages.append(ChatMessage(role="tool", content=result, tool_call_id=item.id))
         case FunctionCallOutput():
             messages.append(
                 ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)

@@ -19,6 +19,7 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.realtime import events
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import FunctionCall, Item, ItemStatus, Message, Part
+from voiceloop.realtime.mcp.calls import McpCalls
 from voiceloop.realtime.prompt import chat_messages
 from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import Json, SessionSettings
@@ -89,6 +90,7 @@ class ResponseHandle:
         self._on_close = on_close
         self._outputs: list[_Output] = []
         self._calls: dict[str, _Output] = {}
+        self.mcp = McpCalls(self._add, self._end, self._place, wire.send)
         self._message: _Output | None = None
         self._said: list[str] = []  # in the message so far
         self._closed: ResponseStatus | None = None
@@ -222,6 +224,7 @@ class ResponseHandle:
         if self.closed:
             return
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
+        self.mcp.break_off()
         for output in self._outputs:
             if output.done:
                 continue

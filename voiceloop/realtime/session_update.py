@@ -17,6 +17,7 @@ from voiceloop.backends import MAX_TOOLS, TOOL_NAME, Tool
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.realtime.client_events import from_validation
+from voiceloop.realtime.mcp.entry import check_hosts, read_entries
 from voiceloop.realtime.settings import (
     AudioFormat,
     Json,
@@ -51,6 +52,8 @@ def merge(settings: SessionSettings, patch: Json) -> SessionSettings:
         if key in patch:
             value = patch[key]
             changes[key] = getattr(default, key) if value is None else read(value, key)
+    if "tools" in patch:
+        changes["mcp"] = read_entries(patch["tools"] or [], "session.tools")
     audio = _object(patch, "audio", "session.audio")
     changes |= _merge_input(settings, _object(audio, "input", "session.audio.input"))
     changes |= _merge_output(_object(audio, "output", "session.audio.output"))
@@ -205,7 +208,7 @@ MAX_SCHEMA_BYTES = 64 * 1024  # the largest schemas of public APIs have a quarte
 
 
 def read_tools(value: Any, where: str) -> tuple[Tool, ...]:
-    """Function tools; tools of other kinds (mcp) are accepted and dropped."""
+    """Function tools; MCP servers are read by `mcp.entry`, tools of other kinds dropped."""
     if not isinstance(value, list) or len(value) > MAX_TOOLS:
         raise expected(where, f"a list of at most {MAX_TOOLS} tools", value)
     tools: list[Tool] = []
@@ -338,7 +341,8 @@ def read_number(value: Any, where: str, low: float, high: float) -> float:
 
 
 def within_capabilities(known: Capabilities, settings: SessionSettings) -> SessionSettings:
-    """The settings as this server serves them: without noise reduction where it has none.
+    """The settings as this server serves them: without noise reduction where it has none, and
+    without MCP servers where sessions may name none.
 
     Raises:
         InvalidRequest: its models do not speak the session's voice or hear its language; ``param``
@@ -348,6 +352,9 @@ def within_capabilities(known: Capabilities, settings: SessionSettings) -> Sessi
     asked = settings.transcription
     if asked is not None and asked.language:
         known.check_language(asked.language, "session.audio.input.transcription.language")
+    if not known.mcp_hosts:
+        settings = msgspec.structs.replace(settings, mcp=())
+    check_hosts(settings.mcp, known.mcp_hosts)
     if settings.noise_reduction is not None and not known.reduces_noise:
         return msgspec.structs.replace(settings, noise_reduction=None)
     return settings

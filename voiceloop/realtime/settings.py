@@ -11,6 +11,7 @@ import msgspec
 
 from voiceloop.backends import Tool
 from voiceloop.capabilities import OPENAI_VOICES
+from voiceloop.realtime.mcp.entry import McpEntry
 
 Modality = Literal["audio", "text"]
 NoiseField = Literal["near_field", "far_field"]  # where the microphone stands
@@ -94,6 +95,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     own_voice: str = "default"  # what the names of OpenAI's voices stand for
     speed: float = 1.0
     tools: tuple[Tool, ...] = ()
+    mcp: tuple[McpEntry, ...] = ()
     tool_choice: str | Json = "auto"
     parallel_tool_calls: bool = True
     max_output_tokens: int | Literal["inf"] = "inf"
@@ -146,7 +148,8 @@ class SessionSettings(msgspec.Struct, frozen=True):
             "model": self.model,
             "output_modalities": list(self.output_modalities),
             "instructions": self.instructions,
-            "tools": [tool_to_wire(tool) for tool in self.tools],
+            "tools": [tool_to_wire(tool) for tool in self.tools if not tool.server_label]
+            + [entry.wire for entry in self.mcp],
             "tool_choice": self.tool_choice,
             "max_output_tokens": self.max_output_tokens,
             "truncation": self.truncation,

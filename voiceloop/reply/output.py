@@ -7,6 +7,7 @@ was interrupted and nobody knows yet whether another will follow.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from audio.codec import encode
 from voiceloop.backends import ToolCall
@@ -18,6 +19,7 @@ from voiceloop.reply.sound.playout import Chunk
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import ReplyRound
 from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.tools.pending import PendingCall
 
 
 class ReplyOutput:
@@ -78,8 +80,21 @@ class ReplyOutput:
 
     def add_call(self, call: ToolCall, said: ReplyRound) -> None:
         said.calls.append(call)
-        self.response.function_call(call.call_id, call.name)
-        self.response.arguments_done(call.call_id, call.arguments)
+        response, called = self.response, (call.call_id, call.name, call.arguments)
+        tool = next((tool for tool in response.tools if tool.name == call.name), None)
+        if tool is None or not tool.server_label:
+            response.function_call(call.call_id, call.name)
+            response.arguments_done(call.call_id, call.arguments)
+        elif tool.needs_approval:
+            response.mcp.ask(*called, tool.server_label)
+        else:
+            response.mcp.begin(*called, tool.server_label)
+
+    def tell_results(self, calls: Iterable[PendingCall]) -> None:
+        """What came of those of the session's MCP servers: each stands in the call's own item."""
+        for pending in calls:
+            text, is_error = pending.told
+            self.response.mcp.finish(pending.call.call_id, text, is_error=is_error)
 
     def send(self, chunk: Chunk, speech: ReplySpeech, output_format: AudioFormat) -> None:
         """A piece of sound; its words' text goes just before it."""

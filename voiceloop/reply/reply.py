@@ -134,6 +134,7 @@ class Reply:
         """Its first round was nothing but these calls, and what came of them is known already."""
         for each in calls:
             self._output.add_call(each.call, self._generation.round)
+        self._output.tell_results(calls)
         self._output.close("completed")
         self.timeline.note_calls(facts_of(calls, self.released_s), self._context.clock())
         self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
@@ -272,6 +273,7 @@ class Reply:
                 return
             await self._wait_for(calls)
             await self._output.ready()  # it may have been interrupted meanwhile
+            self._output.tell_results(calls)
             self._output.close(outcome)
             self._begin_round(calls)
 

@@ -36,6 +36,7 @@ class ToolAnswers:
         own = agent.session_settings().tools
         # A client's tool may have the name of one of the agent file's: then it is the client's.
         self._tools = {tool.name: agent.tool(tool.name) for tool in offered if tool in own}
+        self._tools |= {tool.name: tools.of_server(tool) for tool in offered if tool.server_label}
         self._offered = {tool.name: tool for tool in offered}
         self._ahead: dict[tuple[str, str], PendingCall] = {}  # by name and arguments
         self._n_ahead = 0  # calls made ahead, in all

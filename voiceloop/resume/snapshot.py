@@ -79,6 +79,8 @@ def _is_carried(item: Item) -> bool:
             return item.status == "completed"
         case FunctionCallOutput():
             return True
+        case _:
+            return False  # of MCP servers: they are listed and asked anew
 
 
 def _newest(items: Iterable[Item]) -> tuple[Item, ...]:

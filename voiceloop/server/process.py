@@ -226,7 +226,9 @@ async def _load(
     await gateway.toolbox.connect()
     agent = gateway.session_agent
     opening = open_backends(gateway.config, agent=agent, on_progress=on_progress)
-    return await models.enter_async_context(opening)
+    backends, is_ready = await models.enter_async_context(opening)
+    known = replace(backends.capabilities, mcp_hosts=gateway.config.mcp_allowed_hosts)
+    return replace(backends, capabilities=known), is_ready
 
 
 def _tell_of_clients_tools(agent: AgentConfig, config: Config) -> None:

@@ -39,6 +39,7 @@ CONNECT_S = 2.0  # as of tools by `url`
 # Before another try to open a connection that failed or was lost; the last again and again.
 RETRY_PAUSES_S = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
 STEADY_S = 30.0  # a connection that stood so long was no failure: the next try is at once again
+CLOSE_S = 8.0  # a process has six to end in, then it is killed; a service may never answer
 MAX_PAGES = 32  # of one list; a server that never ends it must not hold the start
 MAX_DESCRIPTION_CHARS = 4096  # it stands in every prompt
 MAX_SCHEMA_BYTES = 64 * 1024  # as of a session's own tools
@@ -104,8 +105,12 @@ class McpConnection:
         """Idempotent; calls still running fail."""
         self._is_closed = True
         self._changed.set()
-        if self._holding is not None:
-            await asyncio.gather(self._holding, return_exceptions=True)
+        if self._holding is None:
+            return
+        _, late = await asyncio.wait({self._holding}, timeout=CLOSE_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(self._holding, return_exceptions=True)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """A call's result as text.

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from voiceloop.agent import AgentTool
-from voiceloop.backends import ToolCall
+from voiceloop.backends import Tool, ToolCall
 from voiceloop.errors import error_of
 from voiceloop.tools.toolbox import Fate, Toolbox, ToolResult
 
@@ -94,6 +94,16 @@ class PendingCall:
     def text(self) -> str:
         """What came of it, whoever takes it; only once it is over."""
         return self._result.result().text
+
+    @property
+    def told(self) -> tuple[str, bool]:
+        """What came of it so far in plain words, and whether that is an error."""
+        if not self.is_over:
+            return "no answer in time", True
+        result = self._result.result()
+        if not result.is_error:
+            return result.text, False
+        return str(json.loads(result.text).get("error", result.text)), True
 
     def fact(self, released_s: float | None) -> dict[str, Any]:
         """For the timeline of a turn: which tool, how it ended, and after how long.
@@ -210,6 +220,15 @@ class SessionTools:
         self.calls_ahead = calls_ahead
         self._tenant = tenant
         self._n_open = 0
+        # Of the MCP servers that the session itself names.
+        self.own = Toolbox({}, toolbox.clock)
+
+    def of_server(self, tool: Tool) -> AgentTool | None:
+        """How a tool of the session's MCP servers is called; None where the client has to allow
+        each call.
+        """
+        served = self.own.served.get(tool.name)
+        return None if served is None or tool.needs_approval else served.tool
 
     def begin(self, tool: AgentTool, call: ToolCall, *, is_recorded: bool) -> PendingCall:
         """Make a call of a tool that the server answers.
@@ -238,7 +257,10 @@ class SessionTools:
 
     async def _answer(self, tool: AgentTool, call: ToolCall) -> ToolResult:
         try:
-            return await self._toolbox.call(tool, call, self._tenant)
+            served = self.own.served.get(tool.name)
+            is_own = served is not None and served.tool is tool
+            box = self.own if is_own else self._toolbox
+            return await box.call(tool, call, self._tenant)
         except Exception as error:  # a bug costs a result, not the call on the line
             error_of(error)
             return BROKEN
