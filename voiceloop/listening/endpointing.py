@@ -21,12 +21,13 @@ from voiceloop.listening import release
 from voiceloop.listening.evidence import Evidence, PausePrior, normalize, terms
 from voiceloop.listening.release import (
     CUT_COST_S,
+    DICTATED_PRICE,
     LONGEST_WAIT_MS,
     SOFT_PRICE,
     Eagerness,
     Rise,
 )
-from voiceloop.listening.slots import DICTATED, asked_in
+from voiceloop.listening.slots import asked_in
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
 
 Reason = Literal["confident", "unsure", "timeout", "server_vad", "longest_turn"]
@@ -103,8 +104,7 @@ class Hazard:
     dictation: Rise
 
     def rise(self, evidence: Evidence) -> Rise:
-        counted = evidence.progress
-        return self.dictation if counted is not None and counted.kind in DICTATED else self.talk
+        return self.dictation if evidence.is_dictation else self.talk
 
     def wait_ms(
         self,
@@ -114,11 +114,19 @@ class Hazard:
         passed_ms: float = 0.0,
         soft_price: float = SOFT_PRICE,
     ) -> float:
-        """The silence that costs least on this evidence; for the rest see `release.wait_ms`."""
+        """The silence that costs least on this evidence; for the rest see `release.wait_ms`.
+
+        cut_cost_s: of a cut in talk.
+        """
         return release.wait_ms(
-            self.weights.score(evidence), self.rise(evidence), cut_cost_s, longest_ms,
-            passed_ms, soft_price,
+            self.weights.score(evidence), self.rise(evidence), cut_price(evidence) * cut_cost_s,
+            longest_ms, passed_ms, soft_price,
         )  # fmt: skip
+
+
+def cut_price(evidence: Evidence) -> float:
+    """What a cut here is worth of one in talk."""
+    return DICTATED_PRICE if evidence.is_dictation else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,12 @@ class Evidence:
         return progress(self.slot, self.words)
 
     @property
+    def is_dictation(self) -> bool:
+        """Whether the words are dictated: a number, letters, an address."""
+        counted = self.progress
+        return counted is not None and counted.kind in DICTATED
+
+    @property
     def is_short_answer(self) -> bool:
         """Whether all that was said is a word or two like "yes"."""
         return 0 < len(self.words) <= 2 and self.words[-1] in SHORT_ANSWERS
@@ -160,8 +166,7 @@ def terms(evidence: Evidence) -> dict[str, float]:
     against PRIOR_PAUSE_MS). pause_prior: ln of the caller's pause prior against it. The rest is in
     `_of_answer` and `_kind_of_tail`. A term that is absent is 0.
     """
-    counted = evidence.progress
-    dictates = counted is not None and counted.kind in DICTATED
+    counted, dictates = evidence.progress, evidence.is_dictation
     found: dict[str, float] = {}
     if not evidence.words_are_full:
         found["words_pending"] = 1.0

@@ -43,8 +43,9 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
     """A folder of encoder_model and decoder_model_merged, .ort or .onnx, by itself that of tiny.
 
     folder: on disk; None for the package's. n_threads: cores that one decode takes. update_ms: how
-    much new audio makes a partial due. end_of_voice: tell at a pause whether a voice has finished;
-    only the package's model can, whose encoder the head was trained on.
+    much new audio makes a partial due. reads_falls: as of `WindowRecognizer`. end_of_voice: tell at
+    a pause whether a voice has finished; only the package's model can, whose encoder the head was
+    trained on.
 
     Raises: AudioError if a package or a file is absent or none of Moonshine's; it names the remedy.
     """
@@ -55,6 +56,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
         *,
         n_threads: int = 1,
         update_ms: float = UPDATE_MS,
+        reads_falls: bool = True,
         end_of_voice: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,7 +68,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
             update_ms=update_ms,
             n_early=N_EARLY,
             n_held_back=HELD_BACK,
-            reads_falls=True,
+            reads_falls=reads_falls,
             level=VoicedLevel,
             clock=clock,
         )

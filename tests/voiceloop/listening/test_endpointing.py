@@ -22,7 +22,14 @@ from voiceloop.listening.endpointing import (
     wait_ms,
 )
 from voiceloop.listening.evidence import Evidence, terms
-from voiceloop.listening.release import KNOTS_MS, LEAST_WAIT_MS, LONGEST_WAIT_MS, Eagerness, Rise
+from voiceloop.listening.release import (
+    DICTATED_PRICE,
+    KNOTS_MS,
+    LEAST_WAIT_MS,
+    LONGEST_WAIT_MS,
+    Eagerness,
+    Rise,
+)
 from voiceloop.listening.slots import Slot, SlotKind
 from voiceloop.realtime.settings import SemanticVad, ServerVad
 
@@ -112,12 +119,22 @@ def test_a_turn_never_ends_below_the_least_wait() -> None:
     assert wait_ms(heard("a coffee please"), sets) == LEAST_WAIT_MS
 
 
+def test_a_cut_within_dictation_costs_less_than_one_in_talk() -> None:
+    hazard = Hazard(Weights(bias=0.5), rise(2.0), rise(2.0))
+    talk = Evidence(("so", "i", "would", "like"), True)
+    digits = replace(talk, words=("nine", "four", "one", "five"))
+    assert digits.is_dictation and not talk.is_dictation
+    waits_ms = [hazard.wait_ms(said, 5.0, 2000.0) for said in (digits, talk)]
+    assert waits_ms[0] < waits_ms[1]
+    assert waits_ms[0] == hazard.wait_ms(talk, 5.0 * DICTATED_PRICE, 2000.0)
+
+
 @pytest.mark.parametrize("p_end", [None, 0.5])
 @pytest.mark.parametrize("slot", [None, PHONE])
 def test_nine_digits_are_waited_for_and_ten_are_not(p_end: float | None, slot: Slot | None) -> None:
     digits = tuple("four one five five five five oh one four two".split())
     waits = [wait_ms(Evidence(digits[:n], True, p_end, 3000.0, slot=slot)) for n in (3, 6, 9, 10)]
-    assert min(waits[:3]) > 800 and waits[3] < 500
+    assert min(waits[:3]) > 500 and waits[3] < 300
 
 
 def test_a_name_that_is_spelled_is_waited_for() -> None:

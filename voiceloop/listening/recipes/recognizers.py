@@ -46,11 +46,13 @@ def _moonshine_files() -> str:
 DEFAULT = "moonshine-tiny"
 SELDOM_MS = 10_000.0
 OFFLINE: dict[str, OfflineRecognizer] = {
-    # Chunk of the client, two hops, and a decode: a flush takes a core 77 ms in the median. It is
-    # asked at pauses alone, to save time: no turn ends before that is answered.
+    # Chunk of the client, two hops, and what is left of a decode: a core answers a flush at the
+    # end of a turn after 36 ms in the median, having begun where the voice fell (LOG.md,
+    # 2026-11-22, "an end that is heard sooner"). It is asked at pauses alone, to save time: no
+    # turn ends before that is answered.
     "moonshine-tiny": OfflineRecognizer(
-        lambda: MoonshineOnnxRecognizer(update_ms=SELDOM_MS, clock=lambda: 0.0),
-        100.0,
+        lambda: MoonshineOnnxRecognizer(update_ms=SELDOM_MS, reads_falls=False, clock=lambda: 0.0),
+        60.0,
         _moonshine_files,
     ),
     # The same; it has decoded all but the last step when it is asked. 25-45 ms in live calls.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from voiceloop.call.status import RETRACT_S
 from voiceloop.listening import release
-from voiceloop.listening.endpointing import WORDS_BY_MS, WeightSets
+from voiceloop.listening.endpointing import WORDS_BY_MS, WeightSets, cut_price
 from voiceloop.listening.listener import P_END_GRACE_MS
 from voiceloop.listening.recipes.endpointing_set import TRAIL_MS
 from voiceloop.listening.recipes.heard_turn import WINDOW_MS
@@ -56,13 +56,17 @@ def timer_moment(pause: HeardPause, timer_ms: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ScoredStep:
-    """A step of a pause and what the weights make of it; least_ms: silence before it may end."""
+    """A step of a pause and what the weights make of it; least_ms: silence before it may end.
+
+    cut_price: what a cut is worth of one in talk.
+    """
 
     from_ms: float
     until_ms: float
     score: float
     rise: Rise
     least_ms: float
+    cut_price: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,8 @@ def scored(pause: HeardPause, sets: WeightSets) -> ScoredPause:
         hazard = sets.of(step.evidence)
         score, rise = hazard.weights.score(step.evidence), hazard.rise(step.evidence)
         least_ms = 0.0 if step.evidence.words_are_full else WORDS_BY_MS
-        steps.append(ScoredStep(step.from_ms, until_ms, score, rise, least_ms))
+        price = cut_price(step.evidence)
+        steps.append(ScoredStep(step.from_ms, until_ms, score, rise, least_ms, price))
     return ScoredPause(pause, tuple(steps))
 
 
@@ -100,7 +105,8 @@ def moment_at(
     since_ms = scored.pause.since_ms
     for step in scored.steps:
         passed_ms = step.from_ms - since_ms
-        needed_ms = release.wait_ms(step.score, step.rise, cut_cost_s, longest_ms, passed_ms)
+        cost_s = step.cut_price * cut_cost_s
+        needed_ms = release.wait_ms(step.score, step.rise, cost_s, longest_ms, passed_ms)
         at_ms = max(step.from_ms, since_ms + max(needed_ms, step.least_ms))
         if at_ms < step.until_ms:
             return _in_pause(scored.pause, at_ms)
