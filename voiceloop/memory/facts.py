@@ -10,7 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 from enum import IntEnum
 
-MAX_QUOTE_CHARS = 160  # some 25 words: a sentence that is spoken in ten seconds
+MAX_QUOTE_CHARS = 120  # some 20 words: what is said in eight seconds
 # What could be read as the end of the notes, of a quote, or as the beginning of others.
 MARKS = str.maketrans('[]{}<>"', "()()()'")
 
@@ -23,8 +23,9 @@ class FactKind(IntEnum):
     CALL = 2  # what a tool did or found
     CONFIRMED = 3  # what the agent read back and the caller confirmed
     PROMISE = 4  # what the agent said that it will do, or has done
-    ANSWER = 5  # what the caller answered to a question
-    SAID = 6  # what the caller said of themselves
+    ANSWER = 5  # what the caller answered to a question that has one answer
+    OWN = 6  # what the caller said of themselves, of what is theirs, and what they want
+    REST = 7  # other answers, and what else has a number, a date or a name in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,12 @@ class Fact:
     source: str = ""
 
 
-def quoted(text: str) -> str:
-    """The words on one line, in quotation marks; a long quote is cut at a word."""
+def quote(text: str) -> str:
+    """The words on one line; a long quote is cut at a word."""
     words = plain(text)
     if len(words) > MAX_QUOTE_CHARS:
-        words = words[:MAX_QUOTE_CHARS].rpartition(" ")[0] + " ..."
-    return f'"{words}"'
+        return words[:MAX_QUOTE_CHARS].rpartition(" ")[0] + " ..."
+    return words
 
 
 def plain(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from voiceloop.memory.facts import Fact, FactKind, quoted
+from voiceloop.memory.facts import Fact, FactKind, quote
 from voiceloop.memory.reading import Asked, confirmed, facts_of_agent, facts_of_caller
 
 MAX_FACTS = 200  # an hour of talk has some hundred; the least dear and oldest go first
@@ -17,7 +17,7 @@ MAX_OPEN_CALLS = 32  # of tools, whose result has not left the window yet
 
 OPENING = "\n\n[Notes from earlier in this call, not said now:"
 CLOSING = "]"
-SUMMARY = "- In short: "
+SUMMARY = "In short: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Ledger:
         """What came of a call."""
         called = self._calls.pop(call_id, None)
         if called is not None and '"error"' not in output:
-            told = f"The agent called {quoted(called)} and got {quoted(output)}"
+            told = f"Done: {quote(called)} gave {quote(output)}"
             self._add(item_id, (Fact(FactKind.CALL, told, called),))
 
     def summarize(self, summary: str) -> None:
@@ -135,11 +135,11 @@ class Ledger:
         kept: list[int] = []
         newest_first = range(len(self._facts) - 1, -1, -1)
         for at in sorted(newest_first, key=lambda at: self._facts[at].kind):
-            n_line = count(f"- {self._facts[at].text}\n")
+            n_line = count(f"\n{self._facts[at].text}")
             if n_line <= n_left:
                 kept.append(at)
                 n_left -= n_line
-        lines = [f"- {self._facts[at].text}" for at in sorted(kept)]
+        lines = [self._facts[at].text for at in sorted(kept)]
         if not lines and not head:
             return ""
         return "\n".join((OPENING, *filter(None, (head,)), *lines)) + CLOSING

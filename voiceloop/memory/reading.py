@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from voiceloop.memory.facts import Fact, FactKind, plain, quoted
+from voiceloop.memory.facts import Fact, FactKind, plain, quote
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 WORD = re.compile(r"[\w'@.+-]*\w")
@@ -60,10 +60,9 @@ NAME_ASKED = re.compile(r"\b(?:name|who am i speaking|who is (?:calling|this))\b
 OWN = re.compile(r"\b(?P<whose>my|our)\s+(?P<what>(?:[\w-]+\s+){0,3}[\w-]+?)(?:'s|\s+is|\s+are)\s",
                  re.IGNORECASE)  # fmt: skip
 OF_THEMSELVES = re.compile(
-    r"\b(?:i'm|i am|i've|i have|i had|i need|i live|i work|i was|i can't|i cannot|i don't|i prefer|"
-    r"i'd like|i would like|i want|i'll have|i'd rather|i paid|i ordered|i booked|we're|we are|"
-    r"we have|we need|we'd like|we want|we live|my|our|there are|there will be|it's for|"
-    r"allergic)\b",
+    r"\b(?:i'm|i am|i've|i have|i need|i live|i work|i can't|i cannot|i don't|i prefer|i'd like|"
+    r"i would like|i want|i'll have|i'd rather|i paid|i ordered|i booked|we're|we are|we have|"
+    r"we need|we'd like|we want|we live|we paid|there will be|it's for|allergic)\b",
     re.IGNORECASE,
 )
 # "Two lattes for Maria. Is that right?": the question alone names nothing.
@@ -71,8 +70,9 @@ TAG = re.compile(r"(?:is (?:that|this|it)|does that|did i|have i|shall i|should 
                  re.IGNORECASE)  # fmt: skip
 PROMISED = re.compile(
     r"^(?:(?:okay|ok|great|sure|perfect|alright|all right|certainly|of course|yes|thanks?(?: you)?)"
-    r"[,.!]?\s+)*(?:and\s+)?(?:i'll|i will|we'll|we will|i've|i have|we've|we have|you're booked|"
-    r"you are booked|your .{1,40} (?:is|are|will be))\b",
+    r"[,.!]?\s+)*(?:and\s+)?(?:(?:i|we)(?:'ll| will)|(?:(?:i|we)(?:'ve| have)(?: just)?|"
+    r"you(?:'re| are)|your .{1,40} (?:is|are)) (?:booked|noted|reserved|added|put|changed|"
+    r"cancelled|placed|ordered|sent|set|moved|written|confirmed|ready|on (?:its|their) way))\b",
     re.IGNORECASE,
 )
 PHONE = re.compile(r"(?:\d[\s().-]*){6,}")
@@ -99,8 +99,8 @@ class Asked:
     @property
     def read_back(self) -> str:
         """What a yes would confirm, "" where that is nothing which can be told."""
-        whole = f"{self.before} {self.last}" if TAG.match(self.last) else self.last
-        return whole if holds_value(whole) else ""
+        said = self.before if TAG.match(self.last) and not holds_value(self.last) else self.last
+        return said if holds_value(said) else ""
 
     def answered_by(self, words: list[str]) -> str:
         """The question that these words answer, with what they deny of the sentence before."""
@@ -119,19 +119,33 @@ def facts_of_caller(text: str, asked: Asked) -> Iterator[Fact]:
     if name:
         yield Fact(FactKind.NAME, f"The caller's name: {name}", "name")
     tells = [word for word in words if word not in FILLERS.union(_words(name))]
-    if question and len(words) <= MAX_ANSWER_WORDS:
+    if question and len(words) <= MAX_ANSWER_WORDS and not text.rstrip().endswith("?"):
         if tells:
-            kind = FactKind.CONTACT if holds_contact(text) else FactKind.ANSWER
-            told = f"Asked {quoted(question)} the caller said {quoted(text)}"
-            key = " ".join(_words(question if ONE_ANSWER.search(question) else told))
-            yield Fact(kind, told, key)
+            yield _answer(question, text)
         return
     introduction = FILLERS | AROUND_A_NAME | set(_words(name))
     for sentence in sentences:
         if name and introduction.issuperset(_words(sentence)):
             continue
         if (stated := _kind_of_statement(sentence)) is not None:
-            yield Fact(stated, f"The caller said {quoted(sentence)}", _subject(sentence))
+            yield Fact(stated, f"Caller: {quote(sentence)}", _subject(sentence))
+
+
+def _answer(question: str, text: str) -> Fact:
+    """With the question, where the answer alone would not tell what it is about."""
+    has_one = ONE_ANSWER.search(question) is not None
+    is_denial = _words(text)[0] in DENIALS
+    told = f"Agent: {quote(question)} Caller: {quote(text)}"
+    if holds_contact(text):
+        kind = FactKind.CONTACT
+    elif has_one:
+        kind = FactKind.ANSWER
+    elif OF_THEMSELVES.search(text):
+        kind = FactKind.OWN
+        told = told if is_denial else f"Caller: {quote(text)}"
+    else:
+        kind = FactKind.REST
+    return Fact(kind, told, " ".join(_words(question if has_one else told)))
 
 
 def confirmed(text: str, asked: Asked) -> Fact | None:
@@ -141,7 +155,7 @@ def confirmed(text: str, asked: Asked) -> Fact | None:
     is_assent = any(said == one or said.startswith(f"{one} ") for one in ASSENTS)
     if not is_assent or DENIALS.intersection(words) or not read_back:
         return None
-    told = f"Confirmed by the caller: {quoted(read_back)}"
+    told = f"Agreed: {quote(read_back)}"
     return Fact(FactKind.CONFIRMED, told, read_back.lower())
 
 
@@ -149,7 +163,7 @@ def facts_of_agent(text: str) -> Iterator[Fact]:
     """What it promised, or said that it had done."""
     for sentence in SENTENCE_END.split(plain(text)):
         if PROMISED.match(sentence) and not sentence.endswith("?"):
-            yield Fact(FactKind.PROMISE, f"The agent said {quoted(sentence)}", sentence.lower())
+            yield Fact(FactKind.PROMISE, f"Agent: {quote(sentence)}", sentence.lower())
 
 
 def name_in(sentence: str) -> str:
@@ -191,9 +205,10 @@ def _kind_of_statement(sentence: str) -> FactKind | None:
         return None
     if holds_contact(sentence):
         return FactKind.CONTACT
-    if OF_THEMSELVES.search(sentence) and any(word not in FILLERS for word in words):
-        return FactKind.SAID
-    return FactKind.SAID if holds_value(sentence) and len(words) >= 4 else None
+    is_own = OF_THEMSELVES.search(sentence) or OWN.search(sentence)
+    if is_own and any(word not in FILLERS for word in words):
+        return FactKind.OWN
+    return FactKind.REST if holds_value(sentence) and len(words) >= 4 else None
 
 
 def _subject(sentence: str) -> str:

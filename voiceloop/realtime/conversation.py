@@ -30,7 +30,7 @@ from voiceloop.realtime.prompt import (
     with_recall,
     with_results,
 )
-from voiceloop.realtime.window import MEMORY_SHARE, NEARLY_FULL, Slide, TokenCount, Window
+from voiceloop.realtime.window import NEARLY_FULL, Slide, TokenCount, Window
 
 ROOT = "root"
 
@@ -49,6 +49,7 @@ class Conversation:
         self._notes: dict[str, str] = {}  # behind a user's words, by item: not said by anybody
         self._oldest_shown: str | None = None  # older items are out of the window for good
         self._recall = ""  # what the model is told of these, the same from slide to slide
+        self._n_notes = 0  # tokens that it may take
         self._slide: Slide | None = None  # the newest that nobody has asked about
         self.on_change: Callable[[], None] = lambda: None  # an item is new, another one, or gone
 
@@ -286,7 +287,10 @@ class Conversation:
 
     def _slide_window(self, instructions: str, *, is_ahead: bool) -> bool:
         """Drop the oldest items from view when the rest is too long; a user's turn comes first."""
-        return self._show_from(self._next_start(instructions, is_ahead=is_ahead), is_ahead=is_ahead)
+        then = self._next_start(instructions, is_ahead=is_ahead)
+        if (window := self.window) is not None and then > self._start:
+            self._n_notes = window.n_notes(window.room(window.count(instructions)))
+        return self._show_from(then, is_ahead=is_ahead)
 
     def show_less(self) -> bool:
         """The prompt was too long for the model: show half as much, a user's turn first.
@@ -294,6 +298,7 @@ class Conversation:
         Returns False where nothing more can go.
         """
         start, count = self._start, self.window.count if self.window is not None else TokenCount()
+        self._n_notes //= 2
         sizes = [self._n_tokens(item, count) for item in self._items[start:]]
         return self._show_from(self._fitting(start, sizes, sum(sizes) / 2), is_ahead=False)
 
@@ -304,7 +309,7 @@ class Conversation:
             return False
         self._oldest_shown = self._items[then].id
         n_facts, has_summary = 0, False
-        if self.ledger is not None:
+        if self.ledger is not None and self.window is not None:
             self._write_down(self.ledger, self._items[start:then])
             self._tell_ledger()
             n_facts, has_summary = len(self.ledger), bool(self.ledger.summary)
@@ -328,7 +333,7 @@ class Conversation:
         n_tokens = sum(sizes)
         if n_tokens + n_recall <= room * (NEARLY_FULL if is_ahead else 1.0):
             return start
-        n_notes = room * MEMORY_SHARE if self.ledger is not None else 0.0
+        n_notes = window.n_notes(room) if self.ledger is not None else 0
         goal = room * (window.kept_ahead if is_ahead else window.retention_ratio) - n_notes
         return self._fitting(start, sizes, goal)
 
@@ -361,8 +366,7 @@ class Conversation:
         """Have the model read the ledger as it is now."""
         window, ledger = self.window, self.ledger
         if window is not None and ledger is not None:
-            n_most = int(min(window.n_tokens, window.room(0)) * MEMORY_SHARE)
-            self._recall = ledger.text(n_most, window.count.of_part)
+            self._recall = ledger.text(self._n_notes, window.count.of_part)
 
     def _n_tokens(self, item: Item, count: TokenCount) -> int:
         match item:

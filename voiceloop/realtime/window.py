@@ -31,7 +31,9 @@ MOST_CHARACTERS_A_TOKEN = 16  # words have four; what has more fits no context
 # While nobody speaks the window slides where this share of its room is taken, and keeps so much of
 # it: the next slide is then some ten minutes of talk away at 8,000 tokens.
 NEARLY_FULL, KEPT_AHEAD = 0.85, 0.6
-MEMORY_SHARE = 0.2  # of the room, the most that notes of what has left the window may take
+# Notes of what has left the window take so much of the room at most, and no more than a page of it:
+# a window as small as the embedded model's (1,792 tokens) then holds some 20 facts.
+MEMORY_SHARE, MOST_MEMORY_TOKENS = 0.3, 1000
 # A longer text is guessed: counting it would hold up all calls for more than some 10 ms.
 MAX_COUNTED_CHARS = 16_000
 MAX_REMEMBERED_COUNTS = 1024  # texts of one conversation: an hour has some hundred
@@ -146,6 +148,11 @@ class Window:
         """Tokens that may follow the instructions."""
         left = self.n_tokens - self.n_tools - n_instructions
         return left if self.n_after_instructions is None else min(left, self.n_after_instructions)
+
+    @staticmethod
+    def n_notes(room: int) -> int:
+        """Tokens that notes of what has left the window may take of this room."""
+        return max(0, min(int(room * MEMORY_SHARE), MOST_MEMORY_TOKENS))
 
     def check(self, instructions: str) -> None:
         """Raises InvalidRequest where instructions and tools surely leave no room for a turn."""

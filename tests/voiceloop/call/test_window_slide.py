@@ -12,7 +12,6 @@ from tests.callers import Caller
 from tests.fakes import FakeBranch, FakeLanguageModel, Reply, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
-from voiceloop.capabilities import Capabilities
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import BackendError
 from voiceloop.memory.ledger import Memory
@@ -41,7 +40,8 @@ async def call(
     now = asyncio.get_running_loop().time
     agent = AgentConfig(instructions="Be kind.", memory=memory)
     config = Config(context_tokens=N_CONTEXT, anticipation=Ahead(**ahead))
-    backends = replace(instant_backends(), language_model=model, capabilities=Capabilities())
+    counted = instant_backends(language_model=model)
+    backends = replace(counted, count_tokens=lambda text: len(text) // 3)
     async with Caller(now, backends, agent, config) as caller:
         caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
         for n, text in enumerate(TURNS[:n_turns]):

@@ -1,0 +1,223 @@
+"""An hour's call: ``python -m benchmarks.long_call [--minutes 60] [--preset embedded] [--check]``.
+
+The real server, its models in their workers, and one client that types a call: as many words as
+people say in so many minutes, 20 facts among them, and between two turns a silence that is shorter
+than any caller's. Three agents, turn by turn: one keeps facts and slides in silence, one slides in
+silence and keeps nothing, one has the window as it was before both ("blind").
+Recall: the share of the facts that stand in the last prompt which the model was given. What a slide
+costs: the 95th percentile of the time to the first token in turns before or in which the window
+slid, less the median of all others of that call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from benchmarks.harness.command_line import benchmark_parser, exit_code, run
+from benchmarks.harness.harness import Bar, bar_table, results, write_results
+from benchmarks.long_call.call import PLANTED, Turn, items_of, recalled, turns_of
+from clients.arguments import number, whole_number
+from clients.connection import RealtimeConnection, own_key
+from clients.progress import progress_bar
+from clients.report.percentiles import percentile
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Branch, ChatMessage, GenerateParams, LanguageModel, Tool
+from voiceloop.config import Ahead, Config
+from voiceloop.memory.ledger import Memory
+from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server
+
+LEAST_RECALL_PERCENT, MOST_ADDED_MS = 90.0, 50.0
+ANSWER_TIMEOUT_S = 60.0
+VARIANTS: Mapping[str, tuple[Memory, Ahead]] = {
+    "facts, in silence": (Memory(facts=True), Ahead()),
+    "in silence": (Memory(), Ahead()),
+    "blind": (Memory(), Ahead(slide=False)),
+}
+
+
+class Watched:
+    """A language model that keeps the newest prompt it was asked to answer."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self.prompt: tuple[ChatMessage, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    async def branch(
+        self,
+        branch_id: str,
+        history: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...] = (),
+        tenant: str = "",
+    ) -> Branch:
+        branch = await self._model.branch(branch_id, history, tools, tenant)
+        commit = branch.commit
+
+        def watched(tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+            if not params.is_batch:  # a summary is no turn of the call
+                self.prompt = (*history, *tail)
+            return commit(tail, params)
+
+        branch.commit = watched  # type: ignore[method-assign]
+        return branch
+
+    def text(self) -> str:
+        return "\n".join(
+            " ".join((one.content, one.behind, *(call.arguments for call in one.tool_calls)))
+            for one in self.prompt
+        )
+
+
+@dataclass(slots=True)
+class Line:
+    """One typed call: the time to each first token, and which turns the window slid in."""
+
+    connection: RealtimeConnection
+    model: Watched
+    first_ms: list[float] = field(default_factory=list)
+    slid: list[str] = field(default_factory=list)  # "" where it did not
+    n_failed: int = 0
+    events: AsyncIterator[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.events = self.connection.events()
+
+    async def begin(self) -> None:
+        text = {"type": "realtime", "output_modalities": ["text"]}
+        await self.connection.send({"type": "session.update", "session": text})
+
+    async def say(self, turn: Turn, number: int) -> None:
+        """One turn, to the end of its answer."""
+        for item in items_of(turn, number):
+            await self.connection.send({"type": "conversation.item.create", "item": item})
+        began_s, first_s = time.monotonic(), None
+        await self.connection.send({"type": "response.create"})
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async for received in self.events:
+                if received.type == "response.output_text.delta" and first_s is None:
+                    first_s = received.at
+                elif received.type == "response.done":
+                    self.n_failed += received.event["response"]["status"] == "failed"
+                elif received.type == "voiceloop.timeline":
+                    window = received.event["timeline"].get("window", {})
+                    self.slid.append(window.get("slid", ""))
+                    break
+        self.first_ms.append(1e3 * ((first_s or time.monotonic()) - began_s))
+
+
+@asynccontextmanager
+async def served(config: Config, model: Watched, gateway: Gateway) -> AsyncIterator[str]:
+    """This gateway on a free port; its URL."""
+    sock = listen(config.host, 0)
+    server = make_server(build_app(gateway), config)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        yield f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+
+
+async def measure(preset: str, turns: tuple[Turn, ...], pause_s: float) -> dict[str, Line]:
+    """The calls by variant, each turn in all of them before the next."""
+    config = Config(preset=preset)
+    config = replace(config, context_tokens=context_tokens(config))
+    agent: AgentConfig = resolve_agent(config)
+    agent = replace(agent, answer=())  # the model is to answer all of it
+    lines: dict[str, Line] = {}
+    async with open_backends(config, agent=agent) as (backends, _):
+        async with asyncio.TaskGroup() as servers:
+            stop = asyncio.Event()
+
+            async def serve(name: str, memory: Memory, ahead: Ahead, up: asyncio.Event) -> None:
+                model = Watched(backends.language_model)
+                own = replace(config, anticipation=ahead)
+                own_agent = replace(agent, memory=memory)
+                watched = replace(backends, language_model=model)
+                async with served(own, model, Gateway(own, own_agent, watched)) as url:
+                    extras = {"voiceloop.timeline": "1"}
+                    connection = await RealtimeConnection.open(url, key=own_key(), extras=extras)
+                    lines[name] = Line(connection, model)
+                    await lines[name].begin()
+                    up.set()
+                    await stop.wait()
+                    await connection.close()
+
+            for name, (memory, ahead) in VARIANTS.items():
+                up = asyncio.Event()
+                servers.create_task(serve(name, memory, ahead, up))
+                await up.wait()
+            with progress_bar("turns", len(turns)) as progress:
+                for at, turn in enumerate(turns):
+                    for line in lines.values():
+                        await line.say(turn, at)
+                        await asyncio.sleep(pause_s / len(lines))
+                    progress(at + 1)
+            stop.set()
+    return lines
+
+
+def figures(line: Line) -> dict[str, Any]:
+    slid = [ms for ms, how in zip(line.first_ms, line.slid, strict=True) if how]
+    others = [ms for ms, how in zip(line.first_ms, line.slid, strict=True) if not how]
+    found = recalled(PLANTED, line.model.text())
+    p50 = percentile(others, 50)
+    return {
+        "n_turns": len(line.first_ms),
+        "n_failed": line.n_failed,
+        "n_slides": len(slid),
+        "recalled": sum(found),
+        "lost": [PLANTED[at].caller for at, is_there in enumerate(found) if not is_there],
+        "first_token_p50_ms": round(p50, 1),
+        "first_token_p95_ms": round(percentile(others, 95), 1),
+        "after_a_slide_p50_ms": round(percentile(slid, 50), 1) if slid else None,
+        "after_a_slide_p95_ms": round(percentile(slid, 95), 1) if slid else None,
+        "added_p95_ms": round(percentile(slid, 95) - p50, 1) if slid else None,
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = benchmark_parser("long_call", "What an hour's call remembers, and what it costs.")
+    arguments.add_argument("--minutes", type=number("minutes", above=0.0), default=60.0)
+    arguments.add_argument("--preset", default="embedded", help="(default: %(default)s)")
+    arguments.add_argument(
+        "--pause-ms", type=whole_number(0), default=1500, metavar="MS",
+        help="of silence between two turns of a call; callers take longer (default: %(default)s)",
+    )  # fmt: skip
+    arguments.add_argument("--seed", type=whole_number(0), default=0, metavar="N")
+    arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    return arguments
+
+
+def main() -> int:
+    chosen = parser().parse_args()
+    turns = turns_of(chosen.minutes, chosen.seed)
+    lines = asyncio.run(measure(chosen.preset, turns, chosen.pause_ms / 1000))
+    rows = {name: figures(line) for name, line in lines.items()}
+    for name, row in rows.items():
+        print(f"{name:<18}" + "  ".join(f"{key} {value}" for key, value in row.items()))
+    ours = rows["facts, in silence"]
+    recall = 100.0 * ours["recalled"] / len(PLANTED)
+    bars = [
+        Bar("planted facts in the prompt", recall, LEAST_RECALL_PERCENT, "%", at_least=True),
+        Bar("added by a slide p95", ours["added_p95_ms"], MOST_ADDED_MS, n=ours["n_slides"]),
+    ]
+    print(bar_table(bars))
+    settings = {"minutes": chosen.minutes, "preset": chosen.preset, "pause_ms": chosen.pause_ms}
+    print(write_results(results("long_call", chosen.seed, settings, bars, variants=rows)))
+    return exit_code(bars, None, is_checked=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
