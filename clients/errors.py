@@ -24,6 +24,10 @@ class CallScriptError(ClientError):
     """A call script names what does not exist or leaves out what it must have."""
 
 
+class ScenarioError(ClientError):
+    """A file of scenarios leaves out what it must have, or asks for what cannot be played."""
+
+
 class ConnectionFailed(ClientError):
     """No Realtime server answered at the address given, or it hung up before the session began."""
 

@@ -1,4 +1,4 @@
-"""The ``voiceloop`` command: serve, demo, talk, conformance, bench, models, doctor.
+"""The ``voiceloop`` command: serve, demo, talk, conformance, bench, evaluate, models, doctor.
 
 Owns the command line and its exit codes: 0 when all went well, 1 when a call got no answer or the
 doctor found a problem, 2 with one sentence on standard error for whatever a person can put right,
@@ -22,6 +22,8 @@ from clients.bench.arguments import add_bench_arguments
 from clients.command import EXIT_BAD_INPUT, run
 from clients.conformance.arguments import add_conformance_arguments
 from clients.errors import ClientError
+from clients.evaluate.arguments import DESCRIPTION as EVALUATE_DESCRIPTION
+from clients.evaluate.arguments import add_evaluate_arguments
 from voiceloop import __version__
 from voiceloop.cluster.arguments import (
     WORKER_DESCRIPTION,
@@ -93,6 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_talk(commands)
     _add_conformance(commands)
     _add_bench(commands)
+    _add_evaluate(commands)
     _add_models(commands)
     _add_doctor(commands)
     return parser
@@ -244,13 +247,17 @@ def _add_conformance(commands: Commands) -> None:
 
 
 def _add_bench(commands: Commands) -> None:
-    bench = commands.add_parser(
-        "bench",
-        help="measure any chat or Realtime endpoint: first token, tokens a second, the gap",
-        description=BENCH_DESCRIPTION,
-    )
+    told = "measure any chat or Realtime endpoint: first token, tokens a second, the gap"
+    bench = commands.add_parser("bench", help=told, description=BENCH_DESCRIPTION)
     add_bench_arguments(bench)
     bench.set_defaults(run=_bench)
+
+
+def _add_evaluate(commands: Commands) -> None:
+    told = "play scenarios to an agent, and judge what it says, does, and how fast"
+    evaluate = commands.add_parser("evaluate", help=told, description=EVALUATE_DESCRIPTION)
+    add_evaluate_arguments(evaluate)
+    evaluate.set_defaults(run=_evaluate)
 
 
 def _add_models(commands: Commands) -> None:
@@ -369,6 +376,12 @@ def _bench(arguments: argparse.Namespace) -> int:
     from clients.bench.command import run_bench
 
     return run_bench(arguments)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from clients.evaluate.command import run_evaluate
+
+    return run_evaluate(arguments)
 
 
 def _models(arguments: argparse.Namespace) -> int:

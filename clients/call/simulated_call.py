@@ -50,7 +50,10 @@ class Observer(Protocol):
 
 
 class SimulatedCall:
-    """Play ``utterances`` into an open connection, once."""
+    """Play ``utterances`` into an open connection, once.
+
+    ``skips``: asked of each once the answer before it is over; one that it names is left out.
+    """
 
     def __init__(
         self,
@@ -60,10 +63,12 @@ class SimulatedCall:
         voice: str = "",
         options: CallOptions | None = None,
         observer: Observer | None = None,
+        skips: Callable[[Utterance], bool] = lambda utterance: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
         self._utterances = utterances
+        self._skips = skips
         self._voice = voice
         self._options = options or CallOptions()
         self._observer = observer
@@ -146,6 +151,8 @@ class SimulatedCall:
                 await self._wait_for_answer()
                 await asyncio.sleep(wait_s)
                 self._report_finished()
+            if self._skips(utterance):
+                continue
             position = self.uplink.say(utterance.recording.samples)
             self.record.spoken.append(Spoken(utterance, position))
             if self._observer is not None:

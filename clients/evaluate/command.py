@@ -1,0 +1,103 @@
+"""``voiceloop evaluate``: scenarios played one after the other, judged, and reported."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from clients.command import EXIT_FAILED
+from clients.connection import RealtimeConnection, own_key
+from clients.errors import EndpointError, ScenarioError
+from clients.evaluate.judge import Judge
+from clients.evaluate.outcome import Played
+from clients.evaluate.report import has_passed, print_report, report_of
+from clients.evaluate.scenario import Scenario, ScenarioFile, load_scenarios
+from clients.evaluate.spoken_caller import play_spoken, utterances_of
+from clients.evaluate.typed_caller import play_typed
+from clients.outputs import check_file, writing
+from clients.progress import progress_bar
+from clients.server_process import running_server
+from clients.terminal import Terminal
+
+URL_BEGINS = ("ws://", "wss://", "http://", "https://")
+
+
+def run_evaluate(chosen: argparse.Namespace) -> int:
+    """Returns the exit code. Raises: ClientError."""
+    file = load_scenarios(chosen.scenarios)
+    scenarios = chosen_of(file, chosen.only)
+    judge = Judge(chosen.judge, chosen.judge_model, chosen.judge_key) if chosen.judge else None
+    if chosen.json is not None:
+        check_file(chosen.json)
+    with progress_bar("scenarios", len(scenarios)) as progress:
+        played = asyncio.run(_play_all(chosen, file, scenarios, judge, progress))
+    report = report_of(played, file.budgets, "spoken" if chosen.spoken else "typed")
+    if chosen.json is not None:
+        with writing(chosen.json):
+            chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print_report(report, Terminal(highlight=False, soft_wrap=True))
+    return 0 if has_passed(report) else EXIT_FAILED
+
+
+def chosen_of(file: ScenarioFile, only: list[str]) -> tuple[Scenario, ...]:
+    """Raises: ScenarioError: no scenario has that name."""
+    names = [one.name for one in file.scenarios]
+    unknown = next((name for name in only if name not in names), None)
+    if unknown is not None:
+        raise ScenarioError(f"expected a scenario of {', '.join(names)}, found {unknown!r}")
+    return tuple(one for one in file.scenarios if not only or one.name in only)
+
+
+async def _play_all(
+    chosen: argparse.Namespace,
+    file: ScenarioFile,
+    scenarios: tuple[Scenario, ...],
+    judge: Judge | None,
+    progress: Callable[[int], None],
+) -> list[Played]:
+    played: list[Played] = []
+    async with _served(chosen) as (url, key):
+        for scenario in scenarios:
+            extras = {"greeting": "1"} if chosen.spoken else {}
+            if chosen.spoken:
+                utterances = await utterances_of(scenario, url, key, chosen.voice)
+                connection = await RealtimeConnection.open(url, key=key, extras=extras)
+                one = await play_spoken(connection, scenario, file.results, utterances)
+            else:
+                connection = await RealtimeConnection.open(url, key=key)
+                one = await play_typed(connection, scenario, file.results)
+            if judge is not None and scenario.judge:
+                one.verdict = await _verdict(judge, one)
+            played.append(one)
+            progress(len(played))
+    return played
+
+
+async def _verdict(judge: Judge, played: Played) -> str:
+    """A judge that does not answer has not said yes."""
+    try:
+        return await judge.verdict(played.scenario.judge, played.transcript())
+    except EndpointError as error:
+        return str(error)
+
+
+@asynccontextmanager
+async def _served(chosen: argparse.Namespace) -> AsyncIterator[tuple[str, str | None]]:
+    """The address of the agent, and the key that it wants."""
+    if chosen.agent.startswith(URL_BEGINS):
+        yield chosen.agent, chosen.key or own_key(chosen.agent)
+        return
+    arguments = ["--agent", chosen.agent]
+    if chosen.config is not None:
+        arguments += ["--config", str(chosen.config)]
+    if chosen.preset is not None:
+        arguments += ["--preset", chosen.preset]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        async with running_server(arguments, log=log) as server:
+            yield server.url, chosen.key or own_key(server.url)

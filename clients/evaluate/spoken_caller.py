@@ -1,0 +1,123 @@
+"""A caller who speaks: plays one scenario as sound, in real time.
+
+What the caller says is spoken by the server's own voice beforehand (``/v1/audio/speech``) and
+played into the call as the bundled recordings are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from clients.call.result import TurnResult
+from clients.call.script import ScriptedTurn, Utterance, utterance_of
+from clients.call.simulated_call import SimulatedCall
+from clients.connection import RATE_HZ, RealtimeConnection, Received, authorization
+from clients.errors import CallScriptError, ConnectionFailed
+from clients.evaluate.outcome import Played, PlayedTurn, holds
+from clients.evaluate.scenario import Scenario, ScenarioTurn
+from clients.evaluate.tool_watch import ToolWatch
+from clients.recording import Recording
+
+SPEAK_TIMEOUT_S = 60.0
+MAX_SPEECH_BYTES = 60 * RATE_HZ * 2  # a minute: no turn is longer
+WAIT_MS = 600.0  # between the agent's last sound and the caller's first, as in the bundled call
+
+
+async def utterances_of(
+    scenario: Scenario, url: str, key: str | None, voice: str
+) -> tuple[Utterance, ...]:
+    """The caller's turns as sound. Raises: ConnectionFailed where nobody speaks them."""
+    parts = urlsplit(url)
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+    address = f"{scheme}://{parts.netloc}/v1/audio/speech"
+    async with httpx.AsyncClient(timeout=SPEAK_TIMEOUT_S, headers=authorization(key)) as client:
+        turns = enumerate(scenario.turns)
+        return tuple([await _spoken(client, address, n, turn, voice) for n, turn in turns])
+
+
+async def _spoken(
+    client: httpx.AsyncClient, address: str, number: int, turn: ScenarioTurn, voice: str
+) -> Utterance:
+    """The turn's number is the utterance's name."""
+    asked = {"input": turn.say, "voice": voice, "response_format": "pcm", "model": "tts-1"}
+    try:
+        answer = await client.post(address, json=asked)
+    except httpx.HTTPError as error:
+        raise ConnectionFailed(
+            f"expected {address} to speak the caller's turn, found {error}"
+        ) from error
+    if answer.status_code != 200 or len(answer.content) > MAX_SPEECH_BYTES:
+        raise ConnectionFailed(
+            f"expected {address} to speak {turn.say[:40]!r} in a minute, found HTTP "
+            f"{answer.status_code} and {len(answer.content)} bytes"
+        )
+    samples = np.frombuffer(answer.content[: len(answer.content) // 2 * 2], dtype="<i2")
+    script = ScriptedTurn(str(number), turn.say, "", "agent", WAIT_MS, 0.0, ())
+    try:
+        return utterance_of(script, Recording(samples.astype(np.int16), RATE_HZ))
+    except CallScriptError as error:
+        raise ConnectionFailed(f"{address}: {error}") from error
+
+
+class SpokenScenario:
+    """One scenario as it is played: watches the call, and says which turns are left out."""
+
+    def __init__(
+        self, connection: RealtimeConnection, scenario: Scenario, results: Mapping[str, Any]
+    ) -> None:
+        self.played = Played(scenario)
+        self._connection = connection
+        self._said: dict[str, PlayedTurn] = {}  # by the name of its utterance
+        self._tools = ToolWatch(results)
+        self._sending: set[asyncio.Task[None]] = set()
+
+    # --- as an observer of the call ---
+
+    def received(self, received: Received) -> None:
+        for event in self._tools.observe(received):
+            task = asyncio.get_running_loop().create_task(self._connection.send(event))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    def speaks(self, utterance: Utterance) -> None:
+        self._take_calls()
+        name = utterance.turn.name
+        one = self._said[name] = PlayedTurn(self.played.scenario.turns[int(name)], heard="")
+        self.played.turns.append(one)
+
+    def finished(self, turn: TurnResult) -> None:
+        self._take_calls()
+        one = self._said[turn.name]
+        one.answer, one.heard, one.wait_ms = turn.answer, turn.heard, turn.gap_ms
+
+    def skips(self, utterance: Utterance) -> bool:
+        """Whether the caller leaves this turn out, after what the agent has said last."""
+        when = self.played.scenario.turns[int(utterance.turn.name)].when
+        last = self.played.turns[-1].answer if self.played.turns else ""
+        return bool(when) and not any(holds(last, phrase) for phrase in when)
+
+    def _take_calls(self) -> None:
+        if self.played.turns:
+            self.played.turns[-1].calls += self._tools.take_calls()
+
+
+async def play_spoken(
+    connection: RealtimeConnection,
+    scenario: Scenario,
+    results: Mapping[str, Any],
+    utterances: tuple[Utterance, ...],
+) -> Played:
+    """As `play_typed`."""
+    watch = SpokenScenario(connection, scenario, results)
+    call = SimulatedCall(connection, utterances, observer=watch, skips=watch.skips)
+    try:
+        await call.run()
+    except ConnectionFailed as error:
+        watch.played.broken = str(error)
+    return watch.played

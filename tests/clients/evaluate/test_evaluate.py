@@ -1,0 +1,235 @@
+"""Callers play scenarios to a real server: typed, spoken, with tools, and with a judge."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import httpx
+import pytest
+
+from clients.errors import EndpointError
+from clients.evaluate import command, judge
+from clients.evaluate.judge import Judge
+from clients.evaluate.outcome import Called, Played, failures
+from clients.evaluate.scenario import ScenarioFile, load_scenarios
+from tests.fakes import EnergyVad, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.agent_file import shipped_agent
+from voiceloop.agents.clinic_service import Diary
+from voiceloop.agents.clinic_service import build_app as clinic_app
+from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.config import Config, Limits
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server
+
+SCENARIOS = Path(__file__).resolve().parents[3] / "voiceloop" / "agents" / "scenarios"
+
+
+@asynccontextmanager
+async def served(app: Any, config: Config) -> AsyncIterator[str]:
+    """An application on a free port; its host and port."""
+    sock = listen("127.0.0.1", 0)
+    server = make_server(app, config)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+
+
+@asynccontextmanager
+async def agent_server(
+    agent: AgentConfig, model: FakeLanguageModel, heard: tuple[str, ...] = ()
+) -> AsyncIterator[str]:
+    config = Config(limits=Limits(admit_by_load=False))
+    backends = instant_backends(recognizer=FakeRecognizer(heard), language_model=model)
+    gateway = Gateway(config, agent, backends)
+    await gateway.toolbox.start()
+    try:
+        with mock.patch("voiceloop.call.session.Vad", EnergyVad):
+            async with served(build_app(gateway), config) as address:
+                yield f"ws://{address}"
+    finally:
+        await gateway.toolbox.close()
+
+
+async def played(url: str, file: ScenarioFile, *only: str, spoken: bool = False) -> list[Played]:
+    chosen = argparse.Namespace(agent=url, key=None, spoken=spoken, voice="default")
+    scenarios = command.chosen_of(file, list(only))
+    return await command._play_all(chosen, file, scenarios, None, lambda done: None)
+
+
+def file_of(tmp_path: Path, text: str) -> ScenarioFile:
+    path = tmp_path / "scenarios.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_scenarios(path)
+
+
+def calling(tool: str, /, **arguments: str) -> Reply:
+    return Reply("", (ToolCall(f"call_{tool}", tool, json.dumps(arguments)),))
+
+
+def iris(prompt: tuple[ChatMessage, ...]) -> str | Reply:
+    """A model that does what the clinic's instructions ask."""
+    last = prompt[-1]
+    if last.role == "tool":
+        return f"The diary says {last.content}. Shall I book it?"
+    match last.content.lower():
+        case text if "free on" in text or "and on" in text:
+            return calling("find_free_slots", day=text.rstrip("?").split()[-1])
+        case text if "okafor" in text:
+            return calling("book_appointment", day="Tuesday", time="11 am", name="Teresa Okafor")
+        case text if "yes" in text:
+            return "It is done."
+        case _:
+            return "Do not eat for eight hours before it."
+
+
+async def clinic(call: Callable[[str], Any]) -> tuple[Diary, Any]:
+    """The agent that ships, its service beside it, and what `call` does with its address."""
+    diary = Diary()
+    async with served(clinic_app(diary), Config()) as address:
+        agent = shipped_agent("clinic")
+        tools = tuple(
+            replace(tool, url=(tool.url or "").replace("127.0.0.1:8090", address))
+            for tool in agent.tools
+        )
+        agent = replace(agent, greeting="", tools=tools, knowledge=())
+        async with agent_server(agent, FakeLanguageModel(iris)) as url:
+            return diary, await call(url)
+
+
+async def test_the_clinic_passes_its_scenarios_with_its_service_beside_it() -> None:
+    file = load_scenarios(SCENARIOS / "clinic.toml")
+    diary, found = await clinic(lambda url: played(url, file))
+    assert [failures(one) for one in found] == [[], [], []]
+    free, booked, documents = found
+    assert free.turns[0].calls == [Called("find_free_slots", {"day": "friday"})]
+    assert "10 am" in free.turns[0].answer and free.turns[0].wait_ms is not None
+    assert [one.turn.say for one in booked.turns][-1] == "Yes, please."  # where it asks
+    assert len(booked.turns) == 2 and '"status": "booked"' in booked.turns[0].answer
+    assert diary.free("tuesday") == "none"
+    assert not documents.turns[0].calls
+
+
+async def test_what_the_agent_does_wrong_is_found() -> None:
+    def wrong(prompt: tuple[ChatMessage, ...]) -> str | Reply:
+        return "I do not know." if prompt[-1].role != "tool" else "Well."
+
+    file = load_scenarios(SCENARIOS / "clinic.toml")
+    agent = replace(shipped_agent("clinic"), knowledge=())
+    async with agent_server(agent, FakeLanguageModel(wrong)) as url:
+        [free] = await played(url, file, "what is free")
+    assert any("expected a call of find_free_slots" in one for one in failures(free))
+
+
+async def test_a_tool_that_is_left_to_the_client_gets_the_result_of_the_file(
+    tmp_path: Path,
+) -> None:
+    def model(prompt: tuple[ChatMessage, ...]) -> str | Reply:
+        if prompt[-1].role == "tool":
+            return f"Ready {json.loads(prompt[-1].content)['ready']}."
+        return calling("place_order", item="latte")
+
+    agent = AgentConfig(tools=(AgentTool("place_order"),))
+    file = file_of(
+        tmp_path,
+        "results = { place_order = { ready = 'in ten minutes' } }\n"
+        "[[scenarios]]\nname = 'order'\nlines = ['A latte, please.']\n"
+        "contains = ['ready in ten minutes']\ncalls = [{ name = 'place_order' }]\n",
+    )
+    async with agent_server(agent, FakeLanguageModel(model)) as url:
+        [one] = await played(url, file)
+    assert failures(one) == []
+
+
+async def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "[[scenarios]]\nname = 'x'\nlines = ['hi']\n")
+    with pytest.raises(Exception, match="expected a Realtime server"):
+        await played("ws://127.0.0.1:9", file)
+
+
+@pytest.mark.call
+async def test_a_spoken_caller_is_heard_and_answered_and_leaves_out_what_nobody_asked(
+    tmp_path: Path,
+) -> None:
+    file = file_of(
+        tmp_path,
+        "[[scenarios]]\nname = 'x'\n"
+        "[[scenarios.turns]]\nsay = 'When do you open?'\ncontains = ['at nine']\n"
+        "[[scenarios.turns]]\nwhen = ['which day']\nsay = 'On Friday.'\n"
+        "[[scenarios.turns]]\nsay = 'Thank you.'\n",
+    )
+    model = FakeLanguageModel(("We open at nine.",), p_end_of_turn=lambda text: 1.0)
+    heard = ("when do you open", "thank you")
+    async with agent_server(AgentConfig(), model, heard) as url:
+        [one] = await played(url, file, spoken=True)
+    assert failures(one) == []
+    assert [turn.heard for turn in one.turns] == list(heard)
+    assert all(turn.wait_ms is not None and turn.wait_ms > 0 for turn in one.turns)
+
+
+class Service:
+    """A chat endpoint that answers with this."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int, body: Any) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            self.asked.append(json.loads(request.content))
+            return httpx.Response(status, json=body)
+
+        real = httpx.AsyncClient
+        transport = httpx.MockTransport(answer)
+        monkeypatch.setattr(
+            judge.httpx, "AsyncClient", lambda **options: real(transport=transport, **options)
+        )
+
+
+async def test_the_judge_is_asked_one_question_of_the_transcript(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = {"choices": [{"message": {"content": " Yes. It was polite."}}]}
+    service = Service(monkeypatch, 200, body)
+    verdict = await Judge("http://localhost:1/v1").verdict("Polite?", "Caller: hi\nAgent: hello")
+    assert verdict == "Yes. It was polite."
+    [asked] = service.asked
+    assert asked["temperature"] == 0
+    assert asked["messages"][1]["content"].startswith("Question: Polite?")
+
+
+@pytest.mark.parametrize(("status", "body"), [(500, {}), (200, {}), (200, {"choices": []})])
+async def test_a_judge_that_does_not_answer_has_not_said_yes(
+    monkeypatch: pytest.MonkeyPatch, status: int, body: Any, tmp_path: Path
+) -> None:
+    Service(monkeypatch, status, body)
+    asked = Judge("http://localhost:1/v1")
+    with pytest.raises(EndpointError, match="expected http://localhost:1/v1/chat/completions"):
+        await asked.verdict("Polite?", "")
+    text = "[[scenarios]]\nname = 'x'\nlines = ['hi']\njudge = 'Polite?'\n"
+    [scenario] = file_of(tmp_path, text).scenarios
+    one = Played(scenario)
+    one.verdict = await command._verdict(asked, one)
+    assert any("the judge: expected" in failure for failure in failures(one))
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_scenarios_that_ship_are_of_agents_that_ship(path: Path) -> None:
+    file = load_scenarios(path)
+    tools = {tool.name for tool in shipped_agent(path.stem).tools}
+    named = {
+        call.name
+        for scenario in file.scenarios
+        for expected in (scenario.expected, *(turn.expected for turn in scenario.turns))
+        for call in expected.calls
+    }
+    assert named <= tools and set(file.results) <= tools
