@@ -18,6 +18,7 @@ PAGES = (
     "README.md", "NOTICE.md", "CHANGELOG.md", "voiceloop/PROTOCOL.md", "voiceloop/MODELS.md",
     "voiceloop/CONFIG.md", "voiceloop/YOUR_AGENT.md", "voiceloop/DEPLOY.md",
     "voiceloop/OPERATIONS.md", "voiceloop/BENCH.md", "voiceloop/CLUSTER.md",
+    "voiceloop/EVALUATE.md",
     "voiceloop/KNOWLEDGE.md",
     "engine/embedded/README.md", "audio/embedded/recognizer/CARD.md",
     "audio/embedded/end_of_voice/CARD.md",

@@ -249,9 +249,7 @@ table = { Margherita = "$9" }
 
 
 def test_a_missing_agent_file_is_named_as_one(tmp_path: Path) -> None:
-    expected = (
-        "agent: expected an agent file, or one that ships (cafe, dentist, library, pizzeria), found"
-    )
+    expected = "agent: expected an agent file, or one that ships (cafe, clinic, dentist, library, pizzeria), found"
     with pytest.raises(ConfigError, match=re.escape(expected)):
         load_agent(tmp_path / "nope.toml")
 
