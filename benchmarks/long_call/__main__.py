@@ -147,7 +147,7 @@ async def measure(preset: str, turns: tuple[Turn, ...], pause_s: float) -> dict[
                 watched = replace(backends, language_model=model)
                 async with served(own, model, Gateway(own, own_agent, watched)) as url:
                     extras = {"voiceloop.timeline": "1"}
-                    connection = await RealtimeConnection.open(url, key=own_key(), extras=extras)
+                    connection = await RealtimeConnection.open(url, key=own_key(url), extras=extras)
                     lines[name] = Line(connection, model)
                     await lines[name].begin()
                     up.set()
