@@ -387,13 +387,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 def _models(arguments: argparse.Namespace) -> int:
     from voiceloop.models.listing import run_list, run_path, run_pull
 
-    match arguments.verb:
-        case "list":
-            return run_list()
-        case "pull":
-            return run_pull(arguments.name)
-        case _:
-            return run_path(arguments.name)
+    if arguments.verb == "list":
+        return run_list()
+    return run_pull(arguments.name) if arguments.verb == "pull" else run_path(arguments.name)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
