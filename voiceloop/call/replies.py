@@ -23,7 +23,7 @@ from voiceloop.listening.events import UserTurn
 from voiceloop.listening.evidence import CONTINUES_MS
 from voiceloop.realtime.items import FunctionCallOutput, McpApprovalRequest, McpCall, Message
 from voiceloop.realtime.response import ResponseHandle
-from voiceloop.reply.context import ReplyContext
+from voiceloop.reply.context import FixedAnswer, ReplyContext
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
@@ -110,8 +110,23 @@ class Replies:
     # --- begun ---
 
     def begin(self, response: ResponseHandle, fixed_text: str | None = None) -> None:
-        """A reply that answers no turn of the caller by itself."""
-        self._begin(response, TurnTimeline(response.id), fixed_text)
+        """A reply that answers no spoken turn by itself: to typed words, or to nothing."""
+        timeline = TurnTimeline(response.id)
+        fixed = self._fixed_answer(response) if fixed_text is None else None
+        if fixed is not None:
+            timeline.facts["answered_by"] = fixed.table
+            fixed_text = fixed.text
+        self._begin(response, timeline, fixed_text)
+
+    def _fixed_answer(self, response: ResponseHandle) -> FixedAnswer | None:
+        """To what the caller has said last, where the client asks for no answer of its own."""
+        request = response.request
+        if response.is_out_of_band or request.input is not None or request.instructions is not None:
+            return None
+        last = response.messages()[-1:]
+        if not last or last[0].role != "user":
+            return None
+        return self._context.fixed_answer(last[0].content)
 
     def ask_again(self) -> None:
         """Say the fallback: what the caller said for so long held no words."""
