@@ -49,7 +49,8 @@ class Ahead:
     prefill: the caller's words are staged as they firm up. retrieval: and looked up in documents.
     p_end: P(end of turn) weighs in the wait; p_voice: so does what the recognizer makes of the
     voice. speculative_reply: a reply is generated in the pause; held_clause: and its speech is
-    synthesized and held. prefix_cache: the engine's. speculative_decoding: drafters guess tokens
+    synthesized and held; early_start: and let go at moderate certainty, to be taken back where the
+    caller goes on. prefix_cache: the engine's. speculative_decoding: drafters guess tokens
     that the engine verifies; which ones, says ``engine.drafter``. warm_requests: a remote language
     model is called when the caller begins. remote_prefill: and made to read the conversation, then
     the words, where that pays. remote_drafts: preemptive replies also where a remote language model
@@ -65,6 +66,7 @@ class Ahead:
     p_voice: bool = True
     speculative_reply: bool = True
     held_clause: bool = True
+    early_start: bool = True
     prefix_cache: bool = True
     speculative_decoding: bool = True
     warm_requests: bool = True

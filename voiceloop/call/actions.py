@@ -28,6 +28,7 @@ class Step(Enum):
     PREFILL = "prefill"  # the conversation so far into the language model's cache
     REST_PREEMPTIVE = "rest the preemptive reply"  # the caller goes on: keep it, add nothing
     DROP_PREEMPTIVE = "drop the preemptive reply"  # another turn of the caller begins
+    START_EARLY = "start early"  # let the held reply be heard, though it may be taken back
     ABANDON_PREPARATION = "abandon the preparation"  # no answer to the staged words is due
     ASK_AGAIN = "ask again"  # a turn of the longest kind held no words: say the fallback
     # the sound of the agent's reply
@@ -60,9 +61,13 @@ class CloseUserTurn(Order, frozen=True):
 
 
 class CommitUserItem(Order, frozen=True):
-    """Put the caller's item into the conversation; the words of this segment are to be its."""
+    """Put the caller's item into the conversation; the words of this segment are to be its.
+
+    stays_open: the caller may go on, with words that are the item's too.
+    """
 
     segment: int
+    stays_open: bool = False
 
 
 class CommitSegment(Order, frozen=True):
@@ -110,6 +115,15 @@ class InterruptReply(Order, frozen=True):
     heard_ms: float | None
     may_resume: bool
     onset_ms: float
+
+
+class TakeBack(Order, frozen=True):
+    """A reply that has started early counts as never said, and is held again.
+
+    is_cut: the caller goes on; else the words that it answers have changed.
+    """
+
+    is_cut: bool
 
 
 class AnswerTurn(Order, frozen=True):

@@ -145,6 +145,15 @@ class BargeInJudge:
             patience = BACKCHANNEL_PATIENCE
         return speech_ms >= patience * self.options.stop_ms
 
+    def takes_floor_late(
+        self, words: tuple[str, ...], speech_ms: float, *, reply_ends_soon: bool, voice: float
+    ) -> bool:
+        """The sound is over before that was sure: its words, if there are any, decide."""
+        self.observe_words(words)
+        return bool(words and self.options.enabled) and self.takes_floor(
+            speech_ms, reply_ends_soon=reply_ends_soon, voice=voice
+        )
+
     def _speaks_up(self, content: tuple[str, ...], speech_ms: float) -> bool:
         if self.options.stop_words and self._asks_for_floor(content):
             return True

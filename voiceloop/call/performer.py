@@ -64,7 +64,9 @@ class Performer:
             self._protocol.settings,
             self._replies.status(),
             self._replies.interrupted_id,
-            self._protocol.active_response is not None,
+            self._protocol.active_response not in (None, self._replies.preemptive.early_response),
+            self._replies.preemptive.held_words,
+            self._replies.preemptive.early_response is not None,
         )
 
     def perform(self, action: do.Action) -> Sequence[CallEvent]:
@@ -87,6 +89,9 @@ class Performer:
                 self._replies.preemptive.rest()
             case Step.DROP_PREEMPTIVE:
                 self._replies.preemptive.reset()
+            case Step.START_EARLY:
+                if self._replies.preemptive.start_early():
+                    self._listener.observe_early_start()
             case Step.ABANDON_PREPARATION:
                 self._replies.abandon_preparation()
             case Step.ASK_AGAIN:
@@ -106,8 +111,11 @@ class Performer:
                 self._open_item_id = protocol.speech_started(onset_ms)
             case do.CloseUserTurn(end_ms=end_ms):
                 protocol.speech_stopped(end_ms)
-            case do.CommitUserItem(segment=segment):
-                self._item_ids[segment] = protocol.commit_input()
+            case do.CommitUserItem(segment=segment, stays_open=stays_open):
+                if segment in self._item_ids:
+                    protocol.keep_input(self._item_ids[segment], stays_open=stays_open)
+                else:
+                    self._item_ids[segment] = protocol.commit_input(stays_open=stays_open)
             case do.CommitSegment(item_id=item_id):
                 segment = self._listener.commit()
                 self._item_ids[segment] = item_id
@@ -132,6 +140,8 @@ class Performer:
                     self._retrieval.when_settled(consider)
             case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume, onset_ms=onset_ms):
                 replies.interrupt_current(heard_ms, onset_ms, may_resume=may_resume)
+            case do.TakeBack(is_cut=is_cut):
+                replies.take_back(self._listener.observe_taken_back(), is_cut=is_cut)
             case do.AnswerTurn(turn=turn):
                 replies.answer(turn)
             case do.BeginReply(response=response):

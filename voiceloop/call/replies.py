@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -27,6 +28,7 @@ from voiceloop.reply.context import FixedAnswer, ReplyContext
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
+from voiceloop.reply.sound.loudness import EARLY_FADE_IN_MS
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.timeline import TurnTimeline, anticipation_facts
 from voiceloop.telemetry.traces import TracedTurn
@@ -63,8 +65,9 @@ class Replies:
 
     def of(self, response_id: str) -> Reply | None:
         """The reply in this response."""
-        if self._current is not None and self._current.response.id == response_id:
-            return self._current
+        for reply in (self._current, self.preemptive.early_reply):
+            if reply is not None and reply.response.id == response_id:
+                return reply
         return self._beside.get(response_id)
 
     @property
@@ -95,7 +98,7 @@ class Replies:
 
     def control_playout(self, step: Step) -> None:
         """Reduce its lead, duck, pause or resume it."""
-        if (reply := self._current) is None:
+        if (reply := self._current or self.preemptive.early_reply) is None:
             return
         match step:
             case Step.REDUCE_LEAD:
@@ -160,6 +163,8 @@ class Replies:
 
     def answer(self, turn: UserTurn) -> None:
         """Release the preemptive reply where it is what is asked for, else begin from here."""
+        if self._keep_early(turn):
+            return
         response = self._context.protocol.open_response()
         pieces = [m.content for m in response.messages()[-1:] if m.role == "user"]
         whole = pieces[0] if pieces else turn.text  # with what was said before, unanswered
@@ -174,6 +179,10 @@ class Replies:
         if reply is None:
             self._begin(response, turn.timeline, answers=turn)
             return
+        self._adopt(reply, turn)
+
+    def _adopt(self, reply: Reply, turn: UserTurn) -> None:
+        """A preemptive reply is the answer to this turn."""
         reply.answers, reply.on_done = turn, self._done
         self._take_floor(reply)
 
@@ -190,6 +199,32 @@ class Replies:
         self.drop_interrupted()
         self.n_turns += 1
         self._current = reply
+
+    # --- started early ---
+
+    def _keep_early(self, turn: UserTurn) -> bool:
+        """The reply that has started early stays, where it answers this turn; else it goes."""
+        response, plan = self.preemptive.early_response, self.preemptive.plan_to(turn.words)
+        if response is None or plan is None:
+            self.preemptive.take_back()
+            return False
+        self._context.add_notes(response, turn.timeline)
+        turn.timeline.facts["fade_in_ms"] = EARLY_FADE_IN_MS
+        reply = self.preemptive.take(response, plan, turn)
+        if reply is not None:
+            self._adopt(reply, turn)
+        return reply is not None
+
+    def take_back(self, endpoint: dict[str, Any], *, is_cut: bool) -> None:
+        """As of `actions.TakeBack`. endpoint: what had decided that the end was likely."""
+        started = self.preemptive.take_back()
+        if started is None:
+            return
+        started.facts |= {"endpoint": endpoint, "outcome": "cancelled"}
+        if is_cut:
+            started.facts["cut"] = "soft"
+            self._metrics.cuts.labels(kind="soft").inc()
+        self._context.protocol.timeline(started.payload())
 
     def abandon_preparation(self) -> None:
         """No answer to the staged words will be asked for."""

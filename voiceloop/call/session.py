@@ -15,6 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NoReturn
 
 from audio.vad import Vad
@@ -38,7 +39,8 @@ from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.knowledge.retriever import Retriever
 from voiceloop.listening.item_audio import ItemAudio
-from voiceloop.listening.listener import Listener, VoiceActivity
+from voiceloop.listening.listener import Listener
+from voiceloop.listening.onset import VoiceActivity
 from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.commands import (
     AppendAudio,
@@ -139,15 +141,9 @@ class Session:
             lambda calls: self._advance(told.ToolCallsOverdue(calls)),
         )
         self._resumption = Resumption(
-            self.protocol,
-            agent,
-            own,
-            tickets,
-            hello.tenant,
-            self._lifetime,
-            self._open_calls.expect,
-            on_resumed,
-        )
+            self.protocol, agent, own, tickets, hello.tenant, self._lifetime,
+            self._open_calls.expect, on_resumed,
+        )  # fmt: skip
         self._closing = (1000, "")
 
     def drain(self, why: Ending = Ending.DRAINED) -> None:
@@ -205,7 +201,7 @@ class Session:
     def _assemble(self, tasks: asyncio.TaskGroup, trace: CallTrace) -> None:
         session_id, settings = self.protocol.session_id, self.protocol.settings
         ahead = self._config.anticipation
-        anticipation = Anticipation(
+        self._anticipation = anticipation = Anticipation(
             self._backends.language_model,
             session_id,
             tasks,
@@ -245,7 +241,6 @@ class Session:
             self._backends.capabilities, self.protocol, context.tools, tasks, self._advance
         )
         self._lines.want(voice_options_of(settings))
-        self._anticipation = anticipation
         self._item_audio = ItemAudio(self._backends.recognizer, self.protocol, tasks)
         self._listener = Listener(
             recognizer=self._backends.recognizer,
@@ -257,6 +252,7 @@ class Session:
             deliver=self._advance_all,
             longest_turn_ms=1000.0 * self._agent.max_turn_s,
             slots=self._agent.slots,
+            starts_early=ahead.early_start and self._agent.barge_in.enabled,
         )
         self._idleness = Idleness(lambda since_ms: self._advance(told.CallerIdle(since_ms)))
         self._replies = Replies(
@@ -299,6 +295,8 @@ class Session:
 
     async def _obey(self, command: Command) -> None:
         self._greeting.observe(command)
+        if not isinstance(command, AppendAudio) and (settled := self._listener.settle()):
+            self._advance_all(settled)
         match command:
             case AppendAudio(samples=samples):
                 await self._hear(samples)
@@ -381,11 +379,9 @@ class Session:
             expired = SessionExpired(f"expected a session of at most {most_min:g} minutes")
             await self._writer.say_last(expired)
         elif ending.lets_turn_end:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self._lifetime.drain_s):
                     await self._until_idle()
-            except TimeoutError:
-                pass
             if self._resumption.send():
                 await self._writer.until_sent()
         self._end(*ending.value)

@@ -10,7 +10,7 @@ from enum import Enum
 
 from voiceloop.listening.events import UserTurn
 from voiceloop.listening.release import TAKEN_BACK_MS
-from voiceloop.realtime.settings import SessionSettings
+from voiceloop.realtime.settings import ServerVad, SessionSettings
 
 # A "yeah" this close to the end answers the agent's question: one clause, or the time that people
 # let pass between turns and the word itself.
@@ -34,9 +34,15 @@ class Agent(Enum):
 
     IDLE = "idle"
     PREPARING = "preparing"  # a reply is on its way, and nothing of it can be heard
+    EARLY = "early"  # has begun before the turn was over, and is taken back where that goes on
     REPLYING = "replying"  # can be heard
     PAUSED = "paused"  # went silent at a sound that is being judged
     INTERRUPTED = "interrupted"  # its response has ended; it resumes after a false interruption
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether nothing of it is heard, or is about to be."""
+        return self in (Agent.IDLE, Agent.INTERRUPTED)
 
 
 HAS_FLOOR = (Caller.SPEAKING, Caller.PAUSED)
@@ -80,13 +86,44 @@ class CallStatus:
     """What turn-taking does not own, at the moment of an event.
 
     reply: in the conversation, if there is one. interrupted_id: the response of a reply that may
-    resume. is_answering: a response of the conversation is open on the wire.
+    resume. is_answering: a response of the conversation is open on the wire, other than that of a
+    reply that has started early. held_words: what the caller has said to which a reply is held
+    whose first sound is there. has_started_early: and that sound is heard by now.
     """
 
     settings: SessionSettings
     reply: ReplyStatus | None = None
     interrupted_id: str | None = None
     is_answering: bool = False
+    held_words: tuple[str, ...] | None = None
+    has_started_early: bool = False
+
+    def agent(self, *, is_paused: bool) -> Agent:
+        """The named state that the agent is in. is_paused: at a sound that is being judged."""
+        if self.has_started_early:
+            return Agent.EARLY
+        if self.interrupted_id is not None:
+            return Agent.INTERRUPTED
+        if self.reply is None:
+            return Agent.IDLE
+        if is_paused:
+            return Agent.PAUSED
+        return Agent.REPLYING if self.reply.is_audible else Agent.PREPARING
+
+    def holds_reply_to(self, words: tuple[str, ...]) -> bool:
+        """Whether a reply to just these words is held that may begin before the turn is over."""
+        return self.answers_turns and self.allows_interruption and words == self.held_words
+
+    @property
+    def answers_turns(self) -> bool:
+        """Whether the agent answers a turn by itself."""
+        return self.creates_responses and self.settings.type == "realtime"
+
+    @property
+    def idle_timeout_ms(self) -> int | None:
+        """After so much silence of both the client wants another turn."""
+        detection = self.settings.turn_detection
+        return detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
 
     @property
     def allows_interruption(self) -> bool:

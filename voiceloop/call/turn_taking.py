@@ -24,7 +24,6 @@ from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.response import ResponseHandle
-from voiceloop.realtime.settings import ServerVad
 
 Actions = Iterator[do.Action]
 
@@ -44,13 +43,7 @@ class TurnTaking:
 
     def agent(self, status: CallStatus) -> Agent:
         """The named state that the agent is in."""
-        if status.interrupted_id is not None:
-            return Agent.INTERRUPTED
-        if status.reply is None:
-            return Agent.IDLE
-        if self._judge.state == "paused":
-            return Agent.PAUSED
-        return Agent.REPLYING if status.reply.is_audible else Agent.PREPARING
+        return status.agent(is_paused=self._judge.state == "paused")
 
     def is_idle(self, status: CallStatus) -> bool:
         """Nobody speaks and nothing is owed."""
@@ -75,9 +68,11 @@ class TurnTaking:
             case heard.WordsHeard():
                 yield from self._read(event, status)
             case heard.PauseWeighed():
-                is_free = self.agent(status) in (Agent.IDLE, Agent.INTERRUPTED)
-                if is_free and self.caller in HAS_FLOOR and status.creates_responses:
+                is_asked_for = self.caller in HAS_FLOOR and status.creates_responses
+                if is_asked_for and self.agent(status).says_nothing:
                     yield do.ConsiderPreemptiveReply(event)
+            case heard.EndIsLikely():
+                yield from self._start_early(event, status)
             case heard.EndOfTurn():
                 yield from self._end_turn(event, status)
             case heard.TurnTranscribed(turn=turn):
@@ -127,6 +122,8 @@ class TurnTaking:
         if self.caller in HAS_FLOOR:
             self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
             if self.caller is Caller.SPEAKING:
+                if status.has_started_early:
+                    yield from (Step.PAUSE, do.OpenUserTurn(activity.goes_on_ms), do.TakeBack(True))
                 yield Step.REST_PREEMPTIVE
         elif not status.agent_has_floor:
             yield from self._caller_begins(activity, status)
@@ -194,6 +191,8 @@ class TurnTaking:
     def _read(self, words: heard.WordsHeard, status: CallStatus) -> Actions:
         has_floor = self.caller in HAS_FLOOR
         if has_floor or status.settings.turn_detection is None:
+            if status.has_started_early and words.stable + words.unstable != status.held_words:
+                yield do.TakeBack(is_cut=False)
             yield do.StageWords(words.stable, words.unstable, words.is_full)
             if has_floor and words.stable:
                 yield Step.DROP_INTERRUPTED
@@ -205,6 +204,16 @@ class TurnTaking:
 
     # --- the caller's turn ends ---
 
+    def _start_early(self, end: heard.EndIsLikely, status: CallStatus) -> Actions:
+        """Let the reply that is held to just these words begin; the turn is not over yet."""
+        is_free = self.agent(status).says_nothing and not self._judge.hears_itself
+        is_alone = self.caller is Caller.PAUSED and not self._pending and not self._deferred
+        if is_free and is_alone and status.holds_reply_to(end.hypothesis):
+            yield do.CloseUserTurn(end.end_ms)
+            yield do.CommitUserItem(end.segment, stays_open=True)
+            yield Step.DROP_INTERRUPTED
+            yield Step.START_EARLY
+
     def _end_turn(self, end: heard.EndOfTurn, status: CallStatus) -> Actions:
         activity = self._activity
         is_open = self.caller in (Caller.OVERLAPPING, *HAS_FLOOR)
@@ -213,7 +222,10 @@ class TurnTaking:
             return
         if self.caller is Caller.OVERLAPPING:
             interrupts = status.agent_has_floor
-            if interrupts and not self._takes_floor_late(end.hypothesis, activity, status):
+            ends_soon = status.reply is not None and status.reply.ends_soon
+            if interrupts and not self._judge.takes_floor_late(
+                end.hypothesis, activity.speech_ms, reply_ends_soon=ends_soon, voice=activity.voice
+            ):
                 yield from self._let_agent_go_on(status)
                 self._caller_stops()
                 yield Step.DISCARD_SEGMENT
@@ -225,21 +237,9 @@ class TurnTaking:
         if has_item:
             yield do.CommitUserItem(end.segment)
             yield Step.DROP_INTERRUPTED
-        is_answered = status.creates_responses and status.settings.type == "realtime"
+        is_answered = status.has_started_early or status.answers_turns
         self._pending[end.segment] = PendingTranscript(has_item, is_answered, end.is_overlong)
         self._caller_stops()
-
-    def _takes_floor_late(
-        self, hypothesis: tuple[str, ...], activity: Activity, status: CallStatus
-    ) -> bool:
-        """The sound is over before the judge was sure: its words decide."""
-        assert status.reply is not None
-        self._judge.observe_words(hypothesis)
-        if not hypothesis or not self._judge.options.enabled:
-            return False
-        return self._judge.takes_floor(
-            activity.speech_ms, reply_ends_soon=status.reply.ends_soon, voice=activity.voice
-        )
 
     def _caller_stops(self) -> None:
         self._activity = None
@@ -320,7 +320,8 @@ class TurnTaking:
             elif self._has_news and status.creates_responses:
                 has_begun, self._has_news = True, False
                 yield do.SpeakFirst()
-        yield self._watch_idleness(self.is_idle(status) and not has_begun, status)
+        is_idle = self.is_idle(status) and not has_begun
+        yield do.WatchIdleness(is_idle, status.idle_timeout_ms)
 
     def _begin(self, action: do.Action, response: ResponseHandle | None = None) -> Actions:
         """A reply that answers no turn by itself; in the conversation it is the answer owed."""
@@ -328,12 +329,6 @@ class TurnTaking:
         if response is None or not response.is_out_of_band:
             self._owed, self._has_news = None, False
             yield do.WatchIdleness(is_idle=False)
-
-    @staticmethod
-    def _watch_idleness(is_idle: bool, status: CallStatus) -> do.WatchIdleness:
-        detection = status.settings.turn_detection
-        timeout_ms = detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
-        return do.WatchIdleness(is_idle, timeout_ms)
 
     def _let_agent_go_on(self, status: CallStatus) -> Actions:
         """The sound that ducked or paused the agent is nobody's: no silence will end it."""

@@ -355,6 +355,13 @@ class Endpointing:
             return Continue(needed_ms - silence_ms)
         return End(self._reason(needed_ms), silence_ms, needed_ms)
 
+    def is_sure(self, end: End) -> bool:
+        """Whether the turn would be over if every cut were a hard one."""
+        if not isinstance(self._settings, SemanticVad):
+            return True
+        hard_ms = wait_ms(self.evidence, self._weights, self._settings.eagerness, soft_price=1.0)
+        return end.silence_ms >= hard_ms
+
     def facts(self, end: End) -> dict[str, Any]:
         """What decided the end, for the turn's timeline."""
         evidence = self._evidence

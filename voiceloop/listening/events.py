@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from audio.frames import VAD_WINDOW_MS
 from voiceloop.errors import BackendError
 from voiceloop.telemetry.timeline import TurnTimeline
 
@@ -29,6 +30,11 @@ class Activity:
     onset_arrival_s: float
     voice: float = 1.0
     led_in_ms: float = 0.0
+
+    @property
+    def goes_on_ms(self) -> float:
+        """Where its latest window of sound begins."""
+        return self.onset_ms + max(0.0, self.speech_ms - VAD_WINDOW_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,16 @@ class PauseWeighed(ListenEvent, frozen=True):
     p_end: float | None
     paused_ms: float
     needed_ms: float
+
+
+class EndIsLikely(ListenEvent, frozen=True):
+    """The silence is long enough for an answer to begin that may be taken back: the segment stays
+    open. Where none begins `EndOfTurn` follows at once.
+    """
+
+    segment: int
+    end_ms: float
+    hypothesis: tuple[str, ...]
 
 
 class EndOfTurn(ListenEvent, frozen=True):

@@ -13,16 +13,19 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from audio.frames import FRAME_MS, RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
+from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS
 from voiceloop.agent import AgentSlot
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
+from voiceloop.listening.alarms import Alarm, StallWatch
 from voiceloop.listening.audio_clock import AudioClock
 from voiceloop.listening.caller_audio import CallerAudio
+from voiceloop.listening.early_starts import EarlyStarts
 from voiceloop.listening.endpointing import End, Endpointing
 from voiceloop.listening.events import (
+    EndIsLikely,
     EndOfTurn,
     ListenEvent,
     PauseWeighed,
@@ -35,7 +38,7 @@ from voiceloop.listening.events import (
     UserTurn,
     WordsHeard,
 )
-from voiceloop.listening.onset import LEAST_PRE_ROLL_MS, ONSET_MS, PRE_ROLL_MS, Onset
+from voiceloop.listening.onset import ONSET_MS, PRE_ROLL_MS, Onset, VoiceActivity
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
 from voiceloop.listening.segment import SpeechSegment
@@ -45,22 +48,11 @@ from voiceloop.telemetry.timeline import TurnTimeline
 SPEECH_THRESHOLD = 0.5  # Silero's own default
 # Silero's own too: speech ends only below threshold - this, so that a weak syllable is no pause.
 HYSTERESIS = 0.15
-STALL_MS = 300.0  # without audio: the client has stopped sending, the wall's clock takes over
-WATCH_S = 0.05  # period of the stall watch: the delay with which a stall is noticed, at most
 # How long the end-of-turn (EOT) probability of words that come or change in a pause is awaited; the
 # engine answers after 10 to 20 ms in calls, the hop included.
 P_END_GRACE_MS = 80.0
-# A wait that ends before the next chunk can be there does not last until then: silence of one chunk
-# is assumed, and the reply is taken back where it was speech.
-UNHEARD_MS = float(FRAME_MS)
 
 Deliver = Callable[[Sequence[ListenEvent]], None]
-
-
-class VoiceActivity(Protocol):
-    """audio.vad.Vad or a fake."""
-
-    def feed(self, samples: Samples) -> Sequence[Any]: ...
 
 
 class Listener:
@@ -78,21 +70,25 @@ class Listener:
         deliver: Deliver,
         longest_turn_ms: float = math.inf,
         slots: Sequence[AgentSlot] = (),
+        starts_early: bool = False,
     ) -> None:
         self._deliver = deliver
         self._longest_turn_ms = longest_turn_ms
         self._vad = vad
         self._clock = clock
         self._recognition = Recognition(recognizer, stream_id, options, self)
-        self._endpointing = Endpointing(settings.turn_detection or SemanticVad(), slots=slots)
+        self._endpointing = Endpointing(
+            settings.turn_detection or SemanticVad(), slots=slots, takes_back=starts_early
+        )
+        self._early = EarlyStarts(is_enabled=starts_early)
         self._prosody = Prosody()
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
-        self._decision_due: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._audio, lambda at_ms: deliver(self.decide(at_ms)))
         self._onset = Onset()
         self._listens = False
         self._segment: SpeechSegment | None = None
-        self._sound_open = asyncio.Event()  # of a segment, or of a loud window that may begin one
+        self._stalls = StallWatch(self._audio, self._observe_stall)
         self._ended: dict[int, UserTurn] = {}
         self.configure(settings)
 
@@ -103,14 +99,15 @@ class Listener:
         self._caller_audio.configure(settings.input_format, settings.noise_reduction)
         detection = settings.turn_detection
         listened, self._listens = self._listens, detection is not None
-        self._threshold, self._onset.pre_roll_ms = SPEECH_THRESHOLD, PRE_ROLL_MS
+        self._threshold = SPEECH_THRESHOLD
+        self._onset.want_pre_roll(PRE_ROLL_MS)
         if detection is not None:
             self._endpointing.configure(detection)
         elif listened:
             self.discard()
         if isinstance(detection, ServerVad):
             self._threshold = detection.threshold
-            self._onset.pre_roll_ms = max(float(detection.prefix_padding_ms), LEAST_PRE_ROLL_MS)
+            self._onset.want_pre_roll(float(detection.prefix_padding_ms))
 
     def set_options(self, options: RecognizerOptions) -> None:
         self._recognition.set_options(options)
@@ -169,10 +166,10 @@ class Listener:
     def _await_onset(self, end_ms: float, probability: float) -> list[ListenEvent]:
         match self._onset.observe(probability >= self._threshold):
             case "loud":
-                self._sound_open.set()
+                self._stalls.is_awaited.set()
                 return [SoundHeard(self._onset.lasting_ms())]
             case "lost":
-                self._sound_open.clear()
+                self._stalls.is_awaited.clear()
                 return [SoundLost()]
             case "speech":
                 return [SpeechStarted(self._begin(end_ms).activity(end_ms))]
@@ -238,37 +235,46 @@ class Listener:
             and self._endpointing.evidence.p_end is None
         ):
             return []
-        decision = self._endpointing.decide(now_ms)
-        if isinstance(decision, End):
-            segment.end = self._endpointing.facts(decision)
-            number = self._recognition.segment
-            return [EndOfTurn(number, segment.last_sound_ms, segment.hypothesis)]
-        if decision.wait_ms is not None and decision.wait_ms <= UNHEARD_MS:
-            self._decide_at(now_ms + decision.wait_ms + 0.1)  # past it, however rounded
+        if (wait_ms := self._early.left_ms(now_ms)) is None:
+            decision = self._endpointing.decide(now_ms)
+            if isinstance(decision, End):
+                segment.end = self._endpointing.facts(decision)
+                return [self._over(segment, is_sure=self._endpointing.is_sure(decision))]
+            wait_ms = decision.wait_ms
+        elif wait_ms <= 0.0:
+            return [self._over(segment)]
+        if wait_ms is not None:
+            self._alarm.ring_after(wait_ms, now_ms)
         return []
+
+    def _over(self, segment: SpeechSegment, *, is_sure: bool = True) -> ListenEvent:
+        """The turn has ended; or, unless that is sure, an answer may begin that is taken back."""
+        number = self._recognition.segment
+        if not is_sure and segment.has_all_words and self._early.offer():
+            return EndIsLikely(number, segment.last_sound_ms, segment.hypothesis)
+        return EndOfTurn(number, segment.last_sound_ms, segment.hypothesis)
+
+    def observe_early_start(self) -> None:
+        """The answer has begun: the turn is over in EARLY_MS, unless it is taken back."""
+        if self._segment is not None:
+            self._early.begin(self.now_ms, self._clock(), self._segment.hypothesis)
+
+    def observe_taken_back(self) -> dict[str, Any]:
+        """It was: the turn goes on. Returns what had decided that the end was likely."""
+        self._early.take_back()
+        return {} if self._segment is None else self._segment.end
+
+    def settle(self) -> list[ListenEvent]:
+        """An answer that has begun stays: the client acts on it."""
+        if self._segment is None or self._early.start is None:
+            return []
+        return [self._over(self._segment)]
 
     def _end_overlong(self, segment: SpeechSegment, now_ms: float) -> list[ListenEvent]:
         """Music, a television, or a caller who never pauses: the turn is ended for its length."""
         self._onset.ignore_what_goes_on()
         segment.end = self._endpointing.facts(End("longest_turn", 0.0, 0.0))
         return [EndOfTurn(self._recognition.segment, now_ms, segment.hypothesis, is_overlong=True)]
-
-    def _decide_at(self, at_ms: float) -> None:
-        """Decide at this point of the audio clock unless a chunk comes first."""
-        self._forget_due()
-        delay_s = (at_ms - self.now_ms - self._audio.stalled_ms) / 1000.0
-        self._decision_due = asyncio.get_running_loop().call_later(
-            max(0.0, delay_s), self._decide_unheard, self._audio.position, at_ms
-        )
-
-    def _decide_unheard(self, position: int, at_ms: float) -> None:
-        if position == self._audio.position and (ended := self.decide(at_ms)):
-            self._deliver(ended)
-
-    def _forget_due(self) -> None:
-        if self._decision_due is not None:
-            self._decision_due.cancel()
-            self._decision_due = None
 
     def end_turn(self) -> list[ListenEvent]:
         """End the open segment as a turn of the caller, from which the pause prior learns.
@@ -278,21 +284,22 @@ class Listener:
         segment = self._segment
         if segment is None:
             return []
-        timeline = TurnTimeline("", segment.last_sound_ms)
-        timeline.mark("speech_end", self._audio.arrival_s(segment.last_sound_ms))
+        early = self._early.start
+        decided_s = self._clock() if early is None else early.from_s
+        timeline = segment.timeline(self._audio.arrival_s(segment.last_sound_ms), decided_s)
         timeline.mark("first_low_frame", segment.first_low_s)
-        timeline.mark("endpoint_decision", self._clock())
-        timeline.facts["endpoint"] = segment.end
+        timeline.facts["endpoint"]["early"] = early is not None
         found: list[ListenEvent] = []
-        if segment.is_flushed and segment.hypothesis:
+        if segment.has_all_words:
             # The answer to the flush holds all that was said: the final pass has nothing to add,
             # and waiting for it costs 15-40 ms.
-            timeline.mark("transcript_final", self._clock())
+            timeline.mark("transcript_final", decided_s)
             found = [TurnTranscribed(segment.user_turn(self._recognition.segment, timeline))]
             self._recognition.discard()
         else:
             self._finalize(segment, timeline)
         self._endpointing.end_turn()
+        self._early.end_turn(segment.hypothesis)
         self._close_segment()
         return found
 
@@ -303,8 +310,9 @@ class Listener:
 
     def _close_segment(self) -> None:
         self._segment = None
-        self._sound_open.clear()
+        self._stalls.is_awaited.clear()
         self._endpointing.reset()
+        self._early.reset()
         self._onset.forget()
 
     def commit(self) -> int:
@@ -313,10 +321,9 @@ class Listener:
         if self._segment is None:
             self._take_pre_roll()
         segment = self._segment or SpeechSegment(now_ms, self._clock(), now_ms)
-        timeline = TurnTimeline("", segment.last_sound_ms)
-        timeline.mark("speech_end", self._audio.arrival_s(segment.last_sound_ms))
-        timeline.mark("endpoint_decision", self._clock())
-        timeline.facts["endpoint"] = {"reason": "commit"}
+        segment.end = {"reason": "commit"}
+        last_sound_s = self._audio.arrival_s(segment.last_sound_ms)
+        timeline = segment.timeline(last_sound_s, self._clock())
         self._endpointing.end_turn()
         self._close_segment()
         return self._finalize(segment, timeline)
@@ -373,16 +380,9 @@ class Listener:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._recognition.run(), name="recognition")
-                tasks.create_task(self._watch_for_stall(), name="stall watch")
+                tasks.create_task(self._stalls.run(), name="stall watch")
         finally:
-            self._forget_due()
-
-    async def _watch_for_stall(self) -> None:
-        while True:
-            await self._sound_open.wait()
-            await asyncio.sleep(WATCH_S)
-            if (stalled_ms := self._audio.stalled_ms) >= STALL_MS:
-                self._observe_stall(self.now_ms + stalled_ms)
+            self._alarm.cancel()
 
     def _observe_stall(self, now_ms: float) -> None:
         """No audio has come for STALL_MS: it counts as silence, on the wall's clock."""

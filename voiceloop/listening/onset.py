@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from voiceloop.listening.prosody import CLOSURE_FRAMES, LEVEL_MS, LoudnessTrack
@@ -31,16 +32,26 @@ LEAST_PRE_ROLL_MS = 100.0  # where a client asks for less; set by hand
 LEAD_IN_FRAMES = math.ceil((PRE_ROLL_MS + ONSET_MS) / LEVEL_MS) + CLOSURE_FRAMES + 1
 
 
+class VoiceActivity(Protocol):
+    """The voice detector: audio.vad.Vad or a fake."""
+
+    def feed(self, samples: Samples) -> Sequence[Any]: ...
+
+
 class Onset:
     """Awaits one segment after another. `feed` takes all sound, `keep` what no segment has."""
 
     def __init__(self) -> None:
-        self.pre_roll_ms = PRE_ROLL_MS
+        self._pre_roll_ms = PRE_ROLL_MS
         self._loudness = LoudnessTrack(LEAD_IN_FRAMES)
         self._pre_roll: deque[Samples] = deque()
         self._n_loud = 0
         self._n_quiet = 0  # low windows in a row, while the sound of an ended turn goes on
         self._n_deaf = 0  # windows for which it is still not taken for another turn
+
+    def want_pre_roll(self, pre_roll_ms: float) -> None:
+        """Keep so much from now on; never less than LEAST_PRE_ROLL_MS."""
+        self._pre_roll_ms = max(pre_roll_ms, LEAST_PRE_ROLL_MS)
 
     def feed(self, samples: Samples) -> None:
         """All sound of the caller [n], within a segment too."""
@@ -49,7 +60,7 @@ class Onset:
     def keep(self, samples: Samples) -> None:
         """Sound [n] outside any segment: the pre-roll of the next."""
         self._pre_roll.append(samples)
-        longest = int((self.pre_roll_ms + ONSET_MS) * RECOGNIZER_HZ / 1000.0)
+        longest = int((self._pre_roll_ms + ONSET_MS) * RECOGNIZER_HZ / 1000.0)
         while sum(map(len, self._pre_roll)) - len(self._pre_roll[0]) >= longest:
             self._pre_roll.popleft()
 

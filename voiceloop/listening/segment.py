@@ -52,6 +52,11 @@ class SpeechSegment:
         earliest_ms = max(self.onset_ms, self.last_sound_ms - LONGEST_VAD_LAG_MS)
         self.last_sound_ms = min(max(quiet_since_ms, earliest_ms), self.last_sound_ms)
 
+    @property
+    def has_all_words(self) -> bool:
+        """Whether there are words, and they are all that was said before this pause."""
+        return self.is_flushed and bool(self.hypothesis)
+
     def activity(self, now_ms: float) -> Activity:
         """The segment as of now."""
         silence_ms = max(0.0, now_ms - self.last_sound_ms) if self.is_paused else 0.0
@@ -60,6 +65,14 @@ class SpeechSegment:
         return Activity(
             self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice, self.led_in_ms
         )
+
+    def timeline(self, last_sound_s: float, decided_s: float) -> TurnTimeline:
+        """Of the turn that ends here. last_sound_s: when its last sound arrived."""
+        timeline = TurnTimeline("", self.last_sound_ms)
+        timeline.mark("speech_end", last_sound_s)
+        timeline.mark("endpoint_decision", decided_s)
+        timeline.facts["endpoint"] = self.end
+        return timeline
 
     def user_turn(self, segment: int, timeline: TurnTimeline) -> UserTurn:
         """The segment as a turn of the caller, with the hypothesis for its words."""

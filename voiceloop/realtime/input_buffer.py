@@ -22,7 +22,8 @@ class InputBuffer:
         self._new_id = new_id
         self._limit_ms = limit_ms
         self._item_id: str | None = None
-        self._waiting_ms = 0.0
+        self.is_out = False  # the open item stands in the conversation: an answer started early
+        self._waiting_ms = self._unanswered_ms = 0.0
         self._item_ms: dict[str, float] = {}  # of audio inside items, until its words are known
         self._stable = ""
         self._speech_start_ms = 0.0
@@ -37,9 +38,36 @@ class InputBuffer:
         self._speech_ms += max(0.0, end_ms - self._speech_start_ms)
 
     @property
-    def heard_ms(self) -> float:
-        """Audio of the open item: its speech where that was detected, else all that waits."""
-        return self._speech_ms or self._waiting_ms
+    def stable(self) -> str:
+        """The words of the open item that will not change."""
+        return self._stable
+
+    def commit(self, *, stays_open: bool = False) -> str:
+        """The open item is to stand in the conversation; returns its id."""
+        if self.is_out:
+            self.reset()  # it does: the client's own commit is another item
+        item_id = self.item_id()
+        self._unanswered_ms += self._speech_ms or self._waiting_ms
+        self._close(stays_open)
+        return item_id
+
+    def keep(self, item_id: str, *, stays_open: bool) -> None:
+        """The open item, if it is this one, which stands already, is over; or may go on still."""
+        if self.is_out and self._item_id == item_id:
+            self._unanswered_ms += self._speech_ms
+            self._close(stays_open)
+
+    def _close(self, stays_open: bool) -> None:
+        self.is_out, self._speech_ms, self._waiting_ms = True, 0.0, 0.0
+        if not stays_open:
+            self.reset()
+
+    def take_unanswered_ms(self) -> float:
+        """Audio of the items committed since this was last called: their speech where that was
+        detected, else all of it.
+        """
+        unanswered_ms, self._unanswered_ms = self._unanswered_ms, 0.0
+        return unanswered_ms
 
     def item_id(self) -> str:
         """The id the caller's next item will have; made on first use."""
@@ -112,7 +140,8 @@ class InputBuffer:
 
     def reset(self) -> None:
         """Committed, cleared or dropped."""
-        self._item_id, self._waiting_ms, self.is_speaking = None, 0.0, False
+        self._item_id, self._waiting_ms = None, 0.0
+        self.is_speaking = self.is_out = False
         self._stable, self._speech_ms = "", 0.0
 
 

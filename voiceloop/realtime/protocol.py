@@ -75,7 +75,6 @@ class Protocol:
         self.outbox = Outbox(self.session_id[-12:], is_beta=is_beta, on_put=on_put)
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
-        self._unanswered_ms = 0.0  # of the caller's audio, since the last response
         self._input = InputBuffer(self.new_id, self._limits.uncommitted_audio_ms)
 
     # --- the client's side ---
@@ -115,7 +114,7 @@ class Protocol:
                 self._input.check_commit()
                 return [commands.CommitAudio(self.commit_input())]
             case asked.AudioClear():
-                self._input.reset()
+                self.drop_input()
                 self.send(events.Cleared())
                 return [commands.ClearAudio()]
             case asked.SessionUpdate(session=patch):
@@ -142,9 +141,8 @@ class Protocol:
         return []  # output_audio_buffer.clear: a WebSocket client holds its own audio
 
     def _append_audio(self, audio: str) -> list[Command]:
-        settings = self.settings
-        is_bounded = settings.turn_detection is None
-        data = self._input.append(audio, settings.input_format, is_bounded=is_bounded)
+        is_bounded = self.settings.turn_detection is None
+        data = self._input.append(audio, self.settings.input_format, is_bounded=is_bounded)
         return [commands.AppendAudio(data)] if data else []
 
     def _update(self, patch: Json) -> list[Command]:
@@ -161,7 +159,7 @@ class Protocol:
             window.check(current.instructions)
         self.settings = current
         if previous.turn_detection is not None and current.turn_detection is None:
-            self._input.reset()  # the detector's, not the client's to commit
+            self.drop_input()  # the detector's, not the client's to commit
         self.conversation.window = window
         self.send(events.SessionUpdated(session=session))
         return commands.SettingsChanged(previous, current)
@@ -190,9 +188,8 @@ class Protocol:
             raise expected("item_id", "the item of a spoken reply", event.item_id)
         if event.content_index != 0:
             raise expected("content_index", "0", event.content_index)
-        sent_ms = int(self.conversation.audio_ms(event.item_id))
         # Clients count in their own clock and overshoot: refusing that is a known field bug.
-        end_ms = max(0, min(event.audio_end_ms, sent_ms))
+        end_ms = max(0, min(event.audio_end_ms, int(self.conversation.audio_ms(event.item_id))))
         self.conversation.cut(event.item_id, end_ms)
         self.send(events.ItemTruncated(item_id=event.item_id, content_index=0, audio_end_ms=end_ms))
         return [commands.TruncateItem(event.item_id, end_ms)]
@@ -244,21 +241,25 @@ class Protocol:
                 events.SpeechStopped(audio_end_ms=int(audio_end_ms), item_id=self._input.item_id())
             )
 
-    def commit_input(self) -> str:
+    def commit_input(self, *, stays_open: bool = False) -> str:
         """Queue ``committed`` and the user's item (transcript null). Returns its id.
 
-        It is the id that ``speech_started`` gave, or a new one where there was none.
+        The id that ``speech_started`` gave, or a new one. stays_open: until ``keep_input``.
         """
-        item_id = self._input.item_id()
-        self._unanswered_ms += self._input.heard_ms
-        self.drop_input()
+        item_id = self._input.commit(stays_open=stays_open)
         self.send(events.Committed(previous_item_id=self.conversation.last_id, item_id=item_id))
         content = (Part(type="input_audio", transcript=None),)
         self.add_item(Message(id=item_id, role="user", content=content))
         return item_id
 
+    def keep_input(self, item_id: str, *, stays_open: bool) -> None:
+        """The open item, which ``commit_input`` has announced, ends here; or may go on still."""
+        self._input.keep(item_id, stays_open=stays_open)
+
     def drop_input(self) -> None:
-        """The speech turned out to hold no words: forget the open user item."""
+        """Forget the open user item; one that stands already keeps the words that were certain."""
+        if self._input.is_out and self._active is None:
+            self.transcription_completed(self._input.item_id(), self._input.stable, 0.0)
         self._input.reset()
 
     def idle_timeout(self, audio_start_ms: float, audio_end_ms: float) -> str:
@@ -335,7 +336,7 @@ class Protocol:
             self._out_of_band[handle.id] = handle
         else:
             self._active = handle
-            handle.input_audio_ms, self._unanswered_ms = self._unanswered_ms, 0.0
+            handle.input_audio_ms = self._input.take_unanswered_ms()
         return handle
 
     def add_item(self, item: Item, previous_item_id: str | None = None) -> None:

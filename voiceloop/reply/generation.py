@@ -99,6 +99,11 @@ class Generation:
         """Another version of the preemptive reply was asked for, to other words."""
         self._plan, self._draft = plan, None
 
+    @property
+    def begins_with_calls(self) -> bool:
+        """Whether what is made ahead comes behind calls."""
+        return self._draft is not None
+
     def take_draft(self, plan: ReplyPlan, *, calls_at_once: bool) -> tuple[PendingCall, ...]:
         """The calls that the preemptive reply begins with, where their results are there.
 
@@ -206,10 +211,7 @@ class Generation:
     # --- said ---
 
     async def events(self) -> AsyncIterator[str | ToolCall | PreemptiveDone]:
-        """The text of the round, the calls that may be made in it, and where a version ends.
-
-        Raises: BackendError, Overloaded.
-        """
+        """The round's text, the calls to be made, where a version ends. Raises as `ask`."""
         gap = ""  # between the words of the first answer and those of the second
         while True:
             try:
@@ -387,9 +389,8 @@ class Generation:
         self._tools.call_early(call)
 
     def make_calls(self) -> tuple[PendingCall, ...]:
-        """Make the calls of the round that are still to be made; returns all of them.
-
-        None where the server has none to answer: what there is is left to the client.
+        """Make the calls of the round that are still to be made; returns all of them, or none where
+        the server has none to answer.
         """
         calls = self._tools.of(self.round.calls)
         if not calls:

@@ -37,6 +37,10 @@ class ReplyOutput:
             raise RuntimeError("expected a released reply, found one that is preemptive")
         return self._response
 
+    def start_early(self, response: ResponseHandle) -> None:
+        """Sound alone goes into this response, until `answer_in` says that it stays."""
+        self._response = response
+
     def answer_in(self, response: ResponseHandle, said: ReplyRound, timeline: TurnTimeline) -> None:
         """Say the round in this response; whoever closes it asks the round what was used."""
         self._response = response

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
+
+import msgspec
 
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead
@@ -21,8 +24,10 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch, Preemptive
 from voiceloop.reply.plan import ReplyPlan, plan_of
 from voiceloop.reply.reply import Reply
+from voiceloop.reply.steps import ReplyState
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.tools.pending import PendingCall, facts_of
 
 # The caller's words and P(end of turn) are known some 50 ms into a pause. When that takes five
 # times as long the machine is overloaded, and speculation is what steps down first.
@@ -72,6 +77,70 @@ class WasteBudget:
         return n_tokens >= self._n_tokens_most or speech_ms >= self._speech_ms_most
 
 
+class PreemptiveReply(Reply):
+    """A reply that is made before its turn is over: held, revised, heard early, released."""
+
+    def revise(self, plan: ReplyPlan) -> None:
+        """The caller went on: another version of the preemptive reply is on its way."""
+        self._generation.revise(plan)
+        self.speech.text.begin_version()
+
+    @property
+    def may_start_early(self) -> bool:
+        """Whether its first sound is there, and is the first that is due."""
+        is_held = self.state is ReplyState.PREEMPTIVE and not self.is_failing
+        return is_held and self.speech.may_start_early and not self._generation.begins_with_calls
+
+    def start_early(self, response: ResponseHandle) -> None:
+        """Be heard in this response, until `take_back` or `release_preemptive`."""
+        self.state, self.released_s = ReplyState.EARLY, self._context.clock()
+        self.timeline.note_response(response.id)
+        self._output.start_early(response)
+        self.speech.start_early()
+
+    def take_back(self) -> TurnTimeline:
+        """After `playout.pause`: held again, as if not begun. Returns what is told of the start."""
+        started, self.timeline = self.timeline, self.timeline.before_sound()
+        if self.state is ReplyState.EARLY:
+            self.state, self.released_s = ReplyState.PREEMPTIVE, None
+            self.speech.take_back()
+        return started
+
+    def release_preemptive(
+        self, response: ResponseHandle, timeline: TurnTimeline, plan: ReplyPlan
+    ) -> bool:
+        """Answer in this response, as `plan` asks; what is ready is sent once it is certain.
+
+        Returns whether that is now, because the branch promises that the reply begins with all
+        that is ready. Else each clause of it is sent when the reply has confirmed it.
+        """
+        for name, at_s in self.timeline.marks.items():
+            timeline.mark(name, at_s)
+        self.timeline = timeline
+        self._answer_in(response)
+        calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
+        if calls:
+            self._pass_round(calls)
+        is_newest = self.speech.text.is_confirmed  # nothing is left of a version before the newest
+        self.speech.text.begin_version()
+        is_promised = self._generation.commit_preemptive(plan) and is_newest
+        if is_promised:
+            self.speech.release()
+        else:
+            self.speech.release_confirmed()
+        return is_promised
+
+    def _pass_round(self, calls: Sequence[PendingCall]) -> None:
+        """Its first round was nothing but these calls, and what came of them is known already."""
+        for each in calls:
+            self._output.add_call(each.call, self._generation.round)
+        self._output.tell_results(calls)
+        self._output.close("completed")
+        self.timeline.note_calls(facts_of(calls, self.released_s), self._context.clock())
+        self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
+        self._output.go_on(self._generation.round, self.timeline)
+
+
 class PreemptiveReplies:
     """Those of one session, one after the other."""
 
@@ -83,9 +152,10 @@ class PreemptiveReplies:
         self._tasks = tasks
         self._ahead = ahead
         self._budget = WasteBudget(ahead)
-        self._reply: Reply | None = None
+        self._reply: PreemptiveReply | None = None
         self._live: LiveBranch | None = None  # that it is made on
         self._words: tuple[str, ...] = ()  # that it answers
+        self.early_response: ResponseHandle | None = None  # in which it has started early
 
     def reset(self) -> None:
         """Another turn of the caller begins."""
@@ -137,7 +207,7 @@ class PreemptiveReplies:
             self._reply.revise(plan)
             return
         self._live = live
-        self._reply = Reply(
+        self._reply = PreemptiveReply(
             self._context,
             plan,
             TurnTimeline("preemptive"),
@@ -153,12 +223,70 @@ class PreemptiveReplies:
 
     def drop(self) -> None:
         """Throw the reply away."""
+        self.take_back()
         reply, self._reply = self._reply, None
         live, self._live = self._live, None
         if live is not None:
             live.drop_preemptive()
         if reply is not None:
             reply.cancel()
+
+    # --- an early start ---
+
+    @property
+    def held_words(self) -> tuple[str, ...] | None:
+        """The caller's words to which a reply is held whose first sound is there, or heard."""
+        reply = self._reply
+        if reply is None or not (reply.may_start_early or self.early_response is not None):
+            return None
+        return self._words
+
+    @property
+    def early_reply(self) -> PreemptiveReply | None:
+        """The reply that has started early."""
+        return self._reply if self.early_response is not None else None
+
+    def start_early(self) -> bool:
+        """Let the reply that is held be heard, in a response of its own; whether there is one that
+        is still what would be asked for.
+        """
+        reply, protocol = self._reply, self._context.protocol
+        if reply is None or not reply.may_start_early or not self._is_up_to_date(reply.plan):
+            return False
+        self.early_response = protocol.open_response()
+        reply.start_early(self.early_response)
+        return True
+
+    def _is_up_to_date(self, made: ReplyPlan) -> bool:
+        """Whether the settings, the conversation and what was found are those it was made with."""
+        protocol, turn = self._context.protocol, made.prompt[-1]
+        history = protocol.conversation.messages(protocol.settings.instructions)
+        if history and history[-1].role == "user":
+            history = history[:-1]  # the same turn's first words, which nobody has answered
+        turn = msgspec.structs.replace(turn, behind=self._context.notes_ahead())
+        return plan_of(protocol.settings, self._context.agent, (*history, turn)) == made
+
+    def plan_to(self, words: tuple[str, ...]) -> ReplyPlan | None:
+        """Of the reply that is under way to just these words; None where none is."""
+        reply, live = self._reply, self._live
+        if reply is None or live is None or words != self._words:
+            return None
+        is_whole = not reply.is_failing and not live.has_failed
+        return reply.plan if is_whole and live is self._context.anticipation.live else None
+
+    def take_back(self) -> TurnTimeline | None:
+        """The early start counts as never said; the reply is held again. What is told of it."""
+        reply, response = self.early_reply, self.early_response
+        self.early_response = None
+        if reply is None or response is None:
+            return None
+        reply.playout.pause()
+        response.close("cancelled", "turn_detected")
+        if response.item_id is not None:
+            self._context.protocol.conversation.retract(response.item_id)
+        return reply.take_back()
+
+    # --- taken ---
 
     def take(self, response: ResponseHandle, plan: ReplyPlan, owed: UserTurn) -> Reply | None:
         """The preemptive reply, released to answer in this response; None where none will do."""
@@ -171,7 +299,7 @@ class PreemptiveReplies:
             adopted.close()
             self.drop()
             return None
-        self._reply = self._live = None
+        self._reply = self._live = self.early_response = None
         is_promised = reply.release_preemptive(response, owed.timeline, plan)
         facts = owed.timeline.facts
         facts["draft_buffered_ms"] = round(reply.speech.held_ms, 1)

@@ -101,49 +101,10 @@ class Reply:
         self.speech.release()
         return self
 
-    def revise(self, plan: ReplyPlan) -> None:
-        """The caller went on: another version of the preemptive reply is on its way."""
-        self._generation.revise(plan)
-        self.speech.text.begin_version()
-
-    def release_preemptive(
-        self, response: ResponseHandle, timeline: TurnTimeline, plan: ReplyPlan
-    ) -> bool:
-        """Answer in this response, as `plan` asks; what is ready is sent once it is certain.
-
-        Returns whether that is now, because the branch promises that the reply begins with all
-        that is ready. Else each clause of it is sent when the reply has confirmed it.
-        """
-        for name, at_s in self.timeline.marks.items():
-            timeline.mark(name, at_s)
-        self.timeline = timeline
-        self._answer_in(response)
-        calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
-        if calls:
-            self._pass_round(calls)
-        is_newest = self.speech.text.is_confirmed  # nothing is left of a version before the newest
-        self.speech.text.begin_version()
-        is_promised = self._generation.commit_preemptive(plan) and is_newest
-        if is_promised:
-            self.speech.release()
-        else:
-            self.speech.release_confirmed()
-        return is_promised
-
-    def _pass_round(self, calls: Sequence[PendingCall]) -> None:
-        """Its first round was nothing but these calls, and what came of them is known already."""
-        for each in calls:
-            self._output.add_call(each.call, self._generation.round)
-        self._output.tell_results(calls)
-        self._output.close("completed")
-        self.timeline.note_calls(facts_of(calls, self.released_s), self._context.clock())
-        self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
-        self._output.go_on(self._generation.round, self.timeline)
-
     def _answer_in(self, response: ResponseHandle) -> None:
         self._output.answer_in(response, self._generation.round, self.timeline)
-        if self.state is ReplyState.PREEMPTIVE:
-            self.released_s = self._context.clock()
+        if self.state is not ReplyState.INTERRUPTED:
+            self.released_s = self.released_s or self._context.clock()
         self.state = ReplyState.ANSWERING
 
     # --- who speaks ---
@@ -336,7 +297,7 @@ class Reply:
             else:
                 await self._follow_model()
         except Exception as error:  # a bug costs a turn, not the call
-            if self.state is ReplyState.PREEMPTIVE:
+            if self.state in (ReplyState.PREEMPTIVE, ReplyState.EARLY):
                 self._generation.round.failure = failure = error_of(error)
                 raise failure from error
             self._generation.fail(error_of(error))

@@ -36,6 +36,7 @@ class Release(Enum):
     """Which of the audio that is made may be sent."""
 
     NONE = "none"
+    EARLY = "early"  # all that is made, which may be taken back
     CONFIRMED = "confirmed"  # clauses that the newest version of the text has confirmed
     ALL = "all"
 
@@ -171,6 +172,26 @@ class ReplySpeech:
         """Send all that is ready, and all that follows as it comes."""
         self._set_release(Release.ALL)
         self.playout.send_until(None)
+
+    @property
+    def may_start_early(self) -> bool:
+        """Whether a beginning is held, and nobody is writing the text anew."""
+        return self._pacer.buffered_ms > 0.0 and self.text.is_confirmed
+
+    def start_early(self) -> None:
+        """Send what is held, faded in; `take_back` or `release` follows."""
+        self._pacer.begin_softly()
+        self._set_release(Release.EARLY)
+        self.playout.send_until(None)
+
+    def take_back(self) -> None:
+        """After `start_early` and `playout.pause`: hold all of it again, from its first sample."""
+        begun = tuple(word for word in self._words if word.start_ms < self._pacer.sent_ms)
+        self._release = Release.NONE
+        self.playout.send_until(0.0)
+        self.playout.rewind(0.0, begun)
+        self.text.take_back(0)
+        self.playout.resume()
 
     def _set_release(self, release: Release) -> None:
         if self._release is Release.NONE:
@@ -319,7 +340,8 @@ class ReplySpeech:
         return n_fed
 
     def _holds_enough(self) -> bool:
-        return self._release is Release.NONE and self._pacer.buffered_ms >= MOST_HELD_MS
+        is_held = self._release in (Release.NONE, Release.EARLY)
+        return is_held and self._pacer.buffered_ms >= MOST_HELD_MS
 
     async def _take_audio(self, stream: VoiceStream, place: Place, stall: asyncio.Timeout) -> None:
         resampler = Resampler(self._voice.rate_hz, self._pacer.rate_hz)

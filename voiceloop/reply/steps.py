@@ -24,6 +24,7 @@ Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 class ReplyState(Enum):
     PREEMPTIVE = "preemptive"  # not released: nothing of it is sent
+    EARLY = "early"  # nor is this, but its first sound is heard, and may be taken back
     ANSWERING = "answering"  # in a response
     INTERRUPTED = "interrupted"  # its response is over; resumed in another, or cancelled
     DONE = "done"  # nothing more comes

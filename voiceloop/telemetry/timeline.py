@@ -61,6 +61,12 @@ class TurnTimeline:
         if not self.marks.keys() & {"first_token", "first_audio_frame"}:
             self.marks["tools_answered"] = at_s  # of several rounds the last
 
+    def before_sound(self) -> TurnTimeline:
+        """The same as it was before anything was sent, which has been taken back."""
+        sent = ("first_audio_queued", "first_byte_on_wire")
+        marks = {name: at_s for name, at_s in self.marks.items() if name not in sent}
+        return TurnTimeline("preemptive", self.speech_end_ms, marks=marks)
+
     def stages(self) -> list[tuple[str, float]]:
         """(stage, milliseconds) in order; they sum to last mark minus first, exactly as marked.
 

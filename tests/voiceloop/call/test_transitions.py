@@ -187,12 +187,20 @@ class Call:
                 self.begin(turn)
             case do.SpeakFirst() | Step.RESUME_INTERRUPTED:
                 self.begin(None)
+            case Step.START_EARLY:
+                assert not self.status.is_answering, "two replies at once"
+                self.status = replace(self.status, has_started_early=True)
+            case do.TakeBack():
+                self.status = replace(self.status, has_started_early=False)
             case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume):
                 self.interrupt(heard_ms, may_resume=may_resume)
             case Step.DROP_INTERRUPTED:
                 self.status = replace(self.status, interrupted_id=None)
             case Step.END_SEGMENT:
                 self.close_segment(is_answered=True)
+                if self.status.has_started_early:  # its words are known: they come at once
+                    self.owed = replace(TURN, segment=self.pending.pop()[0])
+                    return [heard.TurnTranscribed(self.owed)]
             case do.CommitSegment():
                 return [told.SegmentCommitted(self.close_segment(is_answered=False))]
         return []
@@ -237,7 +245,14 @@ class Call:
             turn = replace(TURN, segment=self.pending.pop(0)[0])
             self.take(heard.TranscriptionFailed(turn, BackendError("gone")))
 
+    def settle(self) -> None:
+        """As the session does before it obeys the client, and the listener in a while."""
+        if self.status.has_started_early:
+            self.take(heard.EndOfTurn(self.n_segments, 800.0, TURN.words))
+
     def act(self, name: str) -> None:
+        if name in ("commit", "clear", "cancel"):
+            self.settle()
         match name:
             case "onset":
                 self.take(heard.SpeechStarted(activity(64.0)))
@@ -249,6 +264,11 @@ class Call:
                 self.take(SILENCE)
             case "partial":
                 self.take(heard.WordsHeard((), ("stop",), is_full=False))
+            case "end is likely":
+                self.status = replace(self.status, held_words=TURN.words)
+                self.take(heard.EndIsLikely(self.n_segments, 800.0, TURN.words))
+            case "end" | "end with words" if self.status.has_started_early:
+                self.settle()
             case "end" | "end with words":
                 self.said_words = name == "end with words"
                 words = ("stop",) if self.said_words else ()
@@ -275,7 +295,7 @@ class Call:
 
 ACTS = ["onset", "speech", "long speech", "silence", "partial", "end", "end with words"]
 ACTS += ["transcript", "transcript with words", "no transcript", "reply is heard", "reply ends"]
-ACTS += ["commit", "clear", "cancel", "idle"]
+ACTS += ["commit", "clear", "cancel", "idle", "end is likely"]
 
 
 @settings(max_examples=400, deadline=None)

@@ -37,7 +37,8 @@ MANUAL = SessionSettings(turn_detection=None)
 TURN = UserTurn(0, ("two", "lattes"), 0.0, 800.0, TurnTimeline("turn"))
 REPLY = ReplyStatus("resp", is_audible=True, heard_ms=900.0, item_heard_ms=900.0, released_s=-9.0)
 STATUS_OF = {
-    Agent.IDLE: CallStatus(SETTINGS),
+    Agent.IDLE: CallStatus(SETTINGS, held_words=TURN.words),
+    Agent.EARLY: CallStatus(SETTINGS, held_words=TURN.words, has_started_early=True),
     Agent.PREPARING: CallStatus(
         SETTINGS, ReplyStatus("resp", answers=TURN, released_s=0.0), is_answering=True
     ),
@@ -45,10 +46,12 @@ STATUS_OF = {
     Agent.PAUSED: CallStatus(SETTINGS, REPLY, is_answering=True),
     Agent.INTERRUPTED: CallStatus(SETTINGS, interrupted_id="resp"),
 }
-# Who interrupts has the floor, and only a sound that is being judged pauses the agent.
+# Who interrupts has the floor, only a sound that is being judged pauses the agent, and it starts
+# early in a pause.
 IMPOSSIBLE = {
     (Caller.OVERLAPPING, Agent.INTERRUPTED),
     *((caller, Agent.PAUSED) for caller in Caller if caller is not Caller.OVERLAPPING),
+    *((caller, Agent.EARLY) for caller in Caller if caller is not Caller.PAUSED),
 }
 STATES = [state for state in product(Caller, Agent) if state not in IMPOSSIBLE]
 
@@ -78,8 +81,13 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
         "WordsHeard": [
             ("a stop word, unstable", heard.WordsHeard((), ("stop",), is_full=False)),
             ("a backchannel, stable", heard.WordsHeard(("mhm",), (), is_full=False)),
+            ("the same", heard.WordsHeard((), TURN.words, is_full=True)),
         ],
         "PauseWeighed": [("", heard.PauseWeighed(TURN.words, 0.9, 30.0, 200.0))],
+        "EndIsLikely": [
+            ("after the words that a reply is held to", heard.EndIsLikely(0, 800.0, TURN.words)),
+            ("after others", heard.EndIsLikely(0, 800.0, ("stop",))),
+        ],
         "EndOfTurn": [
             ("with a stop word", heard.EndOfTurn(0, 800.0, ("stop",))),
             ("with a backchannel", heard.EndOfTurn(0, 800.0, ("mhm",))),
@@ -172,6 +180,10 @@ def name_of(action: do.Action) -> str:
             return f"count a {verdict}"
         case do.InterruptReply(may_resume=True):
             return "InterruptReply (may resume)"
+        case do.CommitUserItem(stays_open=True):
+            return "CommitUserItem (stays open)"
+        case do.TakeBack(is_cut=True):
+            return "TakeBack (a cut)"
         case do.WatchIdleness(is_idle=is_idle):
             return "idle" if is_idle else "not idle"
     return type(action).__name__

@@ -36,7 +36,7 @@ def test_a_sound_is_as_long_as_it_is_louder_than_the_room_before_it() -> None:
 
 def test_the_pre_roll_reaches_back_before_the_windows_that_told_and_is_taken_once() -> None:
     onset = Onset()
-    onset.pre_roll_ms = 200.0
+    onset.want_pre_roll(200.0)
     for n in range(100):
         onset.keep(np.full(160, n, np.int16))  # 10 ms each
     kept = np.concatenate(onset.take_pre_roll())

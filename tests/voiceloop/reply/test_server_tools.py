@@ -14,6 +14,7 @@ from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Ahead, Config
+from voiceloop.listening.early_starts import EARLY_MS
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.pending import POSTPONED
@@ -71,6 +72,7 @@ async def test_a_side_effect_waits_until_what_is_said_with_it_was_said(clock: Cl
     async with Caller(clock, backends, AGENT, toolbox=toolbox) as caller:
         await caller.say(800)
         await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(EARLY_MS + 100.0)  # it is not taken back any more
         await caller.say(900)  # no wait stop
         await caller.listen_until("response.done")
         await caller.wait_quietly(3000)

@@ -16,7 +16,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from voiceloop.backends import SpokenWord
-from voiceloop.reply.sound.loudness import FADE_OUT_MS, Loudness, Samples
+from voiceloop.reply.sound.loudness import (
+    EARLY_FADE_IN_MS,
+    FADE_IN_MS,
+    FADE_OUT_MS,
+    Loudness,
+    Samples,
+)
 from voiceloop.reply.sound.sample_queue import SampleQueue
 
 FIRST_CHUNK_MS = 40  # the first sound of a reply leaves as soon as there is so much of it
@@ -129,10 +135,14 @@ class Pacer:
     def resume(self) -> None:
         """Full loudness, the whole lead, and on with the sample after the last one sent."""
         if self.state is PacerState.PAUSED:
-            self._loudness.start_again(fades_in=self._audio.n_sent > 0)
+            self._loudness.start_again(fade_in_ms=FADE_IN_MS if self._audio.n_sent else 0)
             self.state = PacerState.SENDING
         self._has_reduced_lead = False
         self._loudness.restore()
+
+    def begin_softly(self) -> None:
+        """What is sent next, the first of the reply, fades in: it may be taken back."""
+        self._loudness.start_again(fade_in_ms=EARLY_FADE_IN_MS)
 
     def stop(self) -> Chunk | None:
         """Never send again; the chunk to send now, if any, fades out. Idempotent."""
