@@ -42,6 +42,11 @@ class Reply:
     audio: list[Arrived] = field(default_factory=list)
     timeline: Mapping[str, Any] | None = None
 
+    @property
+    def is_soft(self) -> bool:
+        """Whether the server took back all of it, by its own account."""
+        return (self.timeline or {}).get("cut") == "soft"
+
 
 @dataclass(frozen=True, slots=True)
 class Spoken:

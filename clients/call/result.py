@@ -3,7 +3,9 @@
 Definitions (DESIGN.md section 5): the gap runs from the caller's last speech sample *sent*
 (waveform truth) to the arrival of the first agent sample above -45 dBFS; ``audible_ms`` runs to
 when the 40 ms buffer lets it out of the loudspeaker. An agent that is audible before the caller has
-ended cut in: that turn has no gap, it counts as a failure. A reply belongs to the turn in which it
+ended cut in: that turn has no gap, it counts as a failure. A server that fades its first sound in
+is heard at half of the fade, 6 dB down, and not at the -45 dBFS that a fade passes long before: the
+gap runs to there. A reply belongs to the turn in which it
 was created, so the rest of an interrupted answer is never taken for the next one.
 """
 
@@ -19,13 +21,16 @@ from clients.connection import RATE_HZ
 from clients.playout import BUFFER_MS
 from clients.report.waterfall import Waterfall, waterfall_of
 from clients.report.waveform import FRAME_MS as LEVEL_MS
-from clients.report.waveform import first_audible, frame_levels_db
+from clients.report.waveform import first_audible, frame_levels_db, speech_frames
 from clients.uplink import N_FRAME
 
 # A server ducks by some 10 dB: within this of the loudest sound so far nothing was ducked. Softer
 # sounds tell nothing: a figure may be too small by the time between two syllables, and where the
 # agent was not loud any more after the onset (a pause, a soft syllable) there is none.
 FULL_WITHIN_DB = 9.0
+# A cut is soft where no more of the agent was heard over the caller than this, and the server says
+# that nothing it said then counts. Chosen: a syllable or two.
+SOFT_CUT_MS = 250.0
 STILL_TALKING_S = 0.5  # a pause of the agent between two words; what ended before was no barge-in
 
 
@@ -95,7 +100,8 @@ class TurnResult:
     barge_in: BargeIn | None
     waterfall: Waterfall | None
     ahead: Ahead | None = None
-    cut_is_soft: bool = False  # the server took back all that it said before the caller's end
+    cut_is_soft: bool = False  # what was said before the caller's end was short, and taken back
+    heard_over_ms: float | None = None  # of the agent, from where a caller who was cut goes on
     interrupts: bool = False  # the script has the caller speak over the agent here
     silent_ms: float | None = None  # from the caller's end to any sound; None: none before the next
     endpoint: Mapping[str, Any] | None = None
@@ -151,15 +157,21 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         (at, reply) for reply in replies if (at := _first_audible_arrival(reply)) is not None
     ]
     early = [reply for at, reply in audible if at < end_at]
-    is_soft = bool(early) and all((one.timeline or {}).get("cut") == "soft" for one in early)
-    # What an agent says where its reply failed ("could you say that again?") is no answer.
-    told = [(at, reply) for at, reply in audible if reply.status != "failed"]
+    heard_over_ms = _heard_over_ms(record, spoken, early) if early else None
+    is_taken_back = all(one.is_soft for one in early)
+    # What an agent says where its reply failed ("could you say that again?") is no answer, nor is
+    # one that it took back.
+    told = [(at, reply) for at, reply in audible if reply.status != "failed" and not reply.is_soft]
     answers = [(at, reply) for at, reply in told if at >= end_at]
     first_at, first_reply = answers[0] if answers else (None, None)
     silent_ms = min((1000.0 * max(0.0, at - end_at) for at, _ in audible), default=None)
     items = frozenset(reply.item_id for _, reply in told if reply.item_id)
     heard_at = record.playout.first_audible_at(end_at, items) if first_at is not None else None
-    gap_ms = 1000.0 * (first_at - end_at) if first_at is not None and not early else None
+    gap_ms = audible_ms = None
+    if first_at is not None and first_reply is not None and not early:
+        faded_ms = _faded_ms(first_reply)
+        gap_ms = 1000.0 * (first_at - end_at) + faded_ms
+        audible_ms = None if heard_at is None else 1000.0 * (heard_at - end_at) + faded_ms
     answer = " ".join(reply.text.strip() for _, reply in audible)
     waterfall = None
     if gap_ms is not None and first_reply is not None:
@@ -180,9 +192,10 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         answer_at=heard_at - start if heard_at is not None else None,
         answer_end_at=answer_end_at - start if answer_end_at is not None else None,
         gap_ms=gap_ms,
-        audible_ms=1000.0 * (heard_at - end_at) if heard_at is not None and not early else None,
+        audible_ms=audible_ms,
         cut_in=bool(early),
-        cut_is_soft=is_soft,
+        cut_is_soft=heard_over_ms is not None and heard_over_ms <= SOFT_CUT_MS and is_taken_back,
+        heard_over_ms=heard_over_ms,
         hesitates=bool(utterance.hesitations),
         hesitation_cut=bool(early) and bool(utterance.hesitations),
         answered=bool(told),
@@ -226,6 +239,29 @@ def _lead_in_ms(reply: Reply) -> float:
             return 1000.0 * (n_before + position) / RATE_HZ
         n_before += len(piece.samples)
     return 1000.0 * n_before / RATE_HZ
+
+
+def _faded_ms(reply: Reply) -> float:
+    """From its first sample above -45 dBFS to half of the fade-in that its server told of."""
+    half_ms = (reply.timeline or {}).get("fade_in_ms", 0.0) / 2.0
+    return max(0.0, half_ms - _lead_in_ms(reply)) if half_ms else 0.0
+
+
+def _heard_over_ms(record: CallRecord, spoken: Spoken, early: Sequence[Reply]) -> float:
+    """For how long an agent that began too early was heard once the caller went on."""
+    items = frozenset(reply.item_id for reply in early)
+    begins_at = record.playout.first_audible_at(0.0, items)
+    ends_at = record.playout.last_audible_at(items)
+    if begins_at is None or ends_at is None:  # flushed before any of it was played
+        return 0.0
+    utterance = spoken.utterance
+    loud = speech_frames(utterance.recording.samples[: utterance.end], RATE_HZ)
+    said_at = [_sent_at(record, spoken, int(frame) * RATE_HZ * LEVEL_MS // 1000) for frame in loud]
+    goes_on_at = next((at for at in said_at if at >= begins_at), None)
+    last_at = _sent_at(record, spoken, utterance.end - 1)
+    if goes_on_at is None:
+        return 0.0
+    return 1000.0 * max(0.0, min(ends_at, last_at) - goes_on_at)
 
 
 def _first_audible_arrival(reply: Reply) -> float | None:

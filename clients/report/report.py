@@ -74,7 +74,8 @@ def _facts(summary: dict[str, Any]) -> str:
             f"{summary['turns_with_words_found']} of {summary['turns_with_expected_words']}",
         ),
         ("slowest gap", _ms(gap["most"])),
-        ("cut-ins", f"{summary['cut_ins']} ({summary['soft_cuts']} soft: taken back)"),
+        ("cut-ins, hard", str(summary["hard_cuts"])),
+        ("cut-ins, soft: taken back", str(summary["soft_cuts"])),
         ("silent after a barge-in", _ms(barge_in["p50"])),
     ]
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)

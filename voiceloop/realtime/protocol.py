@@ -248,8 +248,7 @@ class Protocol:
         """
         item_id = self._input.commit(stays_open=stays_open)
         self.send(events.Committed(previous_item_id=self.conversation.last_id, item_id=item_id))
-        content = (Part(type="input_audio", transcript=None),)
-        self.add_item(Message(id=item_id, role="user", content=content))
+        self.add_item(Message(id=item_id, role="user", content=(Part(type="input_audio"),)))
         return item_id
 
     def keep_input(self, item_id: str, *, stays_open: bool) -> None:

@@ -309,3 +309,56 @@ def test_a_reply_that_a_broken_line_took_away_is_not_waited_for() -> None:
     assert record.answering
     record.receive(Received({"type": "voiceloop.resumed"}, 2.0))
     assert not record.answering and record.replies[0].status == "lost"
+
+
+@pytest.mark.parametrize(("heard_ms", "told", "over_ms", "is_soft"), [
+    (300, {"cut": "soft"}, 100.0, True),
+    (300, {}, 100.0, False),  # it stays in the history
+    (600, {"cut": "soft"}, 400.0, False),  # too long to be called soft, whatever the server says
+    (150, {"cut": "soft"}, 0.0, True),  # over before the caller went on
+])  # fmt: skip
+def test_a_cut_is_soft_by_what_was_heard_of_it_and_what_the_server_took_back(
+    heard_ms: float, told: dict[str, str], over_ms: float, is_soft: bool
+) -> None:
+    """The caller pauses from 10.8 to 11.5 s; the agent is heard from 11.3 s on (40 ms buffer)."""
+    record = CallRecord(sent_at=[10.02 + 0.02 * index for index in range(200)])
+    record.spoken.append(Spoken(says(voice(800, 700, 800)), position=0))
+    sound = voice(heard_ms)
+    early = Reply("a", 11.2, "early", audio=[Arrived(11.26, sound)], timeline={"marks": {}, **told})
+    late = Reply("b", 12.6, "late", audio=[Arrived(12.6, sound)], timeline={"marks": {}})
+    for reply in (early, late):
+        record.replies.append(reply)
+        record.playout.push(reply.item_id, sound, reply.audio[0].at)
+    [turn] = call_result(record, "test").turns
+    assert turn.cut_in and turn.cut_is_soft is is_soft and turn.gap_ms is None
+    assert turn.heard_over_ms == pytest.approx(over_ms, abs=21.0)  # a frame of the line
+    assert turn_json(turn)["heard_over_ms"] == turn.heard_over_ms
+
+
+@pytest.mark.parametrize(("silent_ms", "fade_in_ms", "later_ms"), [
+    (0, None, 0.0), (0, 100, 50.0), (30, 100, 20.0), (80, 100, 0.0),
+])  # fmt: skip
+def test_a_first_sound_that_fades_in_counts_from_half_of_its_fade(
+    silent_ms: int, fade_in_ms: int | None, later_ms: float
+) -> None:
+    record = CallRecord(sent_at=[10.02 + 0.02 * index for index in range(100)])
+    record.spoken.append(Spoken(says(voice(1000)), position=0))
+    sound = np.concatenate((np.zeros(RATE_HZ * silent_ms // 1000, np.int16), voice(400)[1:]))
+    facts = {} if fade_in_ms is None else {"fade_in_ms": fade_in_ms}
+    timeline = {"marks": {}, **facts}
+    record.replies.append(Reply("a", 11.2, "i", audio=[Arrived(11.2, sound)], timeline=timeline))
+    record.playout.push("i", sound, 11.2)
+    [turn] = call_result(record, "test").turns
+    assert turn.gap_ms == pytest.approx(200.0 + later_ms, abs=0.5)
+    assert turn.audible_ms == pytest.approx(240.0 + silent_ms + later_ms, abs=0.5)
+
+
+def test_the_answer_to_a_turn_is_not_one_that_was_taken_back() -> None:
+    record = CallRecord(sent_at=[10.02 + 0.02 * index for index in range(150)])
+    record.spoken.append(Spoken(says(voice(1000)), position=0))
+    for name, at, facts in (("a", 11.2, {"cut": "soft"}), ("b", 11.9, {})):
+        sound, timeline = voice(100)[1:], {"marks": {}, **facts}
+        record.replies.append(Reply(name, at, name, audio=[Arrived(at, sound)], timeline=timeline))
+        record.playout.push(name, sound, at)
+    [turn] = call_result(record, "test").turns
+    assert not turn.cut_in and turn.gap_ms == pytest.approx(900.0, abs=0.5)
