@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,31 +51,29 @@ def test_greedy_tokens_are_those_of_transformers(
     assert n_alike(ours, transformers_replies(folder / name, prompts, N_WORDS, dtype)) == n_prompts
 
 
-def test_a_format_that_has_passed_its_gate_still_passes(
-    fetched: Callable[[Weights], Path],
-) -> None:
+def test_formats_are_what_their_gates_say(fetched: Callable[[Weights], Path]) -> None:
     """On fewer dialogues than the gate itself reads."""
     [name] = SMOLLM2.files
     path = fetched(SMOLLM2) / name
-    kv = {"bf16": "plain"}
-    passed = [
-        Format(gate.weights, kv.get(gate.kv, gate.kv))
+    told = {
+        Format(gate.weights, {"bf16": "plain"}.get(gate.kv, gate.kv)): gate
         for gate in gates()
-        if gate.model == "smollm2-135m" and gate.passes(bar())
-    ]
-    assert passed
-    base = EngineConfig(kv_tokens=16384)
+        if gate.model == "smollm2-135m"
+    }
+    base = EngineConfig(kv_tokens=16384, max_draft_tokens=0)
     try:
         found = list(
             measure(
-                lambda one: Engine.load(path, replace(one.config(base), max_draft_tokens=0)),
-                passed,
+                lambda one: Engine.load(path, one.config(base)),
+                list(told),
                 lambda engine: own_replies(engine, 8, 3000),
             )
         )
     except FileNotFoundError as missing:
         pytest.skip(str(missing))
-    for one, _, quality in found:
+    assert len(found) == 3
+    for one, runs, quality in found:
+        assert "native" in runs  # the figures are of those layers
         assert quality.kl_nats <= bar().kl_nats, one
-        # Some 600 places: 99.4 % less three standard errors of so few.
-        assert quality.top1_agreement >= 0.985, one
+        # Some 600 places: three standard errors of 97 %.
+        assert quality.top1_agreement >= told[one].agreement - 0.02, one

@@ -148,7 +148,7 @@ def test_models_that_stand_in_for_others_are_noted(
 
 def test_little_memory_is_a_problem_of_the_embedded_preset(tmp_path: Path) -> None:
     [finding] = problems(looked_at("embedded", machine(memory_mb=100), tmp_path))
-    assert finding.found == "lacks memory: 100 MB available, expected 1400"
+    assert finding.found == "lacks memory: 100 MB available, expected 1500"
 
 
 async def test_each_stage_is_tested_in_the_worker_a_server_would_use(

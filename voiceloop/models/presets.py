@@ -216,7 +216,7 @@ def _role_options(
 ) -> dict[str, Any]:
     """What the role's ``load`` is called with."""
     role = resolved.model.role
-    options: dict[str, Any] = {**resolved.model.options, **_options(preset, role)}
+    options: dict[str, Any] = {**_options(preset, role), **resolved.model.options}
     if role == "engine":
         if resolved.model != preset.models.get(role):
             options = {**_bounds_of_named(config), **options}

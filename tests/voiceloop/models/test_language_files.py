@@ -41,9 +41,16 @@ def test_a_packaged_model_is_read_where_pip_put_it(wheel: Path) -> None:
     config = Config(preset="embedded", llm_model="smollm2-135m")
     options = engine_options(config)
     assert options["model_dir"] == str(wheel)
-    assert (options["quant"], options["context_length"]) == ("int8", 4096)
+    assert (options["quant"], options["context_length"]) == ("int4", 4096)
     assert context_tokens(config) == 4096 - 256
     assert resolve_agent(config).name == "Agent"  # the cafe's agent goes with its own model
+
+
+def test_another_format_than_its_own_may_be_asked_for(wheel: Path) -> None:
+    """Its file has four bits a weight, which are the model; the embedded preset's own has int8."""
+    flags = {"preset": "embedded", "llm_model": "smollm2-135m", "engine.weights": "int8"}
+    assert engine_options(load_config(flags=flags))["quant"] == "int8"
+    assert engine_options(Config(preset="embedded"))["quant"] == "int8"
 
 
 def test_without_its_package_the_command_that_brings_it_is_told(
