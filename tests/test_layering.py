@@ -30,7 +30,7 @@ MAY_IMPORT = {
     },
     "doctor": {"agent", "backends", "config", "errors", "models", "tools", "workers"},
     "models": {
-        "agent", "agent_file", "backends", "capabilities", "cluster", "config", "errors",
+        "access", "agent", "agent_file", "backends", "capabilities", "cluster", "config", "errors",
         "operation", "remote", "workers",
     },
     "http": {

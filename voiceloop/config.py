@@ -128,6 +128,7 @@ class Config:
     agent: Path | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
     keys_file: Path | None = None
+    metrics_key: str = field(default="", repr=False)
     secret_key: str = field(default="", repr=False)  # of all gateways that share calls
     allowed_origins: tuple[str, ...] = ()
     allow_unauthenticated: bool = False

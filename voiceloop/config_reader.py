@@ -185,7 +185,7 @@ def _from_text(text: str, kind: Any) -> Any:
 
 def _wrong(source: str, where: str, wanted: str, found: Any) -> ConfigError:
     key = where.rpartition(".")[2]
-    if key in ("keys", "remote_key", "secret_key") or key.startswith("keys["):
+    if key in ("keys", "remote_key", "secret_key", "metrics_key") or key.startswith("keys["):
         shown = "another value"  # never a key in a message
     else:
         shown = "nothing" if found is None else repr(found)

@@ -10,10 +10,11 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from voiceloop.access.client_secrets import PREFIX, ClientSecret, ClientSecrets, Json
+from voiceloop.access.signing import Salts
 from voiceloop.errors import Unauthorized
 
 REALTIME_SUBPROTOCOL = "realtime"
@@ -37,14 +38,13 @@ class KeyRing:
     """
 
     def __init__(
-        self, keys: Iterable[str], now: Callable[[], float] = time.time, *, secret_key: str = ""
+        self, keys: Sequence[str], now: Callable[[], float] = time.time, *, secret_key: str = ""
     ) -> None:
         self._digests = tuple(_digest(key) for key in keys)
         # Signs where the door is open.
         self._own = _digest(secret_key) if secret_key else secrets.token_bytes(32)
         self._secrets = ClientSecrets(self._digests or (self._own,), now)
-        of_keys = hashlib.sha256(b"".join(sorted(self._digests))).digest()
-        self.shared_secret = of_keys if self._digests and not secret_key else self._own
+        self.shared_secret = shared_secret(keys, secret_key) or self._own
 
     def derive(self) -> None:
         """Do ahead what the first client secrets would wait for."""
@@ -89,6 +89,19 @@ class KeyRing:
         return self._secrets.issue(issuer, seconds, session, max_session_s)
 
 
+def shared_secret(keys: Sequence[str], secret_key: str) -> bytes:
+    """What servers have in common that are told the same; nothing where they are told neither."""
+    if secret_key:
+        return _digest(secret_key)
+    digests = sorted(_digest(key) for key in keys)
+    return hashlib.sha256(b"".join(digests)).digest() if digests else b""
+
+
+def salts(keys: Sequence[str], secret_key: str) -> Callable[[str], str]:
+    """What tenants are called at somebody else's service, on all servers that are told the same."""
+    return Salts(shared_secret(keys, secret_key)).of
+
+
 def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> str | None:
     """The key a client sent: ``Authorization: Bearer``, ``api-key`` or a browser's subprotocol."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -100,6 +113,11 @@ def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> 
         if name.startswith(KEY_SUBPROTOCOL) and len(name) > len(KEY_SUBPROTOCOL):
             return name[len(KEY_SUBPROTOCOL) :]
     return None
+
+
+def is_same_key(found: str | None, wanted: str) -> bool:
+    """In the same time whatever is found."""
+    return found is not None and hmac.compare_digest(_digest(found), _digest(wanted))
 
 
 def tenant_of(key: str | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 
@@ -47,6 +48,22 @@ class Signer:
                 key, salt=self._purpose, n=2**14, r=8, p=1, dklen=32
             )
         return self._derived[key]
+
+
+class Salts:
+    """Names of tenants for somebody else's service: nobody there learns whose they are.
+
+    The same from restart to restart and on all servers with this secret, so that what the service
+    has cached of a tenant stays of use; without one, of this process alone.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret or secrets.token_bytes(32)
+        self._signer = Signer(b"voiceloop cache salt", (self._secret,))
+        self._signer.derive()
+
+    def of(self, tenant: str) -> str:
+        return to_text(self._signer.sign(self._secret, tenant.encode()))
 
 
 def to_text(data: bytes) -> str:

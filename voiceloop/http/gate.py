@@ -17,12 +17,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from voiceloop.access.keys import KeyRing, client_key
-from voiceloop.access.origins import check_origin
+from voiceloop.access.origins import check_origin, is_loopback
 from voiceloop.admission.slots import Admission, retry_after
 from voiceloop.backends import Backends, Usage
 from voiceloop.errors import (
     BackendError,
     BackendTimeout,
+    Forbidden,
     FrameTooLarge,
     InvalidRequest,
     Overloaded,
@@ -34,6 +35,7 @@ from voiceloop.realtime.settings import Json
 
 log = logging.getLogger(__name__)
 
+FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")  # headers that proxies add
 CLIENT_LEFT = 499  # nginx's number for it: a body that ended early
 MAX_JSON_BYTES = 2 * 1024 * 1024
 UNREAD_S = 10.0  # a streamed answer that nobody reads gives its slot to another
@@ -59,6 +61,17 @@ def error_response(error: VoiceLoopError) -> JSONResponse:
         "param": error.param,
     }
     return JSONResponse({"error": body}, status_code=status, headers=headers)
+
+
+def check_is_here(request: Request) -> None:
+    """Raises: Forbidden: the request comes from another machine, or through a proxy on this one.
+
+    Or from a page whose name is made to mean this machine: its requests name it as their host.
+    """
+    client = request.client.host if request.client is not None else ""
+    is_here = is_loopback(client) and is_loopback(request.url.hostname or "")
+    if not is_here or any(name in request.headers for name in FORWARDED):
+        raise Forbidden("expected a request from this machine itself, found one from elsewhere")
 
 
 @dataclass(frozen=True, slots=True)

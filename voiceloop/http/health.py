@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from voiceloop.access.keys import client_key
+from voiceloop.access.keys import client_key, is_same_key
 from voiceloop.admission.slots import retry_after
 from voiceloop.capabilities import Capabilities
-from voiceloop.errors import InvalidRequest, expected
-from voiceloop.http.gate import Door
+from voiceloop.errors import InvalidRequest, Unauthorized, VoiceLoopError, expected
+from voiceloop.http.gate import Door, check_is_here, error_response
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
@@ -45,15 +45,26 @@ async def no_such_route(request: Request, error: Exception) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the routes tell. not_ready: what keeps a new caller out; report: the server's state."""
+    """What the routes tell. not_ready: what keeps a new caller out; report: the server's state.
+
+    metrics_key: the one that opens the metrics, "" where only this machine may read them.
+    """
 
     not_ready: Callable[[], str | None]
     report: Callable[[], Json]
     registry: CollectorRegistry
+    metrics_key: str = ""
+
+    def check_metrics(self, request: Request) -> None:
+        """They are sums over all tenants: no tenant's key opens them. Raises: Unauthorized."""
+        if not self.metrics_key:
+            check_is_here(request)
+        elif not is_same_key(client_key(request.headers), self.metrics_key):
+            raise Unauthorized("expected the key of the metrics, found none or another one")
 
 
-def health_routes(door: Door, health: Health) -> list[Route]:
-    """``/healthz`` and ``/readyz`` for probes (no key), ``/metrics`` for Prometheus (key)."""
+def health_routes(health: Health) -> list[Route]:
+    """``/healthz`` and ``/readyz`` for probes (no key), ``/metrics`` for Prometheus."""
 
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -66,12 +77,16 @@ def health_routes(door: Door, health: Health) -> list[Route]:
         return JSONResponse(body, 503, {"Retry-After": retry_after()})
 
     async def metrics(request: Request) -> Response:
+        try:
+            health.check_metrics(request)
+        except VoiceLoopError as error:
+            return error_response(error)
         return Response(generate_latest(health.registry), media_type=CONTENT_TYPE_LATEST)
 
     return [
         Route("/healthz", healthz, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
-        Route("/metrics", door.keyed(metrics), methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
     ]
 
 

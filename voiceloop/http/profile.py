@@ -15,13 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from voiceloop.access.origins import is_loopback
-from voiceloop.errors import Forbidden, InvalidRequest, Overloaded, expected
-from voiceloop.http.gate import Door
+from voiceloop.errors import InvalidRequest, Overloaded, expected
+from voiceloop.http.gate import Door, check_is_here
 
 MOST_S = 10.0  # to write 2 s of small operations, 53,000 a second, took a busy machine 10 s
 DEFAULT_S = 5.0
-FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")  # headers that proxies add
 
 
 def profile_route(door: Door) -> Route:
@@ -29,7 +27,7 @@ def profile_route(door: Door) -> Route:
     lock = asyncio.Lock()
 
     async def profile(request: Request) -> Response:
-        _check_is_here(request)
+        check_is_here(request)
         seconds = _seconds(request.query_params.get("seconds", str(DEFAULT_S)))
         if lock.locked():
             raise Overloaded("expected no other profile at the same time, found one under way")
@@ -45,13 +43,6 @@ def profile_route(door: Door) -> Route:
         return JSONResponse({"path": path, "seconds": seconds, "worker": worker})
 
     return Route("/debug/profile", door.keyed(profile), methods=["POST"])
-
-
-def _check_is_here(request: Request) -> None:
-    """Raises: Forbidden."""
-    host = request.client.host if request.client is not None else ""
-    if not is_loopback(host) or any(name in request.headers for name in FORWARDED):
-        raise Forbidden("expected a request from this machine itself, found one from elsewhere")
 
 
 def _seconds(text: str) -> float:

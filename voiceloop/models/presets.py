@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
 from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, RoleName, Voice
@@ -359,6 +360,7 @@ async def _remote_language_model(config: Config, connect: Connect) -> LanguageMo
         reads_ahead=ahead.prefill and ahead.remote_prefill,
         is_preemptive=ahead.remote_drafts,
         priority=ahead.remote_priority,
+        salt_of=salts(config.keys, config.secret_key),
     )
 
 

@@ -13,6 +13,7 @@ Arguments" (--enable-priority-scheduling, --priority-scheduling-preemption-thres
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -34,12 +35,21 @@ class Urgency(IntEnum):
 
 
 class Dialect:
-    """Of one service. ``owner``: what it lists as its models' owner; "" where it lists none."""
+    """Of one service. ``owner``: what it lists as its models' owner; "" where it lists none.
 
-    def __init__(self, owner: str = "", order: PriorityOrder = "auto") -> None:
+    ``salt_of``: what a tenant is called there, by which nobody can tell whose key it is.
+    """
+
+    def __init__(
+        self,
+        owner: str = "",
+        order: PriorityOrder = "auto",
+        salt_of: Callable[[str], str] = lambda tenant: tenant,
+    ) -> None:
         known: dict[str, PriorityOrder] = {"vllm": "low_first", "sglang": "high_first"}
         self._order = known.get(owner, "none") if order == "auto" else order
         self._is_salted = owner in SALTED
+        self._salt_of = salt_of
 
     def fields(self, urgency: Urgency, tenant: str) -> dict[str, Any]:
         """To be added to the body of a request."""
@@ -50,7 +60,7 @@ class Dialect:
             case "high_first":
                 fields["priority"] = -int(urgency)
         if tenant and self._is_salted:
-            fields["cache_salt"] = tenant
+            fields["cache_salt"] = self._salt_of(tenant)
         return fields
 
     def gives_way(self, refusal: BackendRefused) -> bool:

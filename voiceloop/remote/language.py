@@ -59,11 +59,12 @@ class RemoteLanguageModel:
         reads_ahead: bool = True,
         is_preemptive: bool = True,
         priority: PriorityOrder = "auto",
+        salt_of: Callable[[str], str] = lambda tenant: tenant,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.reads_ahead = reads_ahead
         self.is_preemptive = is_preemptive
-        self.dialect = Dialect(service.owner, priority)
+        self.dialect = Dialect(service.owner, priority, salt_of)
         self.prompt_cache = PromptCache(clock)
         self.clock = clock
         self.service = service

@@ -70,7 +70,7 @@ class RemoteService:
         self.model = model or UNNAMED_MODEL
         self._is_named = bool(model)
         self.owner = ""  # whom the service names as the owner of its model: "vllm", "openai"
-        self.reachable = False  # whether the last request was answered, with whatever status
+        self._is_there = False  # whether the last request was answered, or might still have been
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.AsyncClient(
             headers=headers,
@@ -82,6 +82,13 @@ class RemoteService:
         self._used_at = -WARM_FOR_S
         self._warming: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def reachable(self) -> bool:
+        """Whether calls may count on it. One slow answer says nothing: one that keeps failing is
+        left alone for a while, and is not reachable as long.
+        """
+        return self._is_there and self._breaker.state != "open"
 
     async def start(self) -> None:
         """Connect, and look after the connection from now on.
@@ -113,7 +120,7 @@ class RemoteService:
         """Find out when a service that could not be reached is back; calls are kept out until."""
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
-            if not self.reachable:
+            if not self._is_there:
                 await self._warm_quietly()
 
     async def warm_up(self) -> httpx.Response:
@@ -127,7 +134,7 @@ class RemoteService:
             if response.status_code in (401, 403):
                 raise BackendRefused(f"{self.url} refused the key: {_reason(response)}")
         self._used_at = self._clock()
-        self.reachable = True
+        self._is_there = True
         return response
 
     def keep_warm(self) -> None:
@@ -207,7 +214,7 @@ class RemoteService:
         except BackendError as error:
             raise _Retriable(error.message) from error
         if response.is_success:
-            self.reachable = True
+            self._is_there = True
             return response
         async with self._failures():
             await response.aread()
@@ -228,11 +235,11 @@ class RemoteService:
         try:
             yield
         except httpx.TimeoutException as error:
-            self.reachable = False
+            self._is_there = self._is_there and not isinstance(error, httpx.ConnectTimeout)
             what = "a connection" if isinstance(error, httpx.ConnectTimeout) else "an answer"
             raise BackendTimeout(f"expected {what} from {self.url} in time, found none") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            self.reachable = self.reachable and has_answered
+            self._is_there = self._is_there and has_answered
             detail = str(error) or type(error).__name__
             raise BackendError(f"expected an answer from {self.url}, found: {detail}") from error
 

@@ -293,8 +293,10 @@ def build_app(gateway: Gateway) -> Starlette:
         observe_usage=lambda usage: gateway.metrics.model.observe(usage, "http"),
         answers=AnswerCache(config.http_cache_mb * 2**20),
     )
-    health = Health(gateway.not_ready_for_calls, gateway.report, gateway.metrics.registry)
-    routes = health_routes(door, health)
+    health = Health(
+        gateway.not_ready_for_calls, gateway.report, gateway.metrics.registry, config.metrics_key
+    )
+    routes = health_routes(health)
     routes.append(profile_route(door))
     routes += realtime_routes(door, agent.session_settings())
     routes += openai_routes(door, config, agent)

@@ -8,8 +8,16 @@ import string
 import pytest
 
 from voiceloop.access.client_secrets import MAX_VALUE_CHARACTERS
-from voiceloop.access.keys import Entry, KeyRing, client_key, subprotocol, tenant_of
+from voiceloop.access.keys import (
+    Entry,
+    KeyRing,
+    client_key,
+    shared_secret,
+    subprotocol,
+    tenant_of,
+)
 from voiceloop.access.origins import check_bind, check_origin
+from voiceloop.access.signing import Salts
 from voiceloop.errors import ConfigError, Forbidden, Unauthorized
 
 KEY = "secret-key-1"
@@ -153,3 +161,14 @@ def test_an_invented_or_altered_client_secret_opens_nothing(keys: list[str]) -> 
     for wrong in ("ek_", "ek_invented", "ek_.", "ek_a.b", value + ".x", value[:-2], *altered):
         with pytest.raises(Unauthorized):
             ring.check(wrong)
+
+
+def test_a_tenants_name_at_a_service_tells_nobody_whose_it_is_and_stays_the_same() -> None:
+    secret = shared_secret((KEY, "another-key"), "")
+    names = {Salts(secret).of(tenant_of(key)) for key in (KEY, "another-key")}
+    assert len(names) == 2 and not names & {tenant_of(KEY), tenant_of("another-key")}
+    again = Salts(shared_secret(("another-key", KEY), ""))
+    assert again.of(tenant_of(KEY)) in names
+    assert Salts(shared_secret((KEY,), "some other secret")).of(tenant_of(KEY)) not in names
+    unshared = [Salts(shared_secret((), "")).of("tenant") for _ in range(2)]
+    assert unshared[0] != unshared[1]

@@ -253,6 +253,23 @@ async def test_a_service_that_broke_off_one_reply_is_not_taken_for_gone(
     assert started.reachable
 
 
+async def test_one_slow_reply_keeps_nobody_out_and_a_service_that_stays_silent_does(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/chat/completions", Answer([], hold=asyncio.Event()))
+    now = [100.0]
+    started = connect(silence_s=0.05, clock=lambda: now[0])
+    await started.start()
+    reachable = []
+    for _ in range(3):
+        with pytest.raises(BackendTimeout):
+            await generate(started)
+        reachable.append(started.reachable)
+    assert reachable == [True, True, False]
+    now[0] += 3.0
+    assert started.reachable  # so that a call is let in, which finds out
+
+
 async def test_a_reply_that_ends_without_a_reason_has_failed(
     service: Service, connect: Connect
 ) -> None:

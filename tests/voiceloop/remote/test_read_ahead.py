@@ -249,14 +249,14 @@ async def test_what_nobody_waits_for_yet_is_less_urgent(
     owner: str, order: Any, expected: list[int | None]
 ) -> None:
     service = ReadingService(owner=owner)
-    async with model_of(service, priority=order) as model:
+    async with model_of(service, priority=order, salt_of=str.upper) as model:
         branch = await model.branch("b1", (INSTRUCTIONS,), tenant="tenant-1")
         await staged(branch, 1, "")
         branch.begin_preemptive(1, (ChatMessage("user", "A latte."),), PARAMS)
         await service.wait_asked("/chat/completions", 2)
         await replied(branch, "A tea.")
         assert [asked.body.get("priority") for asked in service.asked_for] == expected
-        salt = "tenant-1" if owner else None
+        salt = "TENANT-1" if owner else None
         assert all(asked.body.get("cache_salt") == salt for asked in service.asked_for)
         await branch.close()
 

@@ -211,17 +211,30 @@ async def test_a_worker_that_restarts_shows_in_readyz() -> None:
             ] == "a model's service does not answer"
 
 
-async def test_metrics_count_sessions_and_want_a_key() -> None:
-    async with running(Config(keys=(KEY,))) as server:
-        headers = {"Authorization": f"Bearer {KEY}"}
+@pytest.mark.parametrize(
+    ("metrics_key", "opens"), [("", None), ("the-operator's", "the-operator's")]
+)
+async def test_metrics_count_sessions_and_no_callers_key_opens_them(
+    metrics_key: str, opens: str | None
+) -> None:
+    async with running(Config(keys=(KEY,), metrics_key=metrics_key)) as server:
         async with (
             httpx.AsyncClient(base_url=server.http) as http,
-            server.connect(additional_headers=headers) as client,
+            server.connect(additional_headers={"Authorization": f"Bearer {KEY}"}) as client,
         ):
             await event(client)
-            assert (await http.get("/metrics")).status_code == 401
-            text = (await http.get("/metrics", headers=headers)).text
-            assert "voiceloop_sessions 1.0" in text
+
+            async def read(key: str | None, **headers: str) -> httpx.Response:
+                if key is not None:
+                    headers["Authorization"] = f"Bearer {key}"
+                return await http.get("/metrics", headers=headers)
+
+            assert "voiceloop_sessions 1.0" in (await read(opens)).text
+            if metrics_key:
+                assert [(await read(key)).status_code for key in (None, KEY, "wrong")] == [401] * 3
+            else:  # from this machine, and not from another one through a proxy
+                assert (await read(KEY, **{"X-Forwarded-For": "192.0.2.7"})).status_code == 403
+                assert (await read(KEY, Host="rebound.example")).status_code == 403
 
 
 async def test_compression_is_not_offered() -> None:
