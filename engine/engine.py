@@ -203,7 +203,8 @@ class Engine:
             seed=self.config.seed,
             n_prompt=n_prompt,
             now=self.clock(),
-            notation=self.notation,
+            # A text under a schema holds no calls, whatever its strings say.
+            notation=self.notation if params.json_schema is None else None,
             grammar=self._grammars.of(params, self.notation),
             offered=self._grammars.offered(params, self.notation),
         )

@@ -1,7 +1,8 @@
 """What is done to a server while it serves: one row a fault, each by its own hand from outside.
 
-Nothing of the server knows of them: signals to its workers, a bound on its open files, and clients
-that do on the wire what no client should.
+Nothing of the server knows of them: signals to its workers, bounds on what it may open and write,
+and clients that do on the wire what no client should. The soak draws from these rows at random;
+`tests/chaos` takes them one by one and holds each to its bars.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from websockets.exceptions import WebSocketException
 from benchmarks.soak.processes import n_descriptors, workers_of
 from clients.server_process import ServerProcess
 
+ENGINE, SPEECH = "engine", "speech"  # the workers of the embedded preset
 _WITHOUT_FILES_S = 3.0
+_FULL_S = 5.0
 _DEAF_S = 20.0
 _N_IDLE = 200  # connections that say nothing
 _IDLE_S = 8.0
@@ -34,39 +37,31 @@ Injection = Callable[[ServerProcess, random.Random], Awaitable[str]]  # -> what 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`inject` does it and says what it did, in a few words."""
+    """`inject` does it and says what it did, in a few words.
+
+    worker: that is lost by it, and started anew. silent_s: the most that a caller may hear nothing
+    who asks at that moment. ready_s: the most until the server lets callers in again.
+    """
 
     name: str
     inject: Injection
+    worker: str | None = None
+    silent_s: float = 3.0
+    ready_s: float = 8.0
 
 
-def _worker(server: ServerProcess, rng: random.Random) -> tuple[str, int]:
-    workers = sorted(workers_of(server.pid).items())
-    return rng.choice(workers) if workers else ("gone already", 0)
+def _signal(number: signal.Signals, *names: str) -> Injection:
+    """Send it to these workers."""
 
+    async def send(server: ServerProcess, rng: random.Random) -> str:
+        workers = workers_of(server.pid)
+        for name in names:
+            with suppress(ProcessLookupError):  # it ended while we looked
+                if name in workers:
+                    os.kill(workers[name], number)
+        return f"{number.name} to {' and '.join(names)}"
 
-async def _signal(server: ServerProcess, rng: random.Random, number: signal.Signals) -> str:
-    name, pid = _worker(server, rng)
-    with suppress(ProcessLookupError):  # it ended while we looked
-        if pid:
-            os.kill(pid, number)
-    return f"{number.name} to {name}"
-
-
-async def _kill(server: ServerProcess, rng: random.Random) -> str:
-    return await _signal(server, rng, signal.SIGKILL)
-
-
-async def _stop(server: ServerProcess, rng: random.Random) -> str:
-    return await _signal(server, rng, signal.SIGSTOP)
-
-
-async def _kill_both(server: ServerProcess, rng: random.Random) -> str:
-    workers = workers_of(server.pid)
-    for pid in workers.values():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return f"SIGKILL to {' and '.join(sorted(workers))}"
+    return send
 
 
 async def _no_files(server: ServerProcess, rng: random.Random) -> str:
@@ -74,11 +69,27 @@ async def _no_files(server: ServerProcess, rng: random.Random) -> str:
     soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (n_descriptors(server.pid), hard))
     try:
-        done = await _kill(server, rng)
+        done = await _signal(signal.SIGKILL, ENGINE)(server, rng)
         await asyncio.sleep(_WITHOUT_FILES_S)
     finally:
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
     return f"{done}, no free descriptor for {_WITHOUT_FILES_S:g} s"
+
+
+async def _disk_full(server: ServerProcess, rng: random.Random) -> str:
+    """Nobody of the server can write a byte into a file, and the engine is started anew so."""
+    pids = [server.pid, *workers_of(server.pid).values()]
+    bounds = [(pid, resource.prlimit(pid, resource.RLIMIT_FSIZE)) for pid in pids]
+    for pid, (_, hard) in bounds:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        done = await _signal(signal.SIGKILL, ENGINE)(server, rng)
+        await asyncio.sleep(_FULL_S)
+    finally:
+        for pid, bound in bounds:
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, bound)
+    return f"no file may grow for {_FULL_S:g} s, {done}"
 
 
 async def _deaf(server: ServerProcess, rng: random.Random) -> str:
@@ -127,10 +138,13 @@ async def _idle(server: ServerProcess, rng: random.Random) -> str:
 
 
 FAULTS = (
-    Fault("kill", _kill),
-    Fault("stop", _stop),
-    Fault("kill both", _kill_both),
-    Fault("no files", _no_files),
+    Fault("kill the engine", _signal(signal.SIGKILL, ENGINE), ENGINE),
+    Fault("kill speech", _signal(signal.SIGKILL, SPEECH), SPEECH),
+    Fault("kill both", _signal(signal.SIGKILL, ENGINE, SPEECH), ENGINE),
+    Fault("stop the engine", _signal(signal.SIGSTOP, ENGINE), ENGINE),
+    Fault("stop speech", _signal(signal.SIGSTOP, SPEECH), SPEECH),
+    Fault("no files", _no_files, ENGINE, ready_s=8.0 + _WITHOUT_FILES_S),
+    Fault("disk full", _disk_full, ENGINE),
     Fault("deaf client", _deaf),
     Fault("large frame", _large),
     Fault("deep JSON", _deep),

@@ -21,6 +21,7 @@ from voiceloop.backends import (
     Word,
 )
 from voiceloop.workers.messages import (
+    MAX_MESSAGE_BYTES,
     Commit,
     FeedAudio,
     FeedText,
@@ -83,6 +84,11 @@ class EchoRole:
                 self._due.append(StreamFailed(message.stream_id, "this stream only", True))
             case FeedText(text="hang"):
                 time.sleep(3600)
+            case FeedText(text="spin"):
+                while True:
+                    pass
+            case FeedText(text="oversize"):
+                self._answer(message.stream_id, Speech(bytes(MAX_MESSAGE_BYTES), 24_000))
             case FeedText(text="fail the step"):
                 self._must_fail = True
                 self._answer(message.stream_id, Speech(b"", 24_000))

@@ -33,11 +33,13 @@ HERE = Path(__file__).parent
 ENVIRON = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"}
 
 
-def spec(*, hung_after_s: float = 2.0, **options: object) -> WorkerSpec:
+def spec(
+    *, hung_after_s: float = 2.0, spins_after_s: float = 15.0, **options: object
+) -> WorkerSpec:
     roles = ("engine", "recognizer", "voice")
     place = "scripted_roles:load"
     all_roles = tuple(RoleSpec(role, dict(options), place) for role in roles)
-    return WorkerSpec("all", all_roles, hung_after_s=hung_after_s)
+    return WorkerSpec("all", all_roles, hung_after_s=hung_after_s, spins_after_s=spins_after_s)
 
 
 @pytest.fixture
@@ -127,6 +129,26 @@ async def test_a_model_that_never_returns_is_killed_and_replaced(
     with pytest.raises(WorkerLost):
         await say(impatient, "hang")
     assert await say(impatient, "again") == b"again"
+
+
+async def test_a_model_that_computes_without_end_is_killed_and_replaced() -> None:
+    async with Supervisor([spec(spins_after_s=1.5)], environ=ENVIRON) as supervisor:
+        with pytest.raises(WorkerLost):
+            await say(supervisor, "spin")
+        assert await say(supervisor, "again") == b"again"
+
+
+async def test_an_event_too_large_for_the_gateway_fails_its_stream_alone(
+    supervisor: Supervisor,
+) -> None:
+    neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
+    with pytest.raises(BackendRefused, match="expected a message of at most"):
+        await say(supervisor, "oversize")
+    neighbour.feed("still here")
+    event = await anext(aiter(neighbour.events()))
+    assert isinstance(event, Speech) and event.samples == b"still here"
+    await neighbour.close()
+    assert supervisor.workers[0].n_restarts == 0
 
 
 async def test_a_failed_step_ends_its_streams_and_the_worker_goes_on() -> None:

@@ -90,14 +90,18 @@ CLIENT_EVENTS: dict[str, type[ClientEvent]] = {
 def parse_frame(frame: str | bytes) -> Json:
     """Read one frame as a JSON object, strictly: no NaN, no duplicate keys, bounded shape.
 
-    A frame is read once more for its keys where that is quick; one that is longer holds a long text
-    or a clip of audio, and of two values for one key the last is taken.
+    Brackets are counted before anything is read, those in texts with them: where there are more
+    than a frame may have values it is refused. A frame is read once more for its keys where that is
+    quick; one that is longer holds a long text or a clip of audio, and of two values for one key
+    the last is taken.
 
     Raises:
         InvalidRequest: with what was expected and what was found.
     """
     if isinstance(frame, bytes):
         raise InvalidRequest("expected a text frame with a JSON event, found a binary frame")
+    if frame.count("{") + frame.count("[") > MAX_VALUES:  # before a million of them are made
+        raise InvalidRequest(f"expected JSON of at most {MAX_VALUES} values, found more")
     try:
         raw = msgspec.json.decode(frame)
     except (msgspec.DecodeError, UnicodeError) as error:

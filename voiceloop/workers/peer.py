@@ -17,6 +17,8 @@ from voiceloop.workers.messages import (
     FrameError,
     FrameReader,
     FromWorker,
+    StreamEvent,
+    StreamFailed,
     ToWorker,
     decode_to_worker,
     encode,
@@ -93,13 +95,25 @@ class Peer:
             except FrameError as error:
                 log.error("a message of %d bytes is passed over: %s", len(body), error)
 
-    def send(self, messages: Iterable[FromWorker]) -> None:
-        """Write what the socket takes, and keep the rest for `flush`."""
+    def send(self, messages: Iterable[FromWorker]) -> list[str]:
+        """Write what the socket takes, and keep the rest for `flush`.
+
+        Returns the streams that are over, for an event that the gateway would not take.
+        """
+        refused: list[str] = []
         if self.is_gone:
-            return
+            return refused
         for message in messages:
-            self._waiting += encode(message)
+            try:
+                self._waiting += encode(message)
+            except FrameError as error:
+                if not isinstance(message, StreamEvent):
+                    raise
+                log.error("an event of the stream %s is not sent: %s", message.stream_id, error)
+                self._waiting += encode(StreamFailed(message.stream_id, str(error), False))
+                refused.append(message.stream_id)
         self.flush()
+        return refused
 
     def flush(self) -> None:
         """Write on; a gateway that has read nothing for `UNREAD_S` is gone."""

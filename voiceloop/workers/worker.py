@@ -216,7 +216,8 @@ class Worker:
             else:
                 told.append(StreamEvent(event.stream_id, event.event, sent_at=now))
         for peer, messages in outgoing.items():
-            peer.send(messages)
+            for stream_id in peer.send(messages):
+                self._forget(stream_id)
 
     def _bear_failed_step(self, role: Role, error: Exception) -> None:
         """Log the error and end the role's streams; raise it when it is one too many.

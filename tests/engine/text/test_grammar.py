@@ -69,6 +69,15 @@ def test_a_reply_under_a_schema_is_valid_whoever_drafts(
         assert answer(make_engine(**drafter), params) == (text, reason)
 
 
+def test_a_text_under_a_schema_holds_no_call_whatever_it_says(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    assert engine.notation is not None
+    said = '"<tool_call>[[[</tool_call>"'
+    params = SamplingParams(max_tokens=100, json_schema='{"type": "string"}')
+    reply = engine.new_reply(1, params)
+    assert "".join(map(str, reply.accept(engine.text.encode(said)))) == said
+
+
 @pytest.mark.parametrize("schema", ["{", '{"type": "no such type"}', '{"$ref": "#/nowhere"}'])
 def test_a_schema_that_does_not_compile_is_refused_and_hurts_nobody(
     make_engine: MakeEngine, schema: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from voiceloop.errors import InvalidRequest
@@ -95,3 +96,15 @@ def test_a_long_text_is_not_read_twice() -> None:
 def test_audio_takes_the_short_way() -> None:
     event = parse_event(parse_frame('{"type": "input_audio_buffer.append", "audio": "AAAA"}'))
     assert event == AudioAppend(audio="AAAA")
+
+
+def test_a_frame_of_a_million_brackets_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def decode(frame: str) -> object:
+        raise AssertionError("expected the frame to be left unread")
+
+    monkeypatch.setattr(msgspec.json, "decode", decode)
+    for piece in ("{},", "[],"):
+        with pytest.raises(InvalidRequest, match="at most 40000 values"):
+            parse_frame('{"type": "session.update", "session": [' + piece * 600_000 + "1]}")

@@ -1,0 +1,177 @@
+"""One hostile client beside a caller: `python -m benchmarks.hostile --check`.
+
+Starts a server of the embedded preset. A caller asks in text, over and over, first alone and then
+beside one hostile client of each kind. Told are how much longer the caller waits for the first
+token (p50), how late the gateway's event loop wakes (p99, to the bound of its histogram), and how
+much more memory the server's processes hold afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+
+from benchmarks.harness.command_line import (
+    benchmark_parser,
+    early_end,
+    exit_code,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.hostile.clients import HOSTILE, LASTS_S, Hostile
+from clients.outputs import prepare_folder
+from clients.report.percentiles import Distribution
+from clients.server_process import ServerProcess, running_server
+
+QUESTION = "What time do you open on Friday?"
+LATE_S = 10.0  # an answer that never comes counts as so late
+PAUSE_S = 0.15  # between two questions
+SETTLE_S = 3.0  # after each kind, before memory is read
+LAG = "voiceloop_loop_lag_seconds_bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What one kind cost. added_ms: to the caller's wait. lag_ms: p99. grown_mb: of memory."""
+
+    name: str
+    wait_ms: float
+    added_ms: float
+    lag_ms: float
+    grown_mb: float
+    n_asked: int
+
+
+@dataclass(slots=True)
+class Found:
+    alone_ms: float = 0.0
+    kinds: list[Beside] = field(default_factory=list)
+
+
+async def ask(socket: ClientConnection) -> float:
+    """Milliseconds to the first token of a text reply."""
+    content = [{"type": "input_text", "text": QUESTION}]
+    item = {"type": "message", "role": "user", "content": content}
+    # Out of the conversation, so that the last question is as long as the first.
+    reply = {"conversation": "none", "output_modalities": ["text"], "input": [item]}
+    began_s, first_s = time.monotonic(), None
+    await socket.send(json.dumps({"type": "response.create", "response": reply}))
+    try:
+        async with asyncio.timeout(LATE_S):
+            async for message in socket:
+                event = json.loads(message)
+                if event["type"] == "response.output_text.delta" and first_s is None:
+                    first_s = time.monotonic()
+                if event["type"] == "response.done":
+                    break
+    except TimeoutError:
+        pass
+    return 1000.0 * (LATE_S if first_s is None else first_s - began_s)
+
+
+async def asking(socket: ClientConnection, for_s: float) -> list[float]:
+    until_s = time.monotonic() + for_s
+    waits = []
+    while time.monotonic() < until_s:
+        waits.append(await ask(socket))
+        await asyncio.sleep(PAUSE_S)
+    return waits
+
+
+async def lag_counts(server: ServerProcess) -> dict[float, float]:
+    """How often the loop woke at most so many seconds late, since the server began."""
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(f"http://127.0.0.1:{server.port}/metrics")).text
+    found: dict[float, float] = {}
+    for line in text.splitlines():
+        if line.startswith(LAG):
+            bound, _, count = line.partition('le="')[2].partition('"} ')
+            found[float(bound)] = float(count)
+    return found
+
+
+def p99_ms(before: dict[float, float], after: dict[float, float]) -> float:
+    """The smallest bound of the histogram that 99 of 100 wakes between the two kept."""
+    counts = {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
+    n_all = max(counts.values(), default=0.0)
+    return 1000.0 * min(b for b, n in counts.items() if n >= 0.99 * n_all) if n_all else 0.0
+
+
+async def beside(found: Found, kind: Hostile, server: ServerProcess) -> Beside:
+    async with connect(server.url, compression=None) as socket:
+        await ask(socket)
+        before, held_mb = await lag_counts(server), server.resident_mb()
+        attacking = asyncio.create_task(kind.attack(server))
+        waits = await asking(socket, LASTS_S)
+        after = await lag_counts(server)
+        await attacking
+    await asyncio.sleep(SETTLE_S)
+    wait_ms = Distribution.of(waits).p50 or 0.0
+    grown_mb = server.resident_mb() - held_mb
+    lag_ms = p99_ms(before, after)
+    return Beside(kind.name, wait_ms, wait_ms - found.alone_ms, lag_ms, grown_mb, len(waits))
+
+
+async def measure(found: Found, names: list[str]) -> None:
+    """Fill `found`. Raises: ClientError where the server does not start."""
+    # The caller is to be let in beside each of them: what is measured is what happens inside.
+    lets_all_in = {"VOICELOOP_LIMITS_ADMIT_BY_LOAD": "false"}
+    log = RESULTS / "hostile.log"
+    async with running_server(("--preset", "embedded"), log=log, environment=lets_all_in) as server:
+        async with connect(server.url, compression=None) as socket:
+            await asking(socket, 2.0)  # memory is touched, buffers are made
+            found.alone_ms = Distribution.of(await asking(socket, LASTS_S)).p50 or 0.0
+        print(f"alone: {found.alone_ms:.0f} ms to the first token", flush=True)
+        for kind in HOSTILE:
+            if not names or kind.name in names:
+                found.kinds.append(await beside(found, kind, server))
+                print(line_of(found.kinds[-1]), flush=True)
+
+
+def line_of(kind: Beside) -> str:
+    return (
+        f"{kind.name:20} {kind.added_ms:+7.0f} ms, loop late by {kind.lag_ms:5.0f} ms at most "
+        f"(p99), {kind.grown_mb:+6.1f} MB; {kind.n_asked} questions"
+    )
+
+
+def bars_of(found: Found) -> list[Bar]:
+    bars = []
+    for kind in found.kinds:
+        bars += [
+            Bar(f"{kind.name}: the caller waits longer by", kind.added_ms, 50.0, n=kind.n_asked),
+            Bar(f"{kind.name}: loop lag, p99", kind.lag_ms, 20.0),
+            Bar(f"{kind.name}: memory", kind.grown_mb, 50.0, "MB"),
+        ]
+    return bars
+
+
+def main() -> int:
+    parser = benchmark_parser("hostile", "One hostile client of each kind beside a caller.")
+    parser.add_argument("names", nargs="*", metavar="KIND", help="of clients (default: all)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
+    chosen = parser.parse_args()
+    prepare_folder(RESULTS)
+    found = Found()
+    partial = early_end(measure(found, chosen.names))
+    if not found.kinds:
+        return without_results(partial or "no kind was measured")
+    bars = bars_of(found)
+    print(bar_table(bars))
+    settings = {"preset": "embedded", "seconds_each": LASTS_S}
+    kinds = [asdict(kind) for kind in found.kinds]
+    data = results("hostile", 0, settings, bars, partial=partial, alone_ms=found.alone_ms,
+                   kinds=kinds)  # fmt: skip
+    print(write_results(data))
+    return exit_code(bars, partial, is_checked=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
