@@ -152,9 +152,10 @@ class Protocol:
         """Take these settings up, as far as the models serve them. Raises: InvalidRequest."""
         previous = self.settings
         current = within_capabilities(self._limits.capabilities, asked_for)
-        session = self._session_object(current)
-        check_echo(session, "session")
-        window = self._window_of(current)
+        check_echo(session := self._session_object(current), "session")
+        window = self.conversation.window
+        if (current.truncation, current.tools) != (previous.truncation, previous.tools):
+            window = self._window_of(current)
         if window is not None:
             window.check(current.instructions)
         self.settings = current

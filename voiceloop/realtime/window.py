@@ -132,7 +132,9 @@ class Window:
         """The window that a session's ``truncation`` asks for; 0 tokens: no bound is known."""
         count = (count or TokenCount()).remembering()
         written = [msgspec.json.encode(tool).decode() for tool in tools]
-        n_tools, n_least = sum(map(count, written)), sum(map(count.at_least, written))
+        # All tools of a session count as one long text would: a client may name a hundred.
+        of_tools = count if sum(map(len, written)) <= MAX_COUNTED_CHARS else TokenCount()
+        n_tools, n_least = sum(map(of_tools, written)), sum(map(of_tools.at_least, written))
         if not isinstance(truncation, dict):
             if not n_tokens or truncation == "disabled":
                 return None
@@ -156,6 +158,8 @@ class Window:
 
     def check(self, instructions: str) -> None:
         """Raises InvalidRequest where instructions and tools surely leave no room for a turn."""
+        if len(instructions.encode(errors="replace")) + self.n_tools <= self.n_tokens:
+            return  # a token has a byte at least: nothing has to be counted
         n_fixed = self.count.at_least(instructions) + self.n_least_tools
         if n_fixed > self.n_tokens:
             raise InvalidRequest(

@@ -388,3 +388,21 @@ def test_tokens_are_counted_where_the_tokenizer_is_here() -> None:
     assert window is not None
     with pytest.raises(InvalidRequest, match="found about 126"):
         window.check("i" * 120)
+
+
+def test_settings_of_any_length_have_little_counted() -> None:
+    counted: list[str] = []
+
+    def exact(text: str) -> int:
+        counted.append(text)
+        return len(text) // 4
+
+    tools = [Tool(f"t{n}", "looks", {"pattern": "a" * 9000}) for n in range(32)]
+    window = Window.of("auto", 4096, tools, TokenCount(exact))
+    assert window is not None and window.n_tools > 4096
+    small = Window.of("auto", 4096, (), TokenCount(exact))
+    assert small is not None
+    small.check("Be kind to all. " * 100)
+    assert not counted
+    with pytest.raises(InvalidRequest):
+        window.check("Be kind.")
