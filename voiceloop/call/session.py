@@ -334,7 +334,7 @@ class Session:
         if self.protocol.settings.turn_detection is None and not self._anticipation.is_open:
             self._performer.prefill()  # nobody tells when the caller begins
         for number, start in enumerate(range(0, len(samples), per_slice)):
-            if number and number % N_SLICES == 0:
+            if number % N_SLICES == 0:  # also before the first: many frames may wait here
                 await asyncio.sleep(0)
             self._advance_all(self._listener.feed(samples[start : start + per_slice]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import re
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, quiet
 from voiceloop.config import Config, Limits
 
 pytestmark = pytest.mark.virtual_time
@@ -204,3 +205,23 @@ async def test_the_log_has_a_line_for_each_call_and_no_word_of_it(
     assert re.fullmatch(
         rf"call {session_id}: \d+\.\d s, turns: 1; the client hung up \(1000\)", line
     )
+
+
+async def test_others_are_served_between_frames_that_came_at_once(clock: Clock) -> None:
+    n_passes = 0
+
+    async def neighbour() -> None:
+        nonlocal n_passes
+        while True:
+            n_passes += 1
+            await asyncio.sleep(0)
+
+    audio = base64.b64encode(quiet(100, 24_000).tobytes()).decode()
+    async with Caller(clock) as caller:
+        for _ in range(200):
+            caller.send("input_audio_buffer.append", audio=audio)
+        caller.send("input_audio_buffer.clear")
+        beside = asyncio.create_task(neighbour())
+        await caller.wait_for("input_audio_buffer.cleared")
+        beside.cancel()
+    assert n_passes >= 200
