@@ -86,8 +86,8 @@ PURE_MODULES = (
     "listening/segment", "listening/audio_clock",
     "memory/facts", "memory/ledger", "memory/reading", "memory/summary",
     "call/turn_taking", "call/status", "call/barge_in", "admission/slots", "admission/ladder",
-    "admission/room", "workers/waits", "access/signing", "access/client_secrets", "resume/snapshot",
-    "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
+    "admission/room", "workers/waits", "access/signing", "access/client_secrets", "access/quotas",
+    "resume/snapshot", "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

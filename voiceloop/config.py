@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from voiceloop.config_reader import field_types, nearest, overlay, read_toml
 from voiceloop.errors import ConfigError
+from voiceloop.operation import KeyQuota, Prices, Slo, TraceSettings, WorkerAddresses
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
-from voiceloop.operation import Prices, Slo, TraceSettings, WorkerAddresses
 
 PREFIX = "VOICELOOP_"
 PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
@@ -156,6 +156,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     anticipation: Ahead = field(default_factory=Ahead)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    quota: KeyQuota = field(default_factory=KeyQuota)
     slo: Slo = field(default_factory=Slo)
     prices: Prices = field(default_factory=Prices)
     traces: TraceSettings = field(default_factory=TraceSettings)
@@ -163,8 +164,8 @@ class Config:
 
 
 TABLES: Mapping[str, type[Any]] = {
-    "limits": Limits, "anticipation": Ahead, "engine": EngineSettings, "slo": Slo,
-    "prices": Prices, "traces": TraceSettings, "workers": WorkerAddresses,
+    "limits": Limits, "anticipation": Ahead, "engine": EngineSettings, "quota": KeyQuota,
+    "slo": Slo, "prices": Prices, "traces": TraceSettings, "workers": WorkerAddresses,
 }  # fmt: skip
 
 
@@ -285,6 +286,7 @@ def _check(config: Config) -> None:
         *limits.ranges(),
         ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
         ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
+        *config.quota.ranges(),
         *config.slo.ranges(),
         *config.prices.ranges(),
         ("engine.host_tier_mb", config.engine.host_tier_mb, 0, 10**6),

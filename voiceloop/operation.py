@@ -47,6 +47,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyQuota:
+    """What each key may use, its client secrets included; 0: no bound."""
+
+    calls: int = 0
+    call_minutes: float = 0.0
+
+    def ranges(self) -> list[Range]:
+        return [
+            ("quota.calls", self.calls, 0, 100_000),
+            ("quota.call_minutes", self.call_minutes, 0, 10**6),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Slo:
     """What the operator promises callers; turns are counted against it.
 

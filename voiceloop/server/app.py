@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket
 
 from voiceloop.access.keys import Entry, KeyRing, client_key, subprotocol
 from voiceloop.access.origins import check_origin
+from voiceloop.access.quotas import Quotas
 from voiceloop.admission.ladder import Level
 from voiceloop.admission.room import Room, for_new_callers
 from voiceloop.admission.slots import Admission, LateCalls
@@ -87,6 +88,7 @@ class Gateway:
     late_calls: LateCalls = field(init=False)
     load_watch: LoadWatch = field(init=False)
     tickets: Tickets = field(init=False)
+    quotas: Quotas = field(init=False)
     _shed_at: float = field(init=False, default=0.0)
     kept_lines: KeptLines = field(init=False, default_factory=KeptLines)
     _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -96,6 +98,8 @@ class Gateway:
         self.answers = ApprovedAnswers(self.agent.answer)
         self.keys = KeyRing(self.config.keys, secret_key=self.config.secret_key)
         self.tickets = Tickets(self.keys.shared_secret, time.time)
+        quota = self.config.quota
+        self.quotas = Quotas(quota.calls, quota.call_minutes, self.clock)
         asked = self.config.traces
         self.traces = (
             open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
@@ -322,7 +326,9 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         returns = websocket.query_params.get("voiceloop.returns", "")
         late, tickets = gateway.late_calls, gateway.tickets
         is_returning = late.knows(returns) or tickets.knows(returns, entry.tenant)
-        with gateway.admission.slot(is_returning=is_returning):
+        slot = gateway.admission.slot(is_returning=is_returning)
+        # Where the door is open any key is taken: no name of a caller's choice is counted.
+        with gateway.quotas.call(entry.tenant if is_keyed else ""), slot:
             late.take(returns)  # only now: who finds no slot dials again
             tickets.let_in(returns, entry.tenant)
             await websocket.accept(subprotocol=subprotocol(offered))

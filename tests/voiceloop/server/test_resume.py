@@ -18,6 +18,7 @@ from voiceloop.access.keys import tenant_of
 from voiceloop.admission.ladder import Level
 from voiceloop.backends import Backends
 from voiceloop.config import Config, Limits
+from voiceloop.operation import KeyQuota
 
 KEYS = ("secret-key-1", "secret-key-2")
 
@@ -182,3 +183,16 @@ async def test_a_call_that_the_server_ends_is_not_dialled_again() -> None:
         assert "voiceloop.resume_ticket" in kinds
         assert (kinds[-1], line.n_resumed) == ("error", 0)
         assert "1001" in line.ended_by
+
+
+async def test_a_key_that_has_its_calls_is_refused_before_the_upgrade_and_others_are_not() -> None:
+    config = Config(keys=KEYS, quota=KeyQuota(calls=1))
+    async with running(config) as server, server.connect(**keyed()) as client:
+        await event(client)
+        with pytest.raises(InvalidStatus) as caught:
+            async with server.connect(**keyed()):
+                pass
+        assert caught.value.response.status_code == 429
+        assert b"quota_exceeded" in (caught.value.response.body or b"")
+        async with server.connect(**keyed(KEYS[1])) as other:
+            await event(other)
