@@ -174,7 +174,7 @@ async def cut_all(
 
 async def open_caller(server: ServerProcess, name: str, kind: Kind) -> CuttingCaller:
     spoken = read_flac(CALL_FOLDER / SPEECH[kind == "barge_in"]).at_rate(RATE_HZ).samples
-    connection = await RealtimeConnection.open(server.url, key=own_key())
+    connection = await RealtimeConnection.open(server.url, key=own_key(server.url))
     caller = CuttingCaller(connection, name, kind, spoken)
     await caller.start()
     return caller

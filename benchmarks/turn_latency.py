@@ -147,7 +147,7 @@ async def play(
     detection = None
     if settings.endpoint_ms is not None:
         detection = {"type": "server_vad", "silence_duration_ms": settings.endpoint_ms}
-    connection = await RealtimeConnection.open(server.url, key=own_key(), extras=EXTRAS)
+    connection = await RealtimeConnection.open(server.url, key=own_key(server.url), extras=EXTRAS)
     options = CallOptions(seed=seed, turn_detection=detection)
     return await SimulatedCall(connection, utterances, voice=voice, options=options).run()
 

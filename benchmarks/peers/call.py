@@ -66,7 +66,7 @@ class RealtimeLine:
     async def open(cls, port: int, detection: Mapping[str, Any] | None = None) -> RealtimeLine:
         url = f"ws://127.0.0.1:{port}/v1/realtime"
         extras = {"greeting": "1", "voiceloop.timeline": "1"}
-        connection = await RealtimeConnection.open(url, key=own_key(), extras=extras)
+        connection = await RealtimeConnection.open(url, key=own_key(url), extras=extras)
         settings = session_settings(detection)
         await connection.send({"type": "session.update", "session": settings})
         return cls(connection)
