@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable
 
 from audio.frames import FRAME_MS
-from voiceloop.listening.audio_clock import AudioClock
+from voiceloop.listening.audio_clock import STALL_MS, AudioClock
 
 # A wait that ends before the next chunk can be there does not last until then: silence of one chunk
 # is assumed, and the reply is taken back where it was speech.
 UNHEARD_MS = float(FRAME_MS)
-STALL_MS = 300.0  # without audio: the client has stopped sending, the wall's clock takes over
 WATCH_S = 0.05  # period of the stall watch: the delay with which a stall is noticed, at most
 
 

@@ -13,6 +13,7 @@ from audio.frames import FRAME_MS, RECOGNIZER_HZ
 
 # Ten seconds of frames of 20 ms: longer than the longest wait for the end of a turn, of 8 s.
 N_CHUNKS = 10_000 // FRAME_MS
+STALL_MS = 300.0  # without audio: the client has stopped sending, the wall's clock takes over
 
 
 class AudioClock:
@@ -23,10 +24,12 @@ class AudioClock:
         self._chunks: deque[tuple[int, float]] = deque(maxlen=N_CHUNKS)
         self.position = 0  # samples received
 
-    def advance(self, n_samples: int) -> None:
-        """The next chunk of audio has come in now."""
+    def advance(self, n_samples: int) -> bool:
+        """The next chunk of audio has come in now. Whether the client had stopped sending."""
+        had_stalled = self.stalled_ms >= STALL_MS
         self.position += n_samples
         self._chunks.append((self.position, self._clock()))
+        return had_stalled
 
     @property
     def now_ms(self) -> float:

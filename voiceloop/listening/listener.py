@@ -126,11 +126,11 @@ class Listener:
         before the next: an action may close the segment that the next window would extend.
         """
         samples = self._caller_audio.push(data)
-        self._audio.advance(len(samples))
+        had_stalled = self._audio.advance(len(samples))
         if not self._listens:
             self._recognition.feed(samples.tobytes())
             return []
-        self._onset.feed(samples)
+        self._onset.feed(samples, had_stalled=had_stalled)
         if self._segment is None:
             self._onset.keep(samples)
         else:

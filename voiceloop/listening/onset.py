@@ -53,9 +53,15 @@ class Onset:
         """Keep so much from now on; never less than LEAST_PRE_ROLL_MS."""
         self._pre_roll_ms = max(pre_roll_ms, LEAST_PRE_ROLL_MS)
 
-    def feed(self, samples: Samples) -> None:
-        """All sound of the caller [n], within a segment too."""
+    def feed(self, samples: Samples, *, had_stalled: bool = False) -> None:
+        """All sound of the caller [n], within a segment too.
+
+        had_stalled: the client had stopped sending before. A sound that went on is over then,
+        though no silence was heard.
+        """
         self._loudness.feed(samples)
+        if had_stalled:
+            self._n_deaf = 0
 
     def keep(self, samples: Samples) -> None:
         """Sound [n] outside any segment: the pre-roll of the next."""

@@ -523,3 +523,15 @@ async def test_a_caller_who_never_pauses_has_a_turn_of_the_longest_kind(clock: C
         await bench.be_quiet(600)
         await bench.say(500)
         assert len(bench.told.onsets) == 2
+
+
+async def test_after_a_turn_of_the_longest_kind_a_client_that_sends_no_silence_is_heard_at_once(
+    clock: Clock,
+) -> None:
+    recognizer = FakeRecognizer([" ".join(["on", "and"] * 20)], ms_per_word=250)
+    async with listening(clock, recognizer, longest_turn_ms=5000.0) as bench:
+        await bench.say(6000)
+        assert len(bench.told.turns) == 1 and len(bench.told.onsets) == 1
+        await asyncio.sleep(0.5)  # push to talk: nothing is sent between two turns
+        await bench.say(500)
+        assert len(bench.told.onsets) == 2
