@@ -32,6 +32,7 @@ ANSWER_WITHIN_S = 6.0
 QUIET_S = 0.7  # of the agent, before the next turn: a reply in two parts has a pause
 INTERRUPT_AFTER_S = 1.2  # of the agent's answer
 FACTS = ("endpoint", "anticipation", "draft_buffered_ms")
+FADE_MS = 150.0  # longer than any runtime fades in for
 BREAK_MS = 300.0  # longer than any runtime's packets are apart
 
 
@@ -131,6 +132,16 @@ def silent_after(audible_ms: Sequence[float]) -> float:
     return end_ms
 
 
+def faded_in_s(pieces: Sequence[Heard], first_at: float) -> float:
+    """From the first audible sample of the piece that arrived then to the first that is no softer
+    than 6 dB below the loudest of the next FADE_MS: a first sound that fades in is heard there.
+    """
+    heard = [p.samples for p in pieces if p.samples is not None and p.at >= first_at]
+    sound = np.concatenate(heard).astype(np.int32)
+    sound = np.abs(sound[first_audible(sound) or 0 :][: int(FADE_MS * RATE_HZ / 1000.0)])
+    return float(np.argmax(sound >= sound.max() / 2)) / RATE_HZ
+
+
 def _first_byte_at(told: Mapping[str, Any]) -> float:
     return float(told["marks"].get("first_byte_on_wire", 0.0))
 
@@ -166,6 +177,7 @@ class PeerCall:
         self._uplink = Uplink(line, seed=seed)
         self._playout = Playout(RATE_HZ)
         self._audible: list[float] = []  # arrivals of audible pieces
+        self._pieces: list[Heard] = []
 
     async def run(self, turns: Sequence[tuple[int, HumanTurn, bool]]) -> list[MeasuredTurn]:
         """Turns as (its number at the stubs, the turn, whether the answer is interrupted by it).
@@ -188,6 +200,7 @@ class PeerCall:
 
     async def _listen(self) -> None:
         async for heard in self._line.heard():
+            self._pieces.append(heard)
             if heard.samples is None:
                 self._playout.flush(heard.at)
                 continue
@@ -232,14 +245,17 @@ class PeerCall:
 
     def _measured(self, turn: HumanTurn, kind: str, onset_at: float, end_at: float) -> MeasuredTurn:
         cut = any(onset_at <= at < end_at for at in self._audible)
-        after = [at for at in self._audible if at >= end_at]
-        gap_ms = 1000.0 * (after[0] - end_at) if after and not cut else None
+        # What the runtime dropped again, although the caller had ended, was no answer.
+        kept_at = max((p.at for p in self._pieces if p.samples is None), default=0.0)
+        after = [at for at in self._audible if at >= max(end_at, kept_at)]
+        heard_at = after[0] + faded_in_s(self._pieces, after[0]) if after else 0.0
+        gap_ms = 1000.0 * (heard_at - end_at) if after and not cut else None
         measured = MeasuredTurn(turn.name, kind, gap_ms, cut, bool(after))
         accounts = [t for t in self._line.told if _first_byte_at(t) >= end_at]
         if gap_ms is None or not accounts:
             return measured
         told = accounts[0]
-        waterfall = waterfall_of(told, end_at, after[0], after[0])
+        waterfall = waterfall_of(told, end_at, after[0], heard_at)
         facts = {name: told[name] for name in FACTS if name in told}
         return replace(measured, waterfall=waterfall, facts=facts)
 

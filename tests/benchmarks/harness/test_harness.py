@@ -59,6 +59,10 @@ def test_a_good_call_holds_every_bar() -> None:
     [
         ({"answered": False, "gap_ms": None, "waterfall": None}, "unanswered turns"),
         ({"cut_in": True, "gap_ms": None, "waterfall": None}, "cut-ins"),
+        ({"cut_in": True, "gap_ms": None, "waterfall": None}, "hard cuts"),
+        ({"cut_in": True, "cut_is_soft": True, "gap_ms": None}, "soft cuts: taken back"),
+        ({"cut_in": True, "cut_is_soft": True, "heard_over_ms": 220.0},
+         "heard over the caller after a soft cut, p95"),
         ({"hesitation_cut": True}, "hesitations cut"),
         ({"missing": ("latte",)}, "answers with the scripted words"),
         ({"gap_ms": 5000.0}, "gap p95"),

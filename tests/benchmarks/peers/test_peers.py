@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.peers.__main__ import bars_of, figures_of, judged_of
-from benchmarks.peers.call import MeasuredTurn, silent_after
-from benchmarks.peers.stub_services import KnownTurn, words_inside
+from benchmarks.peers.call import Heard, MeasuredTurn, faded_in_s, silent_after
+from benchmarks.peers.stub_services import KnownTurn, spoken, words_inside
+from clients.connection import RATE_HZ
 
 HZ = 16_000
 RNG = np.random.default_rng(1)
@@ -98,3 +99,20 @@ def test_every_variant_is_held_against_the_same_bars() -> None:
     assert [bar.name.removeprefix("voiceloop: ") for bar in default] == [
         bar.name.removeprefix("voiceloop-eager: ") for bar in eager
     ]
+
+
+@pytest.mark.parametrize(("fade_ms", "later_ms"), [(0, 0.0), (100, 50.0)])
+def test_a_first_sound_that_fades_in_is_heard_where_it_is_6_db_down(
+    fade_ms: int, later_ms: float
+) -> None:
+    """In pieces of 40 ms, of which the first three arrive at once; something was dropped before."""
+    sound = np.frombuffer(spoken("Certainly, that is noted."), "<i2").astype(np.float64)
+    n_fade = RATE_HZ * fade_ms // 1000
+    sound[:n_fade] *= 0.5 - 0.5 * np.cos(np.pi * np.arange(n_fade) / max(n_fade, 1))
+    n_piece = RATE_HZ * 40 // 1000
+    pieces = [
+        Heard(5.0 + 0.04 * max(0, index - 2), piece.astype(np.int16))
+        for index, piece in enumerate(np.split(sound[: 10 * n_piece], 10))
+    ]
+    found_s = faded_in_s([Heard(4.0, pieces[5].samples), Heard(4.5, None), *pieces], 5.0)
+    assert 1000.0 * found_s == pytest.approx(later_ms, abs=8.0)  # a period of the voice
