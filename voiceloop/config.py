@@ -38,7 +38,7 @@ AUTO = "auto"  # the preset that is not named: the best that can start here
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset({
     "VOICELOOP_CACHE", "VOICELOOP_CONNECTIONS", "VOICELOOP_DATA", "VOICELOOP_FUZZ",
-    "VOICELOOP_FUZZ_EXAMPLES", "VOICELOOP_LLAMA_CPP",
+    "VOICELOOP_FUZZ_EXAMPLES", "VOICELOOP_LLAMA_CPP", "VOICELOOP_TAGGED_CALLS",
 })  # fmt: skip
 
 
