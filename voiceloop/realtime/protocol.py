@@ -243,13 +243,13 @@ class Protocol:
             )
 
     def commit_input(self, *, stays_open: bool = False) -> str:
-        """Queue ``committed`` and the user's item (transcript null). Returns its id.
-
-        The id that ``speech_started`` gave, or a new one. stays_open: until ``keep_input``.
+        """Queue ``committed`` and the user's item (transcript null). Returns its id: that which
+        ``speech_started`` gave, or a new one. stays_open: until ``keep_input``.
         """
         item_id = self._input.commit(stays_open=stays_open)
         self.send(events.Committed(previous_item_id=self.conversation.last_id, item_id=item_id))
-        self.add_item(Message(id=item_id, role="user", content=(Part(type="input_audio"),)))
+        content = (Part(type="input_audio", transcript=None),)
+        self.add_item(Message(id=item_id, role="user", content=content))
         return item_id
 
     def keep_input(self, item_id: str, *, stays_open: bool) -> None:
