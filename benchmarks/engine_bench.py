@@ -30,6 +30,7 @@ from benchmarks.engine import cpu as engine_cpu
 from benchmarks.engine import drafting as engine_drafting
 from benchmarks.engine import exactness as engine_exactness
 from benchmarks.engine import real_weights as engine_real_weights
+from benchmarks.engine import rows as engine_rows
 from benchmarks.engine import tiers as engine_tiers
 from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine.setting import Setting
@@ -50,7 +51,9 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "restored": engine_tiers.restored,
     "restarted": engine_tiers.restarted,
     "under_speculation": engine_cpu.under_speculation,
+    "rows": engine_rows.rows,
     "drafting": engine_drafting.drafting,
+    "same_replies": engine_rows.same_replies,
     "quality": engine_exactness.quality,
     "real_weights": engine_real_weights.real_weights,
     "served": engine_exactness.served,

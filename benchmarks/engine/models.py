@@ -144,6 +144,6 @@ def sources() -> str:
     """A digest of the engine's files: a copy of the tree without its history has no commit."""
     folder = Path(__file__).parents[2] / "engine"
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted((*folder.rglob("*.py"), *folder.rglob("*.c"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

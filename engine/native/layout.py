@@ -110,7 +110,7 @@ def as_float(tensor: Tensor, size: int) -> Tensor:
 
 
 class NativeLinear(Streamed):
-    """y = W x + bias by the library: int8 with a scale an output, or int4 with groups of inputs."""
+    """y = W x + bias by the library: int8 by groups of inputs or by outputs, int4 by groups."""
 
     has_kernel = True
 

@@ -33,9 +33,8 @@ def rounded_rows(x: torch.Tensor) -> torch.Tensor:
     groups[:, :n_in] = x
     groups = groups.view(n_rows, -1, GROUP)
     largest = groups.abs().amax(-1, keepdim=True)
-    codes = (
-        groups * (torch.tensor(127.0) / largest)
-    ).round()  # a number would be multiplied by the inverse
+    inverse = torch.tensor(127.0) / largest  # of a number torch would multiply by 1 / largest
+    codes = (groups * inverse).round()
     return (codes * (largest / 127)).view(n_rows, -1)[:, :n_in]
 
 
