@@ -367,6 +367,10 @@ def _no_workers() -> tuple[WorkerLoad, ...]:
     return ()
 
 
+def _no_count() -> None:
+    return None
+
+
 async def _no_profile(worker: str, path: str, seconds: float) -> None:
     raise BackendRefused(f"expected a worker named {worker[:40]!r}, found none here")
 
@@ -377,7 +381,8 @@ class Backends:
 
     workers: the processes that hold those of them which are here. take_answers: what callers waited
     for since it was last called, each with the seconds that it took. profile: has a worker write a
-    trace of so many seconds to a file. count_tokens: of a text, where the tokenizer is here.
+    trace of so many seconds to a file. count_tokens: how tokens
+    of a text are counted, None while no tokenizer is here.
     """
 
     recognizer: Recognizer
@@ -387,7 +392,7 @@ class Backends:
     workers: Callable[[], Sequence[WorkerLoad]] = _no_workers
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
-    count_tokens: Callable[[str], int] | None = None
+    count_tokens: Callable[[], Callable[[str], int] | None] = _no_count
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""

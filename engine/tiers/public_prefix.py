@@ -61,6 +61,10 @@ class PublicPrefix:
         self._reading = _on_thread(lambda: reader.read(self.tokens, engine.pool))
         self.phase = Phase.READING
 
+    def is_of(self, tokens: list[int]) -> bool:
+        """Whether it is the prefix of these."""
+        return self.tokens == tokens[: len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS]
+
     @property
     def has_work(self) -> bool:
         """Whether `advance` would do anything."""

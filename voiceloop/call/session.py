@@ -118,7 +118,7 @@ class Session:
                 frame_bytes=limits.frame_bytes,
                 uncommitted_audio_ms=limits.uncommitted_audio_minutes * 60_000.0,
                 n_context_tokens=config.context_tokens,
-                count_tokens=TokenCount(backends.count_tokens),
+                count_tokens=TokenCount(backends.count_tokens()),
                 capabilities=backends.capabilities,
             ),
             expires_at=int(time.time() + hello.longest_s(60.0 * limits.session_minutes)),

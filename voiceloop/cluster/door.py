@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from time import monotonic
 
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 HANDSHAKE_S = 5.0  # a gateway on the other side of the world needs one
 # Who is at the door at once, until the loop has taken it. More come of one that redials for ever.
 MOST_ENTERING = 16
+MOST_OF_ONE = 4  # of one address, so that one that says nothing leaves room for the others
 UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
 
 
@@ -42,8 +43,9 @@ class NetworkDoor:
         self._key = key
         self._tls = tls
         self._clock = clock
-        self._entering = threading.BoundedSemaphore(MOST_ENTERING)
-        self._inside = deque[Peer]()  # agreed with, not yet taken: some of those entering
+        self._counting = threading.Lock()
+        self._entering = Counter[str]()  # by address: in their handshake, or not yet taken
+        self._inside = deque[tuple[str, Peer]]()  # agreed with, not yet taken
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
@@ -61,8 +63,9 @@ class NetworkDoor:
             return []
         taken = []
         while self._inside:
-            taken.append(self._inside.popleft())
-            self._entering.release()
+            host, peer = self._inside.popleft()
+            taken.append(peer)
+            self._count_out(host)
         return taken
 
     def close(self) -> None:
@@ -79,15 +82,31 @@ class NetworkDoor:
                 log.error("expected to take a connection, found: %s", error)
                 threading.Event().wait(1.0)  # no descriptor is to be had now; asking spins
                 continue
-            if not self._entering.acquire(blocking=False):
+            host = address[0]
+            with self._counting:
+                is_full = sum(self._entering.values()) >= MOST_ENTERING
+                if is_full or self._entering[host] >= MOST_OF_ONE:
+                    log.warning("%s is not let in: too many are at the door", host)
+                    connection.close()
+                    continue
+                self._entering[host] += 1
+            name = f"{host}:{address[1]}"
+            try:
+                threading.Thread(
+                    target=self._enter, args=(connection, host, name), name=name, daemon=True
+                ).start()
+            except RuntimeError as error:  # no thread is to be had now
+                log.error("%s is not let in: %s", name, error)
                 connection.close()
-                continue
-            name = f"{address[0]}:{address[1]}"
-            threading.Thread(
-                target=self._enter, args=(connection, name), name=f"door {name}", daemon=True
-            ).start()
+                self._count_out(host)
 
-    def _enter(self, connection: socket.socket, address: str) -> None:
+    def _count_out(self, host: str) -> None:
+        with self._counting:
+            self._entering[host] -= 1
+            if not self._entering[host]:
+                del self._entering[host]
+
+    def _enter(self, connection: socket.socket, host: str, address: str) -> None:
         """One handshake, from the first byte to the handing over."""
         try:
             connection.settimeout(HANDSHAKE_S)
@@ -98,10 +117,10 @@ class NetworkDoor:
         except (OSError, HandshakeError) as error:
             log.warning("%s is not let in: %s", address, error)
             connection.close()
-            self._entering.release()
+            self._count_out(host)
             return
         log.info("gateway %s comes in from %s", name, address)
-        self._inside.append(Peer(connection, f"gateway {name}", self._clock))
+        self._inside.append((host, Peer(connection, f"gateway {name}", self._clock)))
         os.write(self._writing, b".")
 
     def _agree(self, connection: socket.socket) -> str:

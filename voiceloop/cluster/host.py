@@ -73,6 +73,11 @@ async def host_worker(
         arguments = (f"--certfile={settings.certfile}", f"--keyfile={settings.keyfile}")
         if settings.ca is not None:
             arguments += (f"--client-ca={settings.ca}",)
+    elif settings.ca is not None:
+        raise ConfigError(
+            "workers.certfile: expected a certificate beside workers.ca, found none; without one "
+            "nothing is encrypted and nobody's certificate is asked for"
+        )
     elif not address.is_loopback:
         log.warning("what callers say comes here in plain text; workers.certfile has it encrypted")
     with listen(address) as listening:

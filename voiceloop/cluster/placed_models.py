@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from voiceloop.cluster.remote_workers import RemoteWorkers
@@ -27,3 +30,34 @@ class PlacedModels:
     def voice(self) -> WorkerVoice:
         pool = self.elsewhere.of_role("voice")
         return WorkerVoice(pool) if pool is not None else self.supervisor.voice()
+
+
+class TokenCounting:
+    """How the language model counts tokens, once a worker that holds it has said so."""
+
+    def __init__(self) -> None:
+        self._counter: Callable[[str], int] | None = None
+
+    def counter(self) -> Callable[[str], int] | None:
+        """None while that is not known, and where the model has no tokenizer of its own."""
+        return self._counter
+
+    @asynccontextmanager
+    async def of(self, model: WorkerLanguageModel) -> AsyncIterator[None]:
+        """Learn it: at once where a worker is ready, else as soon as one is."""
+        if model.is_ready:
+            await self._learn(model)
+        waiting = asyncio.create_task(self._wait(model), name="token counter")
+        try:
+            yield
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    async def _wait(self, model: WorkerLanguageModel) -> None:
+        await model.wait_ready()
+        if self._counter is None:
+            await self._learn(model)
+
+    async def _learn(self, model: WorkerLanguageModel) -> None:
+        self._counter = await asyncio.to_thread(model.token_counter)

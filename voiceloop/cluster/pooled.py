@@ -7,6 +7,7 @@ import itertools
 import random
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 
 from voiceloop.backends import RoleName
 from voiceloop.cluster.pool import Member, Pins, less_behind
@@ -58,7 +59,9 @@ class PooledWorkers:
         """Raises: WorkerLost when none is ready in time."""
         taking = self._taking()
         if not taking:
-            await self._one_alive()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(OPEN_WAIT_S):  # as long as a caller bears it
+                    await self.alive()
             taking = self._taking()
         if not taking:
             raise WorkerLost(
@@ -84,11 +87,11 @@ class PooledWorkers:
         sure = {name: one for name, one in staying.items() if one.silence_s < DOUBTFUL_S}
         return sure or staying
 
-    async def _one_alive(self) -> None:
-        """Wait for any of them, for as long as a caller bears it."""
+    async def alive(self) -> None:
+        """Return once any of them is joined."""
         waits = [asyncio.ensure_future(client.alive()) for client in self._clients.values()]
         try:
-            await asyncio.wait(waits, timeout=OPEN_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

@@ -72,7 +72,11 @@ class RemoteWorker:
         while True:
             try:
                 connection = await self._join()
-            except (OSError, HandshakeError, TimeoutError) as error:
+            except (
+                OSError,
+                ValueError,
+                HandshakeError,
+            ) as error:  # a name that is none: ValueError
                 self._tell_trouble(str(error) or "it did not answer in time")
             else:
                 n_failures, self.trouble, self.state = 0, "", "ready"

@@ -64,6 +64,11 @@ class RemoteWorkers:
         tls = None
         if settings.ca is not None:
             tls = client_context(settings.ca, settings.certfile, settings.keyfile)
+        elif settings.certfile is not None:
+            raise ConfigError(
+                "workers.ca: expected who signs the workers' certificates beside workers.certfile, "
+                "found none; without it the line is not encrypted"
+            )
         elif not all(address.is_loopback for address in roles):
             log.warning(
                 "what callers say goes to the workers in plain text; workers.ca has it encrypted"

@@ -20,7 +20,7 @@ from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
 from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, RoleName, Voice
-from voiceloop.cluster.placed_models import PlacedModels
+from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
 from voiceloop.cluster.remote_workers import RemoteWorkers, addresses_of
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
@@ -300,10 +300,10 @@ async def open_backends(
         if language_model is not None and reader is not None:
             language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
         own = PlacedModels(supervisor, elsewhere)
-        count_tokens = None
+        counting = TokenCounting()
         if language_model is None:
             language_model = own.language_model()
-            count_tokens = await asyncio.to_thread(language_model.token_counter)
+            await stack.enter_async_context(counting.of(language_model))
             if agent is not None:
                 _read_ahead(language_model, agent)
         backends = Backends(
@@ -314,7 +314,7 @@ async def open_backends(
             workers=lambda: [*supervisor.loads(), *elsewhere.loads()],
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             profile=supervisor.profile,
-            count_tokens=count_tokens,
+            count_tokens=counting.counter,
         )
         asked = (supervisor.ready, elsewhere.ready)
         yield (

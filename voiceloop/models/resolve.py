@@ -89,7 +89,10 @@ def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, 
         if name:
             found[role] = resolve_named(role, name, hub)
         elif role in preset.models:
-            found[role] = resolve_preset_model(preset.models[role], hub)
+            # What is installed here says nothing of a worker elsewhere: that has the preset's own.
+            is_elsewhere = bool(getattr(config.workers, role))
+            resolved = resolve_model if is_elsewhere else resolve_preset_model
+            found[role] = resolved(preset.models[role], hub)
         else:
             absent.append(f"{key}_url")
     if absent:

@@ -234,6 +234,8 @@ class WorkerConnection(asyncio.Protocol):
                 self.pulse.observe(message, self._clock())
             case messages.Loading() | messages.Ready() | messages.LoadFailed():
                 self.startup = message
+                if isinstance(message, messages.Ready):
+                    self.pulse.begin(self._clock())
                 self.changed.set()
 
 

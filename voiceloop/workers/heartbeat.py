@@ -35,11 +35,15 @@ class Pulse:
     n_beats: int = 0
     average: float = 0.0
     last: Heartbeat | None = None
-    last_at_s: float = 0.0
+    last_at_s: float | None = None
+
+    def begin(self, now_s: float) -> None:
+        """The worker is ready: from here on it must be heard of."""
+        self.last_at_s = now_s
 
     def silence_s(self, now_s: float) -> float:
-        """Since the last one arrived; 0 before the first."""
-        return now_s - self.last_at_s if self.last is not None else 0.0
+        """Since the last one arrived, or the worker was ready; 0 before that."""
+        return now_s - self.last_at_s if self.last_at_s is not None else 0.0
 
     def utilization(self, now_s: float) -> float:
         """0 to 1."""

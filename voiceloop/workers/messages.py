@@ -166,7 +166,6 @@ ToWorker = ToRole | Close | Profile | Drain
 OPENING_ROLE: dict[type, RoleName] = {
     OpenRecognizer: "recognizer",
     OpenBranch: "engine",
-    ReadAhead: "engine",
     OpenVoice: "voice",
 }
 

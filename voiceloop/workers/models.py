@@ -30,6 +30,9 @@ class Workers(Protocol):
     def ready(self) -> messages.Ready | None:
         """What it said when it was loaded; None while there is none."""
 
+    async def alive(self) -> None:
+        """Return once there is one that takes streams."""
+
     async def current(self, stream_id: str, prompt: bytes = b"") -> WorkerConnection:
         """The process for a new stream; prompt: what its conversation has in common with others.
 
@@ -84,6 +87,15 @@ class WorkerLanguageModel(_WorkerModel):
         stream = WorkerBranch(connection, self._client.wire_id(branch_id))
         stream.send(messages.OpenBranch(stream.stream_id, history, tools, tenant))
         return stream
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker has said what it holds."""
+        return self._client.ready is not None
+
+    async def wait_ready(self) -> None:
+        """Return once one has."""
+        await self._client.alive()
 
     def token_counter(self) -> Callable[[str], int] | None:
         """Tokens of a text, by the model's own tokenizer; None where the worker has sent none.

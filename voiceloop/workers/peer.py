@@ -11,7 +11,8 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from voiceloop.workers.messages import (
     FrameError,
@@ -146,3 +147,13 @@ class Peer:
         # To hang up is how a connection ends: with something unread, it is reset.
         level = logging.INFO if isinstance(error, ConnectionError) else logging.WARNING
         log.log(level, "the connection of %s has ended: %s", self.name, error)
+
+
+class Door(Protocol):
+    """Where gateways of other processes and machines come in."""
+
+    def fileno(self) -> int:
+        """What becomes readable when somebody has come in."""
+
+    def take(self) -> Sequence[Peer]:
+        """Who has come in since, proven to be a gateway of ours. It does not wait."""

@@ -20,9 +20,9 @@ import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +39,7 @@ from voiceloop.workers.messages import (
     Loading,
     Profile,
     Profiled,
+    ReadAhead,
     Ready,
     RoleReady,
     StreamEvent,
@@ -46,7 +47,7 @@ from voiceloop.workers.messages import (
     ToWorker,
     WorkerSpec,
 )
-from voiceloop.workers.peer import Peer
+from voiceloop.workers.peer import Door, Peer
 from voiceloop.workers.process_setup import prepare
 from voiceloop.workers.profiling import StepProfile
 from voiceloop.workers.roles.role import Role, RoleBroken, RoleError, StreamError, load_role
@@ -60,16 +61,6 @@ FAILED_STEPS_WITHIN_S = 60.0
 
 
 EXIT_LOAD_FAILED = 3
-
-
-class Door(Protocol):
-    """Where gateways of other processes and machines come in."""
-
-    def fileno(self) -> int:
-        """What becomes readable when somebody has come in."""
-
-    def take(self) -> Sequence[Peer]:
-        """Who has come in since, proven to be a gateway of ours. It does not wait."""
 
 
 class _Stream(NamedTuple):
@@ -160,8 +151,6 @@ class Worker:
                 peer.flush()
             if event & ~select.POLLOUT:
                 peer.read()
-            if peer.is_gone:
-                self._poll.unregister(descriptor)
 
     def _let_in(self) -> None:
         """Tell whoever has come in what there is."""
@@ -181,6 +170,10 @@ class Worker:
             if peer.is_gone:
                 for stream_id in list(peer.streams):
                     self._forget(stream_id)
+                try:
+                    self._poll.unregister(peer.fileno())
+                except KeyError:
+                    pass  # lost before it was ever polled
                 peer.close()
         self._peers = [peer for peer in self._peers if not peer.is_gone or peer.is_parent]
 
@@ -250,6 +243,9 @@ class Worker:
         if isinstance(message, Drain):
             self._begin_draining(peer)
             return
+        if isinstance(message, ReadAhead):
+            self._read_ahead(message)
+            return
         stream = self._streams.get(message.stream_id)
         if stream is not None and stream.peer is not peer:
             # Ids are drawn at random, so this is no accident: it is told what it would be of a
@@ -283,6 +279,20 @@ class Worker:
             text = f"expected {kind} to be taken, found {type(error).__name__}"
             self._fail(StreamFailed(message.stream_id, text, retryable=False))
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
+
+    def _read_ahead(self, message: ReadAhead) -> None:
+        """Nobody waits for it: it opens no stream, and what is wrong with it is logged."""
+        role = self._roles.get("engine")
+        if role is None:
+            return
+        started = self._clock()
+        try:
+            role.receive(message)
+        except RoleBroken:
+            raise
+        except Exception as error:
+            log.error("the operator's prompt is not read ahead: %s", _traced(error))
+        self._busy_s += self._clock() - started
 
     def _begin_profile(self, asked: Profile, peer: Peer) -> None:
         if not peer.is_parent:  # it names a file of this machine

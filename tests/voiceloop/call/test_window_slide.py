@@ -41,7 +41,7 @@ async def call(
     agent = AgentConfig(instructions="Be kind.", memory=memory)
     config = Config(context_tokens=N_CONTEXT, anticipation=Ahead(**ahead))
     counted = instant_backends(language_model=model)
-    backends = replace(counted, count_tokens=lambda text: len(text) // 3)
+    backends = replace(counted, count_tokens=lambda: lambda text: len(text) // 3)
     async with Caller(now, backends, agent, config) as caller:
         caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
         for n, text in enumerate(TURNS[:n_turns]):

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from voiceloop.backends import Speech, VoiceOptions
-from voiceloop.cluster import host, remote_workers
+from voiceloop.cluster import door, host, remote_workers
 from voiceloop.cluster.address import Address, read_address
+from voiceloop.cluster.placed_models import TokenCounting
 from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
 from voiceloop.operation import WorkerAddresses
+from voiceloop.workers.heartbeat import Pulse
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.models import WorkerVoice
 from voiceloop.workers.process import WorkerProcess
@@ -170,7 +172,11 @@ async def test_who_says_nothing_at_the_door_keeps_nobody_out(
 ) -> None:
     async with hosted(monkeypatch) as one:
         place = (one.address.host, one.address.port)
-        idle = [socket.create_connection(place) for _ in range(8)]
+        elsewhere = ("127.0.0.2", 0)  # another address of the loopback
+        idle = [
+            socket.create_connection(place, source_address=elsewhere)
+            for _ in range(door.MOST_ENTERING + 8)
+        ]
         async with gateway(one) as workers:
             assert await say(voice_of(workers), "hello") == b"hello"
         for connection in idle:
@@ -254,3 +260,49 @@ def test_addresses_read_as_they_are_written() -> None:
 def test_workers_on_the_network_want_a_key(key: str) -> None:
     with pytest.raises(ConfigError, match="workers.key: expected at least 16 bytes"):
         RemoteWorkers(WorkerAddresses(voice=("127.0.0.1:9000",), key=key))
+
+
+async def test_a_name_that_is_none_is_trouble_and_no_end_of_the_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.0)
+    async with RemoteWorkers(replace(KEY, voice=("a..b:9001",))) as workers:
+        await until(lambda: bool(workers.workers[0].trouble))
+        assert not workers.ready()
+
+
+async def test_half_of_what_tls_needs_is_refused() -> None:
+    with pytest.raises(ConfigError, match="workers.certfile: expected a certificate beside"):
+        await host.host_worker(
+            WorkerSpec("voice", ()), Address("127.0.0.1", 0), replace(KEY, ca=Path("ca.pem")),
+            drain_s=0,
+        )  # fmt: skip
+    half = replace(KEY, voice=("127.0.0.1:9",), certfile=Path("c.pem"), keyfile=Path("k.pem"))
+    with pytest.raises(ConfigError, match="workers.ca: expected who signs"):
+        RemoteWorkers(half)
+
+
+def test_a_worker_is_silent_also_before_its_first_heartbeat() -> None:
+    pulse = Pulse()
+    assert pulse.silence_s(100.0) == 0.0
+    pulse.begin(100.0)
+    assert pulse.silence_s(130.0) == 30.0
+
+
+async def test_tokens_are_counted_as_soon_as_a_worker_says_how() -> None:
+    ready = asyncio.Event()
+
+    class Late:
+        is_ready = False
+
+        async def wait_ready(self) -> None:
+            await ready.wait()
+
+        def token_counter(self) -> Callable[[str], int]:
+            return len
+
+    counting = TokenCounting()
+    async with counting.of(Late()):  # type: ignore[arg-type]
+        assert counting.counter() is None
+        ready.set()
+        await until(lambda: counting.counter() is not None)

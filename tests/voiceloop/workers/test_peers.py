@@ -27,6 +27,7 @@ from voiceloop.workers.messages import (
     OpenVoice,
     Profile,
     Profiled,
+    ReadAhead,
     Ready,
     RoleSpec,
     StreamEvent,
@@ -260,3 +261,33 @@ def test_one_that_has_read_nothing_for_long_is_gone(monkeypatch: pytest.MonkeyPa
     peer.flush()
     assert peer.is_gone
     line.close()
+
+
+def test_one_that_is_lost_while_it_is_written_to_is_polled_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line, other = Line(), Line()
+    worker = Worker(line.theirs, WorkerSpec("test", ()))
+    stuck = Peer(other.theirs, "stuck", time.monotonic)
+    worker._peers.append(stuck)
+    worker._take_in(0.0)  # now it is polled
+    monkeypatch.setattr(peers, "UNREAD_S", -1.0)
+    stuck.send([StreamFailed("a", "x" * 2**22)])
+    stuck.flush()
+    assert stuck.is_gone
+    worker._see_off()
+    assert worker._poll.poll(0) == []  # a closed descriptor would wake the loop for ever
+    worker._take_in(0.0)
+    line.close()
+    other.close()
+
+
+def test_what_is_read_ahead_for_nobody_opens_no_stream(running: Running) -> None:
+    one = running.door.enter("one")
+    one.send(ReadAhead("operator/1", ()))
+    one.beats.clear()
+    one.send(OpenVoice("a", VoiceOptions()))
+    while not one.beats:
+        one.send(FeedText("a", "hello"))
+        assert spoken(one) == ("a", b"hello")
+    assert one.beats[-1].n_streams == 1

@@ -136,15 +136,16 @@ class LanguageRole:
 
         One that is refused is told of here: no stream of the gateway's waits for an answer.
         """
-        if self._public is not None:
-            self._public.close()
-            self._public = None
         try:
             history = History(message.history, message.tools, self._model.text, self._order)
             tokens = history.encode() if message.history else []
         except (RequestError, TemplateError, StreamError) as error:
             log.warning("the operator's instructions are not read ahead: %s", error)
             return
+        if self._public is not None:
+            if self._public.is_of(tokens):
+                return  # another gateway's, or the same one joined again
+            self._public.close()
         branch_id = f"{message.stream_id}#1"
         self._public = PublicPrefix(self._model, branch_id, tokens, self._files)
 
