@@ -112,7 +112,7 @@ class CallStatus:
 
     def holds_reply_to(self, words: tuple[str, ...]) -> bool:
         """Whether a reply to just these words is held that may begin before the turn is over."""
-        return self.answers_turns and self.allows_interruption and words == self.held_words
+        return self.settings.takes_answers_back and words == self.held_words
 
     @property
     def answers_turns(self) -> bool:

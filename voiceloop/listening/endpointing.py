@@ -219,23 +219,23 @@ class Endpointing:
         settings: TurnDetection,
         weights: WeightSets = FITTED,
         slots: Sequence[AgentSlot] = (),
-        *,
-        takes_back: bool = True,
     ) -> None:
-        """takes_back: an answer is taken back where the caller goes on at once."""
         self._slots = slots
-        self._soft_price = SOFT_PRICE if takes_back else 1.0
         self._weights = weights
         self._pauses = PausePrior()
         self._evidence = Evidence()  # on the open turn, without the prior
         self._has_p_end = False  # the model told one in this call: it will again
-        self._weighed: tuple[Any, float] = (None, 0.0)  # on what, and the wait
         self.configure(settings)
         self.reset()
 
-    def configure(self, settings: TurnDetection) -> None:
-        """Take up other settings; they hold for the open turn too."""
+    def configure(self, settings: TurnDetection, *, takes_back: bool = True) -> None:
+        """Take up other settings; they hold for the open turn too.
+
+        takes_back: an answer is taken back where the caller goes on at once.
+        """
         self._settings = settings
+        self._soft_price = SOFT_PRICE if takes_back else 1.0
+        self._weighed: tuple[Any, float] = (None, 0.0)  # on what, and the wait
 
     def end_turn(self) -> None:
         """The caller's turn is over: learn from it how this caller pauses, and forget the rest."""

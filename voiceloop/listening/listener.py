@@ -77,9 +77,8 @@ class Listener:
         self._vad = vad
         self._clock = clock
         self._recognition = Recognition(recognizer, stream_id, options, self)
-        self._endpointing = Endpointing(
-            settings.turn_detection or SemanticVad(), slots=slots, takes_back=starts_early
-        )
+        self._endpointing = Endpointing(settings.turn_detection or SemanticVad(), slots=slots)
+        self._starts_early = starts_early
         self._early = EarlyStarts(is_enabled=starts_early)
         self._prosody = Prosody()
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
@@ -102,7 +101,8 @@ class Listener:
         self._threshold = SPEECH_THRESHOLD
         self._onset.want_pre_roll(PRE_ROLL_MS)
         if detection is not None:
-            self._endpointing.configure(detection)
+            takes_back = self._starts_early and settings.takes_answers_back
+            self._endpointing.configure(detection, takes_back=takes_back)
         elif listened:
             self.discard()
         if isinstance(detection, ServerVad):

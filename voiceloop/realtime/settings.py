@@ -117,6 +117,14 @@ class SessionSettings(msgspec.Struct, frozen=True):
         """True when the client wants to read what the caller said."""
         return self.transcription is not None or self.type == "transcription"
 
+    @property
+    def takes_answers_back(self) -> bool:
+        """Whether a turn is answered by itself, and the caller may stop that answer."""
+        detection = self.turn_detection
+        if detection is None or self.type != "realtime":
+            return False
+        return detection.create_response and detection.interrupt_response
+
     def real_voice(self, name: str) -> str:
         """The voice that this name means to our models."""
         return self.own_voice if name in OPENAI_VOICES else name

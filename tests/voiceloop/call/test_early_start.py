@@ -14,10 +14,14 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends, Partial
+from voiceloop.call.connection import Hello
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import WorkerLost
+from voiceloop.listening import endpointing
 from voiceloop.listening.early_starts import EARLY_MS
 from voiceloop.listening.endpointing import Endpointing
+from voiceloop.listening.endpointing import wait_ms as endpointing_wait_ms
+from voiceloop.listening.release import SOFT_PRICE
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -257,13 +261,26 @@ async def test_a_voice_that_fails_under_an_early_answer_leaves_the_call_alive(cl
     assert caller.statuses() == ["failed", "completed"]
 
 
-@pytest.mark.parametrize("off", [
-    Config(anticipation=Ahead(early_start=False)),
-    Config(anticipation=Ahead(held_clause=False)),
-    AgentConfig(barge_in=BargeIn(enabled=False)),
+@pytest.fixture
+def prices(monkeypatch: pytest.MonkeyPatch) -> set[float]:
+    """At which a cut that is taken back was weighed, of one that stays."""
+    seen: set[float] = set()
+
+    def weigh(*args: Any) -> float:
+        seen.add(args[-1])
+        return endpointing_wait_ms(*args)
+
+    monkeypatch.setattr(endpointing, "wait_ms", weigh)
+    return seen
+
+
+@pytest.mark.parametrize(("off", "price"), [
+    (Config(anticipation=Ahead(early_start=False)), 1.0),
+    (Config(anticipation=Ahead(held_clause=False)), SOFT_PRICE),  # what begins is taken back still
+    (AgentConfig(barge_in=BargeIn(enabled=False)), 1.0),
 ])  # fmt: skip
 async def test_nothing_begins_early_where_it_could_not_be_taken_back_or_is_switched_off(
-    clock: Clock, off: Config | AgentConfig
+    clock: Clock, off: Config | AgentConfig, price: float, prices: set[float]
 ) -> None:
     options: dict[str, Any] = {"config" if isinstance(off, Config) else "agent": off}
     async with Caller(clock, backends(), **options) as caller:
@@ -272,3 +289,38 @@ async def test_nothing_begins_early_where_it_could_not_be_taken_back_or_is_switc
         await caller.listen_until(DONE)
         await caller.wait_quietly(100)
     assert not caller.of("voiceloop.timeline")[0].event["timeline"]["endpoint"]["early"]
+    assert prices == {price}
+
+
+@pytest.mark.parametrize("settings", [
+    {"turn_detection": {"type": "semantic_vad", "interrupt_response": False}},
+    {"turn_detection": {"type": "semantic_vad", "create_response": False}},
+], ids=["interrupt_response", "create_response"])  # fmt: skip
+async def test_a_session_whose_answers_stay_pays_for_each_cut_in_full(
+    clock: Clock, settings: dict[str, Any], prices: set[float]
+) -> None:
+    async with Caller(clock, backends()) as caller:
+        await open_call(caller)
+        caller.send("session.update", session={"type": "realtime", "audio": {"input": settings}})
+        await caller.wait_for("session.updated", count=2)
+        await caller.say(800)
+        await caller.listen_until(COMPLETED)
+        assert not caller.session._performer.status().has_started_early
+    assert prices == {1.0}
+
+
+async def test_a_session_that_transcribes_pays_for_each_cut_in_full(
+    clock: Clock, prices: set[float]
+) -> None:
+    async with Caller(clock, backends(), hello=Hello(intent="transcription")) as caller:
+        await caller.say(800)
+        await caller.listen_until(COMPLETED)
+    assert prices == {1.0}
+
+
+async def test_a_cut_that_can_be_taken_back_is_weighed_as_one(
+    clock: Clock, prices: set[float]
+) -> None:
+    async with Caller(clock, backends()) as caller:
+        await until_it_begins(caller)
+    assert prices == {SOFT_PRICE}
