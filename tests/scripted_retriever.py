@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from voiceloop.knowledge.index import Hit
 from voiceloop.knowledge.passages import Passage
+from voiceloop.knowledge.retriever import Hits
 
 NOT_TELLING = ("my", "the", "hello", "there")
 
@@ -14,7 +15,10 @@ NOT_TELLING = ("my", "the", "hello", "there")
 class ScriptedRetriever:
     """Finds one passage, the words it was asked with, after `takes_ms`; or fails."""
 
-    def __init__(self, takes_ms: float = 5.0, error: Exception | None = None) -> None:
+    def __init__(
+        self, takes_ms: float = 5.0, error: Exception | None = None, *, is_local: bool = True
+    ) -> None:
+        self.is_local = is_local
         self.takes_ms = takes_ms
         self.error = error
         self.asked: list[str] = []
@@ -23,7 +27,9 @@ class ScriptedRetriever:
     def is_telling(self, word: str) -> bool:
         return word not in NOT_TELLING
 
-    async def search(self, words: Sequence[str], n_most: int) -> tuple[Hit, ...]:
+    async def search(
+        self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
+    ) -> Hits:
         self.asked.append(" ".join(words))
         try:
             await asyncio.sleep(self.takes_ms / 1000.0)

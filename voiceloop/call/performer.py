@@ -137,7 +137,7 @@ class Performer:
                 if self._retrieval is None:
                     consider()
                 else:
-                    self._retrieval.when_settled(consider)
+                    self._retrieval.when_settled(pause.words, consider)
             case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume, onset_ms=onset_ms):
                 replies.interrupt_current(heard_ms, onset_ms, may_resume=may_resume)
             case do.TakeBack(is_cut=is_cut):

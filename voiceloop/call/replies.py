@@ -173,6 +173,9 @@ class Replies:
             self.abandon_preparation()
             self._begin(response, turn.timeline, fixed.text, answers=turn)
             return
+        if self._context.owes_notes(response, turn.words):
+            self._begin(response, turn.timeline, answers=turn)  # which looks them up
+            return
         self._context.add_notes(response, turn.timeline)
         plan = plan_of_response(response, self._context.agent)
         reply = self.preemptive.take(response, plan, turn)

@@ -1,20 +1,20 @@
 """Several retrievers as one: all are asked at once, and what they find is fused by rank.
 
-Owns that one which is late or fails takes nothing from the others.
+Owns that one which is late or fails takes nothing from the others: what they have found is told as
+soon as it is there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from voiceloop.errors import VoiceLoopError
 from voiceloop.knowledge.fusion import fuse
 from voiceloop.knowledge.index import Hit
-from voiceloop.knowledge.passages import Passage
-from voiceloop.knowledge.retriever import Retriever
+from voiceloop.knowledge.retriever import Hits, Retriever
 
 log = logging.getLogger(__name__)
 
@@ -25,29 +25,46 @@ class FusedRetriever:
     def __init__(self, retrievers: Sequence[Retriever]) -> None:
         self._retrievers = tuple(retrievers)
 
+    @property
+    def is_local(self) -> bool:
+        return any(one.is_local for one in self._retrievers)
+
     def is_telling(self, word: str) -> bool:
         return any(one.is_telling(word) for one in self._retrievers)
 
-    async def search(self, words: Sequence[str], n_most: int) -> tuple[Hit, ...]:
-        """As `Retriever`. Raises: what the first raised, where all did."""
-        searches = (one.search(words, n_most) for one in self._retrievers)
-        answers = await asyncio.gather(*searches, return_exceptions=True)
-        rankings: list[list[Passage]] = []
-        failures: list[BaseException] = []
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                failures.append(answer)
-            else:
-                # A passage's number counts within its own source.
-                rankings.append([replace(hit.passage, number=0) for hit in answer])
-        if not rankings:
+    async def search(
+        self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
+    ) -> Hits:
+        """As `Retriever`; so_far: each time that one has answered. Raises: what the first raised,
+        where all did.
+        """
+        searches = [asyncio.ensure_future(one.search(words, n_most)) for one in self._retrievers]
+        pending = set(searches)
+        try:
+            while pending:
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                if pending and (found := _fused(searches, n_most)):
+                    so_far(found)
+        finally:
+            for search in pending:
+                search.cancel()
+        failures = [error for one in searches if (error := one.exception()) is not None]
+        if len(failures) == len(searches):
             raise failures[0]
         for failure in failures:
             if not isinstance(failure, VoiceLoopError):
-                raise failure  # a bug, or the task was cancelled
+                raise failure  # a bug
             log.warning("one source of passages failed (%s)", failure.wire_code)
-        found = fuse(rankings)[:n_most]
-        return tuple(Hit(passage, -float(rank)) for rank, passage in enumerate(found))
+        return _fused(searches, n_most)
 
     async def close(self) -> None:
         await asyncio.gather(*(one.close() for one in self._retrievers))
+
+
+def _fused(searches: Sequence[asyncio.Future[Hits]], n_most: int) -> Hits:
+    """What those have found that are done, in the order of the sources."""
+    answers = (one.result() for one in searches if one.done() and one.exception() is None)
+    # A passage's number counts within its own source.
+    rankings = [[replace(hit.passage, number=0) for hit in answer] for answer in answers]
+    found = fuse(rankings)[:n_most]
+    return tuple(Hit(passage, -float(rank)) for rank, passage in enumerate(found))

@@ -91,7 +91,8 @@ class Prefetch:
         self._is_telling = is_telling
         self._phase = Phase.LISTENING
         self._heard: tuple[str, ...] = ()  # told last
-        self._asked: tuple[str, ...] = ()  # searched last, as content
+        self._asked: tuple[str, ...] = ()  # searched last, as content; () where it must be again
+        self._searched: tuple[str, ...] = ()  # searched last, whatever came of it
         self._under_way: Search | None = None
         self._began_ms = float("-inf")
         self._quiet_ms: float | None = None
@@ -150,15 +151,15 @@ class Prefetch:
         self._under_way = None
         if self._phase is Phase.FROZEN:
             return
-        self._retrieved = replace(
-            self._retrieved,
-            hits=hits,
-            words=search.words,
-            searched_ms=now_ms - self._began_ms,
-            waited_ms=0.0 if self._quiet_ms is None else now_ms - self._quiet_ms,
-        )
+        self._take(search, hits, now_ms)
         if self._phase is Phase.CLOSING:
             self._settle_if_idle(now_ms)
+
+    def observe_some(self, number: int, hits: tuple[Hit, ...], now_ms: float) -> None:
+        """One of a search's sources has answered: it counts from now on, and others may yet."""
+        search = self._under_way
+        if search is not None and search.number == number and self._phase is not Phase.FROZEN:
+            self._take(search, hits, now_ms)
 
     def observe_failure(self, number: int, now_ms: float) -> None:
         """A search failed: what was found before stays, and its words may be searched again."""
@@ -180,11 +181,23 @@ class Prefetch:
         """
         if self._phase is not Phase.FROZEN:
             self._phase = Phase.FROZEN
-            is_late = self._under_way is not None
-            if is_late:
+            search = self._under_way
+            is_late = search is not None and self._retrieved.words != search.words
+            if search is not None:
                 self._asked = ()  # its answer will be passed over: if the caller goes on, ask again
             self._retrieved = replace(self._retrieved, is_late=is_late, settled_ms=now_ms)
         return self._retrieved
+
+    def owes(self, words: tuple[str, ...], now_ms: float, most_ms: float) -> bool:
+        """Whether there is nothing for these words, the turn's last, because their search was not
+        begun, or not `most_ms` ago.
+        """
+        content = self._content(words)
+        if not content or (
+            self._retrieved.words and content == self._content(self._retrieved.words)
+        ):
+            return False
+        return content != self._searched or now_ms - self._began_ms < most_ms
 
     def _content(self, words: tuple[str, ...]) -> tuple[str, ...]:
         plain = words_of(" ".join(words))
@@ -194,10 +207,20 @@ class Prefetch:
         if self._under_way is not None and self._phase is Phase.LISTENING:
             return None
         number = self._retrieved.n_searches + 1
-        self._asked, self._began_ms = content, now_ms
+        self._asked = self._searched = content
+        self._began_ms = now_ms
         self._retrieved = replace(self._retrieved, n_searches=number)
         self._under_way = Search(number, self._heard)
         return self._under_way
+
+    def _take(self, search: Search, hits: tuple[Hit, ...], now_ms: float) -> None:
+        self._retrieved = replace(
+            self._retrieved,
+            hits=hits,
+            words=search.words,
+            searched_ms=now_ms - self._began_ms,
+            waited_ms=0.0 if self._quiet_ms is None else now_ms - self._quiet_ms,
+        )
 
     def _settle_if_idle(self, now_ms: float) -> None:
         if self._under_way is None:

@@ -2,8 +2,9 @@
 
 Owns the tasks of these searches and how long each may take. What is due and when it is settled is
 `prefetch.py`'s to say. A search that is late, fails or is refused costs the turn its passages and
-nothing else: a reply to spoken words never waits for one. Only what was not spoken, and so could
-not be searched for ahead, is looked up when the reply begins, within LOOK_UP_MS.
+nothing else. Looked up when the reply begins is what was not spoken, and so could not be searched
+for ahead, within LOOK_UP_MS; and the last words, where they came as the turn ended, within
+LAST_WORDS_MS, and only in what is searched here: for a service no spoken turn waits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from voiceloop.errors import VoiceLoopError
@@ -26,6 +27,8 @@ N_PASSAGES = 4  # searched for; how many of them the model is given, their lengt
 DEADLINE_MS = 150.0
 # For what was not spoken, where the search is part of the gap: a tenth of what a caller bears.
 LOOK_UP_MS = 50.0
+# For the last words: a folder's search takes a millisecond, and others may be before it.
+LAST_WORDS_MS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +127,13 @@ class Retrieval:
         if search is not None:
             self._begin(search)
 
-    def when_settled(self, do: Callable[[], None]) -> None:
+    def when_settled(self, words: tuple[str, ...], do: Callable[[], None]) -> None:
         """Now, or once the search for the words of this pause is done, within GRACE_MS.
 
         Never where more words come before, or the turn is answered.
         """
+        if self._prefetch.phase is Phase.LISTENING:
+            self.observe_words((), words, full=True)  # they were not told as a pause's yet
         if self._prefetch.phase is Phase.CLOSING:
             self._waiting = do
         else:
@@ -139,6 +144,15 @@ class Retrieval:
         self._waiting = None
         retrieved = self._prefetch.freeze(self._now_ms())
         return Settled(notes_of(retrieved.hits), retrieved)
+
+    def owes(self, words: tuple[str, ...]) -> bool:
+        """Whether the last words of the open turn are to be looked up.
+
+        Their search has had no time yet, and is one that will not take long.
+        """
+        if not self.looks_ahead or not self._retriever.is_local:
+            return False
+        return self._prefetch.owes(self._said_before + words, self._now_ms(), LAST_WORDS_MS)
 
     def close(self) -> None:
         """Idempotent."""
@@ -156,7 +170,11 @@ class Retrieval:
         """Tells the turn that it was begun for, which may be over by then."""
         try:
             async with asyncio.timeout(deadline_ms / 1000.0):
-                hits = await self._retriever.search(search.words, self._n_passages)
+                hits = await self._retriever.search(
+                    search.words,
+                    self._n_passages,
+                    lambda hits: prefetch.observe_some(search.number, hits, self._now_ms()),
+                )
         except TimeoutError:
             log.warning("expected passages in %.0f ms, found none", deadline_ms)
         except VoiceLoopError as error:
@@ -205,11 +223,28 @@ class Retrieval:
 
     # --- when it is over ---
 
-    async def look_up(self, text: str) -> Settled:
-        """What is found for a turn that was not searched for while it was said."""
+    async def look_up(self, text: str, before: Settled | None = None) -> Settled:
+        """What is found for a turn that was not searched for while it was said.
+
+        before: what was found for it without its last words; it stays where nobody answers.
+        """
         prefetch = Prefetch(self._retriever.is_telling)
         search = prefetch.observe_quiet(tuple(text.split()), self._now_ms())
         if search is not None and search.words:
-            await self._search(prefetch, search, LOOK_UP_MS)
+            await self._search(prefetch, search, LOOK_UP_MS if before is None else LAST_WORDS_MS)
         retrieved = prefetch.freeze(self._now_ms())
+        if before is not None:
+            retrieved = _with_last_words(before.retrieved, retrieved)
         return Settled(notes_of(retrieved.hits), retrieved)
+
+
+def _with_last_words(before: Retrieved, last: Retrieved) -> Retrieved:
+    """One retrieval of the two: the last words' where it was answered, else what was before."""
+    n_searches = before.n_searches + last.n_searches
+    n_failures = before.n_failures + last.n_failures
+    if last.words:
+        return replace(last, n_searches=n_searches, n_failures=n_failures)
+    return replace(
+        before, n_searches=n_searches, n_failures=n_failures, is_late=True,
+        settled_ms=last.settled_ms,
+    )  # fmt: skip

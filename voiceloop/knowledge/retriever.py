@@ -22,14 +22,25 @@ from voiceloop.knowledge.passages import passages_of
 MAX_WAITING = 100
 
 
+Hits = tuple[Hit, ...]
+
+
 class Retriever(Protocol):
     """Passages by words. Its searches may be cancelled at any time."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether some of it is searched here, without a network: in about a millisecond."""
 
     def is_telling(self, word: str) -> bool:
         """Whether a search for this word could tell passages apart; must return at once."""
 
-    async def search(self, words: Sequence[str], n_most: int) -> tuple[Hit, ...]:
+    async def search(
+        self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
+    ) -> Hits:
         """The best passages, best first; none is an answer too.
+
+        so_far: is told what is there before all is, for who cannot wait.
 
         Raises:
             Overloaded: too many searches wait already.
@@ -42,6 +53,8 @@ class Retriever(Protocol):
 
 class FolderRetriever:
     """The folders of one agent in one index. `open` reads them; searches take turns."""
+
+    is_local = True
 
     def __init__(self, index: KnowledgeIndex) -> None:
         self._index = index
@@ -72,8 +85,10 @@ class FolderRetriever:
     def is_telling(self, word: str) -> bool:
         return self._index.is_telling(word)
 
-    async def search(self, words: Sequence[str], n_most: int) -> tuple[Hit, ...]:
-        """As `Retriever`. One that nobody waits for any more is not begun."""
+    async def search(
+        self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
+    ) -> Hits:
+        """As `Retriever`; all at once. One that nobody waits for any more is not begun."""
         if self._n_waiting >= MAX_WAITING:
             raise Overloaded(
                 f"expected at most {MAX_WAITING} searches waiting, found {self._n_waiting}"

@@ -8,7 +8,7 @@ that is late or away costs the turn its passages and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ import msgspec
 from voiceloop.errors import BackendError, BackendTimeout
 from voiceloop.knowledge.index import FUNCTION_WORDS, Hit
 from voiceloop.knowledge.passages import Passage
+from voiceloop.knowledge.retriever import Hits
 
 CONNECT_S = 2.0  # as of tools by `url`
 MAX_BODY_BYTES = 256 * 1024  # some 1,000 times what a turn is given of passages
@@ -106,6 +107,8 @@ class UrlRetriever:
     Each passage has a ``text``, and may have a ``path`` and a ``heading``; the best comes first.
     """
 
+    is_local = False
+
     def __init__(self, url: str, service: Service, language: str) -> None:
         self._url = url
         self._service = service
@@ -115,8 +118,10 @@ class UrlRetriever:
         known = FUNCTION_WORDS.get(self._language.split("-")[0], frozenset())
         return len(word) >= LEAST_LETTERS and word.lower() not in known
 
-    async def search(self, words: Sequence[str], n_most: int) -> tuple[Hit, ...]:
-        """As `Retriever`. Raises: BackendError, also where it is late."""
+    async def search(
+        self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
+    ) -> Hits:
+        """As `Retriever`; all at once. Raises: BackendError, also where it is late."""
         try:
             async with asyncio.timeout(self._service.deadline_s):
                 found = await self._find(" ".join(words), n_most)

@@ -58,6 +58,8 @@ class ReplyContext:
     kept_lines: KeptLines = field(default_factory=KeptLines)
     retrieval: Retrieval | None = None
     waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn
+    # The newest response that is to look up the turn's last words, and what was found without them.
+    _owed: tuple[str, Settled] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.waiting_lines = cycle(self.agent.waiting.say)
@@ -97,6 +99,15 @@ class ReplyContext:
             return ""
         return self.retrieval.settle().notes.text
 
+    def owes_notes(self, response: ResponseHandle, words: tuple[str, ...]) -> bool:
+        """Whether the reply to the turn of these words is to look them up (`looked_up`): they came
+        as it ended, too late to be searched for ahead.
+        """
+        if self.retrieval is None or not self.retrieval.has_words or not self.retrieval.owes(words):
+            return False
+        self._owed = response.id, self.retrieval.settle()
+        return True
+
     def add_notes(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
         """Put what was found while the caller spoke behind their words: before the plan is made."""
         if self.retrieval is not None and self.retrieval.has_words:
@@ -110,7 +121,7 @@ class ReplyContext:
         response: ResponseHandle,
         timeline: TurnTimeline,
     ) -> ReplyPlan:
-        """The plan with what is found for a turn for which nobody has searched yet.
+        """The plan with what is found for a turn for which nobody has searched yet, or not wholly.
 
         turn_id: the message that the plan answers; newer ones may have come by now.
         """
@@ -119,7 +130,9 @@ class ReplyContext:
         if self.retrieval is None or not is_turn or not is_of_call or RETRIEVAL in timeline.facts:
             return plan
         turn = plan.prompt[-1]
-        settled = await self.retrieval.look_up(turn.content)
+        response_id, before = self._owed or ("", None)
+        is_owed = response_id == response.id
+        settled = await self.retrieval.look_up(turn.content, before if is_owed else None)
         self._add(settled, turn_id, response, timeline)
         prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=settled.notes.text))
         return replace(plan, prompt=prompt)

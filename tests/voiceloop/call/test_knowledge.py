@@ -13,7 +13,7 @@ from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import BackendError
-from voiceloop.knowledge.retrieval import LOOK_UP_MS
+from voiceloop.knowledge.retrieval import LAST_WORDS_MS, LOOK_UP_MS
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -203,3 +203,39 @@ async def test_a_caller_who_goes_on_is_answered_with_passages_for_all_of_it(cloc
         await caller.say(700)
         await caller.listen_until("voiceloop.timeline")
     assert f"{heard}]" in model.prompts[-1][-1].behind
+
+
+@pytest.mark.parametrize("partial_delay_ms", (0, 80, 100, 140, 240, 280))
+async def test_last_words_that_come_as_the_turn_ends_are_looked_up_by_the_reply(
+    clock: Clock, partial_delay_ms: int
+) -> None:
+    """Whenever they come."""
+    heard = "return my red boots"
+    recognizer = FakeRecognizer((heard,), ms_per_word=200, partial_delay_ms=partial_delay_ms)
+    model = sure_model()
+    backends = instant_backends(recognizer=recognizer, language_model=model, voice=FakeVoice())
+    retriever = ScriptedRetriever(takes_ms=1.0)
+    async with Caller(clock, backends, hello=HELLO, retriever=retriever) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert f"Shoes: {heard}]" in model.prompts[-1][-1].behind
+    assert caller.of("voiceloop.sources")
+    waits_ms = 1.0 if partial_delay_ms >= 100 else 0.0  # from then on they end the turn
+    assert stages_of(caller)["retrieval"] == pytest.approx(waits_ms, abs=0.1)
+    assert retrieval_of(caller)["fate"] == ("waited" if waits_ms else "hidden")
+
+
+@pytest.mark.parametrize("is_local, most_ms", [(True, LAST_WORDS_MS), (False, 0.0)])
+async def test_last_words_cost_little_time_where_nobody_finds_any_and_none_at_a_service(
+    clock: Clock, is_local: bool, most_ms: float
+) -> None:
+    recognizer = FakeRecognizer(("return my red boots",), ms_per_word=200, partial_delay_ms=140)
+    model = sure_model()
+    backends = instant_backends(recognizer=recognizer, language_model=model, voice=FakeVoice())
+    retriever = ScriptedRetriever(takes_ms=15.0, is_local=is_local)
+    async with Caller(clock, backends, hello=HELLO, retriever=retriever) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert "Shoes: return my red]" in model.prompts[-1][-1].behind  # what was found before
+    assert caller.of("voiceloop.sources")
+    assert stages_of(caller)["retrieval"] == pytest.approx(most_ms, abs=0.1)

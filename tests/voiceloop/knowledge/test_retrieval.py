@@ -10,6 +10,7 @@ import pytest
 
 from tests.scripted_retriever import ScriptedRetriever
 from voiceloop.errors import BackendError, Overloaded
+from voiceloop.knowledge.fused import FusedRetriever
 from voiceloop.knowledge.placement import Notes
 from voiceloop.knowledge.prefetch import GRACE_MS
 from voiceloop.knowledge.retrieval import DEADLINE_MS, LOOK_UP_MS, Retrieval
@@ -147,11 +148,13 @@ async def test_what_waits_for_the_search_of_a_pause_is_done_when_that_is_answere
     async with session(ScriptedRetriever(takes_ms=10.0)) as retrieval:
         done: list[str] = []
         retrieval.observe_words(said("return boots"), (), full=True)
-        retrieval.when_settled(lambda: done.append(retrieval.settle().notes.text))
+        retrieval.when_settled(
+            said("return boots"), lambda: done.append(retrieval.settle().notes.text)
+        )
         assert not done
         await after(GRACE_MS)
         assert len(done) == 1 and "return boots" in done[0]
-        retrieval.when_settled(lambda: done.append("at once"))
+        retrieval.when_settled(said("return boots"), lambda: done.append("at once"))
         assert done[1:] == ["at once"]
 
 
@@ -159,7 +162,7 @@ async def test_what_waits_is_done_after_the_grace_though_nothing_was_found() -> 
     async with session(ScriptedRetriever(takes_ms=1000.0)) as retrieval:
         done: list[str] = []
         retrieval.observe_words(said("return boots"), (), full=True)
-        retrieval.when_settled(lambda: done.append("late"))
+        retrieval.when_settled(said("return boots"), lambda: done.append("late"))
         await after(GRACE_MS + 1)
         assert done == ["late"]
 
@@ -169,7 +172,7 @@ async def test_what_waits_is_dropped_where_the_pause_is_over(more: str) -> None:
     async with session(ScriptedRetriever(takes_ms=10.0)) as retrieval:
         done: list[str] = []
         retrieval.observe_words(said("return boots"), (), full=True)
-        retrieval.when_settled(lambda: done.append(more))
+        retrieval.when_settled(said("return boots"), lambda: done.append(more))
         match more:
             case "words":
                 retrieval.observe_words(said("return boots bought abroad"), (), full=False)
@@ -211,3 +214,37 @@ async def test_without_looking_ahead_nothing_is_searched_while_the_caller_speaks
         retrieval.observe_words(said("return boots"), (), full=True)
         await after(300)
     assert not retriever.asked and not retrieval.has_words
+
+
+@pytest.mark.parametrize("slow_ms", [2 * GRACE_MS, 60_000.0])
+async def test_a_folder_s_passages_are_not_kept_waiting_by_a_slow_service(slow_ms: float) -> None:
+    class Folder(ScriptedRetriever):
+        async def search(self, words, n_most, so_far=lambda _: None):  # type: ignore[no-untyped-def]
+            return await super().search((*words, "filed"), n_most)
+
+    fused = FusedRetriever((Folder(1.0), ScriptedRetriever(slow_ms, is_local=False)))
+    async with asyncio.TaskGroup() as tasks:
+        retrieval = Retrieval(fused, tasks, asyncio.get_running_loop().time)
+        retrieval.observe_words(said("return"), said("boots"), full=True)
+        await after(GRACE_MS + 1)
+        settled = retrieval.settle()
+        assert "return boots filed]" in settled.notes.text and not settled.retrieved.is_late
+        assert settled.retrieved.searched_ms == pytest.approx(1.0)
+        for before in (None, settled):  # within LOOK_UP_MS, within LAST_WORDS_MS
+            found = await retrieval.look_up("red boots", before)
+            assert "red boots filed" in found.notes.text
+        retrieval.close()
+
+
+async def test_a_reply_that_is_considered_before_the_pause_s_words_are_told_waits_for_them() -> (
+    None
+):
+    async with session(ScriptedRetriever()) as retrieval:
+        retrieval.observe_words(said("return red"), (), full=False)
+        await after(200)
+        done: list[str] = []
+        words = said("return red boots")
+        retrieval.when_settled(words, lambda: done.append(retrieval.settle().notes.text))
+        assert not done
+        await after(GRACE_MS)
+        assert len(done) == 1 and "return red boots]" in done[0]
