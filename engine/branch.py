@@ -67,14 +67,18 @@ class PreemptiveReply:
 
     attempt: int
     tail: list[int]
+    n_cut: int
     reply: Reply
+    staged: list[int] = field(default_factory=list)  # what it was made to, once it has begun
     sequence: Sequence | None = None
     prompt: list[int] = field(default_factory=list)
     is_active: bool = True
 
     def start(self, staged: Sequence) -> Sequence:
-        """Fork what is staged."""
+        """Fork what is staged, as far as the prompt begins with it."""
+        self.staged = list(staged.tokens)
         self.sequence = staged.fork()
+        self.sequence.truncate(len(self.staged) - self.n_cut)
         self.sequence.tokens += self.tail
         self.prompt = list(self.sequence.tokens)
         return self.sequence
@@ -146,15 +150,19 @@ class Branch:
         self.staged.is_due = True
         self.order = self._home.order()
         ahead = self.preemptive
-        if ahead is not None and ahead.prompt[: -len(ahead.tail)] != target:
+        if ahead is not None and ahead.staged != target:
             self.stop_preemptive()
 
-    def begin_preemptive(self, tail_tokens: Tokens[int], params: SamplingParams) -> int:
+    def begin_preemptive(
+        self, tail_tokens: Tokens[int], params: SamplingParams, n_cut: int = 0
+    ) -> int:
         """Make the reply to what is staged ahead -> `PreemptiveDelta`, `PreemptiveDone`.
 
         It runs when nothing else is due.
 
-        tail_tokens: end of turn and assistant header. Returns the attempt's number for `commit`.
+        tail_tokens: end of turn and assistant header. n_cut: the last of the staged tokens, which
+        stand otherwise in the prompt: a tokenizer joins a full stop and the line feed behind it;
+        the tail then begins in their place. Returns the attempt's number for `commit`.
         A changed `stage` stops it but keeps it for salvage; a new attempt replaces it, and what
         stands of it too is kept, as with `commit`.
         Raises: PromptTooLong, InvalidRequest.
@@ -163,13 +171,16 @@ class Branch:
         if not tail_tokens:
             raise InvalidRequest("expected at least one tail token, found none")
         self._require_known(tail_tokens)
-        n_prompt = len(self.sequence.tokens) + len(tail_tokens)
+        n_staged = len(self.sequence.tokens) - self.n_history
+        if not 0 <= n_cut <= n_staged:
+            raise InvalidRequest(f"expected n_cut of 0 to {n_staged} staged tokens, found {n_cut}")
+        n_prompt = len(self.sequence.tokens) - n_cut + len(tail_tokens)
         self._require_context(n_prompt)
         reply = self._home.new_reply(n_prompt, params)
         reply.proposals = _said_in(self.preemptive, reply)
         self._drop_preemptive()
         attempt = next(self._attempt_numbers)
-        self.preemptive = PreemptiveReply(attempt, list(tail_tokens), reply)
+        self.preemptive = PreemptiveReply(attempt, list(tail_tokens), n_cut, reply)
         return attempt
 
     def stop_preemptive(self, reason: str = "cancelled") -> None:

@@ -8,7 +8,15 @@ from engine.branch import Branch
 from engine.engine import Engine
 from engine.prefix_tree import PUBLIC
 from engine.scheduler import SMALLEST_CHUNK, share_out
-from engine.types import Done, Event, PreemptiveDone, SamplingParams, Staged, TextDelta
+from engine.types import (
+    Done,
+    Event,
+    InvalidRequest,
+    PreemptiveDone,
+    SamplingParams,
+    Staged,
+    TextDelta,
+)
 
 MakeEngine = Callable[..., Engine]
 GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -58,6 +66,39 @@ def test_a_preemptive_reply_at_its_bound_can_still_be_adopted(make_engine: MakeE
     done = drain(engine)[-1]
     assert isinstance(done, Done)
     assert (done.usage.adopted_tokens, done.usage.output_tokens) == (3, 6)
+
+
+def test_a_reply_made_ahead_may_write_the_last_staged_tokens_otherwise(
+    make_engine: MakeEngine,
+) -> None:
+    words, prompt = list(range(5, 40)), [*range(5, 38), 50, 51, 52]
+    plain = make_engine()
+    plain.branch("b").commit(prompt, GREEDY)
+    expected = [e.text for e in drain(plain) if isinstance(e, TextDelta)]
+
+    engine = make_engine()
+    branch = engine.branch("b")
+    branch.stage(words)
+    attempt = branch.begin_preemptive([50, 51, 52], GREEDY, n_cut=2)
+    drain(engine)
+    branch.stage(words)  # the same again: what was made stays
+    assert branch.preemptive is not None and branch.preemptive.staged == words
+    drain(engine)
+    branch.commit(prompt, GREEDY, attempt)
+    events = drain(engine)
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "".join(expected)
+    done = events[-1]
+    assert isinstance(done, Done) and done.usage.adopted_tokens == 6
+    branch.close()
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("n_cut", [-1, 4])
+def test_no_more_is_cut_than_is_staged(make_engine: MakeEngine, n_cut: int) -> None:
+    branch = make_engine().branch("b", [5, 6, 7])
+    branch.stage([8, 9, 10])
+    with pytest.raises(InvalidRequest, match="expected n_cut of 0 to 3"):
+        branch.begin_preemptive([11], GREEDY, n_cut=n_cut)
 
 
 def test_batch_replies_wait_until_nothing_else_is_due(make_engine: MakeEngine) -> None:

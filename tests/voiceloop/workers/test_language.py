@@ -50,6 +50,7 @@ class LetterText:
     tidy = False
     is_strict = False
     takes_tools = True
+    joins_marks = False  # a question mark and the line feeds behind it are one token
     n_written = 0
     n_encoded = 0
     tokenizer = SimpleNamespace(to_str=lambda: "letters")
@@ -107,6 +108,8 @@ class LetterText:
 
     def encode(self, text: str) -> list[int]:
         self.n_encoded += len(text)
+        if self.joins_marks:
+            text = text.replace("?\n\n", "\N{INTERROBANG}")
         return [ord(letter) for letter in text]
 
 
@@ -126,8 +129,10 @@ class RecordingBranch:
         self._engine.now += self._engine.ms_a_stage / 1000
         self._engine.due.append(engine_types.Staged(self.branch_id, len(tokens), 1, 0.25))
 
-    def begin_preemptive(self, tail: Sequence[int], params: engine_types.SamplingParams) -> int:
-        self._log("begin_preemptive", tail)
+    def begin_preemptive(
+        self, tail: Sequence[int], params: engine_types.SamplingParams, n_cut: int = 0
+    ) -> int:
+        self._log("begin_preemptive", tail, *([n_cut] if n_cut else []))
         return 1
 
     def stop_preemptive(self) -> None:
@@ -303,6 +308,22 @@ def test_a_reply_made_ahead_follows_the_staged_words_and_is_named_in_the_commit(
         ("1 stage", "<u:hello"),
         ("1 begin_preemptive", ">\n<a:"),
         ("1 commit", "<u:hello>\n<a:", 1),
+    ]
+
+
+def test_words_that_end_in_a_mark_have_their_reply_made_ahead_with_notes_behind_them(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    model.text.joins_marks = True
+    turn = (ChatMessage("user", "open?", behind="\n\n[notes]"),)
+    role.receive(OpenBranch("s", ()))
+    role.receive(Stage("s", 1, "open?"))
+    role.receive(BeginPreemptive("s", 1, turn, PARAMS))
+    role.receive(Commit("s", turn, PARAMS))
+    assert model.calls[1:] == [
+        ("1 stage", "<u:open?"),
+        ("1 begin_preemptive", "\N{INTERROBANG}[notes]>\n<a:", 1),
+        ("1 commit", "<u:open\N{INTERROBANG}[notes]>\n<a:", 1),
     ]
 
 

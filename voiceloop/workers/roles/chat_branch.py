@@ -18,6 +18,7 @@ from msgspec.structs import asdict
 import engine.types as engine_types
 from engine.branch import Branch
 from engine.engine import Engine
+from engine.sequence import common_prefix
 from engine.types import SamplingParams, TemplateError
 from voiceloop.backends import (
     ChatMessage,
@@ -174,9 +175,12 @@ class ChatBranch:
         whole = self._turn_tokens(self._history.encode(turn, add_generation_prompt=True))
         if staged != self._staging.tokens:
             self._stage(staged)
-        if whole[: len(staged)] == staged:
-            behind, sampling = whole[len(staged) :], self._sampling(params)
-            self._ahead = PreemptiveReply(number, self._branch.begin_preemptive(behind, sampling))
+        # Tokenizers join the mark that ends the words and a line feed behind it: where one follows,
+        # as before notes, the staged words' last token is no part of the prompt.
+        n_common = common_prefix(staged, whole)
+        behind, n_cut = whole[n_common:], len(staged) - n_common
+        attempt = self._branch.begin_preemptive(behind, self._sampling(params), n_cut)
+        self._ahead = PreemptiveReply(number, attempt)
 
     def stop_preemptive(self) -> None:
         if self._ahead is not None:
