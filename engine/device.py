@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .kv_cache import KvPool
 from .linear import INT4_GROUP, Linear, MakeLinear, make_linear
-from .load.packed import Weight
+from .load.packed import Stored
 from .load.quant import quantize
 from .model import Decoder, Interrupted
 from .native.build import COST_OF_TORCH, NotBuilt
@@ -88,12 +88,12 @@ def _cpu(is_native: bool) -> Device:
         return replace(torch_device, lacks=f"{reason}; {COST_OF_TORCH}")
 
     def make_native_linear(
-        weight: Weight, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
+        weight: Stored, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
     ) -> Linear:
-        weight = quantize(weight, quant, INT4_GROUP, int8_group=GROUP)
-        if is_native_weight(weight):
-            return NativeLinear(library, weight, bias, dtype)
-        return make_linear(weight, bias, dtype=dtype, quant=None, device=device)
+        rounded = quantize(weight, quant, INT4_GROUP, int8_group=GROUP)
+        if is_native_weight(rounded):
+            return NativeLinear(library, rounded, bias, dtype)
+        return make_linear(rounded, bias, dtype=dtype, quant=None, device=device)
 
     def make_runner(
         decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]

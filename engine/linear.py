@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .load.packed import Int4Weight, ScaledWeight, Weight
+from .load.packed import Int4Weight, ScaledWeight, Stored
 from .load.quant import quantize
 
 # Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
@@ -39,7 +39,7 @@ class MakeLinear(Protocol):
 
     def __call__(
         self,
-        weight: Weight,
+        weight: Stored,
         bias: Tensor | None,
         *,
         dtype: torch.dtype,
@@ -149,7 +149,7 @@ class Int4Linear:
 
 
 def make_linear(
-    weight: Weight, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
+    weight: Stored, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
 ) -> Linear:
     """The product for a weight [out, in]; a dense one is quantized as `quant` says."""
     bias = None if bias is None else bias.to(device=device, dtype=dtype)

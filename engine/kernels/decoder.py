@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ..kv_cache import KvPool
-from ..load.packed import Int4Weight, ScaledWeight, Weight
+from ..load.packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight
 from ..load.quant import quantize
 from ..model import Decoder
 from . import (
@@ -65,14 +65,17 @@ class KernelSet:
         )
 
     def make_linear(
-        self, weight: Weight, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None,
+        self, weight: Stored, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None,
         device: str,
     ) -> "KernelLinear":  # fmt: skip
         """The product for a weight [out, in]; a dense one is quantized as `quant` says."""
-        if isinstance(weight, Tensor):
-            weight = quantize(weight.to(device), quant, INT4_GROUP)
+        if isinstance(weight, FinerWeight):
+            weight = FinerWeight(weight.numbers.to(device))
+        elif isinstance(weight, Tensor):
+            weight = weight.to(device)
+        rounded = quantize(weight, quant, INT4_GROUP)
         bias = None if bias is None else bias.to(device=device, dtype=dtype)
-        return KernelLinear(self, weight, bias, dtype, device)
+        return KernelLinear(self, rounded, bias, dtype, device)
 
 
 class KernelLinear:

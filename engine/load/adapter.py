@@ -1,6 +1,7 @@
 """Owns low-rank adapters (LoRA) in PEFT's format: read, checked, and merged into the weights.
 
-Merged weights cost a step nothing, and are quantized like any others. What PEFT knows beyond plain
+Merged weights cost a step nothing, and are quantized like any others; those of a file of four bits
+become int8, and what is not adapted there stays as it lies. What PEFT knows beyond plain
 LoRA is refused by name.
 Source: Hu et al., LoRA, arXiv:2106.09685; PEFT's LoraConfig.
 """
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..types import CheckpointError, WrongShape
 from .loader import Checkpoint, FolderCheckpoint, read_json
+from .packed import FinerWeight, HoldsInt4, Int4Weight
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 1024  # beyond it an adapter is larger than what it adapts
@@ -62,6 +64,25 @@ class AdaptedCheckpoint:
         down = self._stored.tensor(parts["A"], (self._rank, n_in)).float()
         up = self._stored.tensor(parts["B"], (n_out, self._rank)).float()
         return torch.addmm(tensor.float(), up, down, alpha=self._scale)
+
+    @property
+    def has_int4(self) -> bool:
+        return isinstance(self._base, HoldsInt4) and self._base.has_int4
+
+    def is_quantized(self, name: str) -> bool:
+        """Raises: MissingTensor."""
+        return isinstance(self._base, HoldsInt4) and self._base.is_quantized(name)
+
+    def int4(self, name: str, shape: tuple[int, int]) -> Int4Weight | FinerWeight | None:
+        """As the base has it; merged numbers where it is quantized and the adapter changes it.
+
+        Raises: MissingTensor, WrongShape.
+        """
+        if not isinstance(self._base, HoldsInt4) or not self._base.is_quantized(name):
+            return None
+        if name in self._names:
+            return FinerWeight(self.tensor(name, shape))
+        return self._base.int4(name, shape)
 
 
 def _read_settings(folder: Path) -> tuple[int, float]:

@@ -12,9 +12,10 @@ from ..drafting.drafters import Drafter, GrammarDrafter, ModelDrafter, NgramDraf
 from ..end_of_turn import read_head
 from ..model import Decoder
 from ..text.text import Text
-from ..types import CheckpointError, ConfigError, EngineConfig
+from ..types import CheckpointError, ConfigError, EngineConfig, UnsupportedQuantization
 from .calibrate import ScaledCheckpoint, calibrate
 from .loader import ModelConfig
+from .packed import HoldsInt4
 from .source import adapted, open_source
 
 
@@ -38,6 +39,10 @@ def read_model(
     length = context_length(model, config)
     device = open_device(config)
     if config.calibration_text is not None:
+        if isinstance(checkpoint, HoldsInt4) and checkpoint.has_int4:
+            raise UnsupportedQuantization(
+                f"{model_dir}: expected dense weights to calibrate, found a file of four bits"
+            )
         dense = Decoder(
             checkpoint, model, dtype="fp32", quant=None, device="cpu", context_length=length
         )
@@ -84,5 +89,10 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
         if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
             raise CheckpointError(
                 f"{config.draft_dir}: expected the target's tokenizer, found another"
+            )
+        if draft.config.vocab_size > decoder.config.vocab_size:  # its guesses index target rows
+            raise CheckpointError(
+                f"{config.draft_dir}: expected at most the target's {decoder.config.vocab_size} "
+                f"vocabulary rows, found {draft.config.vocab_size}"
             )
         yield ModelDrafter(draft, config, length, device.make_runner)

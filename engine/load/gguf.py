@@ -18,8 +18,7 @@ from ..types import CheckpointError, MissingTensor, UnsupportedArchitecture, Wro
 from .gguf_codes import FOUR_BITS, MORE_BITS, int4_weight
 from .gguf_file import GgufFile, TensorPlace
 from .loader import ModelConfig, config_from
-from .packed import Int4Weight, Weight
-from .quant import quantize_int8
+from .packed import FinerWeight, Int4Weight
 
 SUFFIX = ".gguf"
 
@@ -146,14 +145,22 @@ class GgufCheckpoint:
         stored, _ = self._find(name, shape)  # before it is made
         return self._ordered(name, torch.from_numpy(self._file.read(stored)))
 
-    def int4(self, name: str, shape: tuple[int, int]) -> Weight | None:
-        """A matrix with the file's own four-bit codes; in eight bits where the file has more.
+    @property
+    def has_int4(self) -> bool:
+        return any(place.format in FOUR_BITS for place in self._file.tensors.values())
+
+    def is_quantized(self, name: str) -> bool:
+        """Raises: MissingTensor."""
+        return self._find(name, None)[1].format in FOUR_BITS + MORE_BITS
+
+    def int4(self, name: str, shape: tuple[int, int]) -> Int4Weight | FinerWeight | None:
+        """A matrix with the file's own four-bit codes; its numbers where the file has more bits.
 
         None where its numbers are not quantized. Raises: MissingTensor, WrongShape.
         """
         stored, place = self._find(name, shape)
         if place.format in MORE_BITS:
-            return quantize_int8(self.tensor(name, shape))
+            return FinerWeight(self.tensor(name, shape))
         if place.format not in FOUR_BITS:
             return None
         weight = int4_weight(place.format, self._file.blocks(stored), shape)

@@ -1,8 +1,8 @@
 """Owns the reading of quantized checkpoints: AWQ, GPTQ and compressed-tensors.
 
 Whatever the layout on disk, a weight comes out in one of three canonical forms: `Int4Weight`,
-`ScaledWeight`, or a dense tensor where neither holds the same numbers. A format the engine does not
-know is refused by name.
+`ScaledWeight`, or a dense tensor where neither holds the same numbers (`FinerWeight`: one that four
+bits may not hold). A format the engine does not know is refused by name.
 """
 
 from dataclasses import dataclass
@@ -46,10 +46,24 @@ class ScaledWeight:
         return (codes * self.scale.view(n_out, -1, 1)).view(n_out, n_in)
 
 
-Weight: TypeAlias = Tensor | Int4Weight | ScaledWeight
+@dataclass(frozen=True, slots=True)
+class FinerWeight:
+    """Numbers that have more bits than four already: where int4 is asked for they become int8.
+
+    numbers: floats [out, in]. The device rounds them, with the groups that its products have.
+    """
+
+    numbers: Tensor
+
+    def dense(self) -> Tensor:
+        return self.numbers
 
 
-def dense(weight: Weight) -> Tensor:
+Weight: TypeAlias = Tensor | Int4Weight | ScaledWeight  # what a product is made of
+Stored: TypeAlias = Weight | FinerWeight  # what is read
+
+
+def dense(weight: Stored) -> Tensor:
     return weight if isinstance(weight, Tensor) else weight.dense()
 
 
@@ -57,7 +71,14 @@ def dense(weight: Weight) -> Tensor:
 class HoldsInt4(Protocol):
     """A checkpoint whose matrices may lie in it in four bits."""
 
-    def int4(self, name: str, shape: tuple[int, int]) -> Weight | None:
+    @property
+    def has_int4(self) -> bool: ...
+
+    def is_quantized(self, name: str) -> bool:
+        """Whether a matrix lies there in eight bits or fewer. Raises: MissingTensor."""
+        ...
+
+    def int4(self, name: str, shape: tuple[int, int]) -> Int4Weight | FinerWeight | None:
         """None where its numbers are not quantized. Raises: MissingTensor, WrongShape."""
         ...
 
@@ -65,7 +86,7 @@ class HoldsInt4(Protocol):
 def read_weight(
     checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any],
     quant: str | None = None,
-) -> Weight:  # fmt: skip
+) -> Stored:  # fmt: skip
     """The weight of the linear layer `name`, [out, in], in whatever format it is stored.
 
     quant: as `EngineConfig`; where it is int4, what lies there in four bits stays as it is.

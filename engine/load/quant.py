@@ -8,18 +8,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .packed import Int4Weight, ScaledWeight, Weight, dense
+from .packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight, dense
 
 FP8_LARGEST = 448.0  # of e4m3
 
 
 def quantize(
-    weight: Weight, quant: str | None, group: int, int8_group: int | None = None
+    weight: Stored, quant: str | None, group: int, int8_group: int | None = None
 ) -> Weight:
     """A dense weight as `quant` says: int4 where `group` divides its inputs; others as they are.
 
+    A finer weight is int8 where `quant` is int4.
+
     int8_group: inputs that share a scale of int8, where it divides them; else all of them do.
     """
+    if isinstance(weight, FinerWeight):
+        weight, quant = weight.numbers, "int8" if quant == "int4" else quant
     if not isinstance(weight, Tensor):
         return weight
     match quant:
@@ -63,10 +67,11 @@ def quantize_int4(weight: Tensor, group: int) -> Int4Weight:
     return Int4Weight(codes.to(torch.int32).view(n_out, n_in), scale, zero)
 
 
-def join(weights: Sequence[Weight]) -> Weight:
+def join(weights: Sequence[Stored]) -> Stored:
     """Stack along the outputs; formats that differ meet in the finer one.
 
-    int4 and int8 meet in int8, and either meets others as dense tensors.
+    int4 and int8 meet in int8, and either meets others as dense tensors; these have then more bits
+    than four, and are not rounded to four again.
     """
     int4 = [weight for weight in weights if isinstance(weight, Int4Weight)]
     if len(int4) == len(weights) and len({weight.scale.shape[1] for weight in int4}) == 1:
@@ -83,4 +88,5 @@ def join(weights: Sequence[Weight]) -> Weight:
     is_int8 = [isinstance(w, ScaledWeight) and w.codes.dtype == torch.int8 for w in weights]
     if any(is_int8) and len(int4) + sum(is_int8) == len(weights):
         return quantize_int8(whole)
-    return whole
+    is_finer = int4 or any(isinstance(weight, FinerWeight) for weight in weights)
+    return FinerWeight(whole) if is_finer else whole

@@ -1,5 +1,6 @@
 """Drafting changes the speed of a reply and nothing else."""
 
+import json
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from engine.engine import Engine
 from engine.reply import Reply
 from engine.sequence import Sequence
 from engine.types import CheckpointError, Done, EngineConfig, SamplingParams, Staged, TextDelta
+from tests.engine.conftest import WriteCheckpoint
 
 MakeEngine = Callable[..., Engine]
 
@@ -366,6 +368,16 @@ def test_a_draft_model_reads_what_is_staged_while_the_caller_speaks(
         engine.step()
     branch.close()
     engine.check_integrity()
+
+
+def test_a_draft_model_with_more_rows_of_vocabulary_than_the_target_is_refused(
+    make_engine: MakeEngine, tiny_model: Path, write_checkpoint: WriteCheckpoint
+) -> None:
+    """It could guess an id that the target has no row for."""
+    n_rows = json.loads((tiny_model / "config.json").read_text())["vocab_size"]
+    with pytest.raises(CheckpointError, match=f"found {n_rows + 8}"):
+        make_engine(draft_dir=write_checkpoint(vocab_size=n_rows + 8))
+    make_engine(write_checkpoint(vocab_size=n_rows + 8), draft_dir=tiny_model)
 
 
 def test_a_branch_without_words_is_nothing_for_a_draft_model_to_read(

@@ -5,14 +5,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from engine.engine import Engine
+from engine.load.packed import FinerWeight, Int4Weight, dense, read_weight
 from engine.load.source import adapted, open_source
 from engine.recipes.quality import log_probabilities
 from engine.types import CheckpointError, EngineConfig, WrongShape
+from tests.engine.load.gguf_files import write_gguf
 
 LAYER = "model.layers.1.mlp.up_proj"
 SETTINGS = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none"}
@@ -43,6 +46,28 @@ def test_a_weight_changes_by_the_scaled_product_and_the_others_stay(
     assert torch.allclose(found.tensor(f"{LAYER}.weight", (64, 32)), weight + 2 * up @ down)
     other = "model.layers.0.mlp.up_proj.weight"
     assert torch.equal(found.tensor(other), base.checkpoint.tensor(other))
+
+
+def test_beside_it_a_four_bit_file_stays_in_its_own_bits(
+    tiny_model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    form = gguf.GGMLQuantizationType.Q4_1
+    base = open_source(write_gguf(tiny_model, tmp_path / "m.gguf", form=form))
+    found = adapted(base, adapter).checkpoint
+    other = "model.layers.0.mlp.up_proj"
+    kept = read_weight(found, other, (64, 32), {}, "int4")
+    assert isinstance(kept, Int4Weight)
+    assert torch.equal(
+        kept.codes,
+        read_weight(base.checkpoint, other, (64, 32), {}, "int4").codes,  # type: ignore[union-attr]
+    )
+    merged = read_weight(found, LAYER, (64, 32), {}, "int4")  # more than four bits: not rounded
+    assert isinstance(merged, FinerWeight)
+    assert torch.equal(dense(merged), found.tensor(f"{LAYER}.weight"))
+    # A folder's dense weights are rounded as asked, merged or not.
+    of_folder = adapted(open_source(tiny_model), adapter).checkpoint
+    assert isinstance(read_weight(of_folder, LAYER, (64, 32), {}, "int4"), torch.Tensor)
+    assert isinstance(read_weight(of_folder, other, (64, 32), {}, "int4"), torch.Tensor)
 
 
 def test_rank_stabilized_scale_is_by_the_root(tiny_model: Path, adapter: Path) -> None:

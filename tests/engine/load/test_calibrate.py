@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 
@@ -10,7 +11,8 @@ from engine.load.calibrate import ScaledCheckpoint, calibrate, search_scale
 from engine.load.loader import Checkpoint, FolderCheckpoint, read_config
 from engine.load.quant import quantize_int4
 from engine.model import Decoder
-from engine.types import ConfigError, EngineConfig
+from engine.types import ConfigError, EngineConfig, UnsupportedQuantization
+from tests.engine.load.gguf_files import write_gguf
 
 TOKENS = [5 + (i * i * 7) % 90 for i in range(60)]
 
@@ -70,3 +72,15 @@ def test_a_calibration_text_that_is_none_is_refused(
         Engine.load(tiny_model, EngineConfig(quant="int4", calibration_text=path, kv_tokens=128))
     with pytest.raises(ConfigError, match="expected quant int4"):
         EngineConfig(quant="int8", calibration_text=path)
+
+
+def test_a_file_of_four_bits_is_not_rounded_again_for_a_calibration_text(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("I would like to book a table.")
+    form = gguf.GGMLQuantizationType.Q4_1
+    path = write_gguf(tiny_model, tmp_path / "m.gguf", form=form)
+    config = EngineConfig(quant="int4", calibration_text=text, kv_tokens=128)
+    with pytest.raises(UnsupportedQuantization, match="found a file of four bits"):
+        Engine.load(path, config)

@@ -1,4 +1,4 @@
-"""Four bits of a GGUF file stay what they are: no number is rounded a second time."""
+"""Four bits of a GGUF file stay what they are: no code is rounded a second time."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ import torch
 
 from engine.engine import Engine
 from engine.load.gguf_codes import FOUR_BITS, MORE_BITS, int4_weight
-from engine.load.packed import Int4Weight, ScaledWeight, dense, read_weight
-from engine.load.quant import join
+from engine.load.packed import FinerWeight, Int4Weight, ScaledWeight, dense, read_weight
+from engine.load.quant import join, quantize
 from engine.load.source import open_source
 from engine.recipes.quality import log_probabilities
 from engine.types import EngineConfig
@@ -81,7 +81,12 @@ def test_more_bits_than_four_become_eight(
     ).checkpoint
     shape = tuple(checkpoint.tensor("model.layers.0.mlp.up_proj.weight").shape)
     weight = read_weight(checkpoint, "model.layers.0.mlp.up_proj", shape, {}, "int4")  # type: ignore[arg-type]
-    assert isinstance(weight, ScaledWeight)
+    assert isinstance(weight, FinerWeight)
+    plain = checkpoint.tensor("model.layers.0.mlp.up_proj.weight")
+    assert torch.equal(dense(weight), plain)
+    rounded = quantize(weight, "int4", 32, int8_group=32)  # as the device asks
+    assert isinstance(rounded, ScaledWeight) and rounded.scale.shape == (shape[0], shape[1] // 32)
+    assert torch.equal(dense(rounded), dense(quantize(plain, "int8", 32, int8_group=32)))
 
 
 def test_four_and_eight_bits_meet_in_eight() -> None:
@@ -92,3 +97,15 @@ def test_four_and_eight_bits_meet_in_eight() -> None:
     assert isinstance(both, ScaledWeight) and both.codes.shape == (6, 32)
     expected = torch.cat([int4.dense(), int8.dense()])
     assert torch.allclose(dense(both), expected, atol=0.006 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("other", [FinerWeight(torch.randn(2, 32)), torch.randn(2, 32)])
+def test_four_bits_and_finer_numbers_are_not_rounded_to_four_again(
+    other: torch.Tensor | FinerWeight,
+) -> None:
+    codes = torch.randint(0, 16, (4, 32), dtype=torch.int32)
+    int4 = Int4Weight(codes, torch.full((4, 1), 0.01), torch.zeros(4, 1))
+    both = join([int4, other])
+    assert torch.equal(dense(both), torch.cat([int4.dense(), dense(other)]))
+    assert isinstance(quantize(both, "int4", 32), ScaledWeight)
+    assert isinstance(quantize(both, None, 32), torch.Tensor)
