@@ -3,8 +3,9 @@
 A secret carries its own claims, so that every gateway that has the issuing key takes it, a restart
 ends none, and none is worth more than its issuer: the session that it opens belongs to the issuer's
 tenant. It is no secret from its holder: the page that has it can read the session it opens, as that
-session's own ``session.created`` tells it anyway. A session too long for a header stays with the
-gateway that issued it, which alone can open it. Pure: time is passed in.
+session's own ``session.created`` tells it anyway. What that never tells, a token or headers for an
+MCP server, is not in it: such a session, and one too long for a header, stays with the gateway that
+issued it, which alone can open it. Pure: time is passed in.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ PREFIX = "ek_"
 # A browser sends it as a subprotocol, and servers read header lines of 8 KiB.
 MAX_CARRIED_BYTES = 4096
 MAX_VALUE_CHARACTERS = 8192
-MAX_HELD_BYTES = 16 * 1024 * 1024  # of one issuer's sessions that are too long
+MAX_HELD_BYTES = 16 * 1024 * 1024  # of one issuer's sessions that are not carried
 PURPOSE = b"voiceloop client secret"
+CREDENTIALS = ("authorization", "headers")  # of an MCP server among the tools
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +65,7 @@ class ClientSecrets:
         """A new secret of this key, usable as often as one likes until it expires."""
         nonce, expires_at = secrets.token_bytes(12), int(self._now()) + seconds
         body = _packed(Claims(nonce, expires_at, session, max_session_s))
-        if len(body) > MAX_CARRIED_BYTES:
+        if _names_credentials(session) or len(body) > MAX_CARRIED_BYTES:
             self._held[issuer].put(nonce, msgspec.msgpack.encode(session), expires_at, self._now())
             body = _packed(Claims(nonce, expires_at, None, max_session_s))
         value = f"{PREFIX}{to_text(body)}.{to_text(self.signer.sign(issuer, body))}"
@@ -94,7 +96,7 @@ class ClientSecrets:
 
 
 class HeldSessions:
-    """The sessions of one issuer that are too long to be carried, up to a number of bytes."""
+    """The sessions of one issuer that no secret carries, up to a number of bytes."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[bytes, tuple[bytes, int]] = OrderedDict()
@@ -112,6 +114,13 @@ class HeldSessions:
         self._n_bytes += len(session)
         while self._n_bytes > MAX_HELD_BYTES:
             self._n_bytes -= len(self._sessions.popitem(last=False)[1][0])
+
+
+def _names_credentials(session: Json) -> bool:
+    """Whether one of its tools comes with what its server wants to see."""
+    tools = session.get("tools")
+    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return any(tool.get(key) for tool in named for key in CREDENTIALS)
 
 
 def _packed(claims: Claims) -> bytes:

@@ -155,6 +155,10 @@ class Session:
         return self._lifetime.is_shed
 
     @property
+    def resumed_id(self) -> str:
+        return self._resumption.resumed_id
+
+    @property
     def quiet_s(self) -> float:
         """For how long nobody has spoken and nothing has been owed."""
         return self._idleness.quiet_s

@@ -10,18 +10,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Protocol as Shape
+
+from msgspec.structs import replace
 
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ToolCall
 from voiceloop.errors import InvalidRequest, VoiceLoopError
 from voiceloop.realtime.commands import SettingsChanged
 from voiceloop.realtime.events import ItemDeleted, Resumed, ResumeTicket
-from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message
+from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, Message
+from voiceloop.realtime.mcp.entry import MAX_SERVERS
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
-from voiceloop.resume.snapshot import Snapshot, snapshot_of
-from voiceloop.resume.ticket import REFRESH_S, Tickets
+from voiceloop.resume.snapshot import Changes, Snapshot, carried, changes_of, snapshot_of
+from voiceloop.resume.ticket import REFRESH_S, Claims, Tickets
 
 # What changes together is in one ticket, and none is written while an answer is on its way out.
 SETTLE_S = 0.25
@@ -68,8 +72,16 @@ class Resumption:
         self._changed = asyncio.Event()
         # By the last ticket, while that need not be renewed. A call in which nothing has happened
         # needs none: it would take the place of the one that its client is about to show.
-        self._sent = self._snapshot() if protocol.settings.resume else None
+        self._sent: Snapshot | None = None
+        self._written: tuple[SessionSettings, Changes] | None = None  # the settings of the last
         self._too_long: SessionSettings | None = None  # no ticket has room for these
+        # The ticket that it came with and what that says, until more has been said.
+        self._came_with: tuple[Claims, tuple[Item, ...]] | None = None
+        self.resumed_id = ""  # of the call that goes on here, before it did
+        self._has_settled_calls = False
+        if protocol.settings.resume:
+            with suppress(InvalidRequest):  # the first ticket will say it
+                self._sent = self._snapshot()
         protocol.conversation.on_change = self.wake
 
     # --- tickets on the way out ---
@@ -77,6 +89,12 @@ class Resumption:
     def wake(self) -> None:
         """The settings or the conversation changed."""
         self._changed.set()
+        if self._came_with is None:
+            return
+        claims, said = self._came_with
+        if self._tickets is not None and carried(self._protocol.conversation) != said:
+            self._came_with = None
+            self._tickets.settle(claims)
 
     async def run(self) -> None:
         """Send tickets for as long as the call lasts, while its client asks for them."""
@@ -91,7 +109,11 @@ class Resumption:
             self.send()
 
     def _snapshot(self) -> Snapshot:
-        return snapshot_of(self._protocol.settings, self._own, self._protocol.conversation)
+        """Raises: InvalidRequest: no ticket has room for the settings."""
+        settings = self._protocol.settings
+        if self._written is None or self._written[0] is not settings:
+            self._written = settings, changes_of(settings, self._own)
+        return snapshot_of(self._written[1], self._protocol.conversation)
 
     @property
     def _is_asked(self) -> bool:
@@ -102,12 +124,12 @@ class Resumption:
         settings = self._protocol.settings
         if not self._is_asked or settings is self._too_long:
             return False
-        snapshot = self._snapshot()
-        if snapshot == self._sent:
-            return False
         assert self._tickets is not None
         call_id, lived_s = self._protocol.session_id, self._lifetime.lived_s
         try:
+            snapshot = self._snapshot()
+            if snapshot == self._sent:
+                return False
             ticket = self._tickets.issue(self._tenant, call_id, lived_s, snapshot)
         except InvalidRequest as error:
             self._too_long = settings
@@ -124,11 +146,14 @@ class Resumption:
     def resume(self, ticket: str) -> SettingsChanged | None:
         """Go on with the call that this is of; None where it is refused, which the client is told.
 
-        A ticket whose settings cannot be taken up here is good elsewhere still.
+        A ticket whose settings cannot be taken up here is good elsewhere still. Whatever it is
+        refused for, the code begins with ``resume_``: its client knows that this was its answer.
         """
         try:
             return self._resume(ticket)
         except VoiceLoopError as error:
+            if not error.wire_code.startswith("resume_"):
+                error = InvalidRequest(error.message, param=error.param, code="resume_refused")
             self._protocol.error(error)
             return None
 
@@ -142,8 +167,8 @@ class Resumption:
         if self._tickets is None:
             raise InvalidRequest("expected a server that resumes calls, found another")
         claims, snapshot = self._tickets.read(ticket, self._tenant)
-        changed = protocol.adopt(snapshot.settings_over(self._own))
         self._tickets.use(claims)
+        changed = protocol.adopt(self._settings_of(snapshot))
         protocol.conversation.restore(snapshot.items, snapshot.spoken)
         self._lifetime.resume(claims.lived_s)
         protocol.send(
@@ -154,9 +179,23 @@ class Resumption:
             )
         )
         self._settle_calls()
+        self._came_with = claims, carried(protocol.conversation)
+        self._sent = None
+        self.send()  # at once: the one that it came with is good until more has been said
         self._on_resumed(claims.call_id)
-        self.wake()
+        self.resumed_id = claims.call_id
         return changed
+
+    def _settings_of(self, snapshot: Snapshot) -> SessionSettings:
+        """Those of the call, with the MCP servers of which a ticket says nothing.
+
+        Whoever names them on this connection, by a client secret or before it resumes, keeps them.
+        """
+        settings = snapshot.settings_over(self._own)
+        labels = {entry.server_label for entry in settings.mcp}
+        named = [entry for entry in self._protocol.settings.mcp if entry.headers]
+        kept = [entry for entry in named if entry.server_label not in labels]
+        return replace(settings, mcp=(*settings.mcp, *kept)[:MAX_SERVERS])
 
     def _settle_calls(self) -> None:
         """Give each tool call without a result its due.
@@ -173,7 +212,9 @@ class Resumption:
             tool = self._agent.tool(item.name)
             if tool is None or tool.is_clients:
                 clients.append(ToolCall(item.call_id, item.name, item.arguments))
-            elif tool.side_effect_free:
+                continue
+            self._has_settled_calls = True
+            if tool.side_effect_free:
                 protocol.conversation.delete(item.id)
                 protocol.send(ItemDeleted(item_id=item.id))
             else:
@@ -187,7 +228,12 @@ class Resumption:
 
     @property
     def owes_answer(self) -> bool:
-        """Whether the last thing said is the caller's, or what came of a tool's call."""
+        """Whether the last thing said is the caller's, or what came of a tool's call.
+
+        Or a call of the server's was open: what came of it nobody has said, whatever else was.
+        """
+        if self._has_settled_calls:
+            return True
         conversation = self._protocol.conversation
         last = conversation.get(conversation.last_id or "")
         is_callers = isinstance(last, Message) and last.role == "user"

@@ -2,14 +2,16 @@
 
 Owns the snapshot: taken of a session, bounded in size, put into a new one. Only what the client has
 been told already is in it, for whoever holds a ticket can read it: no documents that the model was
-given, no sound. What was under way when it was taken is left out: a reply that had not ended is
-made anew, so that its caller hears it whole, and what was being said to the agent is lost. Pure.
+given, no sound, no MCP server that the client named with a token or headers. What was under way
+when it was taken is left out: a reply that had not ended is made anew, so that its caller hears it
+whole, and what was being said to the agent is lost. Pure.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,7 +28,8 @@ from voiceloop.realtime.items import (
 )
 from voiceloop.realtime.settings import SessionSettings
 
-# Packing them is what a ticket costs the event loop: 3 ms. Some two hours of talk.
+# Of settings and items. Packing them is what a ticket costs the event loop: 3 ms. Some two hours
+# of talk.
 MAX_CHARACTERS = 128 * 1024
 MAX_PACKED_BYTES = 48 * 1024
 MAX_UNPACKED_BYTES = 4 * 1024 * 1024
@@ -58,17 +61,50 @@ def unreadable(what: str) -> InvalidRequest:
     )
 
 
-def snapshot_of(
-    settings: SessionSettings, own: SessionSettings, conversation: Conversation
-) -> Snapshot:
-    """What stands fast of a call at this moment. own: the agent's settings."""
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A session's settings that are not its agent's own, and how long they are written down."""
+
+    settings: dict[str, Any]
+    n_characters: int
+
+
+def changes_of(settings: SessionSettings, own: SessionSettings) -> Changes:
+    """What a ticket says of these settings. own: the agent's.
+
+    An MCP server that was named with headers is left out whole: asked without them it would let
+    somebody else in, or nobody. So are the tools that servers list: they are asked for them anew.
+    """
+    told = msgspec.structs.replace(
+        settings,
+        mcp=tuple(entry for entry in settings.mcp if not entry.headers),
+        tools=tuple(tool for tool in settings.tools if not tool.server_label),
+    )
     ours = msgspec.to_builtins(own)
     changed = {
-        name: value for name, value in msgspec.to_builtins(settings).items() if value != ours[name]
+        name: value for name, value in msgspec.to_builtins(told).items() if value != ours[name]
     }
-    items = _newest(item for item in conversation.items() if _is_carried(item))
+    return Changes(changed, len(msgspec.json.encode(changed)))
+
+
+def snapshot_of(changes: Changes, conversation: Conversation) -> Snapshot:
+    """What stands fast of a call at this moment. Raises: InvalidRequest: too long changes."""
+    n_left = MAX_CHARACTERS - changes.n_characters
+    if n_left < 0:
+        raise _too_large(f"{MAX_CHARACTERS} characters", changes.n_characters)
+    items = _newest(carried(conversation), n_left)
     said = [item for item in items if isinstance(item, Message) and item.role == "assistant"]
-    return Snapshot(changed, items, conversation.spoken(said[-1].id) if said else None)
+    return Snapshot(changes.settings, items, conversation.spoken(said[-1].id) if said else None)
+
+
+def _too_large(most: str, found: int) -> InvalidRequest:
+    what = f"expected settings that fit a ticket of {most}, found {found}"
+    return InvalidRequest(f"{what}: this call cannot be resumed", code="resume_too_large")
+
+
+def carried(conversation: Conversation) -> tuple[Item, ...]:
+    """What of it stands fast."""
+    return tuple(item for item in conversation.items() if _is_carried(item))
 
 
 def _is_carried(item: Item) -> bool:
@@ -83,11 +119,10 @@ def _is_carried(item: Item) -> bool:
             return False  # of MCP servers: they are listed and asked anew
 
 
-def _newest(items: Iterable[Item]) -> tuple[Item, ...]:
-    """As many of the last items as are carried."""
+def _newest(items: Sequence[Item], n_left: int) -> tuple[Item, ...]:
+    """As many of the last items as have so many characters."""
     kept: list[Item] = []
-    n_left = MAX_CHARACTERS
-    for item in reversed(list(items)):
+    for item in reversed(items):
         n_left -= n_characters_of(item)
         if n_left < 0:
             break
@@ -105,11 +140,7 @@ def pack(snapshot: Snapshot) -> bytes:
         if len(packed) <= MAX_PACKED_BYTES:
             return packed
         if not snapshot.items:
-            raise InvalidRequest(
-                f"expected settings that fit a ticket of {MAX_PACKED_BYTES} bytes, found "
-                f"{len(packed)}: this call cannot be resumed",
-                code="resume_too_large",
-            )
+            raise _too_large(f"{MAX_PACKED_BYTES} bytes", len(packed))
         kept = snapshot.items[(len(snapshot.items) + 1) // 2 :]
         snapshot = msgspec.structs.replace(snapshot, items=kept)
 

@@ -3,7 +3,8 @@
 Owns the tickets of one server: a snapshot behind a short head that says which call it is of, until
 when it is good, and for how long the call has lasted; both signed, for one tenant. The head alone
 is enough at the door, where a caller who comes back has a place kept. A call is resumed once on one
-server: a second ticket of it is refused there. Pure: time is passed in.
+server: a second ticket of it is refused there, and the same one as soon as more has been said: the
+line may break before its client has another. Pure: time is passed in.
 """
 
 from __future__ import annotations
@@ -66,18 +67,28 @@ class Once:
     def __init__(self, now: Callable[[], float], kept_s: float) -> None:
         self._now = now
         self._kept_s = kept_s
-        self._taken: OrderedDict[str, float] = OrderedDict()  # oldest first
+        self._taken: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # oldest first
 
     def __contains__(self, name: str) -> bool:
         return name in self._taken
 
-    def take(self, name: str) -> None:
+    def is_open(self, name: str, by: bytes) -> bool:
+        """Whether whoever shows this may take it: the first, and the same until it is settled."""
+        return name not in self._taken or self._taken[name][1] == by
+
+    def take(self, name: str, by: bytes = b"") -> None:
         """Raises: Overloaded: more have been taken than can be remembered."""
-        while self._taken and next(iter(self._taken.values())) <= self._now() - self._kept_s:
+        while self._taken and next(iter(self._taken.values()))[0] <= self._now() - self._kept_s:
             self._taken.popitem(last=False)
+        self._taken.pop(name, None)
         if len(self._taken) >= MAX_REMEMBERED:
             raise Overloaded(f"expected at most {MAX_REMEMBERED} resumed calls, found one more")
-        self._taken[name] = self._now()
+        self._taken[name] = self._now(), by
+
+    def settle(self, name: str) -> None:
+        """From now on nobody may take it again."""
+        if name in self._taken:
+            self._taken[name] = self._taken[name][0], b""
 
 
 class Tickets:
@@ -136,13 +147,20 @@ class Tickets:
             raise unreadable("no base64") from None
         if _digest(body) != claims.digest:
             raise _refused("resume_ticket_invalid", "a ticket of this server's")
-        if claims.call_id in self._resumed:
+        if not self._resumed.is_open(claims.call_id, claims.digest):
             raise _refused("resume_ticket_used", "a call that was not resumed yet")
         return claims, unpack(body)
 
     def use(self, claims: Claims) -> None:
-        """The call goes on here: from now on no ticket of it is good. Raises: Overloaded."""
-        self._resumed.take(claims.call_id)
+        """The call goes on here: of its tickets this one alone is good. Raises: Overloaded.
+
+        The line may break before its client has been told.
+        """
+        self._resumed.take(claims.call_id, claims.digest)
+
+    def settle(self, claims: Claims) -> None:
+        """More was said in the call that goes on here: this ticket is not good any more either."""
+        self._resumed.settle(claims.call_id)
 
     def _claims(self, head: str, tenant: str) -> Claims:
         """Raises: InvalidRequest."""

@@ -255,7 +255,7 @@ class Gateway:
         """This call was resumed here: what is left of it on a line that broke is over."""
         self.metrics.resumed.inc()
         for session in self._sessions:
-            if session.protocol.session_id == call_id:
+            if call_id in (session.protocol.session_id, session.resumed_id):
                 session.drain(Ending.RESUMED)
 
     def derive_keys(self) -> None:

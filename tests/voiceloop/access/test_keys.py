@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+import zlib
 
 import pytest
 
@@ -17,7 +18,7 @@ from voiceloop.access.keys import (
     tenant_of,
 )
 from voiceloop.access.origins import check_bind, check_origin
-from voiceloop.access.signing import Salts
+from voiceloop.access.signing import Salts, from_text
 from voiceloop.errors import ConfigError, Forbidden, Unauthorized
 
 KEY = "secret-key-1"
@@ -131,6 +132,19 @@ def test_a_session_too_long_for_a_header_stays_with_its_server() -> None:
         KeyRing([KEY]).check(secret.value)
     carried = ring.issue(KEY, 60, {"instructions": "Be kind. " * 20_000})  # packs well
     assert len(carried.value) < MAX_VALUE_CHARACTERS
+
+
+def test_a_session_with_what_an_mcp_server_wants_to_see_stays_with_its_server() -> None:
+    server = {"type": "mcp", "server_label": "shop", "server_url": "https://a.example/mcp"}
+    for told in ({"authorization": "s3cret"}, {"headers": {"X-Shop": "s3cret"}}):
+        session = {"tools": [{"type": "function", "name": "price"}, {**server, **told}]}
+        ring = KeyRing([KEY])
+        secret = ring.issue(KEY, 60, session)
+        body = from_text(secret.value.removeprefix("ek_").split(".")[0])
+        assert b"s3cret" not in body + zlib.decompress(body)
+        assert ring.check(secret.value).session == session
+    carried = KeyRing([KEY]).issue(KEY, 60, {"tools": [server]})
+    assert KeyRing([KEY]).check(carried.value).session == {"tools": [server]}
 
 
 def test_what_is_held_is_bounded_and_the_oldest_goes_first() -> None:

@@ -17,8 +17,10 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.call.connection import Hello
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
+from voiceloop.resume.ticket import Tickets
 
 pytest.importorskip("mcp", reason="the package mcp is not installed")
 
@@ -162,3 +164,31 @@ async def test_a_session_may_name_no_other_host(clock: Callable[[], float]) -> N
         (refused,) = caller.of("error")
         assert "expected a host of 127.0.0.1" in refused.event["error"]["message"]
         assert not [kind for kind in caller.types() if "mcp" in kind]
+
+
+async def test_a_call_that_is_resumed_has_the_servers_that_its_new_line_names_with_a_token(
+    clock: Callable[[], float],
+) -> None:
+    tickets, agent = Tickets(b"shared", clock), AgentConfig()
+    async with shop() as url:
+        named = entry(url, require_approval="never", authorization="t0ken")
+        hello = Hello(resume=True)
+        async with Caller(clock, backends(), agent, CONFIG, hello=hello, tickets=tickets) as caller:
+            await ask(caller, named)
+            await caller.wait_for("response.done", count=2)
+            await asyncio.sleep(1)
+            held = caller.of("voiceloop.resume_ticket")[-1].event["ticket"]
+        _, snapshot = tickets.read(held, "")
+        assert "t0ken" not in str(snapshot)
+        async with Caller(clock, backends(), agent, CONFIG, tickets=tickets) as again:
+            session = {"type": "realtime", "tools": [named]}
+            again.send("session.update", session=session)
+            again.send("voiceloop.resume", ticket=held)
+            await again.wait_for("mcp_list_tools.completed")
+            part = {"type": "input_text", "text": "and two"}
+            item = {"type": "message", "role": "user", "content": [part]}
+            again.send("conversation.item.create", item=item)
+            again.send("response.create")
+            await again.wait_for("response.mcp_call.completed")
+            assert again.of("session.updated")[-1].event["session"]["tools"][0]["server_url"] == url
+            assert again.of("session.updated")[-1].event["session"]["output_modalities"] == ["text"]

@@ -164,7 +164,9 @@ async def test_a_ticket_that_is_refused_is_an_error_and_the_new_call_goes_on(
         await spoken_turn(caller)
         held = newest_ticket(caller)["ticket"]
     if code == "resume_ticket_used":
-        tickets.use(tickets.read(held, "")[0])
+        claims, _ = tickets.read(held, "")
+        tickets.use(claims)
+        tickets.settle(claims)
     async with Caller(clock, tickets=tickets) as again:
         if code == "resume_too_late":
             await spoken_turn(again)
@@ -186,7 +188,34 @@ async def test_a_ticket_whose_voice_is_not_spoken_here_stays_good(clock: Clock) 
         again.send("voiceloop.resume", ticket=held)
         error = (await again.wait_for("error")).event["error"]
         assert error["param"] == "session.audio.output.voice"
+        assert error["code"] == "resume_refused"  # what clients that wait for an answer look for
     tickets.read(held, "")
+
+
+async def test_a_line_that_breaks_again_at_once_goes_on_by_the_ticket_that_came_first(
+    clock: Clock, tickets: Tickets
+) -> None:
+    async with Caller(clock, hello=ASKS, tickets=tickets) as caller:
+        await spoken_turn(caller)
+        held = newest_ticket(caller)["ticket"]
+    async with Caller(clock, tickets=tickets) as cut:
+        cut.send("voiceloop.resume", ticket=held)
+        await cut.wait_for("voiceloop.resumed")
+        sent = [seen.type for seen in cut.transport.received]
+        assert sent[sent.index("voiceloop.resumed") + 1] == "voiceloop.resume_ticket"
+        renewed = newest_ticket(cut)["ticket"]
+    async with Caller(clock, tickets=tickets) as again:  # the news of it had not arrived
+        again.send("voiceloop.resume", ticket=held)
+        assert (await again.wait_for("voiceloop.resumed")).event["items"] == 2
+        await spoken_turn(again)
+    for old in (held, renewed):
+        async with Caller(clock, tickets=tickets) as late:
+            late.send("voiceloop.resume", ticket=old)
+            if old == renewed:  # of the line between, which nobody has taken up
+                await late.wait_for("voiceloop.resumed")
+            else:
+                error = (await late.wait_for("error")).event["error"]
+                assert error["code"] == "resume_ticket_used"
 
 
 async def test_the_longest_time_of_a_call_counts_over_all_its_connections(
@@ -287,6 +316,28 @@ async def test_a_tool_call_without_a_result_gets_its_due(
             assert it.sent_ms < 30_000, it.types()
     n_calls = sum(len(message.tool_calls) for message in model.prompts[-1])
     assert n_calls == 1
+
+
+async def test_a_call_that_broke_behind_the_line_said_meanwhile_is_answered(
+    clock: Clock, tickets: Tickets
+) -> None:
+    agent = order(is_clients=False, side_effect_free=True)
+    async with Caller(clock, agent=agent, hello=ASKS, tickets=tickets) as caller:
+        for item in (
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+            {"type": "function_call", "call_id": "call_1", "name": "order", "arguments": "{}"},
+            {"type": "message", "role": "assistant",
+             "content": [{"type": "output_text", "text": "One moment."}]},
+        ):  # fmt: skip
+            caller.send("conversation.item.create", item=item)
+        await asyncio.sleep(5)
+        held = str(newest_ticket(caller)["ticket"])
+    backends = instant_backends(language_model=FakeLanguageModel(calls_then_tells))
+    async with Caller(clock, backends, agent=agent, tickets=tickets, **toolbox(agent, clock)) as it:
+        it.send("voiceloop.resume", ticket=held)
+        while "ordered" not in it.transcript():
+            await it.wait_quietly(100)
+            assert it.sent_ms < 30_000, it.types()
 
 
 def toolbox(agent: AgentConfig, clock: Clock) -> dict[str, Any]:

@@ -8,13 +8,18 @@ import zlib
 import msgspec
 import pytest
 
+from voiceloop.access.signing import from_text
+from voiceloop.backends import Tool
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
+from voiceloop.realtime.mcp.entry import read_entries
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.resume.snapshot import MAX_CHARACTERS as MAX_WRITTEN
 from voiceloop.resume.snapshot import (
     MAX_PACKED_BYTES,
     Snapshot,
+    changes_of,
     pack,
     snapshot_of,
     unpack,
@@ -41,7 +46,7 @@ def snapshot(*items: Message) -> Snapshot:
     conversation = Conversation()
     for item in items:
         conversation.insert(item)
-    return snapshot_of(OWN, OWN, conversation)
+    return snapshot_of(changes_of(OWN, OWN), conversation)
 
 
 CALL = snapshot(said("a", "user", "two lattes"), said("b", "assistant", "Two lattes, noted."))
@@ -104,8 +109,12 @@ def test_a_ticket_is_good_for_a_minute_and_what_passes_until_the_next_is_sent(
 def test_a_call_is_resumed_once_on_one_server_by_whichever_of_its_tickets(clock: Clock) -> None:
     tickets = Tickets(b"shared", clock)
     first = tickets.issue("t", "sess_1", 0.0, CALL).value
-    second = tickets.issue("t", "sess_1", 9.0, CALL).value
-    tickets.use(tickets.read(first, "t")[0])
+    second = tickets.issue("t", "sess_1", 9.0, snapshot(said("a", "user", "two lattes"))).value
+    claims, _ = tickets.read(first, "t")
+    tickets.use(claims)
+    assert code_of(tickets, second) == "resume_ticket_used"
+    tickets.use(tickets.read(first, "t")[0])  # the line broke before its client knew
+    tickets.settle(claims)
     assert code_of(tickets, first) == code_of(tickets, second) == "resume_ticket_used"
     Tickets(b"shared", clock).read(second, "t")  # on another it may
 
@@ -145,7 +154,7 @@ def test_tool_calls_and_their_results_are_written_down() -> None:
     conversation.insert(
         FunctionCall(id="d", call_id="2", name="hours", arguments="{", status="in_progress")
     )
-    taken = unpack(pack(snapshot_of(OWN, OWN, conversation)))
+    taken = unpack(pack(snapshot_of(changes_of(OWN, OWN), conversation)))
     assert [item.id for item in taken.items] == ["c", "o"]
 
 
@@ -153,12 +162,32 @@ def test_notes_that_only_the_model_was_shown_are_not_in_a_ticket() -> None:
     conversation = Conversation()
     conversation.insert(said("asked", "user", "when do you open"))
     conversation.add_notes("asked", "a document: never told to the client")
-    assert b"document" not in msgspec.msgpack.encode(snapshot_of(OWN, OWN, conversation))
+    taken = snapshot_of(changes_of(OWN, OWN), conversation)
+    assert b"document" not in msgspec.msgpack.encode(taken)
+
+
+def test_what_a_client_told_for_an_mcp_server_is_not_in_a_ticket(clock: Clock) -> None:
+    public = {"type": "mcp", "server_label": "hours", "server_url": "https://a.example/mcp"}
+    told = {"authorization": "s3cret-token", "headers": {"X-Shop": "s3cret-too"}}
+    entries = read_entries([public, {**public, "server_label": "shop", **told}], "tools")
+    listed = Tool("price", "", {}, server_label="shop")
+    asked = msgspec.structs.replace(OWN, voice="deep", mcp=entries, tools=(listed,))
+    taken = snapshot_of(changes_of(asked, OWN), Conversation())
+    value = Tickets(b"shared", clock).issue("t", "sess_1", 0.0, taken).value
+    for part in value.removeprefix("rt_").split("."):
+        packed = from_text(part)
+        assert b"s3cret" not in packed
+        if packed.startswith(b"\x78"):
+            assert b"hours" in zlib.decompress(packed)
+            assert b"s3cret" not in zlib.decompress(packed)
+    found = taken.settings_over(OWN)
+    assert [entry.server_label for entry in found.mcp] == ["hours"]
+    assert (found.voice, found.tools) == ("deep", ())
 
 
 def test_settings_that_the_client_changed_hold_over_those_of_an_agent_that_was_changed() -> None:
     asked = msgspec.structs.replace(OWN, voice="deep", timeline=True)
-    taken = unpack(pack(snapshot_of(asked, OWN, Conversation())))
+    taken = unpack(pack(snapshot_of(changes_of(asked, OWN), Conversation())))
     newer = msgspec.structs.replace(OWN, instructions="Be brief.", temperature=0.5)
     found = taken.settings_over(newer)
     assert (found.voice, found.timeline) == ("deep", True)
@@ -187,7 +216,20 @@ def test_settings_too_long_for_a_ticket_are_a_typed_error() -> None:
     text = random.Random(5).randbytes(2 * MAX_PACKED_BYTES).hex()
     asked = msgspec.structs.replace(OWN, instructions=text)
     with pytest.raises(InvalidRequest) as caught:
-        pack(snapshot_of(asked, OWN, Conversation()))
+        pack(snapshot_of(changes_of(asked, OWN), Conversation()))
+    assert caught.value.wire_code == "resume_too_large"
+
+
+def test_settings_and_items_together_have_the_room_of_one_ticket() -> None:
+    conversation = Conversation()
+    for number in range(10):
+        conversation.insert(said(str(number), "user", "a" * (MAX_WRITTEN // 10 - 1000)))
+    half = msgspec.structs.replace(OWN, instructions="a" * (MAX_WRITTEN // 2))
+    assert len(snapshot_of(changes_of(OWN, OWN), conversation).items) == 10
+    assert len(snapshot_of(changes_of(half, OWN), conversation).items) == 5
+    whole = msgspec.structs.replace(OWN, instructions="a" * MAX_WRITTEN)  # would pack well
+    with pytest.raises(InvalidRequest) as caught:
+        snapshot_of(changes_of(whole, OWN), conversation)
     assert caught.value.wire_code == "resume_too_large"
 
 

@@ -196,3 +196,20 @@ async def test_a_key_that_has_its_calls_is_refused_before_the_upgrade_and_others
         assert b"quota_exceeded" in (caught.value.response.body or b"")
         async with server.connect(**keyed(KEYS[1])) as other:
             await event(other)
+
+
+async def test_a_line_that_took_the_call_up_and_broke_unseen_ends_when_the_next_one_does() -> None:
+    async with running(backends=remembering()) as server:
+        async with server.connect("?voiceloop.resume=1") as first:
+            await say(first, "two lattes")
+            held = await ticket_of(server, first, 2)
+        shown = json.dumps({"type": "voiceloop.resume", "ticket": held["ticket"]})
+        async with server.connect() as broken, server.connect() as again:
+            await broken.send(shown)
+            await until(broken, "voiceloop.resumed")
+            await again.send(shown)
+            await until(again, "voiceloop.resumed")
+            with pytest.raises(ConnectionClosed) as caught:
+                await until(broken, "never")
+            assert caught.value.rcvd is not None and caught.value.rcvd.code == 1000
+            assert await say(again, "one tea") == "two lattes and one tea"
