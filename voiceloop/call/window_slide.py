@@ -59,13 +59,13 @@ class WindowSlide:
 
     def _summarize(self, ledger: Ledger, said: tuple[tuple[str, str], ...]) -> None:
         self._phase = Phase.SUMMARIZING
-        before = ledger.summary
+        before, n_forgotten = ledger.summary, ledger.n_forgotten
         task = self._anticipation.write(summary_prompt(before, said), SUMMARY_PARAMS)
 
         def take(done: asyncio.Task[str | None]) -> None:
             self._phase = Phase.READY
             written = None if done.cancelled() else done.result()
-            if written is not None:
+            if written is not None and ledger.n_forgotten == n_forgotten:
                 ledger.summarize(borne_out(written, before, said))
             if self._is_quiet and not done.cancelled():
                 self.observe(True)

@@ -32,13 +32,13 @@ class FactKind(IntEnum):
 class Fact:
     """``key``: what it is about; of facts of one kind and key the newest counts.
 
-    ``source``: the item that it was read from.
+    ``sources``: the items that it was read from.
     """
 
     kind: FactKind
     text: str
     key: str
-    source: str = ""
+    sources: frozenset[str] = frozenset()
 
 
 def quote(text: str) -> str:

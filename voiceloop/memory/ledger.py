@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from voiceloop.memory.facts import Fact, FactKind, quote
 from voiceloop.memory.reading import Asked, confirmed, facts_of_agent, facts_of_caller
@@ -32,6 +33,11 @@ class Memory:
     summary: bool = False
 
 
+class _OpenCall(NamedTuple):
+    item_id: str
+    text: str
+
+
 class Ledger:
     """Written by `observe_*`; `text` is what the model reads.
 
@@ -43,8 +49,10 @@ class Ledger:
         self._keeps_facts = keeps_facts
         self._facts: list[Fact] = []
         self._asked = Asked()  # the end of the agent's turn, which the caller's next answers
-        self._calls: dict[str, str] = {}  # tool calls without a result, by id
+        self._asked_in = ""  # the item of that turn
+        self._calls: dict[str, _OpenCall] = {}  # tool calls without a result, by id
         self._summary = ""
+        self._n_forgotten = 0
 
     def __len__(self) -> int:
         return len(self._facts)
@@ -61,6 +69,11 @@ class Ledger:
     def summary(self) -> str:
         return self._summary
 
+    @property
+    def n_forgotten(self) -> int:
+        """How often an item was deleted: a summary that was begun before may be of that item."""
+        return self._n_forgotten
+
     # --- written ---
 
     def observe_caller(self, item_id: str, text: str) -> None:
@@ -68,19 +81,21 @@ class Ledger:
         agreed = confirmed(text, self._asked)
         asked, self._asked = self._asked, Asked()
         if agreed is not None:
-            self._add(item_id, (agreed,))
+            self._add((agreed,), item_id, self._asked_in)
             asked = Asked()  # what else they say is no answer to it
-        self._add(item_id, facts_of_caller(text, asked))
+        said = frozenset(facts_of_caller(text, Asked()))  # whatever was asked
+        for fact in facts_of_caller(text, asked):
+            self._add((fact,), item_id, *(() if fact in said else (self._asked_in,)))
 
     def observe_agent(self, item_id: str, text: str) -> None:
         """What was heard of a turn of the agent."""
-        self._add(item_id, facts_of_agent(text))
-        self._asked = Asked.of(text)
+        self._add(facts_of_agent(text), item_id)
+        self._asked, self._asked_in = Asked.of(text), item_id
 
-    def observe_call(self, call_id: str, name: str, arguments: str) -> None:
+    def observe_call(self, item_id: str, call_id: str, name: str, arguments: str) -> None:
         """A call of a tool; it is a fact once its result is known."""
         self._calls.pop(call_id, None)
-        self._calls[call_id] = f"{name} {arguments}"
+        self._calls[call_id] = _OpenCall(item_id, f"{name} {arguments}")
         while len(self._calls) > MAX_OPEN_CALLS:
             del self._calls[next(iter(self._calls))]
 
@@ -88,27 +103,31 @@ class Ledger:
         """What came of a call."""
         called = self._calls.pop(call_id, None)
         if called is not None and '"error"' not in output:
-            told = f"Done: {quote(called)} gave {quote(output)}"
-            self._add(item_id, (Fact(FactKind.CALL, told, called),))
+            told = f"Done: {quote(called.text)} gave {quote(output)}"
+            self._add((Fact(FactKind.CALL, told, called.text),), called.item_id, item_id)
 
     def summarize(self, summary: str) -> None:
         """What a model makes of all that has left; it takes the place of the one before."""
         self._summary = " ".join(summary.split())
 
     def forget(self, item_id: str) -> bool:
-        """The client has deleted an item: returns whether anything of it was kept."""
-        kept = [fact for fact in self._facts if fact.source != item_id]
+        """The client has deleted an item: returns whether the model was told anything of it."""
+        self._n_forgotten += 1
+        if item_id == self._asked_in:
+            self._asked = Asked()
+        self._calls = {id_: one for id_, one in self._calls.items() if one.item_id != item_id}
+        kept = [fact for fact in self._facts if item_id not in fact.sources]
         had_any = len(kept) < len(self._facts) or bool(self._summary)
         self._facts, self._summary = kept, ""  # nobody knows what a summary was made of
         return had_any
 
-    def _add(self, item_id: str, facts: Iterable[Fact]) -> None:
+    def _add(self, facts: Iterable[Fact], *item_ids: str) -> None:
         for fact in facts if self._keeps_facts else ():
             same = (fact.kind, fact.key)
             if fact.kind is FactKind.NAME and self._is_part_of_name(fact):
                 continue
             self._facts = [one for one in self._facts if (one.kind, one.key) != same]
-            self._facts.append(replace(fact, source=item_id))
+            self._facts.append(replace(fact, sources=frozenset(item_ids)))
         while len(self._facts) > MAX_FACTS:
             dearest_last = max(self._facts, key=lambda fact: fact.kind)  # of equals the oldest
             self._facts.remove(dearest_last)

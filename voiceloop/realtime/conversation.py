@@ -18,6 +18,7 @@ from voiceloop.realtime.items import (
     FunctionCall,
     FunctionCallOutput,
     Item,
+    McpCall,
     Message,
     Part,
     SpokenReply,
@@ -319,8 +320,7 @@ class Conversation:
     @property
     def _start(self) -> int:
         """Where the items begin that are shown."""
-        shown = self._find(self._oldest_shown) if self._oldest_shown is not None else 0
-        return shown or 0
+        return (self._find(self._oldest_shown) or 0) if self._oldest_shown is not None else 0
 
     def _next_start(self, instructions: str, *, is_ahead: bool) -> int:
         """Where they would begin after a slide; as now where none is due."""
@@ -358,9 +358,12 @@ class Conversation:
                 case Message(role="assistant"):
                     ledger.observe_agent(item.id, self._text(item))
                 case FunctionCall():
-                    ledger.observe_call(item.call_id, item.name, item.arguments)
+                    ledger.observe_call(item.id, item.call_id, item.name, item.arguments)
                 case FunctionCallOutput():
                     ledger.observe_result(item.id, item.call_id, item.output)
+                case McpCall() if (result := item.result) is not None:
+                    ledger.observe_call(item.id, item.id, item.name, item.arguments)
+                    ledger.observe_result(item.id, item.id, result)
 
     def _tell_ledger(self) -> None:
         """Have the model read the ledger as it is now."""
@@ -369,11 +372,9 @@ class Conversation:
             self._recall = ledger.text(self._n_notes, window.count.of_part)
 
     def _n_tokens(self, item: Item, count: TokenCount) -> int:
-        match item:
-            case Message():
-                return count(self._text(item) + self._notes.get(item.id, ""))
-            case _:
-                return count(model_text(item))
+        if isinstance(item, Message):
+            return count(self._text(item) + self._notes.get(item.id, ""))
+        return count(model_text(item))
 
     def _text(self, item: Item) -> str:
         reply = self._replies.get(item.id)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,10 +13,14 @@ from tests.callers import Caller
 from tests.fakes import FakeBranch, FakeLanguageModel, Reply, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
+from voiceloop.call.window_slide import WindowSlide
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import BackendError
-from voiceloop.memory.ledger import Memory
+from voiceloop.memory.ledger import Ledger, Memory
 from voiceloop.memory.summary import INSTRUCTIONS
+from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.items import Message, Part
+from voiceloop.realtime.window import Window
 
 pytestmark = pytest.mark.virtual_time
 
@@ -112,3 +117,31 @@ async def test_a_summary_that_fails_costs_the_call_nothing_but_itself() -> None:
     assert slid and {one["slid"] for one in slid} == {"in silence"}
     assert not any(one["summary"] for one in slid)
     assert "Maria Lopez" in model.prompts[-1][1].behind
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_a_summary_under_way_of_what_the_client_deletes_is_thrown_away(
+    is_deleted: bool,
+) -> None:
+    """Deleted before it leaves the window: the ledger holds nothing of it yet."""
+    conversation = Conversation(Window(n_tokens=600), Ledger(wants_summary=True))
+    for n, text in enumerate(TURNS[:11]):
+        part = Part(type="input_text", text=text)
+        conversation.insert(Message(id=str(n), role="user", status="completed", content=(part,)))
+    written: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    opened: list[Any] = []
+    anticipation = SimpleNamespace(
+        stages_ahead=True,
+        write=lambda prompt, params: asyncio.ensure_future(written),
+        open=lambda history, tools: opened.append(history),
+    )
+    settings = SimpleNamespace(instructions="", tools=())
+    protocol = SimpleNamespace(settings=settings, conversation=conversation)
+    WindowSlide(cast(Any, protocol), cast(Any, anticipation)).observe(True)
+    assert not opened
+    if is_deleted:
+        conversation.delete("0")
+    written.set_result("Maria Lopez.")
+    await asyncio.sleep(0)
+    assert len(opened) == 1
+    assert ("Maria" in opened[0][0].behind) != is_deleted

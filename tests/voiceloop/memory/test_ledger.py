@@ -70,9 +70,9 @@ def test_the_rest_of_a_name_is_no_other_name() -> None:
 
 def test_what_a_tool_did_is_kept_and_what_failed_is_not() -> None:
     ledger = Ledger()
-    ledger.observe_call("call_1", "place_order", '{"item": "latte"}')
+    ledger.observe_call("item_0", "call_1", "place_order", '{"item": "latte"}')
     ledger.observe_result("item_1", "call_1", '{"ready_in": "ten minutes"}')
-    ledger.observe_call("call_2", "cancel", "{}")
+    ledger.observe_call("item_0", "call_2", "cancel", "{}")
     ledger.observe_result("item_2", "call_2", '{"error": "no answer in time"}')
     ledger.observe_result("item_3", "call_3", '{"of": "a call that nobody saw"}')
     text = ledger.text(ROOM, len)
@@ -111,6 +111,54 @@ def test_a_deleted_item_takes_its_facts_and_the_summary_along() -> None:
     text = ledger.text(ROOM, len)
     assert "Maria" not in text and "nuts" in text
     assert not ledger.forget("item_7")
+
+
+def test_a_deleted_question_takes_the_answer_that_quotes_it_along_and_no_other() -> None:
+    turns = ("Two cakes for Maria, right?", "Yes.", "Which day suits you?", "Friday.")
+    assert "cakes" in told(*turns) and "Which day" in told(*turns)
+    ledger = ledger_of(*turns, "Which size?", "Small, and my name is Maria.")
+    assert ledger.forget("item_0") and ledger.forget("item_2") and ledger.forget("item_4")
+    text = ledger.text(ROOM, len)
+    assert "cakes" not in text and "Which day" not in text and "size" not in text
+    assert "The caller's name: Maria" in text
+
+
+def test_what_was_asked_in_a_deleted_turn_is_answered_by_nobody() -> None:
+    ledger = ledger_of("Two cakes for Maria. Is that right?")
+    ledger.forget("item_0")
+    ledger.observe_caller("item_1", "Yes.")
+    assert not len(ledger)
+
+
+@pytest.mark.parametrize("deleted", ["call", "output"])
+def test_a_deleted_call_or_output_takes_what_the_tool_did_along(deleted: str) -> None:
+    for is_before in (True, False):
+        ledger = Ledger()
+        ledger.observe_call("call", "call_1", "place_order", "{}")
+        if is_before:
+            ledger.forget(deleted)
+        ledger.observe_result("output", "call_1", "done")
+        if not is_before:
+            assert ledger.forget(deleted)
+        assert len(ledger) == (is_before and deleted == "output")
+
+
+SAID = st.sampled_from([
+    "I need {0} by Friday.", "My name is {0}.", "{0}, at seven.", "Yes.", "No, {0} on Monday.",
+    "Which day for {0}?", "Two of {0}, right?", "What is your name, {0}?", "I'll send {0}.",
+])  # fmt: skip
+
+
+@given(st.lists(SAID, min_size=1, max_size=12), st.data())
+def test_nothing_of_a_deleted_item_is_told(said: list[str], data: st.DataObject) -> None:
+    ledger = Ledger()
+    gone, when = (data.draw(st.integers(0, len(said) - 1)) for _ in range(2))
+    for n, text in enumerate(said):
+        observe = ledger.observe_caller if n % 2 else ledger.observe_agent
+        observe(f"item_{n}", text.format(f"Word{'abcdefghijkl'[n]}"))
+        if n == max(gone, when):
+            ledger.forget(f"item_{gone}")
+    assert f"Word{'abcdefghijkl'[gone]}" not in ledger.text(ROOM, len)
 
 
 def test_an_agent_that_wants_nothing_kept_has_no_ledger() -> None:

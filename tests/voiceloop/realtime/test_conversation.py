@@ -10,7 +10,7 @@ from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
 from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.conversation import Conversation
-from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
+from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, McpCall, Message, Part
 from voiceloop.realtime.prompt import NOT_OVER
 from voiceloop.realtime.window import TokenCount, Window
 
@@ -351,6 +351,18 @@ def test_what_has_left_the_window_is_told_behind_the_first_words_that_are_shown(
     assert conversation.messages("Be kind.")[1] == first
     assert conversation.delete("user0")
     assert "Maria" not in conversation.messages("Be kind.")[1].behind
+
+
+def test_what_a_tool_of_an_mcp_server_did_is_told_too_and_its_failure_is_not() -> None:
+    conversation = Conversation(Window(n_tokens=1000), Ledger())
+    for name, came in (("order", {"output": "5 min"}), ("cancel", {"error": {"message": "gone"}})):
+        conversation.insert(
+            McpCall(id=name, server_label="shop", name=name, arguments="{}", **came)  # type: ignore[arg-type]
+        )
+    fill(conversation, 0.87)
+    assert conversation.slide_ahead("")
+    behind = conversation.messages()[0].behind
+    assert "Done: order () gave 5 min" in behind and "cancel" not in behind
 
 
 def test_facts_of_an_hour_are_told_however_often_the_window_slides() -> None:
