@@ -90,8 +90,8 @@ class Performer:
             case Step.DROP_PREEMPTIVE:
                 self._replies.preemptive.reset()
             case Step.START_EARLY:
-                if self._replies.preemptive.start_early():
-                    self._listener.observe_early_start()
+                if (started := self._replies.preemptive.start_early()) is not None:
+                    started.timeline.facts["endpoint"] = self._listener.observe_early_start()
             case Step.ABANDON_PREPARATION:
                 self._replies.abandon_preparation()
             case Step.ASK_AGAIN:
@@ -141,7 +141,8 @@ class Performer:
             case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume, onset_ms=onset_ms):
                 replies.interrupt_current(heard_ms, onset_ms, may_resume=may_resume)
             case do.TakeBack(is_cut=is_cut):
-                replies.take_back(self._listener.observe_taken_back(), is_cut=is_cut)
+                self._listener.observe_taken_back()
+                replies.preemptive.take_back(is_cut=is_cut)
             case do.AnswerTurn(turn=turn):
                 replies.answer(turn)
             case do.BeginReply(response=response):

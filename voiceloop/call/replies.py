@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -217,17 +216,6 @@ class Replies:
         if reply is not None:
             self._adopt(reply, turn)
         return reply is not None
-
-    def take_back(self, endpoint: dict[str, Any], *, is_cut: bool) -> None:
-        """As of `actions.TakeBack`. endpoint: what had decided that the end was likely."""
-        started = self.preemptive.take_back()
-        if started is None:
-            return
-        started.facts |= {"endpoint": endpoint, "outcome": "cancelled"}
-        if is_cut:
-            started.facts["cut"] = "soft"
-            self._metrics.cuts.labels(kind="soft").inc()
-        self._context.protocol.timeline(started.payload())
 
     def abandon_preparation(self) -> None:
         """No answer to the staged words will be asked for."""

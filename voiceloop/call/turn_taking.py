@@ -120,10 +120,13 @@ class TurnTaking:
         """The open segment goes on: a turn of the caller, or a sound over the agent."""
         self._activity = activity
         if self.caller in HAS_FLOOR:
+            had_paused = self.caller is Caller.PAUSED
             self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
             if self.caller is Caller.SPEAKING:
                 if status.has_started_early:
                     yield from (Step.PAUSE, do.OpenUserTurn(activity.goes_on_ms), do.TakeBack(True))
+                elif had_paused and not status.is_answering:
+                    yield do.OpenUserTurn(activity.goes_on_ms)  # it may have been closed
                 yield Step.REST_PREEMPTIVE
         elif not status.agent_has_floor:
             yield from self._caller_begins(activity, status)
@@ -191,8 +194,11 @@ class TurnTaking:
     def _read(self, words: heard.WordsHeard, status: CallStatus) -> Actions:
         has_floor = self.caller in HAS_FLOOR
         if has_floor or status.settings.turn_detection is None:
-            if status.has_started_early and words.stable + words.unstable != status.held_words:
-                yield do.TakeBack(is_cut=False)
+            is_other = words.stable + words.unstable != status.held_words
+            if status.has_started_early and is_other and self._activity is not None:
+                at_ms = self._activity.goes_on_ms  # nobody speaks, but the client is to flush
+                yield from (Step.PAUSE, do.OpenUserTurn(at_ms), do.TakeBack(is_cut=False))
+                yield do.CloseUserTurn(at_ms)
             yield do.StageWords(words.stable, words.unstable, words.is_full)
             if has_floor and words.stable:
                 yield Step.DROP_INTERRUPTED

@@ -254,15 +254,15 @@ class Listener:
             return EndIsLikely(number, segment.last_sound_ms, segment.hypothesis)
         return EndOfTurn(number, segment.last_sound_ms, segment.hypothesis)
 
-    def observe_early_start(self) -> None:
-        """The answer has begun: the turn is over in EARLY_MS, unless it is taken back."""
-        if self._segment is not None:
-            self._early.begin(self.now_ms, self._clock(), self._segment.hypothesis)
+    def observe_early_start(self) -> dict[str, Any]:
+        """An answer has begun: the turn is over in EARLY_MS, or goes on. Returns what decided."""
+        assert self._segment is not None  # its end was likely a moment ago
+        self._early.begin(self.now_ms, self._clock(), self._segment.hypothesis)
+        return self._segment.end
 
-    def observe_taken_back(self) -> dict[str, Any]:
-        """It was: the turn goes on. Returns what had decided that the end was likely."""
+    def observe_taken_back(self) -> None:
+        """It was: the turn goes on."""
         self._early.take_back()
-        return {} if self._segment is None else self._segment.end
 
     def settle(self) -> list[ListenEvent]:
         """An answer that has begun stays: the client acts on it."""

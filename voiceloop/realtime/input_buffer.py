@@ -42,10 +42,14 @@ class InputBuffer:
         """The words of the open item that will not change."""
         return self._stable
 
-    def commit(self, *, stays_open: bool = False) -> str:
-        """The open item is to stand in the conversation; returns its id."""
-        if self.is_out:
-            self.reset()  # it does: the client's own commit is another item
+    def commit(self, *, stays_open: bool = False, is_answered: bool = False) -> str:
+        """The open item is to stand in the conversation; returns its id.
+
+        is_answered: by what has started early. The client's own commit is then another item; where
+        that was taken back it ends the one that stands.
+        """
+        if self.is_out and is_answered:
+            self.reset()
         item_id = self.item_id()
         self._unanswered_ms += self._speech_ms or self._waiting_ms
         self._close(stays_open)

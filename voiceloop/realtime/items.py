@@ -59,6 +59,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
         return " ".join(part.words for part in self.content if part.words)
 
 
+def spoken_item(item_id: str) -> Message:
+    """What a caller has said, its words not known yet."""
+    content = (Part(type="input_audio", transcript=None),)
+    return Message(id=item_id, role="user", content=content)
+
+
 class FunctionCall(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"
 ):

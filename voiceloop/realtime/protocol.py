@@ -20,7 +20,7 @@ from voiceloop.realtime.beta import from_beta
 from voiceloop.realtime.commands import Command
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
-from voiceloop.realtime.items import Item, Message, Part, audio_of, parse_item
+from voiceloop.realtime.items import Item, Message, audio_of, parse_item, spoken_item
 from voiceloop.realtime.outbox import Outbox, check_echo
 from voiceloop.realtime.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
 from voiceloop.realtime.response import ResponseHandle
@@ -238,18 +238,19 @@ class Protocol:
         """The caller's speech ended there; ``commit_input`` or more speech follows."""
         if self._input.is_speaking:
             self._input.end_speech(audio_end_ms)
-            self.send(
-                events.SpeechStopped(audio_end_ms=int(audio_end_ms), item_id=self._input.item_id())
-            )
+            end_ms, item_id = int(audio_end_ms), self._input.item_id()
+            self.send(events.SpeechStopped(audio_end_ms=end_ms, item_id=item_id))
 
     def commit_input(self, *, stays_open: bool = False) -> str:
-        """Queue ``committed`` and the user's item (transcript null). Returns its id: that which
-        ``speech_started`` gave, or a new one. stays_open: until ``keep_input``.
+        """Queue ``committed`` and, unless it stands, the user's item (transcript null). Returns its
+        id: that which ``speech_started`` gave, or a new one. stays_open: until ``keep_input``.
         """
-        item_id = self._input.commit(stays_open=stays_open)
-        self.send(events.Committed(previous_item_id=self.conversation.last_id, item_id=item_id))
-        content = (Part(type="input_audio", transcript=None),)
-        self.add_item(Message(id=item_id, role="user", content=content))
+        item_id = self._input.commit(stays_open=stays_open, is_answered=self._active is not None)
+        known, last_id = self.conversation.get(item_id), self.conversation.last_id
+        previous_id = last_id if known is None else self.conversation.previous_id(item_id)
+        self.send(events.Committed(previous_item_id=previous_id, item_id=item_id))
+        if known is None:
+            self.add_item(spoken_item(item_id))
         return item_id
 
     def keep_input(self, item_id: str, *, stays_open: bool) -> None:
@@ -263,9 +264,8 @@ class Protocol:
         self._input.reset()
 
     def idle_timeout(self, audio_start_ms: float, audio_end_ms: float) -> str:
-        """Nobody spoke for ``idle_timeout_ms``: an empty turn of the caller, to be answered.
-
-        Queues ``timeout_triggered`` and what ``commit_input`` does. Returns the item's id.
+        """Nobody spoke for ``idle_timeout_ms``: queue ``timeout_triggered`` and, as ``commit_input``
+        does, an empty turn of the caller, to be answered. Returns the item's id.
         """
         start_ms, end_ms, item_id = int(audio_start_ms), int(audio_end_ms), self._input.item_id()
         self.send(

@@ -92,11 +92,25 @@ class PreemptiveReply(Reply):
         return is_held and self.speech.may_start_early and not self._generation.begins_with_calls
 
     def start_early(self, response: ResponseHandle) -> None:
-        """Be heard in this response, until `take_back` or `release_preemptive`."""
+        """Be heard in this response, until `take_back` or `keep_early`."""
         self.state, self.released_s = ReplyState.EARLY, self._context.clock()
         self.timeline.note_response(response.id)
         self._output.start_early(response)
         self.speech.start_early()
+
+    def keep_early(self, timeline: TurnTimeline, plan: ReplyPlan) -> bool:
+        """The turn is over, and what has started early is the answer to it.
+
+        False where the branch does not promise that the reply goes on as it was heard to begin:
+        then it is to be dropped.
+        """
+        is_promised = self._generation.commit_preemptive(plan)
+        if is_promised:
+            self._take_timeline(timeline)
+            self._answer_in(self.response)
+            self.speech.text.begin_version()
+            self.speech.release()
+        return is_promised
 
     def take_back(self) -> TurnTimeline:
         """After `playout.pause`: held again, as if not begun. Returns what is told of the start."""
@@ -114,9 +128,7 @@ class PreemptiveReply(Reply):
         Returns whether that is now, because the branch promises that the reply begins with all
         that is ready. Else each clause of it is sent when the reply has confirmed it.
         """
-        for name, at_s in self.timeline.marks.items():
-            timeline.mark(name, at_s)
-        self.timeline = timeline
+        self._take_timeline(timeline)
         self._answer_in(response)
         calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
         if calls:
@@ -129,6 +141,12 @@ class PreemptiveReply(Reply):
         else:
             self.speech.release_confirmed()
         return is_promised
+
+    def _take_timeline(self, timeline: TurnTimeline) -> None:
+        """This is the turn's; what was done ahead is marked there too."""
+        for name, at_s in self.timeline.marks.items():
+            timeline.mark(name, at_s)
+        self.timeline = timeline
 
     def _pass_round(self, calls: Sequence[PendingCall]) -> None:
         """Its first round was nothing but these calls, and what came of them is known already."""
@@ -188,9 +206,13 @@ class PreemptiveReplies:
         self._begin(live, words, text)
 
     def _has_reply_to(self, words: tuple[str, ...]) -> bool:
-        if self._reply is None or self._live is None or self._live.preemptive is Preemptive.LOST:
-            return False
-        return words == self._words
+        return self._stands and words == self._words
+
+    @property
+    def _stands(self) -> bool:
+        """Whether there is a reply, and the model still writes or has written all of it."""
+        live = self._live
+        return self._reply is not None and live is not None and live.preemptive is Preemptive.WANTED
 
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and (self._reply.is_failing or self._live is not live):
@@ -237,7 +259,8 @@ class PreemptiveReplies:
     def held_words(self) -> tuple[str, ...] | None:
         """The caller's words to which a reply is held whose first sound is there, or heard."""
         reply = self._reply
-        if reply is None or not (reply.may_start_early or self.early_response is not None):
+        is_heard = self.early_response is not None
+        if reply is None or not (is_heard or self._stands and reply.may_start_early):
             return None
         return self._words
 
@@ -246,16 +269,18 @@ class PreemptiveReplies:
         """The reply that has started early."""
         return self._reply if self.early_response is not None else None
 
-    def start_early(self) -> bool:
-        """Let the reply that is held be heard, in a response of its own; whether there is one that
-        is still what would be asked for.
+    def start_early(self) -> PreemptiveReply | None:
+        """Let the reply that is held be heard, in a response of its own; None where there is none
+        that is still what would be asked for.
         """
         reply, protocol = self._reply, self._context.protocol
-        if reply is None or not reply.may_start_early or not self._is_up_to_date(reply.plan):
-            return False
+        if reply is None or not self._stands or not reply.may_start_early:
+            return None
+        if not self._is_up_to_date(reply.plan):
+            return None
         self.early_response = protocol.open_response()
         reply.start_early(self.early_response)
-        return True
+        return reply
 
     def _is_up_to_date(self, made: ReplyPlan) -> bool:
         """Whether the settings, the conversation and what was found are those it was made with."""
@@ -269,22 +294,30 @@ class PreemptiveReplies:
     def plan_to(self, words: tuple[str, ...]) -> ReplyPlan | None:
         """Of the reply that is under way to just these words; None where none is."""
         reply, live = self._reply, self._live
-        if reply is None or live is None or words != self._words:
+        if reply is None or live is None or not self._has_reply_to(words):
             return None
         is_whole = not reply.is_failing and not live.has_failed
         return reply.plan if is_whole and live is self._context.anticipation.live else None
 
-    def take_back(self) -> TurnTimeline | None:
-        """The early start counts as never said; the reply is held again. What is told of it."""
+    def take_back(self, *, is_cut: bool = False) -> None:
+        """An early start counts as never said, and is told of; the reply is held again.
+
+        is_cut: the caller goes on.
+        """
         reply, response = self.early_reply, self.early_response
         self.early_response = None
         if reply is None or response is None:
-            return None
+            return
         reply.playout.pause()
         response.close("cancelled", "turn_detected")
         if response.item_id is not None:
             self._context.protocol.conversation.retract(response.item_id)
-        return reply.take_back()
+        started = reply.take_back()
+        started.facts["outcome"] = "cancelled"
+        if is_cut:
+            started.facts["cut"] = "soft"
+            self._metrics.cuts.labels(kind="soft").inc()
+        self._context.protocol.timeline(started.payload())
 
     # --- taken ---
 
@@ -299,8 +332,14 @@ class PreemptiveReplies:
             adopted.close()
             self.drop()
             return None
+        if self.early_response is None:
+            is_promised = reply.release_preemptive(response, owed.timeline, plan)
+        elif reply.keep_early(owed.timeline, plan):
+            is_promised = True
+        else:
+            self.drop()
+            return None
         self._reply = self._live = self.early_response = None
-        is_promised = reply.release_preemptive(response, owed.timeline, plan)
         facts = owed.timeline.facts
         facts["draft_buffered_ms"] = round(reply.speech.held_ms, 1)
         facts["draft"] = "released" if is_promised else "salvaged"

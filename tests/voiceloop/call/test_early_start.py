@@ -22,6 +22,7 @@ from voiceloop.listening.early_starts import EARLY_MS
 from voiceloop.listening.endpointing import Endpointing
 from voiceloop.listening.endpointing import wait_ms as endpointing_wait_ms
 from voiceloop.listening.release import SOFT_PRICE
+from voiceloop.reply.live_branch import Preemptive
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -244,7 +245,97 @@ async def test_words_that_change_in_the_pause_take_the_answer_back_and_another_i
         await caller.wait_quietly(100)
         assert said(caller)[0] == ("user", "i want a mocha")
     assert caller.statuses() == ["cancelled", "completed"]
-    assert len(caller.of(STARTED)) == 1 and count(caller, "soft") is None
+    assert count(caller, "soft") is None
+    order = [r.type for r in caller.transport.received if r.type in (STARTED, STOPPED, DONE)]
+    assert order == [STARTED, STOPPED, STARTED, DONE, STOPPED, DONE]  # a client flushes, and waits
+    assert len({r.event["item_id"] for r in caller.of(STARTED)}) == 1
+    told = [r.event["timeline"] for r in caller.of("voiceloop.timeline")]
+    assert [one["outcome"] for one in told] == ["cancelled", "completed"]
+    assert told[0]["endpoint"]["reason"] == told[1]["endpoint"]["reason"] and "cut" not in told[0]
+
+
+async def test_who_goes_on_after_changed_words_took_the_answer_back_is_announced(
+    clock: Clock,
+) -> None:
+    made = backends()
+    model = made.language_model
+    assert isinstance(model, FakeLanguageModel)
+    model.p_end_of_turn = lambda text: 0.3 if text.endswith("latte") else 0.0001
+    async with Caller(clock, made) as caller:
+        await until_it_begins(caller)
+        listener = caller.session._listener
+        changed = Partial(0, (), ("i", "want", "a", "mocha", "and"), flushed=True)
+        listener.on_partial(listener._recognition.segment, changed)
+        await caller.wait_quietly(20)
+        n_started, onset_s = len(caller.of(STARTED)), clock()
+        await caller.say(600)
+        started = caller.of(STARTED)[n_started:]
+        assert len(started) == 1 and started[0].at_s - onset_s <= 0.1
+        assert started[0].event["item_id"] == caller.of(COMMITTED)[0].event["item_id"]
+        await caller.listen_until(DONE, count=2)
+    assert caller.statuses() == ["cancelled", "completed"] and len(caller.of(COMMITTED)) == 1
+
+
+async def test_a_client_that_commits_after_it_was_taken_back_ends_the_item_that_stands(
+    clock: Clock,
+) -> None:
+    async with Caller(clock, backends()) as caller:
+        await until_it_begins(caller)
+        await caller.wait_quietly(60)
+        await caller.say(200)
+        caller.send("input_audio_buffer.commit")
+        await caller.wait_for(COMPLETED)
+        await caller.wait_quietly(100)
+        first, again = (r.event for r in caller.of(COMMITTED))
+        assert first["item_id"] == again["item_id"]
+        assert first["previous_item_id"] == again["previous_item_id"]
+        (completed,) = caller.of(COMPLETED)
+        assert completed.event["item_id"] == first["item_id"]
+        assert len(said(caller)) == 1
+    assert not caller.of("error")
+
+
+async def test_a_draft_that_the_model_gave_up_does_not_begin_early(clock: Clock) -> None:
+    """A service that lost the rest cannot go on where the caller would have heard it begin."""
+    async with Caller(clock, backends()) as caller:
+        await open_call(caller)
+        preemptive = caller.session._replies.preemptive
+        await caller.say(800)
+        while preemptive.held_words is None:
+            await caller.wait_quietly(20)
+        assert preemptive._live is not None
+        preemptive._live.preemptive = Preemptive.LOST
+        assert preemptive.held_words is None and preemptive.start_early() is None
+        await caller.listen_until(DONE)
+    assert caller.statuses() == ["completed"]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_an_early_answer_whose_rest_nobody_promises_is_taken_back_and_given_anew(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """is_known: the model has told that it lost the rest, before the turn is over."""
+    made = backends()
+    async with Caller(clock, made) as caller:
+        await until_it_begins(caller)
+        live = caller.session._replies.preemptive._live
+        assert live is not None and live._branch is not None
+        if is_known:
+            live.preemptive = Preemptive.LOST
+        commit = live._branch.commit
+
+        def breaks(*args: Any) -> bool:
+            commit(*args)
+            return False
+
+        monkeypatch.setattr(live._branch, "commit", breaks)
+        await caller.listen_until(DONE, count=2)
+        await caller.wait_quietly(100)
+        assert said(caller) == BOTH
+    assert caller.statuses() == ["cancelled", "completed"]
+    told = [r.event["timeline"] for r in caller.of("voiceloop.timeline")]
+    assert [one["outcome"] for one in told] == ["cancelled", "completed"]
+    assert told[0]["endpoint"] and told[0]["response_ids"] != told[1]["response_ids"]
 
 
 async def test_a_voice_that_fails_under_an_early_answer_leaves_the_call_alive(clock: Clock) -> None:
