@@ -36,6 +36,7 @@ class ResumingConnection(RealtimeConnection):
         self._url, self._extras, self._key = url, dict[str, str](), ""
         self._ticket: dict[str, Any] = {}
         self._is_broken = False
+        self._is_resuming = False  # the ticket was shown, and nothing has come of it yet
 
     @classmethod
     async def open(
@@ -57,11 +58,27 @@ class ResumingConnection(RealtimeConnection):
                 raise
 
     async def events(self) -> AsyncIterator[Received]:
-        """Server events, over one line after the other. Raises: as `RealtimeConnection.events`."""
+        """Server events, over one line after the other.
+
+        Raises:
+            ConnectionFailed: as `RealtimeConnection.events`, or another server does not go on with
+                the call. The new one that it has begun instead knows nothing of what was said.
+        """
         while True:
             async for received in super().events():
-                if received.type == "voiceloop.resume_ticket":
-                    self._ticket = received.event
+                match received.type:
+                    case "voiceloop.resume_ticket":
+                        self._ticket = received.event
+                    case "voiceloop.resumed":
+                        self._is_resuming = False
+                        self.n_resumed += 1
+                    case "error" if self._is_resuming:
+                        self._ticket = {}
+                        await self.close()
+                        why = received.event["error"].get("message", "an error")
+                        raise ConnectionFailed(
+                            f"expected the call to go on over another line, found: {why}"
+                        )
                 yield received
             if not self._may_resume() or not await self._resume():
                 return
@@ -85,8 +102,7 @@ class ResumingConnection(RealtimeConnection):
             except (ConnectionFailed, ConnectionClosed) as error:
                 self.ended_by = str(error)
                 continue
-            self._is_broken = False
-            self.n_resumed += 1
+            self._is_broken, self._is_resuming = False, True
             return True
         self._ticket = {}
         return False

@@ -19,6 +19,7 @@ export class Call {
     this.turns = new Turns(RATE_HZ);
     this.isReady = false; // the session is open and has been asked for our settings
     this.isReconnect = false;
+    this.isResuming = false; // the server has been shown the ticket, and has not answered
     this.lastLoudAt = 0;
     this.nFrames = 0;
     this.nResumed = 0;
@@ -78,20 +79,23 @@ export class Call {
 
   opened(isReconnect) {
     this.isReconnect = isReconnect;
+    this.isResuming = false;
     this.turns.audio = new SentAudio(RATE_HZ); // the new session counts from its own start
   }
 
   /** The session is there: its own values are known, ours may follow. */
   configured(session) {
     this.settings.opened(session);
-    if (this.isReconnect && this.connection.resume()) return; // it is resumed, or refused, next
-    this.begin({ isResumed: false });
+    this.isResuming = this.isReconnect && this.connection.resume();
+    if (!this.isResuming) this.begin({ isResumed: false }); // else it is resumed, or refused, next
   }
 
   /** `isResumed`: the server has the conversation, as it was heard. */
   begin({ isResumed }) {
     const { isReconnect } = this;
     this.isReady = true;
+    this.isResuming = false;
+    if (!isResumed) this.connection.dropTicket();
     this.nResumed += isResumed ? 1 : 0;
     if (isReconnect && !isResumed) {
       // Before the settings: a server with a greeting must see that one is under way.
@@ -293,9 +297,9 @@ export class Call {
         this.begin({ isResumed: true });
         break;
       case "error":
-        if (!this.isReady && event.error.code?.startsWith("resume_")) {
+        if (this.isResuming) {
           this.begin({ isResumed: false }); // too late, or another server: it is told what was said
-          break;
+          if (event.error.code?.startsWith("resume_")) break;
         }
         // The reply ended by itself while our cancel was on its way.
         if (event.error.code !== "response_cancel_not_active") this.view.error(event.error);

@@ -115,12 +115,16 @@ export class Connection {
     }
   }
 
-  /** Ask for the call that broke off; false where there is no ticket of it (any more). A ticket
-   *  that is refused will be refused again. */
+  /** Ask for the call that broke off; false where there is no ticket of it (any more). It is kept
+   *  until the next comes: the line may break again before that. */
   resume() {
     const { ticket } = this;
-    this.ticket = null;
     return ticket !== null && this.send({ type: "voiceloop.resume", ticket: ticket.ticket });
+  }
+
+  /** A ticket that is refused will be refused again. */
+  dropTicket() {
+    this.ticket = null;
   }
 
   get isOpen() {

@@ -2,7 +2,8 @@
 
 Owns the count for each tenant. Minutes are a bucket: it holds an hour's worth, is filled evenly,
 and each call under way drains it. Nobody is cut off: calls go on where it is empty, as below
-nothing, and new ones are refused until that has come back. Pure: the clock is passed in.
+nothing, over another line too, and new ones are refused until that has come back. Pure: the clock
+is passed in.
 """
 
 from __future__ import annotations
@@ -39,18 +40,22 @@ class Quotas:
         self._uses: dict[str, _Use] = {}
 
     @contextmanager
-    def call(self, tenant: str) -> Iterator[None]:
+    def call(self, tenant: str, *, is_returning: bool = False) -> Iterator[None]:
         """A call of this tenant's, for as long as it lasts.
+
+        is_returning: its line broke, and the server may not know yet. All that the tenant may have
+        can come back at once, beside what is left of them; it counts like any other.
 
         Raises: RateLimited: it has as many calls as it may, or no minutes left.
         """
         use = self._now(tenant)
-        if self._n_calls and use.n_calls >= self._n_calls:
+        n_most = 2 * self._n_calls if is_returning else self._n_calls
+        if self._n_calls and use.n_calls >= n_most:
             raise RateLimited(
                 f"expected at most {self._n_calls} calls at a time with this key, found one more",
                 code="quota_exceeded",
             )
-        if self._whole_s and use.left_s < min(LEAST_CALL_S, self._whole_s):
+        if self._whole_s and not is_returning and use.left_s < min(LEAST_CALL_S, self._whole_s):
             raise RateLimited(
                 f"expected at most {self._whole_s / 60:g} minutes of calls an hour with this key, "
                 "found them spent",

@@ -328,7 +328,8 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         is_returning = late.knows(returns) or tickets.knows(returns, entry.tenant)
         slot = gateway.admission.slot(is_returning=is_returning)
         # Where the door is open any key is taken: no name of a caller's choice is counted.
-        with gateway.quotas.call(entry.tenant if is_keyed else ""), slot:
+        tenant = entry.tenant if is_keyed else ""
+        with gateway.quotas.call(tenant, is_returning=is_returning), slot:
             late.take(returns)  # only now: who finds no slot dials again
             tickets.let_in(returns, entry.tenant)
             await websocket.accept(subprotocol=subprotocol(offered))

@@ -342,6 +342,11 @@ async def test_a_broken_line_comes_back_with_the_conversation(tmp_path: Path) ->
         await page.until("document.body.dataset.line === 'lost'")
         await page.until("document.body.dataset.line === 'open' && voiceloop.isReady")
         assert await page.evaluate("voiceloop.nResumed") == 1
+        # So it does where the server says by another code that the ticket is none.
+        await page.evaluate("voiceloop.connection.ticket = {ticket: 5, returns: 'x'}")
+        await page.evaluate("voiceloop.connection.socket.close(4000)")
+        await page.until("document.body.dataset.line === 'lost'")
+        await page.until("document.body.dataset.line === 'open' && voiceloop.isReady")
         await page.evaluate("document.getElementById('stop').click()")
         assert await page.evaluate("document.activeElement.id") == "start"
 

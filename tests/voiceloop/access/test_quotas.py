@@ -70,3 +70,18 @@ def test_without_a_quota_nothing_is_bounded(clock: Clock) -> None:
         for _ in range(100):
             calls.enter_context(quotas.call("a"))
             clock.now_s += 1e6
+
+
+def test_calls_that_come_back_are_let_in_up_to_as_many_again_and_count(clock: Clock) -> None:
+    quotas = Quotas(2, 30.0, clock)
+    with ExitStack() as broken, ExitStack() as back:
+        for _ in range(2):
+            broken.enter_context(quotas.call("a"))
+        clock.now_s += 3600.0  # and the minutes are spent
+        for _ in range(2):
+            back.enter_context(quotas.call("a", is_returning=True))
+        with pytest.raises(RateLimited), quotas.call("a", is_returning=True):
+            pass
+        broken.close()
+        with pytest.raises(RateLimited), quotas.call("a"):
+            pass

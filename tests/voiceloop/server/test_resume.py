@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from clients.connection import Received
+from clients.errors import ConnectionFailed
 from clients.resuming import ResumingConnection
 from tests.fakes import FakeLanguageModel, instant_backends
 from tests.voiceloop.server.test_app import Running, event, running, until
@@ -19,6 +21,7 @@ from voiceloop.admission.ladder import Level
 from voiceloop.backends import Backends
 from voiceloop.config import Config, Limits
 from voiceloop.operation import KeyQuota
+from voiceloop.resume.ticket import Tickets
 
 KEYS = ("secret-key-1", "secret-key-2")
 
@@ -173,6 +176,23 @@ async def test_our_own_clients_dial_again_by_themselves_and_nothing_ends_for_the
         assert not [received for received in seen if received.type == "error"]
 
 
+async def test_our_own_clients_end_where_nobody_goes_on_with_their_call() -> None:
+    async with running(backends=remembering()) as server:
+        line = await ResumingConnection.open(server.http)
+        await spoken_text(line, "two lattes")
+        events = line.events()
+        async with asyncio.timeout(10):
+            async for received in events:
+                if received.type == "voiceloop.resume_ticket":
+                    break
+            server.gateway.tickets = Tickets(b"another server's", time.time)
+            line.abort()
+            with pytest.raises(ConnectionFailed, match="another line"):
+                async for _ in events:
+                    pass
+        assert line.n_resumed == 0
+
+
 async def test_a_call_that_the_server_ends_is_not_dialled_again() -> None:
     config = Config(limits=Limits(session_minutes=0.05))
     async with running(config) as server:
@@ -183,6 +203,18 @@ async def test_a_call_that_the_server_ends_is_not_dialled_again() -> None:
         assert "voiceloop.resume_ticket" in kinds
         assert (kinds[-1], line.n_resumed) == ("error", 0)
         assert "1001" in line.ended_by
+
+
+async def test_who_comes_back_is_let_in_beside_the_line_that_the_server_thinks_is_there() -> None:
+    config = Config(keys=KEYS, quota=KeyQuota(calls=1))
+    async with running(config, remembering()) as server:
+        async with server.connect("?voiceloop.resume=1", **keyed()) as broken:
+            await say(broken, "two lattes")
+            held = await ticket_of(server, broken, 2)
+            async with server.connect(f"?voiceloop.returns={held['returns']}", **keyed()) as again:
+                shown = {"type": "voiceloop.resume", "ticket": held["ticket"]}
+                await again.send(json.dumps(shown))
+                assert (await until(again, "voiceloop.resumed"))["items"] == 2
 
 
 async def test_a_key_that_has_its_calls_is_refused_before_the_upgrade_and_others_are_not() -> None:
