@@ -75,7 +75,7 @@ class Engine:
         self.tree = PrefixTree(self.pool, config.prefix_cache, tier)
         self.runner = device.make_runner(decoder, self.pool, config, end_ids(text))
         self.lacks = device.lacks
-        self.scheduler = Scheduler(self.pool, self.tree, config)
+        self.scheduler = Scheduler(self.pool, self.tree, config, clock)
         self._grammars = GrammarCompiler(text, model.vocab_size)
         self.speculation = Speculation(drafters, config.max_draft_tokens, clock)
         self.notation = notation_of(text.template_source)

@@ -5,10 +5,11 @@ A lower class joins a step only where it cannot be felt by a higher one.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from enum import IntEnum
+from time import monotonic
 
 from .branch import Branch, Phase
 from .kv_cache import KvPool
@@ -19,6 +20,9 @@ from .sequence import Sequence
 from .types import MAX_HOST_ROWS, EngineConfig, OutOfMemory
 
 SMALLEST_CHUNK = 64  # tokens; up to here the fixed cost of a step dominates
+# Seconds of waiting for memory that count as one round: longer than a spoken reply takes to write,
+# so that rounds hold while memory comes free, and no longer than a caller listens to nothing.
+ROUND_WAIT_S = 5.0
 
 
 class Service(IntEnum):
@@ -97,7 +101,7 @@ def decoded_next(branches: Iterable[Branch]) -> Iterator[tuple[str, Sequence, Re
 
 
 def in_turns(branches: Iterable[Branch]) -> list[tuple[int, Branch]]:
-    """Committed replies in the order of service, each with its round; oldest first in a round.
+    """Branches in the order of service, each with its round; oldest first in a round.
 
     Of every tenant one in each round, and of one tenant each caller's first before anybody's
     second: who asks for much waits for it, and nobody else does. Where there is one tenant alone
@@ -117,6 +121,12 @@ def in_turns(branches: Iterable[Branch]) -> list[tuple[int, Branch]]:
         rounds.append((of_tenant[branch.sequence.salt], branch))
         of_tenant[branch.sequence.salt] += 1
     return sorted(rounds, key=lambda turn: (turn[0], turn[1].order))
+
+
+def _aged(n_round: int, branch: Branch, now: float) -> int:
+    """The round of a committed reply, less what it has waited."""
+    waited_s = now - branch.reply.clock.asked if branch.reply is not None else 0.0
+    return max(0, n_round - int(waited_s / ROUND_WAIT_S))
 
 
 def share_out(pending: Items[int], n_rows: int, rounds: Items[int] = ()) -> list[int]:
@@ -140,8 +150,15 @@ def share_out(pending: Items[int], n_rows: int, rounds: Items[int] = ()) -> list
 class Scheduler:
     """Composes steps for the branches of one engine."""
 
-    def __init__(self, pool: KvPool, tree: PrefixTree, config: EngineConfig) -> None:
-        self.pool, self.tree, self.config = pool, tree, config
+    def __init__(
+        self,
+        pool: KvPool,
+        tree: PrefixTree,
+        config: EngineConfig,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.pool, self.tree, self.config, self.clock = pool, tree, config, clock
+        self._n_staged_of: dict[str, int] = {}  # tokens computed of each tenant that waits
         self._ms_per_row = 0.0  # running estimate for chunks; 0 until measured
         self.n_restored = 0  # blocks that came back from the host tier for the newest step
 
@@ -205,12 +222,10 @@ class Scheduler:
 
     def _staged(self, branches: list[Branch], budget: int) -> list[Task]:
         tasks: list[Task] = []
-        for branch in branches:
+        for branch in self._staged_in_turns(branches):
             sequence = branch.sequence
             if budget <= 0:
                 break
-            if branch.phase is not Phase.OPEN or not sequence.n_pending:
-                continue
             sequence.attach()  # somebody may have committed our prefix meanwhile
             if not self._is_back(branch, branches):
                 continue
@@ -222,7 +237,23 @@ class Scheduler:
             extension = Extension(sequence, n_known, n_logits=n_logits, is_staged=True)
             tasks.append(Task(Service.STAGED, branch, extension, None))
             budget -= n_known
+            self._n_staged_of[sequence.salt] += n_known
         return tasks
+
+    def _staged_in_turns(self, branches: list[Branch]) -> list[Branch]:
+        """Open turns with words to compute: in rounds, and in each the tenant who had least so far.
+
+        Who comes is counted as whoever had least of those that wait; who waits no more is
+        forgotten. The operators' prefix is last.
+        Source: start-time fair queueing (Goyal, Vin and Cheng, 1996).
+        """
+        pending = [b for b in branches if b.phase is Phase.OPEN and b.sequence.n_pending]
+        tenants, known = {branch.sequence.salt for branch in pending}, self._n_staged_of
+        least = min((known[tenant] for tenant in tenants & known.keys()), default=0)
+        self._n_staged_of = had = {tenant: known.get(tenant, least) for tenant in tenants}
+        turns = in_turns(branch for branch in pending if not is_operators(branch))
+        turns.sort(key=lambda turn: (turn[0], had[turn[1].sequence.salt]))
+        return [b for _, b in turns] + [b for b in pending if is_operators(b)]
 
     def _preemptive(self, branches: list[Branch]) -> list[Task]:
         """The shortest one goes first; each up to its bound."""
@@ -280,11 +311,18 @@ class Scheduler:
         return self.tree.can_evict(n_blocks + self._promised(branches) - self.pool.n_free)
 
     def _admit(self, branches: list[Branch]) -> None:
-        """In turns of tenants and callers; nobody of a later one overtakes who waits for memory."""
+        """In turns of tenants and callers; nobody of a later one overtakes who waits for memory.
+
+        Who waits moves a round ahead every `ROUND_WAIT_S`, so that newcomers' first replies do not
+        keep somebody's second one waiting for ever.
+        """
+        now = self.clock()
         committed = [branch for branch in branches if branch.reply is not None]
         for is_last in (False, True):
             turns = in_turns(branch for branch in committed if is_batch(branch) is is_last)
-            if not self._admit_all([b for _, b in turns if b.phase is Phase.WAITING], branches):
+            waiting = [turn for turn in turns if turn[1].phase is Phase.WAITING]
+            waiting.sort(key=lambda turn: (_aged(turn[0], turn[1], now), turn[1].order))
+            if not self._admit_all([branch for _, branch in waiting], branches):
                 return
 
     def _admit_all(self, waiting: list[Branch], branches: list[Branch]) -> bool:

@@ -1,15 +1,17 @@
 """Who is served when: fairness between prompts, replies made ahead, batch replies last."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.prefix_tree import PUBLIC
-from engine.scheduler import SMALLEST_CHUNK, share_out
+from engine.scheduler import ROUND_WAIT_S, SMALLEST_CHUNK, share_out
 from engine.types import (
     Done,
+    EngineConfig,
     Event,
     InvalidRequest,
     PreemptiveDone,
@@ -374,3 +376,35 @@ def test_one_caller_with_five_replies_is_served_beside_its_tenants_other_callers
     late.commit([20] * 60, GREEDY)
     order = [event.branch_id for event in drain(engine) if isinstance(event, Done)]
     assert order.index("one") <= 1
+
+
+def test_one_tenants_staged_words_do_not_make_another_tenants_wait(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(background_tokens=32, step_tokens=32)
+    for number in range(5):
+        branch = engine.branch(f"many{number}", salt="many", caller=f"caller{number}")
+        branch.stage([5 + number] * 60)
+    engine.branch("one", salt="one", caller="one").stage([20] * 60)
+    order = [event.branch_id for event in drain(engine) if isinstance(event, Staged)]
+    assert order.index("one") <= 1 and len(order) == 6
+
+
+def test_a_tenants_second_reply_waits_for_memory_no_longer_than_its_round_is_worth(
+    tiny_model: Path,
+) -> None:
+    now = [0.0]
+    config = EngineConfig(dtype="fp64", kv_tokens=384)
+    engine = Engine.load(tiny_model, config, clock=lambda: now[0])
+    engine.branch("first", salt="t").commit([5] * 10, SamplingParams(200, ignore_eos=True))
+    engine.branch("second", salt="t").commit([6] * 90, GREEDY)
+    newcomers = 0
+    ended: list[str] = []
+    while "first" not in ended:
+        while newcomers < 2 + len(ended):  # two of other tenants ask for the room at any time
+            words = [7 + newcomers] * 90
+            engine.branch(f"new{newcomers}", salt=f"n{newcomers}").commit(words, GREEDY)
+            newcomers += 1
+        ended += [event.branch_id for event in engine.step() if isinstance(event, Done)]
+        now[0] += ROUND_WAIT_S / 10
+    assert "second" in ended and ended.index("second") < 5
