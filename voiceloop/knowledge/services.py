@@ -144,8 +144,9 @@ class UrlRetriever:
 class QdrantRetriever(UrlRetriever):
     """A collection of Qdrant, by the vector of the words.
 
-    url: of the collection. embeddings: the address of a ``/v1/embeddings``, and embedding_model
-    its model: those that the collection was made with. least_score: points below it are none.
+    url: of the collection. embeddings: the address of a ``/v1/embeddings`` that is asked through
+    `embedder`, and embedding_model its model: those that the collection was made with.
+    least_score: points below it are none.
     """
 
     def __init__(
@@ -155,17 +156,19 @@ class QdrantRetriever(UrlRetriever):
         language: str,
         *,
         embeddings: str,
+        embedder: Service,
         embedding_model: str,
         least_score: float,
     ) -> None:
         super().__init__(f"{url.rstrip('/')}/points/query", service, language)
         self._embeddings = embeddings
+        self._embedder = embedder  # a client of its own: neither is sent the other's keys
         self._embedding_model = embedding_model
         self._least_score = least_score
 
     async def _find(self, query: str, n_most: int) -> list[FoundPassage]:
         asked = {"model": self._embedding_model, "input": query}
-        told: Embeddings = _read(await self._service.post(self._embeddings, asked), Embeddings)
+        told: Embeddings = _read(await self._embedder.post(self._embeddings, asked), Embeddings)
         if not told.data:
             raise BackendError("expected an embedding, found none")
         body = await self._service.post(
@@ -179,6 +182,9 @@ class QdrantRetriever(UrlRetriever):
         )
         answer: QueryAnswer = _read(body, QueryAnswer)
         return [point.payload for point in answer.result.points]
+
+    async def close(self) -> None:
+        await asyncio.gather(super().close(), self._embedder.close())
 
 
 def _passage(number: int, found: FoundPassage) -> Passage:

@@ -33,8 +33,8 @@ class KnowledgeSource:
 
     ``url``: of the service, with these ``headers``; both may name variables of the environment as
     ``${NAME}``. ``kind``: how it is asked: in our own few words (`UrlRetriever`), or as a
-    collection of Qdrant, by the vector that ``embeddings`` makes with ``embedding_model``, of
-    which points below ``least_score`` do not count.
+    collection of Qdrant, by the vector that ``embeddings``, which is sent ``embeddings_headers``,
+    makes with ``embedding_model``; of its points those below ``least_score`` do not count.
     """
 
     folder: Path | None = None
@@ -42,6 +42,7 @@ class KnowledgeSource:
     kind: Literal["passages", "qdrant"] = "passages"
     headers: Mapping[str, Any] = field(default_factory=dict)
     embeddings: str | None = None
+    embeddings_headers: Mapping[str, Any] = field(default_factory=dict)
     embedding_model: str = ""
     least_score: float = 0.0
     deadline_ms: int = 120
@@ -61,9 +62,12 @@ def check_sources(sources: Sequence[KnowledgeSource]) -> None:
         if (source.kind == "qdrant") != (source.embeddings is not None):
             wanted = "an address beside kind qdrant, and only there"
             raise _wrong(f"{where}.embeddings", wanted, repr(source.embeddings))
-        for name, value in source.headers.items():
-            if not isinstance(value, str):  # and its value is not shown: it may be a secret
-                raise _wrong(f"{where}.headers.{name}", "a string", type(value).__name__)
+        if source.embeddings_headers and source.embeddings is None:
+            raise _wrong(f"{where}.embeddings_headers", "them beside embeddings", "none of these")
+        for key in ("headers", "embeddings_headers"):
+            for name, value in getattr(source, key).items():
+                if not isinstance(value, str):  # and its value is not shown: it may be a secret
+                    raise _wrong(f"{where}.{key}.{name}", "a string", type(value).__name__)
         if not 1 <= source.deadline_ms <= MOST_DEADLINE_MS:
             wanted = f"1 to {MOST_DEADLINE_MS}"
             raise _wrong(f"{where}.deadline_ms", wanted, str(source.deadline_ms))
@@ -102,11 +106,15 @@ def _service(
     """Raises: ConfigError."""
     where = "knowledge"
     url = _address(source.url, environment, f"{where}.url")
-    headers = {
-        name: from_environment(str(value), environment, where)
-        for name, value in source.headers.items()
-    }
-    service = Service(headers, source.deadline_ms)
+
+    def asked_with(headers: Mapping[str, Any]) -> Service:
+        known = {
+            name: from_environment(str(value), environment, where)
+            for name, value in headers.items()
+        }
+        return Service(known, source.deadline_ms)
+
+    service = asked_with(source.headers)
     if source.kind == "passages":
         return UrlRetriever(url, service, language)
     return QdrantRetriever(
@@ -114,6 +122,7 @@ def _service(
         service,
         language,
         embeddings=_address(source.embeddings, environment, f"{where}.embeddings"),
+        embedder=asked_with(source.embeddings_headers),
         embedding_model=source.embedding_model,
         least_score=source.least_score,
     )

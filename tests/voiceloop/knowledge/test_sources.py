@@ -56,10 +56,13 @@ async def test_a_collection_of_qdrant_is_asked_by_the_vector_of_the_words() -> N
         source = KnowledgeSource(
             url=f"{service.url}/collections/handbook", kind="qdrant",
             embeddings=f"{service.url}/v1/embeddings", embedding_model="small", least_score=0.5,
+            headers={"api-key": "of-qdrant"}, embeddings_headers={"key": "of-embeddings"},
         )  # fmt: skip
         hits = await found(source)
     assert texts(hits) == [FILMS["text"]]
-    (_, embedded, _), (_, queried, _) = service.asked
+    (_, embedded, to_embeddings), (_, queried, to_qdrant) = service.asked
+    assert "of-embeddings" in to_embeddings and "of-qdrant" not in to_embeddings
+    assert "of-qdrant" in to_qdrant and "of-embeddings" not in to_qdrant
     assert embedded == {"model": "small", "input": "how long can i keep a film"}
     assert queried["query"] == [0.1, 0.2] and queried["limit"] == 4
     assert queried["score_threshold"] == 0.5 and "text" in queried["with_payload"]
@@ -127,6 +130,7 @@ async def test_where_all_sources_fail_the_search_does() -> None:
         (KnowledgeSource(url="http://a/", kind="qdrant"), "knowledge[0].embeddings"),
         (KnowledgeSource(url="http://a/", deadline_ms=500), "knowledge[0].deadline_ms"),
         (KnowledgeSource(url="http://a/", headers={"k": 1}), "knowledge[0].headers.k"),
+        (KnowledgeSource(url="http://a/", embeddings_headers={"k": "v"}), "embeddings_headers"),
     ],
 )
 def test_what_a_source_lacks_is_told_at_the_start(source: KnowledgeSource, told: str) -> None:
