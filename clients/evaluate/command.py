@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from clients.command import EXIT_FAILED
 from clients.connection import RealtimeConnection, own_key
-from clients.errors import EndpointError, ScenarioError
+from clients.errors import ClientError, EndpointError, ScenarioError
 from clients.evaluate.judge import Judge
 from clients.evaluate.outcome import Played
 from clients.evaluate.report import has_passed, print_report, report_of
@@ -60,22 +61,42 @@ async def _play_all(
     judge: Judge | None,
     progress: Callable[[int], None],
 ) -> list[Played]:
+    """One that cannot be played is broken, and the others go on.
+
+    Raises: ClientError: none could be played.
+    """
     played: list[Played] = []
+    errors: list[ClientError] = []
     async with _served(chosen) as (url, key):
         for scenario in scenarios:
-            extras = {"greeting": "1"} if chosen.spoken else {}
-            if chosen.spoken:
-                utterances = await utterances_of(scenario, url, key, chosen.voice)
-                connection = await RealtimeConnection.open(url, key=key, extras=extras)
-                one = await play_spoken(connection, scenario, file.results, utterances)
-            else:
-                connection = await RealtimeConnection.open(url, key=key)
-                one = await play_typed(connection, scenario, file.results)
+            try:
+                one = await _play(chosen, scenario, file.results, url, key)
+            except ClientError as error:
+                errors.append(error)
+                one = Played(scenario, broken=str(error))
             if judge is not None and scenario.judge:
                 one.verdict = await _verdict(judge, one)
             played.append(one)
             progress(len(played))
+    if len(errors) == len(played):
+        raise errors[0]
     return played
+
+
+async def _play(
+    chosen: argparse.Namespace,
+    scenario: Scenario,
+    results: Mapping[str, Any],
+    url: str,
+    key: str | None,
+) -> Played:
+    """Raises: ClientError: it could not be begun."""
+    if not chosen.spoken:
+        connection = await RealtimeConnection.open(url, key=key)
+        return await play_typed(connection, scenario, results)
+    utterances = await utterances_of(scenario, url, key, chosen.voice)
+    connection = await RealtimeConnection.open(url, key=key, extras={"greeting": "1"})
+    return await play_spoken(connection, scenario, results, utterances)
 
 
 async def _verdict(judge: Judge, played: Played) -> str:

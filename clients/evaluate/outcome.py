@@ -36,6 +36,7 @@ class PlayedTurn:
     """One turn that was said. heard: what the agent's recognizer made of it, where it was spoken.
 
     wait_ms: to the first token, or the first sound; None where no answer came, or it was cut.
+    is_cut: the agent was heard before the caller had ended.
     """
 
     turn: ScenarioTurn
@@ -43,6 +44,7 @@ class PlayedTurn:
     heard: str | None = None
     calls: list[Called] = field(default_factory=list)
     wait_ms: float | None = None
+    is_cut: bool = False
 
     @property
     def surface(self) -> Surface:
@@ -77,10 +79,14 @@ def failures(played: Played) -> list[str]:
     found = [f"the call broke off: {played.broken}"] if played.broken else []
     for number, one in enumerate(played.turns, 1):
         where, expected = f"turn {number} ({one.turn.say[:40]!r})", one.turn.expected
-        if not one.answer and not one.calls:
+        if one.is_cut:
+            found.append(f"{where}: expected an agent that hears it out, found one that cut in")
+        if not one.answer:
             found.append(f"{where}: expected an answer, found none")
         found += _words(where, one.answer, expected.contains, expected.lacks)
         found += _calls(where, one.calls, expected.calls)
+    if not played.turns and not played.broken:
+        found.append("the call: expected a turn that is said, found none")
     scenario = played.scenario
     whole = "\n".join(one.answer for one in played.turns)
     found += _words("the call", whole, scenario.expected.contains, scenario.expected.lacks)

@@ -95,6 +95,7 @@ class SpokenScenario:
         self._take_calls()
         one = self._said[turn.name]
         one.answer, one.heard, one.wait_ms = turn.answer, turn.heard, turn.gap_ms
+        one.is_cut = turn.cut_in
 
     def skips(self, utterance: Utterance) -> bool:
         """Whether the caller leaves this turn out, after what the agent has said last."""

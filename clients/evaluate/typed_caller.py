@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -13,6 +14,8 @@ from clients.evaluate.outcome import Played, PlayedTurn, holds
 from clients.evaluate.scenario import Scenario, ScenarioTurn
 from clients.evaluate.tool_watch import ToolWatch
 
+MARK = "voiceloop.evaluate"  # in the metadata of a response: which turn asked for it
+ANSWERS = ("response.output_text.delta", "response.output_text.done", "response.done")
 ANSWER_TIMEOUT_S = 60.0  # of a whole turn, with the tools in it
 
 
@@ -52,15 +55,25 @@ async def _say(
     tools: ToolWatch,
     clock: Callable[[], float],
 ) -> None:
-    """One turn, until the agent has nothing more to say to it."""
+    """One turn, until the agent has nothing more to say to it.
+
+    What belongs to a response from before, or one that the agent began by itself, is passed over.
+    """
     await connection.send({"type": "conversation.item.create", "item": _item(one.turn)})
-    asked_at = clock()
-    await connection.send({"type": "response.create"})
+    asked_at, mark = clock(), {MARK: secrets.token_hex(8)}
+    await connection.send({"type": "response.create", "response": {"metadata": mark}})
+    answering: set[str] = set()  # the response that was asked for, and those behind it
     pieces: list[str] = []
     async for received in events:
         for event in tools.observe(received):
             await connection.send(event)
         match received.type:
+            case "response.created":
+                response = received.event["response"]
+                if answering or response.get("metadata") == mark:
+                    answering.add(response["id"])
+            case kind if kind in ANSWERS and _response_id(received) not in answering:
+                continue
             case "response.output_text.delta":
                 if one.wait_ms is None:
                     one.wait_ms = 1000.0 * (received.at - asked_at)
@@ -74,6 +87,11 @@ async def _say(
     else:
         raise ConnectionFailed(f"the server hung up: {connection.ended_by}")
     one.answer, one.calls = "".join(pieces).strip(), tools.take_calls()
+
+
+def _response_id(received: Received) -> str:
+    event = received.event
+    return str(event.get("response_id") or event.get("response", {}).get("id", ""))
 
 
 def _item(turn: ScenarioTurn) -> dict[str, Any]:

@@ -9,17 +9,26 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import httpx
 import pytest
 
-from clients.errors import EndpointError
+from clients.connection import Received
+from clients.errors import ConnectionFailed, EndpointError
 from clients.evaluate import command, judge
 from clients.evaluate.judge import Judge
-from clients.evaluate.outcome import Called, Played, failures
-from clients.evaluate.scenario import ScenarioFile, load_scenarios
+from clients.evaluate.outcome import Called, Played, PlayedTurn, failures
+from clients.evaluate.report import has_passed, report_of
+from clients.evaluate.scenario import (
+    Budgets,
+    Expectation,
+    ExpectedCall,
+    ScenarioFile,
+    load_scenarios,
+)
+from clients.evaluate.typed_caller import play_typed
 from tests.fakes import EnergyVad, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.agent_file import shipped_agent
@@ -156,6 +165,96 @@ async def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
     file = file_of(tmp_path, "[[scenarios]]\nname = 'x'\nlines = ['hi']\n")
     with pytest.raises(Exception, match="expected a Realtime server"):
         await played("ws://127.0.0.1:9", file)
+
+
+async def test_a_scenario_that_cannot_be_played_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = file_of(
+        tmp_path, "".join(f"[[scenarios]]\nname = '{n}'\nlines = ['hi']\n" for n in "abc")
+    )
+    opened, real = [], command.RealtimeConnection.open
+
+    async def open_(*arguments: Any, **options: Any) -> Any:
+        opened.append(arguments)
+        if len(opened) == 2:
+            raise ConnectionFailed("expected room for a call, found none")
+        return await real(*arguments, **options)
+
+    monkeypatch.setattr(command.RealtimeConnection, "open", open_)
+    async with agent_server(AgentConfig(), FakeLanguageModel(["Hello."])) as url:
+        found = await played(url, file)
+    assert [bool(failures(one)) for one in found] == [False, True, False]
+    assert "found none" in found[1].broken
+
+
+class Wire:
+    """A server that says something by itself before it answers, with what was said before."""
+
+    ended_by = ""
+
+    def __init__(self) -> None:
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._n_responses = 0
+
+    async def send(self, event: dict[str, Any]) -> None:
+        if event["type"] == "response.create":
+            self._respond("Are you still there?", None)
+            self._respond(f"Answer {self._n_responses // 2}.", event["response"]["metadata"])
+
+    def _respond(self, text: str, metadata: Any) -> None:
+        self._n_responses += 1
+        id_ = f"resp_{self._n_responses}"
+        response = {"id": id_, "metadata": metadata}
+        self._events.put_nowait({"type": "response.created", "response": response})
+        said = {"type": "response.output_text.delta", "response_id": id_, "delta": text}
+        self._events.put_nowait(said)
+        self._events.put_nowait({"type": "response.done", "response": response})
+
+    async def events(self) -> AsyncIterator[Received]:
+        while True:
+            yield Received(await self._events.get(), 0.0)
+
+    async def close(self) -> None: ...
+
+
+async def test_a_typed_turn_is_answered_by_the_response_that_it_asked_for(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "[[scenarios]]\nname = 'x'\nlines = ['one', 'two', 'three']\n")
+    one = await play_typed(cast(Any, Wire()), file.scenarios[0], {})
+    assert [turn.answer for turn in one.turns] == ["Answer 0.", "Answer 1.", "Answer 2."]
+
+
+def test_a_cut_a_missing_answer_and_a_call_of_no_turns_are_failures(tmp_path: Path) -> None:
+    [scenario] = file_of(tmp_path, "[[scenarios]]\nname = 'x'\nlines = ['hi']\n").scenarios
+    cut = PlayedTurn(scenario.turns[0], "Hello.", heard="hi", is_cut=True)
+    mute = PlayedTurn(scenario.turns[0], calls=[Called("order", {})])
+    good = PlayedTurn(scenario.turns[0], "Hello.")
+    found = [failures(Played(scenario, turns)) for turns in ([cut], [mute], [], [good])]
+    assert ["cut in" in found[0][0], "an answer" in found[1][0], "a turn" in found[2][0]] == [
+        True
+    ] * 3
+    assert [len(one) for one in found] == [1, 1, 1, 0]
+    report = report_of([Played(scenario, [cut, good])], Budgets(), "spoken")
+    assert report["cut_ins"] == 1 and not has_passed(report)
+
+
+@pytest.mark.parametrize(
+    ("heard", "wait_ms", "calls", "missed"),
+    [
+        (None, None, (), ["chat"]),  # and not voice: nobody spoke
+        ("hi", None, (), ["voice"]),
+        (None, 90.0, (), []),
+        (None, 110.0, (), ["chat"]),
+        (None, 90.0, (ExpectedCall("order", {}),), ["tool"]),
+    ],
+)
+def test_a_budget_that_nothing_was_held_against_is_missed(
+    tmp_path: Path, heard: str | None, wait_ms: float | None, calls: Any, missed: list[str]
+) -> None:
+    [scenario] = file_of(tmp_path, "[[scenarios]]\nname = 'x'\nlines = ['hi']\n").scenarios
+    scenario = replace(scenario, expected=Expectation(calls=calls))
+    one = Played(scenario, [PlayedTurn(scenario.turns[0], "Hello.", heard, wait_ms=wait_ms)])
+    assert report_of([one], Budgets(100.0, 100.0, 100.0), "x")["budgets_missed"] == missed
 
 
 @pytest.mark.call
