@@ -264,8 +264,8 @@ class Protocol:
         self._input.reset()
 
     def idle_timeout(self, audio_start_ms: float, audio_end_ms: float) -> str:
-        """Nobody spoke for ``idle_timeout_ms``: queue ``timeout_triggered`` and, as ``commit_input``
-        does, an empty turn of the caller, to be answered. Returns the item's id.
+        """Nobody spoke for ``idle_timeout_ms``: queue ``timeout_triggered`` and an empty turn of
+        the caller, as ``commit_input`` does, to be answered. Returns the item's id.
         """
         start_ms, end_ms, item_id = int(audio_start_ms), int(audio_end_ms), self._input.item_id()
         self.send(
