@@ -1,7 +1,8 @@
 """Owns the four-bit formats of GGUF as what they are: codes with a scale and a minimum a group.
 
-Nothing is rounded again: the weight of a file in Q4_0, Q4_1 or Q4_K is the int4 weight of this
-engine, in groups of 32, whose numbers are those that dequantization gives.
+No code is rounded again: the weight of a file in Q4_0, Q4_1 or Q4_K is the int4 weight of this
+engine, in groups of 32, whose numbers are those that dequantization gives. (Products that compute
+in bf16 keep scales and minima in bf16, as they do for every int4 weight.)
 Source: ggml's block_q4_0, block_q4_1 and block_q4_K.
 """
 

@@ -1,8 +1,9 @@
 """Which formats of weights, keys and values still are their model: what was measured of them.
 
 `python -m engine.recipes.quality` runs a format as it is served, beside bf16; what it found stands
-in ``gates.toml`` with the bar. A format without a passing gate is served where it is asked for, and
-told of in the start's lines and by the doctor.
+in ``gates.toml`` with the bar. A gate stands for the layers that it was run by: others multiply in
+another order and round otherwise. A format without a passing gate is served where it is asked for,
+and told of in the start's lines and by the doctor.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 FILE = "gates.toml"
 DENSE = "bf16"  # what the others are held against, and the engine's own default
+Layers = Literal["native", "torch", "cuda"]
 COMMAND = "python -m engine.recipes.quality"
 
 
@@ -38,6 +40,7 @@ class Gate:
     model: str
     weights: str
     kv: str
+    layers: Layers
     agreement: float
     kl_nats: float
     n_places: int
@@ -49,17 +52,27 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """How a server keeps its language model; "bf16": as the checkpoint has it."""
+    """How a server keeps its language model; "bf16": as the checkpoint has it.
+
+    layers: what is asked to run it; where the native library cannot be had torch does, and the
+    start's lines say so.
+    """
 
     model: str
     weights: str
     kv: str
+    layers: Layers
 
     @classmethod
     def of(cls, model: str, options: Mapping[str, Any]) -> Formats:
         """By the options that the engine's worker is loaded with."""
         kv = options.get("kv_format", "plain")
-        return cls(model, options.get("quant") or DENSE, DENSE if kv == "plain" else kv)
+        if options.get("adapter_dir") is not None:
+            model += " with an adapter"  # other weights: no gate of the model stands for them
+        layers: Layers = "native" if options.get("native", True) else "torch"
+        if str(options.get("device", "cpu")).startswith("cuda"):
+            layers = "cuda"
+        return cls(model, options.get("quant") or DENSE, DENSE if kv == "plain" else kv, layers)
 
     @property
     def is_dense(self) -> bool:
@@ -67,14 +80,15 @@ class Formats:
 
     @property
     def told(self) -> str:
-        return f"{self.weights} weights and {self.kv} keys and values"
+        return f"{self.weights} weights and {self.kv} keys and values by {self.layers} layers"
 
 
 @cache
-def _table() -> tuple[Bar, Mapping[tuple[str, str, str], Gate]]:
+def _table() -> tuple[Bar, Mapping[Formats, Gate]]:
     found = tomllib.loads((files(__package__) / FILE).read_text(encoding="utf-8"))
     gates = [Gate(**row) for row in found["gate"]]
-    return Bar(**found["bar"]), {(one.model, one.weights, one.kv): one for one in gates}
+    formats = (Formats(one.model, one.weights, one.kv, one.layers) for one in gates)
+    return Bar(**found["bar"]), dict(zip(formats, gates, strict=True))
 
 
 def bar() -> Bar:
@@ -88,7 +102,7 @@ def gates() -> tuple[Gate, ...]:
 
 
 def gate_of(formats: Formats) -> Gate | None:
-    return _table()[1].get((formats.model, formats.weights, formats.kv))
+    return _table()[1].get(formats)
 
 
 def doubt_of(formats: Formats) -> str | None:

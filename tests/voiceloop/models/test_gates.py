@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,16 +65,45 @@ def test_formats_are_those_that_the_worker_is_told(
 
 def test_a_format_that_fails_and_one_that_was_never_run_are_told_with_the_bar() -> None:
     failed = next(one for one in gates.gates() if not one.passes(bar()))
-    said = doubt_of(Formats(failed.model, failed.weights, failed.kv))
+    said = doubt_of(Formats(failed.model, failed.weights, failed.kv, failed.layers))
     assert said is not None
     assert f"expected {bar().told}, found {failed.agreement:.2%}" in said
-    never = Formats("somebody/model", "int8", "bf16")
+    never = Formats("somebody/model", "int8", "bf16", "native")
     assert gate_of(never) is None
     assert str(doubt_of(never)).endswith("found none was run")
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"engine.device": "cuda"}, "embedded in int8 weights and bf16 keys and values by cuda"),
+        ({"engine.native": False}, "by torch layers"),
+        ({"llm_adapter": "somewhere"}, "embedded with an adapter in int8 weights"),
+    ],
+)
+def test_a_gate_stands_for_the_weights_and_the_layers_it_was_run_with(
+    flags: dict[str, object], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(flags={"preset": "embedded"})
+    passed = formats_of(config)
+    assert passed is not None and doubt_of(passed) is None
+    settings = {key.partition(".")[2]: value for key, value in flags.items() if "." in key}
+    adapter = flags.get("llm_adapter")
+    config = replace(
+        config,
+        engine=replace(config.engine, **settings),  # type: ignore[arg-type]
+        llm_adapter=Path(str(adapter)) if adapter else None,
+    )
+    formats = formats_of(config)
+    assert formats is not None
+    said = str(doubt_of(formats))
+    assert told in said and said.endswith("found none was run")
+
+
 def test_both_bounds_count() -> None:
-    gate = Gate("m", "int8", "bf16", agreement=0.995, kl_nats=0.02, n_places=5000, of_fp32=1.0)
+    gate = Gate(
+        "m", "int8", "bf16", "native", agreement=0.995, kl_nats=0.02, n_places=5000, of_fp32=1.0
+    )
     assert not gate.passes(bar())
     assert gate.passes(Bar(0.995, 0.02)) and not gate.passes(Bar(0.996, 0.02))
 
