@@ -129,9 +129,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
 
     def _is_fall(self, stream: WindowStream) -> bool:
         """Whether the voice has fallen since a pause was last decoded: one may have begun."""
-        segment = stream.segment
-        read_to = segment.start if segment.early is None else segment.early.position
-        return self._reads_falls and stream.level.has_fallen_since(read_to)
+        return self._reads_falls and stream.level.has_fallen_since(stream.segment.paused_to)
 
     def _answer_without_decoding(self, stream: WindowStream, events: list[Event]) -> bool:
         """Answers a request for which all is known: nothing was said, or nothing new."""
@@ -241,6 +239,8 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         else:
             agreement.accept(result.tail, 0)
         request, is_fall = stream.request, self._is_fall(stream)
+        if request is not None or is_fall:
+            segment.paused_to = end  # also where its text breaks off: read again, it would again
         is_whole = end == segment.end and not is_cut_short
         if is_whole and (request is not None or is_fall):
             segment.early = EarlyFinal(end, (*segment.left, *words), result.p_voice)

@@ -46,6 +46,7 @@ class Segment:
         self.agreement = LocalAgreement(n_held_back)
         self.left: list[Word] = []  # the words that left the window, with their times
         self.early: EarlyFinal | None = None
+        self.paused_to = start  # where a pause was last decoded, with or without an `early`
         self.n_longest = LONGEST_WINDOW  # less once so much sound held more than a context of text
 
     @property

@@ -43,8 +43,8 @@ ABLATIONS: dict[str, dict[str, Variant]] = {
         **_one_off_each(
             EMBEDDED,
             (
-                "prefill", "p_end", "speculative_reply", "held_clause", "prefix_cache",
-                "speculative_decoding", "tool_calls",
+                "prefill", "p_end", "speculative_reply", "held_clause", "early_start",
+                "prefix_cache", "speculative_decoding", "tool_calls",
             ),
         ),
         # An agent that looks things up, its pages searched for the same questions.

@@ -21,7 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from benchmarks.soak.processes import n_descriptors, workers_of
-from clients.server_process import ServerProcess
+from clients.server_process import ServerProcess, process_tree
 
 ENGINE, SPEECH = "engine", "speech"  # the workers of the embedded preset
 _WITHOUT_FILES_S = 3.0
@@ -39,13 +39,14 @@ Injection = Callable[[ServerProcess, random.Random], Awaitable[str]]  # -> what 
 class Fault:
     """`inject` does it and says what it did, in a few words.
 
-    worker: that is lost by it, and started anew. silent_s: the most that a caller may hear nothing
-    who asks at that moment. ready_s: the most until the server lets callers in again.
+    workers: those that are lost by it, and started anew. silent_s: the most that a caller may hear
+    nothing who asks at that moment. ready_s: the most until the server lets callers in again, from
+    the fault's beginning, or from its end where no worker is lost.
     """
 
     name: str
     inject: Injection
-    worker: str | None = None
+    workers: tuple[str, ...] = ()
     silent_s: float = 3.0
     ready_s: float = 8.0
 
@@ -64,31 +65,50 @@ def _signal(number: signal.Signals, *names: str) -> Injection:
     return send
 
 
+Bounds = dict[int, tuple[int, int]]  # soft and hard, by process
+
+
+def bounds_of(pid: int, kind: int) -> Bounds:
+    """Of this process and all that it has started."""
+    found: Bounds = {}
+    for each in process_tree(pid):
+        with suppress(ProcessLookupError):
+            found[each] = resource.prlimit(each, kind)
+    return found
+
+
+def restore(pid: int, kind: int, bounds: Bounds) -> None:
+    """As they were; what was started meanwhile, under its parent's bound, has the parent's."""
+    resource.prlimit(pid, kind, bounds[pid])  # first: what it starts from here on inherits that
+    for each in process_tree(pid):
+        with suppress(ProcessLookupError):
+            resource.prlimit(each, kind, bounds.get(each, bounds[pid]))
+
+
 async def _no_files(server: ServerProcess, rng: random.Random) -> str:
     """A worker dies while the gateway may open nothing more, so that it cannot be started anew."""
-    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (n_descriptors(server.pid), hard))
+    kind = resource.RLIMIT_NOFILE
+    bounds = bounds_of(server.pid, kind)
+    resource.prlimit(server.pid, kind, (n_descriptors(server.pid), bounds[server.pid][1]))
     try:
         done = await _signal(signal.SIGKILL, ENGINE)(server, rng)
         await asyncio.sleep(_WITHOUT_FILES_S)
     finally:
-        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        restore(server.pid, kind, bounds)
     return f"{done}, no free descriptor for {_WITHOUT_FILES_S:g} s"
 
 
 async def _disk_full(server: ServerProcess, rng: random.Random) -> str:
     """Nobody of the server can write a byte into a file, and the engine is started anew so."""
-    pids = [server.pid, *workers_of(server.pid).values()]
-    bounds = [(pid, resource.prlimit(pid, resource.RLIMIT_FSIZE)) for pid in pids]
-    for pid, (_, hard) in bounds:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    kind = resource.RLIMIT_FSIZE
+    bounds = bounds_of(server.pid, kind)
+    for pid, (_, hard) in bounds.items():
+        resource.prlimit(pid, kind, (0, hard))
     try:
         done = await _signal(signal.SIGKILL, ENGINE)(server, rng)
         await asyncio.sleep(_FULL_S)
     finally:
-        for pid, bound in bounds:
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, bound)
+        restore(server.pid, kind, bounds)
     return f"no file may grow for {_FULL_S:g} s, {done}"
 
 
@@ -138,13 +158,13 @@ async def _idle(server: ServerProcess, rng: random.Random) -> str:
 
 
 FAULTS = (
-    Fault("kill the engine", _signal(signal.SIGKILL, ENGINE), ENGINE),
-    Fault("kill speech", _signal(signal.SIGKILL, SPEECH), SPEECH),
-    Fault("kill both", _signal(signal.SIGKILL, ENGINE, SPEECH), ENGINE),
-    Fault("stop the engine", _signal(signal.SIGSTOP, ENGINE), ENGINE),
-    Fault("stop speech", _signal(signal.SIGSTOP, SPEECH), SPEECH),
-    Fault("no files", _no_files, ENGINE, ready_s=8.0 + _WITHOUT_FILES_S),
-    Fault("disk full", _disk_full, ENGINE),
+    Fault("kill the engine", _signal(signal.SIGKILL, ENGINE), (ENGINE,)),
+    Fault("kill speech", _signal(signal.SIGKILL, SPEECH), (SPEECH,)),
+    Fault("kill both", _signal(signal.SIGKILL, ENGINE, SPEECH), (ENGINE, SPEECH)),
+    Fault("stop the engine", _signal(signal.SIGSTOP, ENGINE), (ENGINE,)),
+    Fault("stop speech", _signal(signal.SIGSTOP, SPEECH), (SPEECH,)),
+    Fault("no files", _no_files, (ENGINE,), ready_s=8.0 + _WITHOUT_FILES_S),
+    Fault("disk full", _disk_full, (ENGINE,)),
     Fault("deaf client", _deaf),
     Fault("large frame", _large),
     Fault("deep JSON", _deep),

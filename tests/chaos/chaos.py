@@ -78,11 +78,20 @@ async def answered(socket: ClientConnection, asked_s: float) -> tuple[float | No
     return silent_s, status
 
 
-async def until_ready(server: ServerProcess, fault: Fault, pid: int | None) -> float | None:
-    """Seconds until callers are let in, by another process where the fault has taken one."""
+async def until_ready(
+    server: ServerProcess, fault: Fault, before: dict[str, int], injecting: asyncio.Task[str]
+) -> float | None:
+    """Seconds until callers are let in, by other processes where the fault takes some.
+
+    before: the workers there were. From the fault's end where it takes none: until then the server
+    is as it was before, or not as it will be.
+    """
+    if not fault.workers:
+        await asyncio.wait({injecting})
     began_s = time.monotonic()
     while time.monotonic() - began_s < fault.ready_s + 10.0:
-        is_new = fault.worker is None or workers_of(server.pid).get(fault.worker, pid) != pid
+        now = workers_of(server.pid)
+        is_new = all(now.get(name) not in (None, before.get(name)) for name in fault.workers)
         if is_new and await http_status(server.port, "/readyz") == 200:
             return time.monotonic() - began_s
         await asyncio.sleep(LOOK_EVERY_S)
@@ -91,10 +100,10 @@ async def until_ready(server: ServerProcess, fault: Fault, pid: int | None) -> f
 
 async def meet(fault: Fault, server: ServerProcess, rng: random.Random) -> Met:
     """One caller, one fault."""
-    pid = workers_of(server.pid).get(fault.worker) if fault.worker is not None else None
+    before = workers_of(server.pid)
     async with connect(server.url, compression=None) as socket:
         injecting = asyncio.create_task(inject(fault, server, rng))
-        ready = asyncio.create_task(until_ready(server, fault, pid))
+        ready = asyncio.create_task(until_ready(server, fault, before, injecting))
         await asyncio.sleep(SPREAD_S)
         silent_s, _ = await answered(socket, await ask(socket))
         done, ready_s = await injecting, await ready

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 # So long the answer is heard before the turn is over: a caller who goes on within it takes it back,
 # and the turn is the same one still. Callers who were interrupted mid-sentence mostly go on within
-# it; whoever comes later is judged as one who speaks over the agent. Chosen.
+# it; whoever comes later is judged as one who speaks over the agent. Chosen, and below
+# TAKEN_BACK_MS of `release`, the whole time in which an answer counts as never said: in the rest of
+# it the turn is over, the words are out, and the answer is retracted as any fresh one.
 EARLY_MS = 250.0
 # Starts that a sound took back although not a word followed: a click, a breath, or the agent's own
 # voice out of a loudspeaker. After so many of them a call has no more. Chosen.

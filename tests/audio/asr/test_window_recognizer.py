@@ -1,5 +1,7 @@
 """The streaming policy of window decoders on a scripted decoder with a virtual clock."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -525,6 +527,20 @@ def test_each_fall_is_read_once_and_what_is_said_after_it_is_no_secret(prescient
     prescient.flush("a")
     answer = drain(prescient)[-1]
     assert answer.flushed and answer.p_voice == 1.0 and len(decoder.batches) == 3
+
+
+def test_a_fall_whose_text_breaks_off_is_not_read_again_at_each_step(prescient, decoder):
+    hear = decoder._decode
+    endless = HypothesisWord("oh", (7,) * MAX_TOKENS)
+    decoder._decode = lambda request: replace(hear(request), tail=(endless,))
+    run(prescient, "a", np.concatenate([said(1), silence(0.06)]), 320)
+    assert len(decoder.batches) == 1
+    assert not prescient.has_work()
+    prescient.step()
+    assert len(decoder.batches) == 1
+    decoder._decode = hear
+    run(prescient, "a", np.concatenate([said(1, first=1)[:3_200], silence(0.06)]), 320)
+    assert len(decoder.batches) == 2
 
 
 def test_no_fall_is_read_in_silence_or_by_a_model_that_takes_its_time(

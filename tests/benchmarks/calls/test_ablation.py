@@ -19,6 +19,12 @@ def test_the_real_model_has_each_of_four_off_and_all_of_them() -> None:
     assert len({one.arguments for one in variants.values()}) == 1
 
 
+def test_an_early_start_is_taken_apart_by_itself_and_with_all() -> None:
+    variants, key = ABLATIONS["embedded"], "VOICELOOP_ANTICIPATION_EARLY_START"
+    assert variants["no early start"].environment == {key: "0"}
+    assert variants[ALL_OFF].environment[key] == "0"
+
+
 def test_every_switch_is_a_key_of_the_server() -> None:
     for variants in ABLATIONS.values():
         for variant in variants.values():

@@ -82,6 +82,16 @@ def test_each_failure_misses_its_bar(change: dict[str, object], missed: str) -> 
     assert not bars(*turns)[missed].holds
 
 
+def test_the_cuts_of_people_are_held_to_two_bars_and_not_to_their_sum() -> None:
+    hard = replace(TURN, cut_in=True, gap_ms=None)
+    soft = replace(hard, cut_is_soft=True)
+    held = bars(*[TURN] * 93, *[soft] * 5, *[hard] * 2, chosen=HUMAN)
+    assert held["hard cuts"].holds and held["soft cuts: taken back"].holds
+    assert "cut-ins" not in held
+    assert not bars(*[TURN] * 95, *[hard] * 5, chosen=HUMAN)["hard cuts"].holds
+    assert not bars(*[TURN] * 92, *[soft] * 8, chosen=HUMAN)["soft cuts: taken back"].holds
+
+
 def test_a_reply_with_a_hole_misses_its_bar() -> None:
     data = summary_of([CallResult("slt", "", (TURN,), (), 0, 1)])
     for chosen in (CALLS, ANTICIPATION, HUMAN, "fakes 250"):
