@@ -296,10 +296,11 @@ def _check(config: Config) -> None:
         least, most = LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS
         ranges.append(("context_tokens", config.context_tokens, least, most))
     ranges += _engine_ranges(config.engine)
-    if config.secret_key and len(config.secret_key) < LEAST_SECRET_CHARACTERS:
-        raise ConfigError(
-            f"secret_key: expected {LEAST_SECRET_CHARACTERS} characters or more, found fewer"
-        )
+    for name in ("secret_key", "metrics_key"):
+        if 0 < len(getattr(config, name)) < LEAST_SECRET_CHARACTERS:
+            raise ConfigError(
+                f"{name}: expected {LEAST_SECRET_CHARACTERS} characters or more, found fewer"
+            )
     for name in ("stt_url", "llm_url", "tts_url"):
         _check_url(name, getattr(config, name))
     _check_url("traces.url", config.traces.url)

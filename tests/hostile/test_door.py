@@ -21,7 +21,7 @@ from voiceloop.server.app import Gateway, build_app
 KEY = "the-only-key"
 # Open to all, for they tell nothing: probes, the page (it asks for the key itself), the API's form.
 HERE = {"/debug/profile"}  # answers clients on this machine alone, whoever has the key
-NO_CALLERS = {"/metrics"}  # no key of a caller opens it, from wherever
+NO_CALLERS = {"/metrics"}  # no key of a caller opens it from elsewhere
 OPEN = {"/", "/healthz", "/readyz", "/openapi.json", "/web"}
 
 

@@ -73,6 +73,8 @@ def test_the_environment_is_read_by_type() -> None:
     ("allowed_origins = ['nonsense']", "expected scheme://host or scheme://host:port, found 'non"),
     ("allowed_origins = ['https://a.example/']", "allowed_origins: expected scheme://host or"),
     ("certfile = 'a.pem'", "expected certfile and keyfile together"),
+    ("secret_key = 'short'", "secret_key: expected 16 characters or more, found fewer"),
+    ("metrics_key = 'short'", "metrics_key: expected 16 characters or more, found fewer"),
     ("port = ", "expected TOML, found an error"),
 ])  # fmt: skip
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from voiceloop.access.keys import client_key, is_same_key
+from voiceloop.access.keys import KeyRing, client_key, is_same_key
 from voiceloop.admission.slots import retry_after
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, Unauthorized, VoiceLoopError, expected
@@ -47,19 +47,26 @@ async def no_such_route(request: Request, error: Exception) -> Response:
 class Health:
     """What the routes tell. not_ready: what keeps a new caller out; report: the server's state.
 
-    metrics_key: the one that opens the metrics, "" where only this machine may read them.
+    metrics_key: the one that opens the metrics, "" where only this machine may read them, with one
+    of the keys where there are any: a plain proxy on it says nothing of whom it asks for.
     """
 
     not_ready: Callable[[], str | None]
     report: Callable[[], Json]
     registry: CollectorRegistry
+    keys: KeyRing
     metrics_key: str = ""
 
     def check_metrics(self, request: Request) -> None:
-        """They are sums over all tenants: no tenant's key opens them. Raises: Unauthorized."""
+        """They are sums over all tenants: where they have a key, no tenant's opens them.
+
+        Raises: Forbidden, Unauthorized.
+        """
+        key = client_key(request.headers)
         if not self.metrics_key:
             check_is_here(request)
-        elif not is_same_key(client_key(request.headers), self.metrics_key):
+            self.keys.check_lasting(key)
+        elif not is_same_key(key, self.metrics_key):
             raise Unauthorized("expected the key of the metrics, found none or another one")
 
 

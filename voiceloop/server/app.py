@@ -298,7 +298,11 @@ def build_app(gateway: Gateway) -> Starlette:
         answers=AnswerCache(config.http_cache_mb * 2**20),
     )
     health = Health(
-        gateway.not_ready_for_calls, gateway.report, gateway.metrics.registry, config.metrics_key
+        gateway.not_ready_for_calls,
+        gateway.report,
+        gateway.metrics.registry,
+        gateway.keys,
+        config.metrics_key,
     )
     routes = health_routes(health)
     routes.append(profile_route(door))
