@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .load.packed import Int4Weight, ScaledWeight, Stored
+from .load.packed import Int4Weight, ScaledWeight, Stored, format_of
 from .load.quant import quantize
 
 # Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
@@ -30,6 +30,7 @@ CACHE_LINE = 64  # bytes; a load of a vector that straddles two takes two
 
 class Linear(Protocol):
     out_features: int
+    kept: str  # the format of its weights, as `format_of` says
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
@@ -67,6 +68,8 @@ class DenseLinear:
     bf16 weights on a CPU are packed once; oneDNN otherwise reorders them in every call, which
     doubles the time of a few rows. A CPU without a bf16 GEMM computes in fp32 instead.
     """
+
+    kept = "dense"
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features = weight.shape[0]
@@ -106,6 +109,7 @@ class ScaledLinear(Streamed):
         """weight: int8 or float8 [out, in]; scale: [out] in the compute dtype."""
         self.out_features = weight.shape[0]
         self.weight, self.scale, self.bias = weight, scale, bias
+        self.kept = format_of(ScaledWeight(weight, scale))
         held = _held_dtype(scale.dtype)
         self.wide = DenseLinear(weight.to(held) * scale.to(held)[:, None], bias)
         # With activations of another dtype the int8 kernel falls to a slow path.
@@ -120,6 +124,8 @@ class ScaledLinear(Streamed):
 
 class Int4Linear:
     """int4 weights with a scale and a zero per group of `INT4_GROUP` inputs."""
+
+    kept = "int4"
 
     def __init__(self, codes: Tensor, scale: Tensor, zero: Tensor, bias: Tensor | None) -> None:
         """codes: int32 [out, in] in 0..15; scale, zero: [out, in / group]; w = (q - 8) s + z."""

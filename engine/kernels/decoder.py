@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ..kv_cache import KvPool
-from ..load.packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight
+from ..load.packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight, format_of
 from ..load.quant import quantize
 from ..model import Decoder
 from . import (
@@ -86,6 +86,7 @@ class KernelLinear:
         device: str,
     ) -> None:  # fmt: skip
         self.bias, self.dtype, self.max_rows = bias, dtype, 0
+        self.kept = format_of(weight)
         call = kernels.call
         match weight:
             case ScaledWeight(codes, scale):

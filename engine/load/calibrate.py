@@ -41,7 +41,7 @@ class _Recorder:
             raise UnsupportedQuantization(
                 "expected dense weights to calibrate, found a quantized checkpoint"
             )
-        self.product, self.out_features = product, product.out_features
+        self.product, self.out_features, self.kept = product, product.out_features, product.kept
         self.inputs: list[Tensor] = []
 
     def __call__(self, x: Tensor) -> Tensor:

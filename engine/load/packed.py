@@ -67,6 +67,16 @@ def dense(weight: Stored) -> Tensor:
     return weight if isinstance(weight, Tensor) else weight.dense()
 
 
+def format_of(weight: Weight) -> str:
+    """In what a product keeps it: "int4", "int8", "fp8"; "dense" for plain floats."""
+    match weight:
+        case Int4Weight():
+            return "int4"
+        case ScaledWeight(codes, _):
+            return "int8" if codes.dtype == torch.int8 else "fp8"
+    return "dense"
+
+
 @runtime_checkable
 class HoldsInt4(Protocol):
     """A checkpoint whose matrices may lie in it in four bits."""

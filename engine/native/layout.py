@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..linear import Streamed
-from ..load.packed import Int4Weight, ScaledWeight
+from ..load.packed import Int4Weight, ScaledWeight, format_of
 from ..types import IntegrityError
 
 PANEL = 64  # outputs whose codes lie together, and what every row is padded to
@@ -119,7 +119,7 @@ class NativeLinear(Streamed):
         dtype: torch.dtype,
     ) -> None:  # fmt: skip
         """weight: one that `is_native` holds for. dtype: of what a call returns."""
-        self.library, self.dtype = library, dtype
+        self.library, self.dtype, self.kept = library, dtype, format_of(weight)
         self.out_features, self.n_in = weight.codes.shape
         self._kept = list[Tensor]()
         self.layout = ProductLayout(n_in=self.n_in, n_out=self.out_features)

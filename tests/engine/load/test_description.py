@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
+import pytest
+
 from engine.engine import Engine
 from engine.load.description import describe
 from engine.types import EngineConfig
+from tests.engine.load.gguf_files import write_gguf
 
 
 def test_formats_layers_drafters_and_room_are_told(tiny_model: Path, shallow_model: Path) -> None:
@@ -32,3 +36,25 @@ def test_an_engine_without_quantization_and_drafters_says_so(
     told = describe(Engine.load(tiny_model, config))
     assert "bf16 weights" in told and "drafts by nobody" in told and "bf16 KV" in told
     assert describe(make_engine(dtype="fp32")).startswith("fp32 weights")
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(("form", "told"), [("Q4_1", "int4"), ("Q8_0", "int8"), ("F16", "int4")])
+def test_weights_are_told_as_they_are_kept_whatever_was_asked(
+    tiny_model: Path, tmp_path: Path, form: str, told: str, native: bool
+) -> None:
+    path = write_gguf(tiny_model, tmp_path / "m.gguf", form=gguf.GGMLQuantizationType[form])
+    engine = Engine.load(path, EngineConfig(kv_tokens=512, quant="int4", native=native))
+    assert describe(engine).startswith(f"{told} weights, ")
+
+
+def test_formats_that_differ_are_told_with_their_shares(tiny_model: Path) -> None:
+    engine = Engine.load(tiny_model, EngineConfig(kv_tokens=512, quant="int4", native=False))
+    for layer in engine.runner.decoder.layers:
+        layer.down.kept = "int8"
+    sizes = engine.runner.decoder.config
+    down = sizes.hidden_size * sizes.intermediate_size
+    heads, kv_heads = sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim
+    whole = 3 * down + sizes.hidden_size * (2 * heads + 2 * kv_heads)
+    expected = f"{1 - down / whole:.0%} int4 and {down / whole:.0%} int8 weights, "
+    assert describe(engine).startswith(expected)
