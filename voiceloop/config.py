@@ -314,8 +314,12 @@ def _check(config: Config) -> None:
     if any(key.startswith("ek_") for key in config.keys):  # so do client secrets
         raise ConfigError("keys: expected keys that do not begin with ek_, found one that does")
     if config.mcp_allowed_hosts and find_spec("mcp") is None:
-        wanted = "the package mcp (pip install 'voiceloop[mcp]')"
-        raise ConfigError(f"mcp_allowed_hosts: expected {wanted}, found none")
+        wanted = "mcp_allowed_hosts: expected the package mcp (pip install 'voiceloop[mcp]')"
+        raise ConfigError(f"{wanted}, found none")
+    for host in config.mcp_allowed_hosts:
+        if not _is_origin(host if host.startswith(("http://", "https://")) else f"https://{host}"):
+            wanted = "mcp_allowed_hosts: expected host, host:port or http://host:port"
+            raise ConfigError(f"{wanted}, found {host!r}")
     if config.llm_adapter is not None and config.llm_url is not None:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     for where, pair in (("", config), ("workers.", config.workers)):
@@ -381,14 +385,16 @@ def _check_url(name: str, url: str | None) -> None:
 
 def _check_origin(origin: str) -> None:
     """As browsers send it: one with a path, or a host alone, would let nobody in."""
-    if origin in ("*", "null"):
-        return
-    try:
-        parts = urlsplit(origin)
-        is_origin = f"{parts.scheme}://{parts.netloc}" == origin and bool(parts.netloc)
-    except ValueError:
-        is_origin = False
-    if not is_origin:
+    if origin not in ("*", "null") and not _is_origin(origin):
         raise ConfigError(
             f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
         )
+
+
+def _is_origin(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        is_named = bool(parts.hostname) and parts.port != 0
+        return is_named and f"{parts.scheme}://{parts.netloc}" == address
+    except ValueError:
+        return False

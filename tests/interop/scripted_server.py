@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
@@ -36,13 +35,14 @@ def answer(messages: tuple[ChatMessage, ...]) -> Reply:
     return Reply(REPLY)
 
 
-async def serve(port: int, certfile: Path | None, keyfile: Path | None) -> None:
+async def serve(
+    port: int, certfile: Path | None, keyfile: Path | None, mcp_hosts: tuple[str, ...]
+) -> None:
     backends = instant_backends(
         recognizer=FakeRecognizer((HEARD,)), language_model=FakeLanguageModel(answer)
     )
-    hosts = ("127.0.0.1",) if find_spec("mcp") is not None else ()
-    backends = replace(backends, capabilities=Capabilities(mcp_hosts=hosts))
-    config = Config(certfile=certfile, keyfile=keyfile, mcp_allowed_hosts=hosts)
+    backends = replace(backends, capabilities=Capabilities(mcp_hosts=mcp_hosts))
+    config = Config(certfile=certfile, keyfile=keyfile, mcp_allowed_hosts=mcp_hosts)
     gateway = Gateway(config, AgentConfig(instructions="Be kind."), backends)
     await make_server(build_app(gateway), config).serve(sockets=[listen("127.0.0.1", port)])
 
@@ -52,8 +52,10 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--certfile", type=Path)
     parser.add_argument("--keyfile", type=Path)
+    parser.add_argument("--mcp-host", action="append", default=[])
     chosen = parser.parse_args()
-    asyncio.run(serve(chosen.port, chosen.certfile, chosen.keyfile))
+    hosts = tuple(chosen.mcp_host)
+    asyncio.run(serve(chosen.port, chosen.certfile, chosen.keyfile, hosts))
 
 
 if __name__ == "__main__":

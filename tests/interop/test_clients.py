@@ -229,7 +229,8 @@ def test_the_stock_sdk_reads_what_mcp_servers_of_a_session_come_to(tmp_path: Pat
     require("openai")
     shop_port = free_port()
     shop = [sys.executable, "-m", "tests.mcp_server", str(shop_port)]
-    module = ("-m", "tests.interop.scripted_server")
+    allowed = ("--mcp-host", f"http://127.0.0.1:{shop_port}")
+    module = ("-m", "tests.interop.scripted_server", *allowed)
     process = subprocess.Popen(shop, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
     try:
         with serving(module, tmp_path / "server.log") as address:

@@ -1,7 +1,7 @@
 """The client's events of the Realtime protocol (GA names) and their strict decoding.
 
 Owns the reading of frames: strict JSON with bounded depth and no duplicate keys, then one typed
-message per event. Pure.
+message per event; and the bounds on what a client may ask for. Pure.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest
+from voiceloop.realtime.window import TokenCount
 
 # The largest session there is (128 tools, each a schema of some hundred keys) has a third of it.
 MAX_VALUES = 40_000
@@ -21,6 +24,18 @@ MAX_CHARACTERS_READ_TWICE = 64 * 1024
 MAX_DEPTH = 64  # a JSON schema of a tool nests some 20 deep; recursion in C ends near 1000
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolLimits:
+    """Bounds on what one client may send and ask for."""
+
+    frame_bytes: int = 2 * 1024 * 1024
+    uncommitted_audio_ms: float = 10 * 60_000.0
+    n_out_of_band: int = 4
+    n_context_tokens: int = 0  # what the model takes with a reply to spare; 0: no bound known
+    count_tokens: TokenCount = TokenCount()
+    capabilities: Capabilities = Capabilities()
 
 
 class ClientEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

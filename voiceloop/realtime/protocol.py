@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from voiceloop.capabilities import Capabilities
+from msgspec.structs import replace
+
+from voiceloop.backends import Tool
 from voiceloop.errors import FrameTooLarge, InvalidRequest, NotActive, VoiceLoopError, expected
 from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime import client_events as asked
 from voiceloop.realtime import commands, events
 from voiceloop.realtime.beta import from_beta
+from voiceloop.realtime.client_events import ProtocolLimits as ProtocolLimits
 from voiceloop.realtime.commands import Command
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
@@ -27,22 +29,10 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.response_request import ResponseRequest, parse_request
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
-from voiceloop.realtime.window import TokenCount, Window, most_characters
+from voiceloop.realtime.window import Window, fitting_tools, most_characters
 
 MAX_ITEMS = 4096
 MAX_EVENT_ID_CHARS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class ProtocolLimits:
-    """Bounds on what one client may send and ask for."""
-
-    frame_bytes: int = 2 * 1024 * 1024
-    uncommitted_audio_ms: float = 10 * 60_000.0
-    n_out_of_band: int = 4
-    n_context_tokens: int = 0  # what the model takes with a reply to spare; 0: no bound known
-    count_tokens: TokenCount = TokenCount()
-    capabilities: Capabilities = Capabilities()
 
 
 class Protocol:
@@ -67,7 +57,7 @@ class Protocol:
         self.settings = settings
         self._limits = limits or ProtocolLimits()
         self.conversation = Conversation(self._window_of(settings), ledger)
-        self.new_id = new_id or _random_id
+        self.new_id = new_id or (lambda prefix: f"{prefix}_{secrets.token_hex(12)}")
         self.session_id = self.new_id("sess")
         self.conversation_id = self.new_id("conv")
         self._expires_at = expires_at
@@ -164,6 +154,16 @@ class Protocol:
         self.conversation.window = window
         self.send(events.SessionUpdated(session=session))
         return commands.SettingsChanged(previous, current)
+
+    def offer_tools(self, tools: tuple[Tool, ...]) -> None:
+        """The model may call these from now on; of MCP servers' as many as leave it room."""
+        limits, now = self._limits, self.settings
+        fitting = fitting_tools(
+            tools, now.instructions, limits.n_context_tokens, limits.count_tokens
+        )
+        if fitting != now.tools:
+            self.settings = replace(now, tools=fitting)
+            self.conversation.window = self._window_of(self.settings)
 
     def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
         item = parse_item(raw, self.new_id)
@@ -394,7 +394,3 @@ class Protocol:
     def _session_object(self, settings: SessionSettings) -> Json:
         wire = settings.to_wire(self.session_id, self._expires_at)
         return wire | {"temperature": settings.temperature} if self.is_beta else wire
-
-
-def _random_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(12)}"

@@ -36,6 +36,9 @@ NEARLY_FULL, KEPT_AHEAD = 0.85, 0.6
 MEMORY_SHARE, MOST_MEMORY_TOKENS = 0.3, 1000
 # A longer text is guessed: counting it would hold up all calls for more than some 10 ms.
 MAX_COUNTED_CHARS = 16_000
+# Of what the model takes, that instructions and tools may fill before those of a session's MCP
+# servers are left out: these are written by others, and what remains is the conversation's.
+TOOLS_SHARE = 0.5
 MAX_REMEMBERED_COUNTS = 1024  # texts of one conversation: an hour has some hundred
 UNKNOWN_CONTEXT_TOKENS = 128 * 1024  # of a remote model that nobody has described
 
@@ -186,6 +189,30 @@ class Slide:
         slid = "in silence" if self.is_ahead else "in the turn"
         told = {"n_items": self.n_items, "n_facts": self.n_facts, "summary": self.has_summary}
         return {"slid": slid, **told}
+
+
+def fitting_tools(
+    tools: tuple[Tool, ...], instructions: str, n_tokens: int, count: TokenCount
+) -> tuple[Tool, ...]:
+    """The tools without those of a session's MCP servers that leave no room for a conversation.
+
+    n_tokens: what the model takes; 0: not known, all fit.
+    """
+    if not n_tokens:
+        return tools
+    written = [msgspec.json.encode(tool).decode() for tool in tools]
+    of_tools = count if sum(map(len, written)) <= MAX_COUNTED_CHARS else TokenCount()
+    n_left = int(n_tokens * TOOLS_SHARE) - count(instructions)
+    n_left -= sum(
+        of_tools(text) for tool, text in zip(tools, written, strict=True) if not tool.server_label
+    )
+    fitting = []
+    for tool, text in zip(tools, written, strict=True):
+        n_tool = of_tools(text) if tool.server_label else 0
+        if n_tool <= max(0, n_left):
+            fitting.append(tool)
+            n_left -= n_tool
+    return tuple(fitting)
 
 
 def most_characters(n_context_tokens: int) -> int:

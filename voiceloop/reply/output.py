@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from audio.codec import encode
 from voiceloop.backends import ToolCall
 from voiceloop.errors import VoiceLoopError
@@ -73,19 +75,24 @@ class ReplyOutput:
         await self.ready()
         self.response.text_delta(text)
 
-    async def announce(self, call: ToolCall, said: ReplyRound) -> bool:
-        """Tell the client of a call of the round. Whether it is to be made."""
+    async def announce(self, call: ToolCall, said: ReplyRound) -> ToolCall | None:
+        """Tell the client of a call of the round. The call to be made, None where none is."""
         await self.ready()
-        is_known = any(before.call_id == call.call_id for before in said.calls)
-        if is_known or (said.calls and not self.response.calls_at_once):
-            return False  # named twice, or the client asked for one at a time
-        self.add_call(call, said)
-        return True
+        if call.call_id in said.named or (said.calls and not self.response.calls_at_once):
+            return None  # named twice, or the client asked for one at a time
+        said.named.add(call.call_id)
+        return self.add_call(call, said)
 
-    def add_call(self, call: ToolCall, said: ReplyRound) -> None:
-        said.calls.append(call)
-        response, called = self.response, (call.call_id, call.name, call.arguments)
+    def add_call(self, call: ToolCall, said: ReplyRound) -> ToolCall:
+        """The call as it goes on: one of an MCP server has the id of its item."""
+        response = self.response
         tool = next((tool for tool in response.tools if tool.name == call.name), None)
+        if tool is not None and tool.server_label:
+            # Not the model's: a service may give every reply's first call the same.
+            prefix = "mcpr" if tool.needs_approval else "mcp"
+            call = replace(call, call_id=self._protocol.new_id(prefix))
+        said.calls.append(call)
+        called = (call.call_id, call.name, call.arguments)
         if tool is None or not tool.server_label:
             response.function_call(call.call_id, call.name)
             response.arguments_done(call.call_id, call.arguments)
@@ -93,6 +100,7 @@ class ReplyOutput:
             response.mcp.ask(*called, tool.server_label)
         else:
             response.mcp.begin(*called, tool.server_label)
+        return call
 
     def tell_results(self, calls: Iterable[PendingCall]) -> None:
         """What came of those of the session's MCP servers: each stands in the call's own item."""

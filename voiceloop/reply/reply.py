@@ -345,8 +345,8 @@ class Reply:
         await self._output.write(text)
 
     async def _announce(self, call: ToolCall) -> None:
-        if await self._output.announce(call, self._generation.round):
-            self._generation.call_early(call)
+        if (announced := await self._output.announce(call, self._generation.round)) is not None:
+            self._generation.call_early(announced)
 
     # --- spoken ---
 

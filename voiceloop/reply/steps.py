@@ -45,7 +45,7 @@ class ReplyRound:
     n_deltas, n_preemptive_deltas: pieces of text of the reply, and of preemptive replies before it.
     failure: what kept the model from ending it. refused: calls that were not made, for what they
     lack. needs_fallback: its text broke off, and something must be said behind it. open_calls:
-    made, and left to the client.
+    made, and left to the client. named: the ids under which the model has named its calls.
     """
 
     calls: list[ToolCall] = field(default_factory=list)
@@ -57,6 +57,7 @@ class ReplyRound:
     refused: list[IncompleteCall] = field(default_factory=list)
     needs_fallback: bool = False
     open_calls: tuple[ToolCall, ...] = ()
+    named: set[str] = field(default_factory=set)
     _taken: Usage | None = None
 
     def report(self, usage: Usage) -> None:

@@ -3,7 +3,9 @@
 Owns the task that opens the official client, holds it, and opens it again where a process has died
 or a line was lost: that client wants to be entered and left by one task. Calls come from any task,
 and a call that is cancelled costs the others nothing. A server may write what it likes: how many
-tools count, how long their texts are, and how much of a result is read, is bounded here.
+tools count, how long their texts are, and how much of a result is kept, is bounded here; of an
+answer over HTTP also how much is read. A program that the agent file names is the operator's own,
+and each line that it writes is read whole.
 """
 
 from __future__ import annotations
@@ -46,8 +48,12 @@ MAX_SCHEMA_BYTES = 64 * 1024  # as of a session's own tools
 MAX_REASON_CHARS = 200  # as of tools by `url`
 # Of one result before `max_result_chars`, as of tools by `url`.
 MAX_TEXT_CHARS = 2**20
+# Of one answer over HTTP before it is read: a result's text, and as much again for its JSON.
+MAX_ANSWER_BYTES = 4 * 2**20
 # What a server is told nothing by: the request did not reach it.
 UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+# The line itself; whatever else goes wrong is one call's.
+LOST = (httpx2.TransportError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 Transport = AbstractAsyncContextManager[tuple[Any, Any]]
 
@@ -133,10 +139,11 @@ class McpConnection:
             self._changed.set()
             found = type(error).__name__
             raise self._failed(found, "not in reach", may_help=True, is_unsent=True) from None
-        except Exception as error:  # the library names no others; what it meets is the server's
+        except LOST as error:
             self._changed.set()
-            found = f"{type(error).__name__} {error}"
-            raise self._failed(found, "failed", may_help=True) from error
+            raise self._failed(_reason(error), "failed", may_help=True) from error
+        except Exception as error:  # of one bad result: the line stands, and others use it
+            raise self._failed(_reason(error), "failed") from error
         text = _text_of(result)
         if result.is_error:
             raise self._failed(_short(text), f"failed: {_short(text)}")
@@ -224,9 +231,36 @@ def _transport_of(
 async def _http_transport(url: str, headers: dict[str, str]) -> AsyncIterator[tuple[Any, Any]]:
     """Streamable HTTP. The deadline is the caller's, so that reading has none here."""
     timeout = httpx2.Timeout(None, connect=CONNECT_S)
-    async with httpx2.AsyncClient(headers=headers, timeout=timeout) as client:
+    hooks = {"response": [_bound]}
+    headers = {**headers, "accept-encoding": "identity"}  # what is bounded is what is read
+    async with httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as client:
         async with streamable_http_client(url, http_client=client) as streams:
             yield streams
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Answers of at most `MAX_ANSWER_BYTES`; of a stream of events the client bounds each."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("expected an answer that is not packed, found another")
+    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        response.stream = _BoundedStream(response.stream)
+
+
+class _BoundedStream(httpx2.AsyncByteStream):  # type: ignore[misc]
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        n_bytes = 0
+        async for piece in self._inner:
+            n_bytes += len(piece)
+            if n_bytes > MAX_ANSWER_BYTES:
+                most = f"an answer of at most {MAX_ANSWER_BYTES} bytes"
+                raise httpx2.StreamError(f"expected {most}, found more")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 @asynccontextmanager

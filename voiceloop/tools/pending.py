@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from typing import Any
 
 from voiceloop.agent import AgentTool
 from voiceloop.backends import Tool, ToolCall
 from voiceloop.errors import error_of
-from voiceloop.tools.toolbox import Fate, Toolbox, ToolResult
+from voiceloop.tools.toolbox import LATE_READ, LATE_WRITE, Fate, SessionTool, Toolbox, ToolResult
 
 # Of one session: four rounds of eight calls. Chosen; a reply of 160 tokens has no room for more.
 MAX_OPEN = 32
@@ -99,7 +99,7 @@ class PendingCall:
     def told(self) -> tuple[str, bool]:
         """What came of it so far in plain words, and whether that is an error."""
         if not self.is_over:
-            return "no answer in time", True
+            return LATE_READ if self._tool.side_effect_free else LATE_WRITE, True
         result = self._result.result()
         if not result.is_error:
             return result.text, False
@@ -220,15 +220,23 @@ class SessionTools:
         self.calls_ahead = calls_ahead
         self._tenant = tenant
         self._n_open = 0
-        # Of the MCP servers that the session itself names.
-        self.own = Toolbox({}, toolbox.clock)
+        # Of the MCP servers that the session itself names, by the server's label and their name.
+        self.of_servers: dict[tuple[str, str], SessionTool] = {}
+        self._own = Toolbox({}, toolbox.clock)
 
     def of_server(self, tool: Tool) -> AgentTool | None:
         """How a tool of the session's MCP servers is called; None where the client has to allow
         each call.
         """
-        served = self.own.served.get(tool.name)
-        return None if served is None or tool.needs_approval else served.tool
+        own = self.of_servers.get((tool.server_label, tool.name))
+        return None if tool.needs_approval else own
+
+    def let_go(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Close a connection of the session's once the side effects under way are over.
+
+        That is the server's to wait for: neither the session nor its end does.
+        """
+        self._toolbox.outlive(self._own, close)
 
     def begin(self, tool: AgentTool, call: ToolCall, *, is_recorded: bool) -> PendingCall:
         """Make a call of a tool that the server answers.
@@ -257,10 +265,9 @@ class SessionTools:
 
     async def _answer(self, tool: AgentTool, call: ToolCall) -> ToolResult:
         try:
-            served = self.own.served.get(tool.name)
-            is_own = served is not None and served.tool is tool
-            box = self.own if is_own else self._toolbox
-            return await box.call(tool, call, self._tenant)
+            if isinstance(tool, SessionTool):
+                return await self._own.answer(tool.served, call, self._tenant)
+            return await self._toolbox.call(tool, call, self._tenant)
         except Exception as error:  # a bug costs a result, not the call on the line
             error_of(error)
             return BROKEN

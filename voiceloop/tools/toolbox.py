@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,9 @@ RETRY_PAUSES_S = (0.05, 0.25)
 # Of a call with side effects, from its slot on. Chosen: the longest deadline that an agent file may
 # set; whoever has no answer after a minute has lost the request.
 MAX_EFFECT_S = 60.0
+# Of sessions that have ended, connections that stay for what is under way there. Chosen: beyond it
+# the calls fail, for whoever hangs up and calls again must not pile them up.
+MAX_OUTLIVING = 64
 LATE_READ = "no answer in time"
 NOT_BEGUN = "too busy at the moment: not done"
 LATE_WRITE = "no answer in time: it is not known whether it was done"
@@ -85,6 +88,20 @@ class ServedTool:
         return self.tool.side_effect_free
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTool(AgentTool):
+    """A tool of a server that one session names; it knows itself who answers it, since another
+    session's server, or the agent's, may have the same names.
+    """
+
+    executor: Executor
+    slots: Slots
+
+    @property
+    def served(self) -> ServedTool:
+        return ServedTool(self, self.executor, self.slots)
+
+
 @dataclass(slots=True)
 class Toolbox:
     """`start`, then `call` from any session, then `close`. clock: in seconds.
@@ -99,6 +116,8 @@ class Toolbox:
     cache: ResultCache = field(init=False)
     _flights: SingleFlight = field(default_factory=SingleFlight)
     _writes: set[asyncio.Task[ToolResult]] = field(default_factory=set)  # with side effects
+    _listed: dict[tuple[str, str], ServedTool] = field(default_factory=dict)  # by server and name
+    _outliving: set[asyncio.Task[None]] = field(default_factory=set)  # connections of sessions
 
     def __post_init__(self) -> None:
         self.cache = ResultCache(self.clock)
@@ -117,12 +136,13 @@ class Toolbox:
             return agent
         tools = self.mcp.tools()
         for tool in tools:
-            known = self.served.get(tool.name)
-            if tool.mcp is None or (known is not None and known.tool == tool):
+            if tool.mcp is None:
                 continue
-            self.served[tool.name] = ServedTool(
-                tool, self.mcp.executor_of(tool), Slots(tool.name, tool.at_once)
-            )
+            key = tool.mcp, tool.name
+            known = self._listed.get(key)
+            if known is None or known.tool != tool:
+                slots = Slots(tool.name, tool.at_once)
+                self._listed[key] = ServedTool(tool, self.mcp.executor_of(tool), slots)
         return replace(agent, tools=tools)
 
     async def start(self) -> None:
@@ -137,7 +157,7 @@ class Toolbox:
 
     async def close(self) -> None:
         """Once the side effects under way are over, each of them bounded by `MAX_EFFECT_S`."""
-        await asyncio.gather(*self._writes)
+        await asyncio.gather(*self._writes, *self._outliving)
         await self._flights.close()
         await asyncio.gather(*(one.executor.close() for one in self.served.values()))
         if self.mcp is not None:
@@ -155,13 +175,34 @@ class Toolbox:
         answer = tool.answer(call.arguments)
         if answer is not None:
             return ToolResult(answer, Fate.TABLE)
-        served = self.served[tool.name]
+        by_server = tool.mcp is not None
+        served = self._listed[tool.mcp or "", tool.name] if by_server else self.served[tool.name]
+        return await self.answer(served, call, tenant)
+
+    async def answer(self, served: ServedTool, call: ToolCall, tenant: str) -> ToolResult:
+        """As `call`, of this very tool."""
         if served.is_read:
             return await self._call(served, call, tenant)
-        write = asyncio.create_task(self._call(served, call, tenant), name=f"tool {tool.name}")
+        name = f"tool {served.tool.name}"
+        write = asyncio.create_task(self._call(served, call, tenant), name=name)
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         return await asyncio.shield(write)
+
+    def outlive(self, ended: Toolbox, close: Callable[[], Awaitable[None]]) -> None:
+        """Close a connection of a session's toolbox once the side effects under way there are over.
+
+        The session waits for neither. Of at most `MAX_OUTLIVING` connections: the others close now.
+        """
+        writes = set(ended._writes) if len(self._outliving) < MAX_OUTLIVING else set()
+
+        async def end() -> None:
+            await asyncio.gather(*writes)
+            await close()
+
+        task = asyncio.create_task(end(), name="mcp connection of a session")
+        self._outliving.add(task)
+        task.add_done_callback(self._outliving.discard)
 
     async def _call(self, served: ServedTool, call: ToolCall, tenant: str) -> ToolResult:
         tool, started_s = served.tool, self.clock()

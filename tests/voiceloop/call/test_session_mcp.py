@@ -15,7 +15,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
-from voiceloop.agent import AgentConfig
+from voiceloop.agent import AgentConfig, McpServer
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
 from voiceloop.capabilities import Capabilities
@@ -25,7 +25,17 @@ from voiceloop.resume.ticket import Tickets
 pytest.importorskip("mcp", reason="the package mcp is not installed")
 
 ROOT = str(Path(__file__).resolve().parents[3])
-HOSTS = ("127.0.0.1",)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+PORT = free_port()
+HOSTS = (f"http://127.0.0.1:{PORT}", "http://127.0.0.1:9")
 CONFIG = Config(mcp_allowed_hosts=HOSTS)
 
 
@@ -38,21 +48,18 @@ def clock() -> Callable[[], float]:
 @asynccontextmanager
 async def shop() -> AsyncIterator[str]:
     """A server, and its address."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.mcp_server", str(port), cwd=ROOT
+        sys.executable, "-m", "tests.mcp_server", str(PORT), cwd=ROOT
     )
     try:
         for _ in range(500):
             try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                _, writer = await asyncio.open_connection("127.0.0.1", PORT)
                 writer.close()
                 break
             except OSError:
                 await asyncio.sleep(0.02)
-        yield f"http://127.0.0.1:{port}/mcp"
+        yield f"http://127.0.0.1:{PORT}/mcp"
     finally:
         process.kill()
         await process.wait()
@@ -103,8 +110,8 @@ async def test_a_server_is_listed_and_its_tool_called_in_the_protocols_own_event
         "response.mcp_call_arguments.delta", "response.mcp_call_arguments.done",
         "response.mcp_call.in_progress", "response.mcp_call.completed",
     ]  # fmt: skip
-    call = items["call_1"]
-    assert (call["type"], call["output"], call["error"]) == ("mcp_call", "$4.50", None)
+    (call,) = [item for item in items.values() if item["type"] == "mcp_call"]
+    assert (call["output"], call["error"]) == ("$4.50", None)
     assert told[-1]["response"]["output"][0]["content"][0]["text"] == "It is $4.50."
     (updated,) = [one for one in told if one["type"] == "session.updated"]
     assert updated["session"]["tools"][0]["server_label"] == "shop"
@@ -162,7 +169,7 @@ async def test_a_session_may_name_no_other_host(clock: Callable[[], float]) -> N
         caller.send("session.update", session={"tools": [entry("http://10.0.0.1/mcp")]})
         await caller.wait_for("error")
         (refused,) = caller.of("error")
-        assert "expected a host of 127.0.0.1" in refused.event["error"]["message"]
+        assert "expected a host of http://127.0.0.1" in refused.event["error"]["message"]
         assert not [kind for kind in caller.types() if "mcp" in kind]
 
 
@@ -192,3 +199,95 @@ async def test_a_call_that_is_resumed_has_the_servers_that_its_new_line_names_wi
             await again.wait_for("response.mcp_call.completed")
             assert again.of("session.updated")[-1].event["session"]["tools"][0]["server_url"] == url
             assert again.of("session.updated")[-1].event["session"]["output_modalities"] == ["text"]
+
+
+class SlowConnection:
+    """A server that takes its time to answer, and one to be hung up on."""
+
+    opened: list[SlowConnection] = []
+    n_at_once = 0
+    tools = ()
+
+    def __init__(self, server: McpServer, environment: object) -> None:
+        self.server = server
+        self.is_open = self.is_closed = False
+
+    async def start(self) -> None:
+        self.opened.append(self)
+        at_once = sum(not one.is_closed for one in self.opened)
+        SlowConnection.n_at_once = max(self.n_at_once, at_once)
+        await asyncio.sleep(0.02)
+        self.is_open = True
+
+    async def close(self) -> None:
+        await asyncio.sleep(0.02)
+        self.is_closed = True
+
+
+async def test_a_server_named_and_dropped_again_and_again_leaves_no_connection(
+    clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from voiceloop.call.mcp import session_mcp
+
+    monkeypatch.setattr(session_mcp, "McpConnection", SlowConnection)
+    monkeypatch.setattr(SlowConnection, "opened", [])
+    monkeypatch.setattr(SlowConnection, "n_at_once", 0)
+    async with Caller(clock, backends(), AgentConfig(), CONFIG) as caller:
+        for n in range(30):
+            for tools in ([entry(HOSTS[0])], []):
+                caller.send("session.update", session={"tools": tools})
+            await caller.wait_for("session.updated", count=2 * n + 2)
+            await asyncio.sleep(0.001)
+        caller.send("session.update", session={"tools": [entry(HOSTS[0])]})
+        await caller.wait_for("mcp_list_tools.completed")
+        assert 0 < SlowConnection.n_at_once <= session_mcp.MAX_CONNECTIONS
+        assert "error" not in caller.types()
+    await asyncio.sleep(0.1)
+    assert all(one.is_closed for one in SlowConnection.opened)
+
+
+async def test_a_service_that_gives_every_call_one_id_is_answered_every_time(
+    clock: Callable[[], float],
+) -> None:
+    async with shop() as url, Caller(clock, backends(), AgentConfig(), CONFIG) as caller:
+        await ask(caller, entry(url, require_approval="never"))
+        await caller.wait_for("response.done", count=2)
+        part = {"type": "input_text", "text": "and now"}
+        item = {"type": "message", "role": "user", "content": [part]}
+        caller.send("conversation.item.create", item=item)
+        caller.send("response.create")
+        await caller.wait_for("response.done", count=4)
+        done = [one.event["item"] for one in caller.of("conversation.item.done")]
+    calls = [item for item in done if item["type"] == "mcp_call"]
+    assert [call["output"] for call in calls] == ["$4.50"] * 2
+    assert calls[0]["id"] != calls[1]["id"]
+
+
+async def test_an_allowed_call_that_is_late_says_so_and_its_result_is_kept(
+    clock: Callable[[], float],
+) -> None:
+    fakes = backends("slow", '{"seconds": 3.5}')
+    async with shop() as url, Caller(clock, fakes, AgentConfig(), CONFIG) as caller:
+        await ask(caller, entry(url))
+        await caller.wait_for("response.done")
+        done = [one.event["item"] for one in caller.of("conversation.item.done")]
+        (request,) = [item for item in done if item["type"] == "mcp_approval_request"]
+        answer = {"type": "mcp_approval_response", "approval_request_id": request["id"]}
+        caller.send("conversation.item.create", item=answer | {"approve": True})
+        await caller.wait_for("response.done", count=3)  # of the delay, and of the result
+        done = [one.event["item"] for one in caller.of("conversation.item.done")]
+        (call,) = [item for item in done if item["type"] == "mcp_call"]
+        assert "not known whether it was done" in call["error"]["message"]
+        caller.send("conversation.item.retrieve", item_id=call["id"])
+        kept = (await caller.wait_for("conversation.item.retrieved")).event["item"]
+        assert (kept["output"], kept["error"]) == ("done", None)
+
+
+async def test_a_call_that_hangs_does_not_hold_the_end_of_the_session(
+    clock: Callable[[], float],
+) -> None:
+    fakes = backends("slow", '{"seconds": 30}')
+    async with shop() as url, asyncio.timeout(10):
+        async with Caller(clock, fakes, AgentConfig(), CONFIG) as caller:
+            await ask(caller, entry(url, require_approval="never"))
+            await caller.wait_for("response.mcp_call.in_progress")

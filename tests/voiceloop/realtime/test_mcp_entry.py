@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from voiceloop.errors import InvalidRequest
-from voiceloop.realtime.mcp.entry import read_entries
+from voiceloop.realtime.mcp.entry import check_hosts, read_entries
 
 SHOP = {"type": "mcp", "server_label": "shop", "server_url": "https://shop.test/mcp"}
 
@@ -37,7 +37,7 @@ def test_only_named_tools_are_let_through_and_secrets_are_not_echoed() -> None:
     (entry,) = read_entries([SHOP | secrets | {"allowed_tools": names}], "tools")
     assert entry.lets_through("read") and not entry.lets_through("write")
     assert dict(entry.headers) == {"authorization": "Bearer t0ken", "x-key": "s3cret"}
-    assert entry.wire == SHOP | {"allowed_tools": names} and entry.host == "shop.test"
+    assert entry.wire == SHOP | {"allowed_tools": names} and entry.origin == "https://shop.test:443"
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,28 @@ def test_a_session_names_few_servers_and_each_once() -> None:
         read_entries([SHOP, SHOP], "tools")
     with pytest.raises(InvalidRequest):
         read_entries([SHOP | {"server_label": f"s{n}"} for n in range(5)], "tools")
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "is_allowed"),
+    [
+        ("https://shop.test/mcp", "shop.test", True),
+        ("https://SHOP.test:443/mcp", "shop.test", True),
+        ("http://shop.test/mcp", "shop.test", False),
+        ("https://shop.test:8443/mcp", "shop.test", False),
+        ("https://shop.test:8443/mcp", "shop.test:8443", True),
+        ("http://shop.test:8000/mcp", "http://shop.test:8000", True),
+        ("http://shop.test:22/mcp", "http://shop.test:8000", False),
+        ("https://shop.test/mcp", "http://shop.test", False),
+        ("https://[::1]:8443/mcp", "[::1]:8443", True),
+    ],
+)
+def test_a_host_is_allowed_at_its_port_and_in_the_clear_only_where_that_is_written(
+    url: str, host: str, is_allowed: bool
+) -> None:
+    entries = read_entries([SHOP | {"server_url": url}], "tools")
+    if is_allowed:
+        check_hosts(entries, (host,))
+    else:
+        with pytest.raises(InvalidRequest, match="expected a host of"):
+            check_hosts(entries, (host,))

@@ -208,3 +208,38 @@ async def test_a_session_has_the_tools_that_are_listed_when_it_begins() -> None:
         assert [tool.name for tool in offered if tool.side_effect_free] == ["price", "slow"]
     finally:
         await gateway.toolbox.close()
+
+
+async def test_one_bad_result_costs_its_call_and_not_the_connection() -> None:
+    class Client:
+        async def call_tool(self, name: str, arguments: object) -> object:
+            raise RuntimeError("Tool price has an output schema but did not return it")
+
+    from voiceloop.tools.mcp_connection import McpConnection
+
+    connection = McpConnection(McpServer("shop", url="http://127.0.0.1:9/mcp"), {})
+    connection._client = Client()  # type: ignore[assignment]
+    with pytest.raises(ToolFailed, match="output schema"):
+        await connection.call("price", {})
+    assert connection.is_open and not connection._changed.is_set()
+
+
+async def test_two_servers_with_one_name_are_told_apart_in_running_sessions() -> None:
+    ports = free_port(), free_port()
+    async with http_server(ports[0]) as first, http_server(ports[1]) as second:
+        servers = replace(first, name="a"), replace(second, name="b")
+        box = toolbox_of(AgentConfig(mcp=servers), asyncio.get_running_loop().time)
+        try:
+            await box.connect()
+            assert box.mcp is not None
+            await until(lambda: all(one.tools for one in box.mcp.connections.values()))  # type: ignore[union-attr]
+            tools = [AgentTool("order", mcp=name) for name in "ab"]
+            for tool in tools:
+                # What a session of then was given, while the other was not listed.
+                box.completed(AgentConfig(mcp=servers, tools=(tool,)))
+                box.mcp._agent = AgentConfig(mcp=servers, tools=(tool,))
+                box.completed(box.mcp._agent)
+            told = [await box.call(tool, ToolCall("c", "order", '{"item": "x"}')) for tool in tools]
+            assert ['"number": 1' in one.text.replace("\\n", " ") for one in told] == [True, True]
+        finally:
+            await box.close()

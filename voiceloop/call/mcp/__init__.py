@@ -46,6 +46,5 @@ def servers_of(
     from voiceloop.call.mcp.session_mcp import SessionMcp
 
     servers = SessionMcp(protocol, tools, tasks, lambda: advance(ResultLate()))
-    tasks.create_task(servers.run(), name="mcp servers")
     servers.configure()
     return servers

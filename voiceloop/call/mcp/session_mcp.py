@@ -9,11 +9,11 @@ allow is waited for by no task: it is an item, and the client's answer another.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
-from voiceloop.agent import AgentTool, McpServer
+from voiceloop.agent import McpServer
 from voiceloop.backends import MAX_TOOLS, Tool, ToolCall
 from voiceloop.errors import expected
 from voiceloop.realtime import events
@@ -26,22 +26,38 @@ from voiceloop.realtime.items import (
     McpListTools,
 )
 from voiceloop.realtime.mcp.calls import finished
-from voiceloop.realtime.mcp.entry import McpEntry
+from voiceloop.realtime.mcp.entry import MAX_SERVERS, McpEntry
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.tools.mcp_connection import McpConnection
 from voiceloop.tools.mcp_servers import McpTool
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.slots import Slots
-from voiceloop.tools.toolbox import ServedTool
+from voiceloop.tools.toolbox import SessionTool
 
+log = logging.getLogger(__name__)
+
+# Connections at once, those that are being closed included: a client may change its mind about all
+# of its servers, and again, but then it waits for the first to be closed.
+MAX_CONNECTIONS = 2 * MAX_SERVERS
+CALLS_AT_ONCE = 8  # of a tool, as in an agent file
 REFUSED = "not done: it was not allowed"
 Line = tuple[str, str, tuple[tuple[str, str], ...]]  # label, address, headers
 
 
-class SessionMcp:
-    """`configure` at each change of settings, `observe` each item, `run` until the session ends.
+@dataclass(slots=True, eq=False)
+class _Server:
+    """One that the settings name. tools: what it lists and the settings let through, by name."""
 
-    on_news: the model is to say what came of a call that the client has answered.
+    entry: McpEntry
+    task: asyncio.Task[None] | None = None
+    tools: dict[str, SessionTool] = field(default_factory=dict)
+
+
+class SessionMcp:
+    """`configure` at each change of settings, `observe` each item, until the session ends.
+
+    tasks: of the session; each server has one, and with it ends its connection. on_news: the model
+    is to say what came of a call that the client has answered.
     """
 
     def __init__(
@@ -55,78 +71,83 @@ class SessionMcp:
         self._tools = tools
         self._tasks = tasks
         self._on_news = on_news
-        self._lines: dict[Line, McpConnection | None] = {}  # None: it is being opened
+        self._servers: dict[Line, _Server] = {}
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._answered: set[str] = set()  # requests
-
-    async def run(self) -> None:
-        """Hold the connections until cancelled."""
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await self._tools.own.close()
-            await asyncio.gather(*(one.close() for one in self._lines.values() if one))
 
     def configure(self) -> None:
         """Connect to those servers of the settings that are new, and let the others go."""
         entries = {_line(entry): entry for entry in self._protocol.settings.mcp}
-        for line in [line for line in self._lines if line not in entries]:
-            connection = self._lines.pop(line)
-            if connection is not None:
-                self._tasks.create_task(connection.close())
+        for line in [line for line in self._servers if line not in entries]:
+            gone = self._servers.pop(line)
+            if gone.task is not None:
+                gone.task.cancel()
         for line, entry in entries.items():
-            if line not in self._lines:
-                self._lines[line] = None
-                self._tasks.create_task(self._list(entry), name=f"mcp {entry.server_label}")
+            if line in self._servers:
+                self._servers[line].entry = entry  # which of its tools may have changed
+                continue
+            server = self._servers[line] = _Server(entry)
+            name = f"mcp {entry.server_label}"
+            server.task = self._tasks.create_task(self._hold(line, server), name=name)
         self._offer()
 
-    async def _list(self, entry: McpEntry) -> None:
-        protocol, line, item_id = self._protocol, _line(entry), self._protocol.new_id("mcpl")
+    async def _hold(self, line: Line, server: _Server) -> None:
+        """Open the connection, list its tools, and keep it until this is cancelled."""
+        protocol, entry, item_id = self._protocol, server.entry, self._protocol.new_id("mcpl")
         protocol.send(events.McpListToolsInProgress(item_id=item_id))
-        server = McpServer(entry.server_label, entry.server_url, dict(entry.headers))
-        connection = McpConnection(server, {})
+        called = McpServer(entry.server_label, entry.server_url, dict(entry.headers))
+        connection = McpConnection(called, {})
+        await self._free.acquire()
         is_listed = False
         try:
             await connection.start()
-            is_listed = connection.is_open and line in self._lines
+            server.tools = _tools_of(connection) if connection.is_open else {}
+            self._offer()
+            listed = self._listed(server.entry)
+            if is_listed := connection.is_open and bool(listed or not server.tools):
+                label = entry.server_label
+                protocol.add_item(McpListTools(id=item_id, server_label=label, tools=listed))
+                protocol.send(events.McpListToolsCompleted(item_id=item_id))
+                await asyncio.Event().wait()
         finally:
             if not is_listed:
-                await connection.close()
-        if not is_listed:
-            self._lines.pop(line, None)  # another update may try again
-            protocol.send(events.McpListToolsFailed(item_id=item_id))
-            return
-        self._lines[line] = connection
-        listed = tuple(
-            ListedTool(name=one.name, description=one.description, input_schema=one.parameters)
-            for one in connection.tools
-            if entry.lets_through(one.name)
-        )
-        label = entry.server_label
-        protocol.add_item(McpListTools(id=item_id, server_label=label, tools=listed))
-        protocol.send(events.McpListToolsCompleted(item_id=item_id))
-        self._offer()
+                protocol.send(events.McpListToolsFailed(item_id=item_id))
+            if self._servers.get(line) is server:
+                del self._servers[line]  # another update may try again
+            self._tools.let_go(lambda: self._close(connection))
+
+    async def _close(self, connection: McpConnection) -> None:
+        try:
+            await connection.close()
+        finally:
+            self._free.release()
 
     def _offer(self) -> None:
         """The session's functions, and behind them what its servers list."""
-        settings = self._protocol.settings
-        offered = {tool.name: tool for tool in settings.tools if not tool.server_label}
-        self._tools.own.served.clear()
-        for entry in settings.mcp:
-            connection, label = self._lines.get(_line(entry)), entry.server_label
-            if connection is None:
-                continue
-            for listed in connection.tools:
-                name = listed.name
+        protocol = self._protocol
+        offered = {tool.name: tool for tool in protocol.settings.tools if not tool.server_label}
+        self._tools.of_servers.clear()
+        for entry in protocol.settings.mcp:
+            server = self._servers.get(_line(entry))
+            for name, tool in server.tools.items() if server is not None else ():
                 if not entry.lets_through(name) or name in offered or len(offered) == MAX_TOOLS:
                     continue
-                tool = AgentTool(name, listed.description, listed.parameters, mcp=label)
-                slots = Slots(name, tool.at_once)
-                self._tools.own.served[name] = ServedTool(tool, McpTool(connection, name), slots)
+                self._tools.of_servers[entry.server_label, name] = tool
                 offered[name] = Tool(
-                    name, listed.description, listed.parameters,
-                    server_label=label, needs_approval=entry.needs_approval(name),
+                    name, tool.description, dict(tool.parameters),
+                    server_label=entry.server_label, needs_approval=entry.needs_approval(name),
                 )  # fmt: skip
-        self._protocol.settings = replace(settings, tools=tuple(offered.values()))
+        protocol.offer_tools(tuple(offered.values()))
+        if n_over := len(offered) - len(protocol.settings.tools):
+            log.warning("%d tools of MCP servers are left out: no room in the context", n_over)
+
+    def _listed(self, entry: McpEntry) -> tuple[ListedTool, ...]:
+        """What of the server the model is offered."""
+        return tuple(
+            ListedTool(name=one.name, description=one.description, input_schema=one.parameters)
+            for one in self._protocol.settings.tools
+            if one.server_label == entry.server_label
+        )
 
     # --- calls that the client allows ---
 
@@ -144,25 +165,52 @@ class SessionMcp:
         self._tasks.create_task(self._answer(request, item), name=f"mcp call {request.name}")
 
     async def _answer(self, request: McpApprovalRequest, answer: McpApprovalResponse) -> None:
+        protocol = self._protocol
         call = McpCall(
-            id=self._protocol.new_id("mcp"),
+            id=protocol.new_id("mcp"),
             server_label=request.server_label,
             name=request.name,
             arguments=request.arguments,
             approval_request_id=request.id,
         )
-        served = self._tools.own.served.get(request.name)
+        tool = self._tools.of_servers.get((request.server_label, request.name))
+        # First: a result that comes late is put into it.
+        previous = protocol.conversation.insert(call)
+        protocol.send(events.ItemAdded(previous_item_id=previous, item=call))
         if not answer.approve:
             text, is_error = answer.reason or REFUSED, True
-        elif served is None:
+        elif tool is None:
             text, is_error = "the server has gone", True
         else:
             wanted = ToolCall(call.id, request.name, request.arguments)
-            pending = self._tools.begin(served.tool, wanted, is_recorded=False)
+            pending = self._tools.begin(tool, wanted, is_recorded=True)
             await pending.settled()
             text, is_error = pending.told
-        self._protocol.add_item(finished(call, text, is_error=is_error))
+            if pending.is_over:
+                pending.take()
+            else:
+                pending.postpone()
+        call = finished(call, text, is_error=is_error)
+        protocol.conversation.replace(call)
+        previous = protocol.conversation.previous_id(call.id)
+        protocol.send(events.ItemDone(previous_item_id=previous, item=call))
         self._on_news()
+
+
+def _tools_of(connection: McpConnection) -> dict[str, SessionTool]:
+    """Those that it lists, with the bounds of tools in an agent file."""
+    label = connection.server.name
+    return {
+        listed.name: SessionTool(
+            listed.name,
+            listed.description,
+            listed.parameters,
+            mcp=label,
+            executor=McpTool(connection, listed.name),
+            slots=Slots(listed.name, CALLS_AT_ONCE),
+        )
+        for listed in connection.tools
+    }
 
 
 def _line(entry: McpEntry) -> Line:

@@ -25,7 +25,10 @@ class Output(Protocol):
 
 
 class McpCalls:
-    """add, end: an item of the response. place: where in it an item is. send: an event."""
+    """add, end: an item of the response. place: where in it an item is. send: an event.
+
+    A call's id is its item's too, so that it has to be one that the session made.
+    """
 
     def __init__(
         self,

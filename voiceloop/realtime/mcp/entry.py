@@ -17,6 +17,7 @@ MAX_SERVERS = 4  # of one session: each is a connection of its own
 MAX_HEADERS = 16
 MAX_SECRET_CHARS = 8192  # of a header; tokens have some 1,000
 MAX_URL_CHARS = 2048
+PORTS = {"https": 443, "http": 80}
 SECRETS = ("authorization", "headers")
 
 Json = dict[str, Any]
@@ -36,8 +37,8 @@ class McpEntry(msgspec.Struct, frozen=True):
     wire: Json = {}
 
     @property
-    def host(self) -> str:
-        return urlsplit(self.server_url).hostname or ""
+    def origin(self) -> str:
+        return origin_of(self.server_url)
 
     def lets_through(self, name: str) -> bool:
         return self.allowed is None or name in self.allowed
@@ -66,11 +67,27 @@ def read_entries(value: Any, where: str) -> tuple[McpEntry, ...]:
 
 
 def check_hosts(entries: tuple[McpEntry, ...], hosts: tuple[str, ...]) -> None:
-    """Raises: InvalidRequest: a server's host is none that the operator lets sessions name."""
+    """hosts: each `HOST[:PORT]` over TLS, or `http://HOST[:PORT]`, with that port alone.
+
+    Raises: InvalidRequest: a server is none that the operator lets sessions name.
+    """
+    origins = [origin_of(host) for host in hosts]
     for entry in entries:
-        if entry.host not in hosts:
+        if entry.origin not in origins:
             where = f"session.tools: {entry.server_label}"
-            raise expected(f"{where}: server_url", f"a host of {', '.join(hosts)}", entry.host)
+            raise expected(f"{where}: server_url", f"a host of {', '.join(hosts)}", entry.origin)
+
+
+def origin_of(address: str) -> str:
+    """Scheme, host and port of an address; without a scheme it is https.
+
+    Raises: ValueError: it has none of these that can be used.
+    """
+    parts = urlsplit(address if "://" in address else f"https://{address}")
+    if parts.scheme not in PORTS or not parts.hostname or parts.port == 0:
+        raise ValueError(address)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or PORTS[parts.scheme]}"
 
 
 def _read(raw: Json, where: str) -> McpEntry:
@@ -94,9 +111,8 @@ def _read(raw: Json, where: str) -> McpEntry:
 
 def _is_address(url: str) -> bool:
     try:
-        parts = urlsplit(url)
-        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname)
-        return is_whole and parts.port != 0 and len(url) <= MAX_URL_CHARS and "$" not in url
+        origin_of(url)
+        return "://" in url and len(url) <= MAX_URL_CHARS and "$" not in url
     except ValueError:
         return False
 
