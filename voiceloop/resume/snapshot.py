@@ -22,6 +22,7 @@ from voiceloop.realtime.items import (
     FunctionCall,
     FunctionCallOutput,
     Item,
+    McpCall,
     Message,
     SpokenReply,
     n_characters_of,
@@ -115,6 +116,8 @@ def _is_carried(item: Item) -> bool:
             return item.status == "completed"
         case FunctionCallOutput():
             return True
+        case McpCall():
+            return item.result is not None
         case _:
             return False  # of MCP servers: they are listed and asked anew
 

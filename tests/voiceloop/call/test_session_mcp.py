@@ -20,6 +20,7 @@ from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
+from voiceloop.realtime.items import McpCall
 from voiceloop.resume.ticket import Tickets
 
 pytest.importorskip("mcp", reason="the package mcp is not installed")
@@ -187,6 +188,7 @@ async def test_a_call_that_is_resumed_has_the_servers_that_its_new_line_names_wi
             held = caller.of("voiceloop.resume_ticket")[-1].event["ticket"]
         _, snapshot = tickets.read(held, "")
         assert "t0ken" not in str(snapshot)
+        assert [item.output for item in snapshot.items if isinstance(item, McpCall)] == ["$4.50"]
         async with Caller(clock, backends(), agent, CONFIG, tickets=tickets) as again:
             session = {"type": "realtime", "tools": [named]}
             again.send("session.update", session=session)

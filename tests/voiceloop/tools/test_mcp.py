@@ -21,6 +21,7 @@ from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.toolbox import Fate, Toolbox, toolbox_of
 
 pytest.importorskip("mcp", reason="the package mcp is not installed")
+httpx2 = pytest.importorskip("httpx2")
 
 ROOT = str(Path(__file__).resolve().parents[3])
 COMMAND = (sys.executable, "-m", "tests.mcp_server")
@@ -243,3 +244,19 @@ async def test_two_servers_with_one_name_are_told_apart_in_running_sessions() ->
             assert ['"number": 1' in one.text.replace("\\n", " ") for one in told] == [True, True]
         finally:
             await box.close()
+
+
+async def test_an_answer_over_http_is_read_up_to_a_bound() -> None:
+    from voiceloop.tools import mcp_connection
+
+    async def pieces() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(2**20)
+
+    response = httpx2.Response(200, headers={"content-type": "application/json"}, content=pieces())
+    await mcp_connection._bound(response)
+    with pytest.raises(httpx2.StreamError, match="expected an answer of at most"):
+        await response.aread()
+    packed = httpx2.Response(200, headers={"content-encoding": "gzip"}, content=pieces())
+    with pytest.raises(httpx2.DecodingError):
+        await mcp_connection._bound(packed)
