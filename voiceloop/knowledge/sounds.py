@@ -62,7 +62,8 @@ def sound_key(word: str) -> str:
 
     A word without a Latin letter or a digit has the empty key, and matches by spelling alone.
     """
-    letters = unicodedata.normalize("NFKD", word[:MAX_WORD_CHARS].lower())
+    # Taken apart first: letters of mathematics have no small form of their own.
+    letters = unicodedata.normalize("NFKD", word[:MAX_WORD_CHARS]).lower()
     plain = "".join(letter for letter in letters if letter.isascii() and letter.isalnum())
     if not plain:
         return ""
