@@ -52,8 +52,8 @@ STEP_MS = 10.0  # as finely as waits are told apart: half of what a client sends
 # taken back. People who were interrupted mid-sentence go on within this; who comes later has heard
 # an answer begin.
 TAKEN_BACK_MS = 300.0
-# What a soft cut is worth of a hard one: set by hand. In the bundled call 0.3 begins 8 of 48 answers
-# that are taken back, and 0.6 begins 2 of 24, at the same median gap (RESULTS.md, Calls).
+# What a soft cut is worth of a hard one: set by hand. Of the bundled call's answers 0.3 began 8 of
+# 48 too early, and 0.6 2 of 24, at the same median gap (RESULTS.md, Calls).
 SOFT_PRICE = 0.6
 
 

