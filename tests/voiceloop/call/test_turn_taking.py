@@ -200,7 +200,8 @@ async def test_a_failed_turn_is_said_so_and_the_next_works(clock: Clock) -> None
 
 async def test_a_caller_whose_words_cannot_be_told_is_asked_for_them_again(clock: Clock) -> None:
     faults = [Fault("flush"), Fault("finalize")]
-    recognizer = FakeRecognizer(ms_per_word=1000, partial_delay_ms=1000, faults=faults)
+    # Partials come later than the longest wait.
+    recognizer = FakeRecognizer(ms_per_word=1000, partial_delay_ms=3000, faults=faults)
     backends = instant_backends(recognizer=recognizer)
     async with Caller(clock, backends, AgentConfig(fallback="Pardon?"), chunk_ms=40) as caller:
         await caller.say(900)

@@ -268,10 +268,15 @@ def test_threads_are_limited_and_wait_passively(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_many_streams_opened_at_once_are_no_silence() -> None:
-    seconds = itertools.count()
-    gateway = Gateway(role("voice"), clock=lambda: float(next(seconds)))
+    # A second at each look once they are sent, and no more heartbeats than the socket holds unread.
+    seconds = itertools.chain(range(100), itertools.repeat(100))
+    is_sent = threading.Event()
+    gateway = Gateway(
+        role("voice"), clock=lambda: float(next(seconds)) if is_sent.is_set() else 0.0
+    )
     after_ready(gateway)
     options = RecognizerOptions()  # of a role that is not here: each is answered by a failure
+    is_sent.set()
     gateway.send(*(OpenRecognizer(f"r{n}", options) for n in range(5)))
     for _ in range(5):
         n_before = gateway.n_heartbeats
