@@ -24,6 +24,8 @@ from clients.conformance.arguments import add_conformance_arguments
 from clients.errors import ClientError
 from clients.evaluate.arguments import DESCRIPTION as EVALUATE_DESCRIPTION
 from clients.evaluate.arguments import add_evaluate_arguments
+from clients.talk.arguments import DESCRIPTION as TALK_DESCRIPTION
+from clients.talk.arguments import add_talk_arguments
 from voiceloop import __version__
 from voiceloop.cluster.arguments import (
     WORKER_DESCRIPTION,
@@ -200,37 +202,10 @@ def _add_url(command: argparse.ArgumentParser) -> None:
 
 
 def _add_talk(commands: Commands) -> None:
-    talk = commands.add_parser(
-        "talk",
-        help="talk to a running server with your microphone, or with a WAV",
-        description="Talk to a running server. With loudspeakers echo cancellation keeps the agent "
-        "from hearing itself, where the extra talk is installed; else wear headphones. The first "
-        "key of VOICELOOP_KEYS is sent to this machine alone. With --wav it exits with 1 where the "
-        "recording got no answer.",
-    )
+    told = "talk to a running server with your microphone, or with a WAV"
+    talk = commands.add_parser("talk", help=told, description=TALK_DESCRIPTION)
     _add_url(talk)
-    talk.add_argument(
-        "--wav",
-        type=Path,
-        metavar="FILE",
-        help="say this recording instead of a microphone: WAV, FLAC, Ogg, MP3, of any rate",
-    )
-    talk.add_argument(
-        "--out",
-        type=Path,
-        metavar="OUT.wav",
-        help="with --wav: record the call, caller left, agent right; after ctrl-C up to there",
-    )
-    talk.add_argument(
-        "--push-to-talk",
-        action="store_true",
-        help="the space bar begins what you say, and ends it (default: speak when you like)",
-    )
-    talk.add_argument(
-        "--no-echo-cancellation",
-        action="store_true",
-        help="leave the microphone as it is, for headphones (default: on where it is installed)",
-    )
+    add_talk_arguments(talk)
     talk.set_defaults(run=_talk)
 
 
