@@ -180,7 +180,7 @@ class FakeRecognizerStream:
             self._owner.partial_delay_ms,
         )
 
-    def finalize(self) -> None:
+    def finalize(self, within_ms: float = 0.0) -> None:
         if fault := self._owner.plan.next("finalize"):
             self._pipe.go_wrong(fault)
             return

@@ -89,8 +89,9 @@ class RecognizerStream(Protocol):
     def flush(self) -> None:
         """The caller paused: answer with the fullest hypothesis now. The segment stays open."""
 
-    def finalize(self) -> None:
-        """Close the segment: one ``Transcript`` follows. What is fed next opens another."""
+    def finalize(self, within_ms: float = 0.0) -> None:
+        """Close the segment: one ``Transcript`` follows, which is waited for so long (0: for ever),
+        or the stream may end. What is fed next opens another."""
 
     def set_options(self, options: RecognizerOptions) -> None:
         """Takes effect at the next segment."""
@@ -148,9 +149,9 @@ class Tool(msgspec.Struct, frozen=True):
 class GenerateParams(msgspec.Struct, frozen=True):
     """How a reply is drawn.
 
-    json_schema (JSON text): the reply must be JSON valid under it. logprobs: tell each token's log
-    probability, and those of so many likeliest. is_raw: the tail's text is the prompt as it is, no
-    chat. is_batch: nobody waits for it in a call.
+    json_schema (JSON text): the reply must be JSON valid under it. logprobs: of each token, and of
+    so many likeliest. is_raw: the tail's text is the prompt as it is, no chat. is_batch: nobody
+    waits for it in a call. within_ms: how long its first token is waited for; 0: for ever.
     """
 
     max_tokens: int = 256
@@ -167,6 +168,7 @@ class GenerateParams(msgspec.Struct, frozen=True):
     logprobs: int | None = None
     is_raw: bool = False
     is_batch: bool = False
+    within_ms: float = 0.0
 
 
 class Staged(msgspec.Struct, frozen=True, tag="staged"):
@@ -363,10 +365,6 @@ class Voice(Protocol):
     async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream: ...
 
 
-def _no_workers() -> tuple[WorkerLoad, ...]:
-    return ()
-
-
 def _no_count() -> None:
     return None
 
@@ -381,15 +379,14 @@ class Backends:
 
     workers: the processes that hold those of them which are here. take_answers: what callers waited
     for since it was last called, each with the seconds that it took. profile: has a worker write a
-    trace of so many seconds to a file. count_tokens: how tokens
-    of a text are counted, None while no tokenizer is here.
+    trace of so many seconds to a file. count_tokens: of a text, None while no tokenizer is here.
     """
 
     recognizer: Recognizer
     language_model: LanguageModel
     voice: Voice
     capabilities: Capabilities = Capabilities()
-    workers: Callable[[], Sequence[WorkerLoad]] = _no_workers
+    workers: Callable[[], Sequence[WorkerLoad]] = tuple
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
     count_tokens: Callable[[], Callable[[str], int] | None] = _no_count

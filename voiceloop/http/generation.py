@@ -41,7 +41,7 @@ from voiceloop.backends import (
 )
 from voiceloop.errors import BackendError, InvalidRequest, VoiceLoopError, expected
 from voiceloop.http.answer_cache import HEADER
-from voiceloop.http.gate import Door, Stream, error_response, read_json, started
+from voiceloop.http.gate import ANSWER_S, Door, Stream, error_response, read_json, started
 from voiceloop.realtime.session_update import read_number, read_text
 from voiceloop.realtime.settings import Json
 
@@ -107,6 +107,7 @@ def read_sampling(raw: Json, limit: int) -> dict[str, Any]:
         "frequency_penalty": number(raw.get("frequency_penalty"), "frequency_penalty", -2, 2, 0),
         "ignore_eos": ignores_eos,
         "is_batch": True,
+        "within_ms": 1000 * ANSWER_S,
     }
 
 

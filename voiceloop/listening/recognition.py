@@ -64,6 +64,13 @@ class _Segment:
     deadline: asyncio.TimerHandle | None = None
 
     @property
+    def left_ms(self) -> float:
+        """Until its transcript is too late; 0 where nobody waits for it."""
+        if self.deadline is None:
+            return 0.0
+        return 1000.0 * max(0.001, self.deadline.when() - asyncio.get_running_loop().time())
+
+    @property
     def is_whole(self) -> bool:
         """Whether all of its audio is kept."""
         return sum(map(len, self.audio)) == self.n_bytes
@@ -129,12 +136,11 @@ class Recognition:
 
     def finalize(self) -> int:
         """Close the current segment: its transcript or failure follows. Returns its number."""
-        number = self._close_segment()
         loop = asyncio.get_running_loop()
         wait_s = FINAL_DEADLINE_S + max(0.0, self._heard_at_s - loop.time())
-        segment = self._segments[number]
-        segment.deadline = loop.call_later(wait_s, self._too_late, number, wait_s)
-        return number
+        segment = self._current
+        segment.deadline = loop.call_later(wait_s, self._too_late, segment.number, wait_s)
+        return self._close_segment()
 
     def discard(self) -> None:
         """Close the current segment; its words are not reported."""
@@ -160,11 +166,15 @@ class Recognition:
     def _close_segment(self) -> int:
         segment = self._current
         segment.is_finalized = True
-        self._send(lambda stream: stream.finalize())
+        self._send_end(segment)
         self._current = _Segment(segment.number + 1)
         self._segments[self._current.number] = self._current
         self._numbers.append(self._current.number)
         return segment.number
+
+    def _send_end(self, segment: _Segment) -> None:
+        """Close this segment in the stream, which is told how long its words are waited for."""
+        self._send(lambda stream: stream.finalize(segment.left_ms))
 
     def _send_audio(self, audio: bytes) -> None:
         self._send(lambda stream: stream.feed(audio), len(audio))
@@ -250,7 +260,7 @@ class Recognition:
             for audio in segment.audio:
                 self._send_audio(audio)
             if segment.is_finalized:
-                self._send(lambda stream: stream.finalize())
+                self._send_end(segment)
             elif segment.n_flushes:
                 # Those that the lost stream did not answer: once more, if the words can be whole.
                 segment.n_flushes = 0

@@ -183,7 +183,7 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
             self._quiet_from = len(self._audio)
         self._report_flush()
 
-    def finalize(self) -> None:
+    def finalize(self, within_ms: float = 0.0) -> None:
         if not self.live:
             return
         self._forget_flushes()

@@ -12,6 +12,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, GenerateParams, Tool, VoiceOptions
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import AudioFormat, SessionSettings
+from voiceloop.reply.waiting import GENERATE_DEADLINE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ def plan_of(
         temperature=limits.temperature if asked.temperature is None else asked.temperature,
         seed=limits.seed,
         tool_choice=choice if isinstance(choice, str) else json.dumps(choice),
+        within_ms=agent.waiting.first_token_ms if asked.speaks else 1000 * GENERATE_DEADLINE_S,
     )
     return ReplyPlan(
         prompt, asked.tools, params, asked.speaks, asked.output_format, voice_options_of(asked)

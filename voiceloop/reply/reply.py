@@ -29,7 +29,7 @@ from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, Outcome, ReplyRound, ReplyState
-from voiceloop.reply.waiting import GENERATE_DEADLINE_S, ModelDeadline, ReplyWait
+from voiceloop.reply.waiting import ModelDeadline, ReplyWait
 from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.tools.pending import PendingCall, are_settled, facts_of
 
@@ -65,7 +65,7 @@ class Reply:
         self._fixed_text = fixed_text
         waiting = context.agent.waiting
         self._wait = ReplyWait(waiting, context.waiting_lines, context.clock)
-        first_s = waiting.first_token_ms / 1000 if plan.speaks else GENERATE_DEADLINE_S
+        first_s = plan.params.within_ms / 1000
         deadline = ModelDeadline(first_s, self._quiet_s, self._ask_to_wait)
         self._generation = Generation(context, plan, failure, live, deadline)
         self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING

@@ -7,6 +7,7 @@ profiler attached to that would see a kernel.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from voiceloop.workers.messages import Profile, Profiled
@@ -42,3 +43,33 @@ class StepProfile:
         except (OSError, RuntimeError) as error:
             return Profiled(self._path, f"expected to write a trace, found {error}")
         return Profiled(self._path, "" if n_bytes else "expected a trace, found an empty file")
+
+
+class Profiling:
+    """The recording of one worker, where one is under way."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._recording: StepProfile | None = None
+
+    def begin(self, asked: Profile, *, is_here: bool) -> Profiled | None:
+        """Returns why not, None where it has begun. is_here: asked for by who started the worker,
+        for it names a file of this machine.
+        """
+        if not is_here:
+            text = "expected a profile to be asked for where the worker runs, found a gateway"
+            return Profiled(asked.path, text)
+        try:
+            self._recording = StepProfile(asked, self._clock())
+        except (ImportError, RuntimeError) as error:
+            text = f"expected torch and its profiler in this worker, found: {error}"
+            return Profiled(asked.path, text)
+        return None
+
+    def end(self) -> Profiled | None:
+        """What came of a recording whose time is over; None before, and where there is none."""
+        recording = self._recording
+        if recording is None or not recording.is_over(self._clock()):
+            return None
+        self._recording = None
+        return recording.finish()

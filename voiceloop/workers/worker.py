@@ -6,8 +6,10 @@ heartbeat from this very loop, so that a model that hangs is a heartbeat that st
 of a step a role may ask whether a commit has arrived, and give up for it what nobody waits for. An
 error of one stream fails that stream, also one that its role did not foresee; one of a whole step
 fails the streams of its role, which may be opened again at once, and the third within a minute ends
-the process, as does a state that is not sound, so that another is started. A gateway that goes ends
-its own streams; the worker ends when its parent's end of the socket closes or its parent dies.
+the process, as does a state that is not sound, so that another is started. What is asked over HTTP
+is begun where no call needs the models, and what nobody waits for any more is given up. A gateway
+that goes ends its own streams; the worker ends when its parent's end of the socket closes or its
+parent dies.
 """
 
 from __future__ import annotations
@@ -18,8 +20,6 @@ import logging
 import select
 import socket
 import sys
-import traceback
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
@@ -27,6 +27,9 @@ from typing import NamedTuple
 import msgspec
 
 from voiceloop.backends import RoleName
+from voiceloop.workers.backlog import Backlog
+from voiceloop.workers.deadlines import Deadlines
+from voiceloop.workers.failed_steps import FailedSteps, traced
 from voiceloop.workers.messages import (
     OPENING_ROLE,
     Close,
@@ -37,35 +40,36 @@ from voiceloop.workers.messages import (
     Heartbeat,
     LoadFailed,
     Loading,
+    OpenRecognizer,
+    OpenVoice,
     Profile,
-    Profiled,
     ReadAhead,
     Ready,
     RoleReady,
     StreamEvent,
     StreamFailed,
+    ToRole,
     ToWorker,
     WorkerSpec,
 )
 from voiceloop.workers.peer import Door, Peer
 from voiceloop.workers.process_setup import prepare
-from voiceloop.workers.profiling import StepProfile
+from voiceloop.workers.profiling import Profiling
 from voiceloop.workers.roles.role import Role, RoleBroken, RoleError, StreamError, load_role
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25  # eight of them fit in the 2 s after which the supervisor calls it hung
-# Steps that failed with no stream to blame: one may pass (memory for a moment), more will not.
-MAX_FAILED_STEPS = 3
-FAILED_STEPS_WITHIN_S = 60.0
-
-
 EXIT_LOAD_FAILED = 3
+TOO_LATE = "expected somebody to wait for the answer, found it too late for them"
 
 
 class _Stream(NamedTuple):
+    """is_batch: no call waits for it."""
+
     role: Role
     peer: Peer
+    is_batch: bool
 
 
 class Worker:
@@ -90,8 +94,10 @@ class Worker:
         self._n_steps = 0
         self._busy_s = 0.0
         self._next_heartbeat = 0.0
-        self._profile: StepProfile | None = None
-        self._failed_steps_at = deque[float](maxlen=MAX_FAILED_STEPS)
+        self._profiling = Profiling(clock)
+        self._backlog = Backlog(clock)
+        self._deadlines = Deadlines(clock)
+        self._failed_steps = FailedSteps(clock)
 
     def load(self) -> None:
         """Import, read and warm every role, then say Ready. Raises: RoleError after LoadFailed."""
@@ -123,20 +129,35 @@ class Worker:
     def run(self) -> None:
         """Step until the parent closes its end."""
         while True:
-            has_work = any(role.has_work() for role in self._roles.values())
+            has_work = self._has_work
             self._beat(has_work)
-            self._end_profile()
+            if (profiled := self._profiling.end()) is not None:
+                self._parent.send([profiled])
             # What arrived within the last step is no longer on a socket to wake anybody.
             is_due = has_work or any(peer.inbox for peer in self._peers)
-            self._take_in(0.0 if is_due else max(0.0, self._next_heartbeat - self._clock()))
+            self._take_in(0.0 if is_due else self._wait_s())
             self._let_in()
             self._see_off()
             if self._parent.is_gone:
                 return
+            for stream_id in self._deadlines.passed():
+                self._fail(StreamFailed(stream_id, TOO_LATE, retryable=True))
             for role in self._roles.values():
                 self._pass_on()
                 if role.has_work():
                     self._step(role)
+            if self._backlog.is_due(is_idle=not self._has_work):
+                for message in self._backlog.take():
+                    self._hand_over(message)
+
+    @property
+    def _has_work(self) -> bool:
+        return any(role.has_work() for role in self._roles.values())
+
+    def _wait_s(self) -> float:
+        """How long to sleep where nothing arrives and no model has anything to do."""
+        backlog_s = self._backlog.wait_s() if self._backlog else HEARTBEAT_S
+        return max(0.0, min(self._next_heartbeat - self._clock(), backlog_s))
 
     def _take_in(self, wait_s: float) -> None:
         """Read what arrives and write what could not be, after at most so long."""
@@ -208,21 +229,18 @@ class Worker:
                 self._forget(event.stream_id)
             else:
                 told.append(StreamEvent(event.stream_id, event.event, sent_at=now))
+                self._deadlines.answer(event.stream_id, event.event)
         for peer, messages in outgoing.items():
             for stream_id in peer.send(messages):
                 self._forget(stream_id)
 
     def _bear_failed_step(self, role: Role, error: Exception) -> None:
-        """Log the error and end the role's streams; raise it when it is one too many.
-
-        What the step had made for some of them is lost with it, so none of them is as it thinks.
+        """Log the error and end the role's streams, of which none is as it thinks; raise it when it
+        is one too many.
         """
-        now = self._clock()
-        self._failed_steps_at.append(now)
-        is_full = len(self._failed_steps_at) == MAX_FAILED_STEPS
-        if is_full and now - self._failed_steps_at[0] <= FAILED_STEPS_WITHIN_S:
+        if self._failed_steps.add():
             raise error
-        log.error("a step failed, and no one stream is to blame for it: %s", _traced(error))
+        log.error("a step failed, and no one stream is to blame for it: %s", traced(error))
         text = f"expected the step to go on, found {type(error).__name__}"
         for stream_id in [one for one, own in self._streams.items() if own.role is role]:
             self._fail(StreamFailed(stream_id, text, retryable=True))
@@ -238,7 +256,8 @@ class Worker:
 
     def _receive(self, message: ToWorker, peer: Peer) -> None:
         if isinstance(message, Profile):
-            self._begin_profile(message, peer)
+            if (refused := self._profiling.begin(message, is_here=peer.is_parent)) is not None:
+                peer.send([refused])
             return
         if isinstance(message, Drain):
             self._begin_draining(peer)
@@ -261,11 +280,25 @@ class Worker:
                 text = f"expected a role of this worker ({', '.join(self._roles)}), found {opened}"
                 peer.send([StreamFailed(message.stream_id, text, retryable=False)])
                 return
-            stream = _Stream(self._roles[opened], peer)
+            stream = _Stream(self._roles[opened], peer, _is_batch(message))
             self._streams[message.stream_id] = stream
             peer.streams.add(message.stream_id)
         if stream is None:
             return  # sent before the gateway learned that this stream had failed
+        if opened is not None or not stream.is_batch:
+            self._hand_over(message)
+        elif not self._backlog.put(message):
+            text = "expected less to be waiting to be heard or spoken, found more"
+            self._fail(StreamFailed(message.stream_id, text, retryable=False))
+
+    def _hand_over(self, message: ToRole) -> None:
+        """Give a message to the role that owns its stream; what that raises ends the stream."""
+        stream = self._streams.get(message.stream_id)
+        if stream is None:
+            return  # the message before it ended the stream
+        if not stream.is_batch:
+            self._backlog.observe_call()
+        self._deadlines.ask(message)
         started = self._clock()
         try:
             stream.role.receive(message)
@@ -275,46 +308,23 @@ class Worker:
             self._fail(error.told(message.stream_id))
         except Exception as error:
             kind = type(message).__name__
-            log.error("%s failed the stream %s: %s", kind, message.stream_id, _traced(error))
+            log.error("%s failed the stream %s: %s", kind, message.stream_id, traced(error))
             text = f"expected {kind} to be taken, found {type(error).__name__}"
             self._fail(StreamFailed(message.stream_id, text, retryable=False))
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
 
     def _read_ahead(self, message: ReadAhead) -> None:
-        """Nobody waits for it: it opens no stream, and what is wrong with it is logged."""
-        role = self._roles.get("engine")
-        if role is None:
-            return
-        started = self._clock()
-        try:
+        """Nobody waits for it: it opens no stream, and its role logs what is wrong with it."""
+        if (role := self._roles.get("engine")) is not None:
+            started = self._clock()
             role.receive(message)
-        except RoleBroken:
-            raise
-        except Exception as error:
-            log.error("the operator's prompt is not read ahead: %s", _traced(error))
-        self._busy_s += self._clock() - started
-
-    def _begin_profile(self, asked: Profile, peer: Peer) -> None:
-        if not peer.is_parent:  # it names a file of this machine
-            text = "expected a profile to be asked for where the worker runs, found a gateway"
-            peer.send([Profiled(asked.path, text)])
-            return
-        try:
-            self._profile = StepProfile(asked, self._clock())
-        except (ImportError, RuntimeError) as error:
-            text = f"expected torch and its profiler in this worker, found: {error}"
-            peer.send([Profiled(asked.path, text)])
+            self._busy_s += self._clock() - started
 
     def _begin_draining(self, asking: Peer) -> None:
         if asking.is_parent:
             self._is_draining = True
             for peer in self._peers:
                 peer.send([Draining()])
-
-    def _end_profile(self) -> None:
-        if self._profile is not None and self._profile.is_over(self._clock()):
-            profile, self._profile = self._profile, None
-            self._parent.send([profile.finish()])
 
     def _fail(self, failed: StreamFailed) -> None:
         self._streams[failed.stream_id].peer.send([failed])
@@ -325,12 +335,14 @@ class Worker:
         if stream is None:
             return
         stream.peer.streams.discard(stream_id)
+        self._backlog.forget(stream_id)
+        self._deadlines.forget(stream_id)
         try:
             stream.role.close(stream_id)
         except RoleBroken:
             raise
         except Exception as error:
-            log.error("the stream %s could not be closed: %s", stream_id, _traced(error))
+            log.error("the stream %s could not be closed: %s", stream_id, traced(error))
 
     def _beat(self, has_work: bool) -> None:
         now = self._clock()
@@ -338,23 +350,14 @@ class Worker:
             return
         self._next_heartbeat = now + HEARTBEAT_S
         totals = {name: n for role in self._roles.values() for name, n in role.totals().items()}
-        busy_ms = 1000 * self._busy_s
-        beat = Heartbeat(
-            self._n_steps,
-            busy_ms,
-            has_work,
-            sent_at=now,
-            totals=totals,
-            n_streams=len(self._streams),
-        )
+        busy_ms, n_streams = 1000 * self._busy_s, len(self._streams)
+        beat = Heartbeat(self._n_steps, busy_ms, has_work, now, totals, n_streams)
         for peer in self._peers:
             peer.send([beat])
 
 
-def _traced(error: Exception) -> str:
-    """Where an error that nobody foresaw came from; not its words, which may be a caller's."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    return f"{type(error).__name__}\n{frames}"
+def _is_batch(opening: ToWorker) -> bool:
+    return isinstance(opening, OpenRecognizer | OpenVoice) and opening.options.is_batch
 
 
 def serve(

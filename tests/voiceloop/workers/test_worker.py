@@ -54,7 +54,7 @@ from voiceloop.workers.messages import (
 from voiceloop.workers.process_setup import limit_threads
 from voiceloop.workers.profiling import StepProfile
 from voiceloop.workers.roles.role import RoleError, load_role
-from voiceloop.workers.worker import Worker
+from voiceloop.workers.worker import TOO_LATE, Worker
 
 SCRIPTED = Path(__file__).parents[2] / "faults" / "scripted_roles.py"
 
@@ -247,6 +247,62 @@ def test_what_arrives_within_the_last_step_is_passed_on_at_once(
     answers = [gateway.next() for _ in range(2)]
     gateway.close()
     assert [type(a.event) for a in answers if isinstance(a, StreamEvent)] == [Staged, Staged]
+
+
+def test_a_file_is_heard_once_what_a_caller_waits_for_is_answered(gateway: Gateway) -> None:
+    after_ready(gateway)
+    gateway.send(
+        OpenRecognizer("file", RecognizerOptions(is_batch=True)),
+        FeedAudio("file", bytes(320)),
+        Finalize("file"),
+        OpenRecognizer("call", RecognizerOptions()),
+        FeedAudio("call", bytes(320)),
+        Finalize("call"),
+    )
+    answered = [message.stream_id for message in (gateway.next(), gateway.next())
+                if isinstance(message, StreamEvent)]  # fmt: skip
+    assert answered == ["call", "file"]
+
+
+def test_a_file_that_nobody_wants_any_more_is_never_heard(gateway: Gateway) -> None:
+    after_ready(gateway)
+    gateway.send(
+        OpenRecognizer("call", RecognizerOptions()),
+        FeedAudio("call", bytes(320)),
+        OpenRecognizer("file", RecognizerOptions(is_batch=True)),
+        FeedAudio("file", bytes(320)),
+        Finalize("file"),
+        Close("file"),
+        OpenRecognizer("another", RecognizerOptions(is_batch=True)),
+        Finalize("another"),
+    )
+    answer = gateway.next()
+    assert isinstance(answer, StreamEvent) and answer.stream_id == "another"
+
+
+def test_a_reply_for_which_nobody_waits_any_more_is_given_up_here(
+    scripted_roles: ModuleType,
+) -> None:
+    class Mute(scripted_roles.EchoRole):  # type: ignore[misc, name-defined]
+        def receive(self, message: ToWorker) -> None:
+            if not isinstance(message, Commit):
+                super().receive(message)
+
+    roles: list[Mute] = []
+    scripted_roles.mute = lambda: roles.append(Mute()) or roles[-1]
+    seconds = itertools.count(0.0, 0.1)  # between two looks at the clock
+    gateway = Gateway(role("engine", "mute"), clock=lambda: next(seconds))
+    after_ready(gateway)
+    tail = (ChatMessage("user", "hello"),)
+    gateway.send(
+        OpenBranch("a", ()),
+        OpenBranch("b", ()),
+        Commit("b", tail, GenerateParams()),
+        Commit("a", tail, GenerateParams(within_ms=5000)),
+    )
+    assert gateway.next() == StreamFailed("a", TOO_LATE, retryable=True)
+    gateway.close()
+    assert roles[0].closed[0] == "a"
 
 
 def test_options_that_a_role_does_not_know_are_named() -> None:

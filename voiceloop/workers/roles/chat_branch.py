@@ -267,7 +267,9 @@ class ChatBranch:
 
     def _sampling(self, params: GenerateParams) -> SamplingParams:
         drawn = asdict(params)
-        choice, _ = drawn.pop("tool_choice"), drawn.pop("is_raw")
+        choice = drawn.pop("tool_choice")
+        for known in ("is_raw", "within_ms"):  # the engine is not asked it
+            del drawn[known]
         forced = forced_tools(choice, self._history.tools)
         offered = self._offered if choice == "auto" else None
         return SamplingParams(**drawn, forced_tools=forced, offered_tools=offered)

@@ -139,15 +139,18 @@ class LanguageRole:
         try:
             history = History(message.history, message.tools, self._model.text, self._order)
             tokens = history.encode() if message.history else []
+            if self._public is not None:
+                if self._public.is_of(tokens):
+                    return  # another gateway's, or the same one joined again
+                self._public.close()
+            branch_id = f"{message.stream_id}#1"
+            self._public = PublicPrefix(self._model, branch_id, tokens, self._files)
         except (RequestError, TemplateError, StreamError) as error:
             log.warning("the operator's instructions are not read ahead: %s", error)
-            return
-        if self._public is not None:
-            if self._public.is_of(tokens):
-                return  # another gateway's, or the same one joined again
-            self._public.close()
-        branch_id = f"{message.stream_id}#1"
-        self._public = PublicPrefix(self._model, branch_id, tokens, self._files)
+        except IntegrityError:
+            raise
+        except Exception:
+            log.exception("the operator's instructions are not read ahead")
 
     def close(self, stream_id: str) -> None:
         stream = self._streams.pop(stream_id, None)
