@@ -48,15 +48,25 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class KeyQuota:
-    """What each key may use, its client secrets included; 0: no bound."""
+    """What each key may use, its client secrets included; 0: no bound.
+
+    calls, requests: at a time, the latter over HTTP. The others an hour. speculative_tokens: of
+    replies made ahead of a turn's end that were thrown away. tool_calls: that the server made.
+    """
 
     calls: int = 0
     call_minutes: float = 0.0
+    requests: int = 12  # of the 16 that a server answers at a time: another key finds room
+    speculative_tokens: int = 0
+    tool_calls: int = 0
 
     def ranges(self) -> list[Range]:
         return [
             ("quota.calls", self.calls, 0, 100_000),
             ("quota.call_minutes", self.call_minutes, 0, 10**6),
+            ("quota.requests", self.requests, 0, 100_000),
+            ("quota.speculative_tokens", self.speculative_tokens, 0, 10**12),
+            ("quota.tool_calls", self.tool_calls, 0, 10**9),
         ]
 
 

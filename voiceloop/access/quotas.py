@@ -1,9 +1,8 @@
-"""What one key may use: calls at a time, and minutes of calls.
+"""What one key may use: calls and requests at a time, and an hour's worth of what calls use up.
 
-Owns the count for each tenant. Minutes are a bucket: it holds an hour's worth, is filled evenly,
-and each call under way drains it. Nobody is cut off: calls go on where it is empty, as below
-nothing, over another line too, and new ones are refused until that has come back. Pure: the clock
-is passed in.
+Owns the count for each tenant. Nobody is cut off: calls go on where the key's minutes are spent,
+over another line too, and new ones are refused until what they overdrew has come back. Pure: the
+clock is passed in.
 """
 
 from __future__ import annotations
@@ -12,32 +11,39 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from voiceloop.admission.allowance import Allowance, Bucket, OnSpent
 from voiceloop.errors import RateLimited
+from voiceloop.operation import KeyQuota
 
-HOUR_S = 3600.0
 LEAST_CALL_S = 60.0  # with less left a call is not begun
 
 
 @dataclass(slots=True)
 class _Use:
-    """Of one tenant. left_s: of its minutes, at `at_s`."""
+    """Of one tenant. call_s: of its minutes."""
 
-    left_s: float
-    at_s: float
+    call_s: Bucket
+    allowance: Allowance
     n_calls: int = 0
+    n_requests: int = 0
 
 
 class Quotas:
-    """n_calls: at a time; call_minutes: an hour; 0 bounds nothing.
-
-    Tenants are counted for as long as the server runs: there are as many as it has keys.
+    """quota: of each tenant. Tenants are counted for as long as the server runs: there are as many
+    as it has keys. on_spent: told which part of it kept somebody from something.
     """
 
-    def __init__(self, n_calls: int, call_minutes: float, clock: Callable[[], float]) -> None:
-        self._n_calls = n_calls
-        self._whole_s = 60.0 * call_minutes
+    def __init__(
+        self, quota: KeyQuota, clock: Callable[[], float], on_spent: OnSpent = lambda what: None
+    ) -> None:
+        self._quota = quota
         self._clock = clock
+        self._on_spent = on_spent
         self._uses: dict[str, _Use] = {}
+
+    def allowance(self, tenant: str) -> Allowance:
+        """What all calls of this tenant share."""
+        return self._of(tenant).allowance
 
     @contextmanager
     def call(self, tenant: str, *, is_returning: bool = False) -> Iterator[None]:
@@ -48,30 +54,44 @@ class Quotas:
 
         Raises: RateLimited: it has as many calls as it may, or no minutes left.
         """
-        use = self._now(tenant)
-        n_most = 2 * self._n_calls if is_returning else self._n_calls
-        if self._n_calls and use.n_calls >= n_most:
-            raise RateLimited(
-                f"expected at most {self._n_calls} calls at a time with this key, found one more",
-                code="quota_exceeded",
-            )
-        if self._whole_s and not is_returning and use.left_s < min(LEAST_CALL_S, self._whole_s):
-            raise RateLimited(
-                f"expected at most {self._whole_s / 60:g} minutes of calls an hour with this key, "
-                "found them spent",
-                code="quota_exceeded",
-            )
+        use, most = self._of(tenant), self._quota.calls
+        if most and use.n_calls >= (2 * most if is_returning else most):
+            raise self._spent("calls", f"at most {most} calls at a time with this key")
+        left_s, whole_s = use.call_s.left(use.n_calls), 60.0 * self._quota.call_minutes
+        if use.call_s.is_bounded and not is_returning and left_s < min(LEAST_CALL_S, whole_s):
+            text = f"at most {whole_s / 60:g} minutes of calls an hour with this key"
+            raise self._spent("call_minutes", text)
         use.n_calls += 1
         try:
             yield
         finally:
-            self._now(tenant).n_calls -= 1
+            use.call_s.left(use.n_calls)
+            use.n_calls -= 1
 
-    def _now(self, tenant: str) -> _Use:
-        """What the tenant has used up to this moment."""
-        now_s = self._clock()
-        use = self._uses.setdefault(tenant, _Use(self._whole_s, now_s))
-        gained_s = (now_s - use.at_s) * (self._whole_s / HOUR_S - use.n_calls)
-        use.left_s = min(self._whole_s, use.left_s + gained_s)
-        use.at_s = now_s
+    @contextmanager
+    def request(self, tenant: str) -> Iterator[None]:
+        """A request over HTTP, for as long as it is answered.
+
+        Raises: RateLimited: the tenant has as many as it may.
+        """
+        use, most = self._of(tenant), self._quota.requests
+        if most and use.n_requests >= most:
+            raise self._spent("requests", f"at most {most} requests at a time with this key")
+        use.n_requests += 1
+        try:
+            yield
+        finally:
+            use.n_requests -= 1
+
+    def _of(self, tenant: str) -> _Use:
+        use = self._uses.get(tenant)
+        if use is None:
+            minutes = Bucket(60.0 * self._quota.call_minutes, self._clock)
+            use = self._uses[tenant] = _Use(
+                minutes, Allowance(self._quota, self._clock, self._on_spent)
+            )
         return use
+
+    def _spent(self, what: str, text: str) -> RateLimited:
+        self._on_spent(what)
+        return RateLimited(f"expected {text}, found them used up", code="quota_exceeded")

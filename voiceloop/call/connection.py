@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
+from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
 
@@ -28,8 +29,9 @@ class Hello:
     ``partials``, ``notices``, ``sources`` and ``resume`` switch VoiceLoop's extra events on.
     ``session`` is the update that the client secret carries which opened the door. ``greeting``:
     whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
-    was; the conversations of different ones share nothing in any cache. ``max_session_s``: the
-    longest that the client secret allows, where it is less than the server's own.
+    was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
+    use. ``max_session_s``: the longest that the client secret allows, where it is less than the
+    server's own.
     """
 
     model: str = "voiceloop"
@@ -43,6 +45,7 @@ class Hello:
     session: dict[str, Any] = field(default_factory=dict)
     greeting: bool | None = None
     tenant: str = ""
+    allowance: Allowance = UNBOUNDED
     max_session_s: int | None = None
 
     @property

@@ -204,14 +204,14 @@ class Session:
 
     def _assemble(self, tasks: asyncio.TaskGroup, trace: CallTrace) -> None:
         session_id, settings = self.protocol.session_id, self.protocol.settings
-        ahead = self._config.anticipation
+        ahead, hello = self._config.anticipation, self._transport.hello
         self._anticipation = anticipation = Anticipation(
             self._backends.language_model,
             session_id,
             tasks,
             self._on_p_end,
             ahead,
-            self._transport.hello.tenant,
+            hello.tenant,
             self._level,
         )
         self._retrieval = None
@@ -219,18 +219,16 @@ class Session:
             self._retrieval = Retrieval(
                 self._retriever, tasks, self._clock, looks_ahead=ahead.retrieval
             )
+        tools = SessionTools(
+            self._toolbox, tasks, self._record_result, hello.tenant,
+            calls_ahead=ahead.tool_calls, allowance=hello.allowance,
+        )  # fmt: skip
         context = ReplyContext(
             voice=self._backends.voice,
             anticipation=anticipation,
             protocol=self.protocol,
             agent=self._agent,
-            tools=SessionTools(
-                self._toolbox,
-                tasks,
-                self._record_result,
-                self._transport.hello.tenant,
-                calls_ahead=ahead.tool_calls,
-            ),
+            tools=tools,
             clock=self._clock,
             new_stream_id=lambda: f"{session_id}.{self.protocol.new_id('voice')}",
             load=self._backends.utilization,

@@ -16,8 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from voiceloop.access.keys import KeyRing, client_key
+from voiceloop.access.keys import KeyRing, client_key, tenant_of
 from voiceloop.access.origins import check_origin, is_loopback
+from voiceloop.access.quotas import Quotas
 from voiceloop.admission.slots import Admission, retry_after
 from voiceloop.backends import Backends, Usage
 from voiceloop.errors import (
@@ -84,6 +85,7 @@ class Door:
     keys: KeyRing
     allowed_origins: Sequence[str]
     not_ready: Callable[[], str | None]
+    quotas: Quotas
     backends: Callable[[], Backends | None]
     admission: Admission
     observe_usage: Callable[[Usage], None] = lambda usage: None
@@ -123,6 +125,9 @@ class Door:
                 try:
                     self.check(request)
                     self.models()
+                    if not self.keys.is_open:  # else any key is taken: no name of a client's choice
+                        tenant = tenant_of(client_key(request.headers))
+                        slot.enter_context(self.quotas.request(tenant))
                     slot.enter_context(self.admission.slot())
                     async with asyncio.timeout(ANSWER_S):
                         response = await handler(request)
@@ -158,7 +163,7 @@ class Stream(StreamingResponse):
             async with aclosing(self._pieces):
                 try:
                     await super().__call__(scope, receive, send_in_time)
-                except TimeoutError:
+                except (TimeoutError, ClientDisconnect):  # the former is an OSError to starlette
                     log.info("an answer over HTTP was not read for %g s and is ended", UNREAD_S)
                     connection = scope.get("state", {}).get("connection")
                     if connection is not None:

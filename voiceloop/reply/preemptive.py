@@ -200,7 +200,8 @@ class PreemptiveReplies:
         if live is None or self._context.fixed_answer(text := live.turn_text(words)) is not None:
             return
         is_busy = self._context.load() > MAX_UTILIZATION or not self._context.level().speculates
-        if is_busy or self._budget.is_spent(self._context.clock()):
+        is_spent = self._budget.is_spent(self._context.clock())
+        if is_busy or is_spent or not self._context.tools.allowance.may_speculate():
             self._metrics.drafts.labels(fate="forgone").inc()
             return
         self._begin(live, words, text)
@@ -358,6 +359,7 @@ class PreemptiveReplies:
         """Book what a reply threw away, preemptive or interrupted, on the session's budget."""
         n_tokens = reply.usage.n_discarded_tokens
         self._budget.add_waste(self._context.clock(), n_tokens, reply.speech.wasted_ms)
+        self._context.tools.allowance.add_waste(n_tokens)
 
 
 def _fits(reply: Reply, asked: ReplyPlan) -> bool:

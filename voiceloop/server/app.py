@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket
 from voiceloop.access.keys import Entry, KeyRing, client_key, subprotocol
 from voiceloop.access.origins import check_origin
 from voiceloop.access.quotas import Quotas
+from voiceloop.admission.allowance import Allowance
 from voiceloop.admission.ladder import Level
 from voiceloop.admission.room import Room, for_new_callers
 from voiceloop.admission.slots import Admission, LateCalls
@@ -98,13 +99,13 @@ class Gateway:
         self.answers = ApprovedAnswers(self.agent.answer)
         self.keys = KeyRing(self.config.keys, secret_key=self.config.secret_key)
         self.tickets = Tickets(self.keys.shared_secret, time.time)
-        quota = self.config.quota
-        self.quotas = Quotas(quota.calls, quota.call_minutes, self.clock)
         asked = self.config.traces
         self.traces = (
             open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
         )
         self.metrics = Metrics(promised=self.config.slo, prices=self.config.prices)
+        spent = self.metrics.quota_spent
+        self.quotas = Quotas(self.config.quota, self.clock, lambda what: spent.labels(what).inc())
         self.metrics.registry.register(WorkerCollector(self.workers))
         beside = self.config.agent  # the file, whose Python modules may stand there
         folder = str(beside.resolve().parent) if beside is not None else ""
@@ -292,6 +293,7 @@ def build_app(gateway: Gateway) -> Starlette:
         gateway.keys,
         config.allowed_origins,
         gateway.not_ready,
+        gateway.quotas,
         backends=lambda: gateway.backends,
         admission=gateway.http_admission,
         observe_usage=lambda usage: gateway.metrics.model.observe(usage, "http"),
@@ -326,13 +328,13 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         reason = gateway.not_ready()
         if reason is not None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
-        hello = _hello(websocket, entry)
         returns = websocket.query_params.get("voiceloop.returns", "")
         late, tickets = gateway.late_calls, gateway.tickets
         is_returning = late.knows(returns) or tickets.knows(returns, entry.tenant)
         slot = gateway.admission.slot(is_returning=is_returning)
         # Where the door is open any key is taken: no name of a caller's choice is counted.
         tenant = entry.tenant if is_keyed else ""
+        hello = _hello(websocket, entry, gateway.quotas.allowance(tenant))
         with gateway.quotas.call(tenant, is_returning=is_returning), slot:
             late.take(returns)  # only now: who finds no slot dials again
             tickets.let_in(returns, entry.tenant)
@@ -343,7 +345,7 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         await websocket.send_denial_response(error_response(error))
 
 
-def _hello(websocket: WebSocket, entry: Entry) -> Hello:
+def _hello(websocket: WebSocket, entry: Entry, allowance: Allowance) -> Hello:
     """Raises: InvalidRequest."""
     query = websocket.query_params
     greeting = query.get("greeting")
@@ -363,4 +365,5 @@ def _hello(websocket: WebSocket, entry: Entry) -> Hello:
         max_session_s=entry.max_session_s,
         greeting=None if greeting is None else greeting == "1",
         tenant=entry.tenant,
+        allowance=allowance,
     )

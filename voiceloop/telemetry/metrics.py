@@ -118,6 +118,12 @@ class Metrics:
         self.refused = counter(
             "voiceloop_refused", "Calls refused before they began, by the error's code.", ["code"]
         )
+        self.quota_spent = counter(
+            "voiceloop_quota_spent",
+            "Times that a part of a key's quota kept a call, a request, a reply made ahead or a "
+            "tool's call from being.",
+            ["what"],
+        )
         self.ladder_level = Gauge(
             "voiceloop_ladder_level",
             "Level of the ladder of overload: 0 normal, 5 calls are told to leave.",

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from typing import Any
 
+from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.agent import AgentTool
 from voiceloop.backends import Tool, ToolCall
 from voiceloop.errors import error_of
@@ -201,8 +202,9 @@ def facts_of(calls: Iterable[PendingCall], released_s: float | None) -> list[dic
 class SessionTools:
     """toolbox: of the server. tasks: of the session. record: puts a result into its conversation.
 
-    tenant: whose key opened the session. calls_ahead: what changes nothing is called, and what
-    follows its result is drafted, before the caller's turn has ended.
+    tenant: whose key opened the session, and allowance: what that may use. calls_ahead: what
+    changes nothing is called, and what follows its result is drafted, before the caller's turn has
+    ended.
     """
 
     def __init__(
@@ -213,8 +215,10 @@ class SessionTools:
         tenant: str = "",
         *,
         calls_ahead: bool = True,
+        allowance: Allowance = UNBOUNDED,
     ) -> None:
         self._toolbox = toolbox
+        self.allowance = allowance
         self._tasks = tasks
         self.record = record
         self.calls_ahead = calls_ahead
@@ -253,7 +257,7 @@ class SessionTools:
 
     def _begin(self, tool: AgentTool, call: ToolCall) -> asyncio.Future[ToolResult]:
         answer = tool.answer(call.arguments)
-        if answer is None and self._n_open < MAX_OPEN:
+        if answer is None and self._n_open < MAX_OPEN and self.allowance.take_tool_call():
             self._n_open += 1
             task = self._tasks.create_task(self._answer(tool, call), name=f"tool {tool.name}")
             task.add_done_callback(self._one_is_over)

@@ -8,6 +8,7 @@ import pytest
 
 from voiceloop.access.quotas import Quotas
 from voiceloop.errors import RateLimited
+from voiceloop.operation import KeyQuota
 
 
 class Clock:
@@ -23,7 +24,7 @@ def clock() -> Clock:
 
 
 def test_a_key_has_so_many_calls_at_a_time_and_its_neighbour_as_many(clock: Clock) -> None:
-    quotas = Quotas(2, 0.0, clock)
+    quotas = Quotas(KeyQuota(calls=2), clock)
     with ExitStack() as calls:
         calls.enter_context(quotas.call("a"))
         calls.enter_context(quotas.call("a"))
@@ -36,7 +37,7 @@ def test_a_key_has_so_many_calls_at_a_time_and_its_neighbour_as_many(clock: Cloc
 
 
 def test_minutes_are_spent_by_calls_and_come_back_evenly(clock: Clock) -> None:
-    quotas = Quotas(0, 30.0, clock)
+    quotas = Quotas(KeyQuota(call_minutes=30.0), clock)
     with quotas.call("a"):
         clock.now_s += 3400.0  # while half of that comes back
     with quotas.call("a"):  # 100 s are left, and the call goes on beyond them
@@ -54,7 +55,7 @@ def test_minutes_are_spent_by_calls_and_come_back_evenly(clock: Clock) -> None:
 
 
 def test_calls_at_once_spend_at_once(clock: Clock) -> None:
-    quotas = Quotas(0, 10.0, clock)
+    quotas = Quotas(KeyQuota(call_minutes=10.0), clock)
     with quotas.call("a"), quotas.call("a"), quotas.call("a"):
         clock.now_s += 300.0
         with pytest.raises(RateLimited), quotas.call("a"):
@@ -65,7 +66,7 @@ def test_calls_at_once_spend_at_once(clock: Clock) -> None:
 
 
 def test_without_a_quota_nothing_is_bounded(clock: Clock) -> None:
-    quotas = Quotas(0, 0.0, clock)
+    quotas = Quotas(KeyQuota(requests=0), clock)
     with ExitStack() as calls:
         for _ in range(100):
             calls.enter_context(quotas.call("a"))
@@ -73,7 +74,7 @@ def test_without_a_quota_nothing_is_bounded(clock: Clock) -> None:
 
 
 def test_calls_that_come_back_are_let_in_up_to_as_many_again_and_count(clock: Clock) -> None:
-    quotas = Quotas(2, 30.0, clock)
+    quotas = Quotas(KeyQuota(calls=2, call_minutes=30.0), clock)
     with ExitStack() as broken, ExitStack() as back:
         for _ in range(2):
             broken.enter_context(quotas.call("a"))
@@ -85,3 +86,46 @@ def test_calls_that_come_back_are_let_in_up_to_as_many_again_and_count(clock: Cl
         broken.close()
         with pytest.raises(RateLimited), quotas.call("a"):
             pass
+
+
+def test_one_keys_requests_leave_room_for_anothers(clock: Clock) -> None:
+    spent: list[str] = []
+    quotas = Quotas(KeyQuota(requests=2), clock, spent.append)
+    with ExitStack() as requests:
+        requests.enter_context(quotas.request("a"))
+        with quotas.request("a"):
+            with pytest.raises(RateLimited), quotas.request("a"):
+                pass
+            requests.enter_context(quotas.request("b"))
+        requests.enter_context(quotas.request("a"))
+    assert spent == ["requests"]
+
+
+def test_what_was_made_ahead_in_vain_is_bounded_by_the_hour_and_comes_back(clock: Clock) -> None:
+    spent: list[str] = []
+    quotas = Quotas(KeyQuota(speculative_tokens=3600), clock, spent.append)
+    calls = [quotas.allowance("a"), quotas.allowance("a"), quotas.allowance("b")]
+    calls[0].add_waste(3000)
+    assert [call.may_speculate() for call in calls] == [True, True, True]
+    calls[1].add_waste(700)  # of one key, whichever of its calls it was
+    assert [call.may_speculate() for call in calls] == [False, False, True]
+    assert spent == ["speculative_tokens"] * 2
+    clock.now_s += 101.0
+    assert calls[0].may_speculate()
+
+
+def test_calls_of_tools_are_counted_by_the_hour(clock: Clock) -> None:
+    spent: list[str] = []
+    quotas = Quotas(KeyQuota(tool_calls=2), clock, spent.append)
+    one, other = quotas.allowance("a"), quotas.allowance("b")
+    assert [one.take_tool_call() for _ in range(3)] == [True, True, False]
+    assert other.take_tool_call() and spent == ["tool_calls"]
+    clock.now_s += 1800.0
+    assert [one.take_tool_call() for _ in range(2)] == [True, False]
+
+
+def test_without_a_bound_nothing_is_ever_spent(clock: Clock) -> None:
+    allowance = Quotas(KeyQuota(), clock).allowance("a")
+    for _ in range(100):
+        allowance.add_waste(10**6)
+        assert allowance.may_speculate() and allowance.take_tool_call()

@@ -11,10 +11,13 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Replies, Reply, instant_backends
 from tests.tool_service import Service, box
+from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.call.connection import Hello
 from voiceloop.config import Ahead, Config
 from voiceloop.listening.early_starts import EARLY_MS
+from voiceloop.operation import KeyQuota
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.pending import POSTPONED
@@ -360,3 +363,18 @@ async def test_a_cough_while_a_tool_is_asked_ends_nothing(clock: Clock) -> None:
         await caller.wait_quietly(6000)
     assert caller.transcript() == "It is 3." and outputs(caller) == ["3"]
     assert service.n_begun == 1
+
+
+async def test_a_key_whose_calls_of_tools_are_spent_is_told_that_nothing_is_free(
+    clock: Clock,
+) -> None:
+    allowance = Allowance(KeyQuota(tool_calls=1), clock)
+    service, hello = Service(takes_s=0.05), Hello(timeline=True, allowance=allowance)
+    agent, toolbox = AgentConfig(tools=(READ,)), box(clock, price=(READ, service))
+    async with Caller(clock, calling("price"), agent, toolbox=toolbox, hello=hello) as caller:
+        for turn in range(2):
+            await caller.say(800)
+            await caller.listen_until("response.done", count=2 * (turn + 1))
+    assert service.n_begun == 1
+    assert outputs(caller) == ["3", '{"error": "too busy at the moment"}']
+    assert caller.statuses() == ["completed"] * 4
