@@ -112,13 +112,15 @@ def _kernel_device(name: str) -> Device:
         raise ConfigError(f"device: expected triton installed for {name}, found it not") from None
     from .kernels.decoder import KernelSet
     from .kernels.graph_runner import GraphRunner
+    from .kernels.launch import compiling
 
     kernels = KernelSet(is_reference=name == "reference")
 
     def make_runner(
         decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]
     ) -> StepRunner:
-        return GraphRunner(decoder, pool, config, end_ids, kernels)
+        with compiling():
+            return GraphRunner(decoder, pool, config, end_ids, kernels)
 
     torch_name = name if name.startswith("cuda") else "cpu"
     return Device(torch_name, kernels.make_linear, make_runner, drafts_ngrams=True)

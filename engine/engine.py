@@ -42,6 +42,7 @@ from .types import (
     GrammarError,
     IntegrityError,
     InvalidRequest,
+    LateCompilation,
     OutOfMemory,
     SamplingParams,
     pool_tokens_for,
@@ -84,7 +85,7 @@ class Engine:
         self._n_ordered = 0
         self._is_stalled = False  # staged words wait for memory; nothing to do until a call comes
         self._has_given_way = False  # the step before was given up
-        self._totals: Counter[str] = Counter(abandoned_steps=0)
+        self._totals: Counter[str] = Counter(abandoned_steps=0, late_compilations=0)
 
     @classmethod
     def load(
@@ -301,6 +302,9 @@ class Engine:
             self._has_given_way = True
             self._totals["abandoned_steps"] += 1
             return []
+        except LateCompilation:
+            self._totals["late_compilations"] += 1
+            raise
 
     def _deliver(self, tasks: list[Task], outcomes: list[Outcome]) -> None:
         """Turn what a step computed into tokens of the replies, and these into events."""

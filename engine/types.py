@@ -83,6 +83,10 @@ class GrammarError(RequestError):
     """A grammar or JSON schema cannot be compiled."""
 
 
+class LateCompilation(EngineError):
+    """A kernel was launched in a form that nobody launched before the engine was ready."""
+
+
 class IntegrityError(EngineError):
     """The KV bookkeeping contradicts itself: a bug in the engine, never the caller's fault."""
 

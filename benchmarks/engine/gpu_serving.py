@@ -6,14 +6,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
-import triton
 
-from benchmarks.engine.models import SHAPES, embedded_model
+from benchmarks.engine.models import SHAPES, config_of, embedded_model
 from benchmarks.engine.setting import ms_per_token
 from engine.branch import Branch
 from engine.drafting.speculation import Speculation
@@ -53,7 +51,6 @@ def sealed(build: Build) -> Iterator[Row]:
             )
             runner: Any = engine.runner
             n_allocated = _n_allocated()
-            triton.knobs.runtime.jit_cache_hook = _refuse_to_compile
             torch.cuda.set_sync_debug_mode("error")
             try:
                 _be_busy(engine)
@@ -61,7 +58,6 @@ def sealed(build: Build) -> Iterator[Row]:
                     raise RuntimeError(f"expected no allocation once ready, found {n_late}")
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-                triton.knobs.runtime.jit_cache_hook = None
             return {"launches": runner.n_launches, "ahead_used": runner.n_ahead_used}
 
         yield f"1b, {quant or 'bf16'}, kv {kv_format}", measure
@@ -69,10 +65,6 @@ def sealed(build: Build) -> Iterator[Row]:
 
 def _n_allocated() -> int:
     return int(torch.cuda.memory_stats()["allocation.all.allocated"])
-
-
-def _refuse_to_compile(**what: Any) -> bool:
-    raise RuntimeError(f"expected every kernel warmed up, found {what.get('repr')} compiling")
 
 
 def _be_busy(engine: Engine) -> None:
@@ -120,7 +112,7 @@ def _transformers(shape: str) -> dict[str, Any]:
     from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
     sizes = SHAPES[shape]
-    config = LlamaConfig(**asdict(sizes), tie_word_embeddings=True)
+    config = LlamaConfig.from_dict(config_of(sizes))
     with torch.device("cuda"):
         torch.set_default_dtype(torch.bfloat16)
         model = LlamaForCausalLM(config).eval()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama decoder."""
+    """Sizes of a Llama decoder, or of a Qwen3. head_dim: 0 for hidden / heads."""
 
     hidden_size: int
     intermediate_size: int
@@ -35,6 +35,9 @@ class Shape:
     num_key_value_heads: int
     vocab_size: int = 4096
     max_position_embeddings: int = 4096
+    head_dim: int = 0
+    is_qwen3: bool = False
+    tie_word_embeddings: bool = True
 
 
 SHAPES = {
@@ -43,6 +46,10 @@ SHAPES = {
     "1b": Shape(2048, 8192, 16, 32, 8, 128256, 32768),
     "4b": Shape(2560, 9728, 36, 20, 4, 151936, 32768),
     "8b": Shape(4096, 14336, 32, 32, 8, 128256, 32768),
+    "qwen3-4b": Shape(2560, 9728, 36, 32, 8, 151936, 40960, 128, is_qwen3=True),
+    "qwen3-8b": Shape(
+        4096, 12288, 36, 32, 8, 151936, 40960, 128, is_qwen3=True, tie_word_embeddings=False
+    ),
 }
 
 
@@ -75,7 +82,7 @@ def write_folder(folder: Path, shape: Shape) -> Path:
     tokenizer.train_from_iterator([], trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    (folder / "config.json").write_text(json.dumps(_config(shape)))
+    (folder / "config.json").write_text(json.dumps(config_of(shape)))
     return folder
 
 
@@ -96,15 +103,17 @@ class RandomCheckpoint:
         return weight.mul_(shape[-1] ** -0.5)
 
 
-def _config(shape: Shape) -> dict[str, Any]:
-    names = list(Shape.__dataclass_fields__)
+def config_of(shape: Shape) -> dict[str, Any]:
+    sizes = asdict(shape)
+    family = "Qwen3" if sizes.pop("is_qwen3") else "Llama"
+    head_dim = sizes.pop("head_dim") or shape.hidden_size // shape.num_attention_heads
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **{name: getattr(shape, name) for name in names},
+        "architectures": [f"{family}ForCausalLM"],
+        "model_type": family.lower(),
+        **sizes,
+        "head_dim": head_dim,
         "rms_norm_eps": 1e-5,
         "hidden_act": "silu",
-        "tie_word_embeddings": True,
         "eos_token_id": 1,
         "torch_dtype": "bfloat16",
     }

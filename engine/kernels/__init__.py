@@ -6,5 +6,6 @@ device, so that every call can be captured in a CUDA graph. What must be laid ou
 (int4 weights) is packed by one function at load.
 
 `launch` says how kernels are launched. Nothing is compiled once a model is ready: each step runs
-before its graph is captured. On a CPU the kernels run only under TRITON_INTERPRET=1, for tests.
+before its graph is captured, and what would compile later is refused (`launch.compiling`). On
+a CPU the kernels run only under TRITON_INTERPRET=1, for tests.
 """

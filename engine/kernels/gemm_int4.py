@@ -17,6 +17,9 @@ from .launch import IS_COMPILED, LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_spli
 from .operands import LESS_8
 
 MAX_ROWS = 128  # from here on the product is bound by arithmetic, which cuBLAS does better
+# Left to itself ptxas 12.8 stops at 96 registers at 32 rows, and spills. Shared memory holds three
+# programs at 32 rows and five at 16, which take 127 and 95 registers: no fewer fit side by side.
+MAX_REGISTERS = 128
 MAX_HALF = 64  # compiled for sm_90, 128 at 32 rows takes more registers than a thread has
 
 # Four bytes ($4), and the word of scale and zero (bf16) of each one's low ($5 to $8) and high code
@@ -205,6 +208,7 @@ def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -
         GROUP=weight.group, PAIRS_PER_SPLIT=triton.cdiv(n_pairs, weight.n_splits),
         ROWS=tile_rows, OUTPUTS=outputs, HAS_BIAS=bias is not None,
         num_warps=4, num_stages=6, enable_fp_fusion=True,  # 4 KiB a stage: see `choose_splits`
+        maxnreg=MAX_REGISTERS,
     )  # fmt: skip
 
 

@@ -1,15 +1,21 @@
-"""Owns how kernels are launched: interpreted or compiled, and on how many processors.
+"""Owns how kernels are launched: interpreted or compiled, when, and on how many processors.
 
-Nothing is tuned at run time. Every size a kernel is specialized for follows from the model's
-shapes and the number of streaming multiprocessors, by the small rules in this room's files.
+Nothing is tuned at run time, and nothing compiled once a runner is made: see `compiling`.
+Every size a kernel is specialized for follows from the model's shapes and the number of streaming
+multiprocessors, by the small rules in this room's files.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+
+from ..types import LateCompilation
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # What `tl.dot` multiplies. The interpreter (numpy) has no bf16: its products come out as garbage.
@@ -29,6 +35,26 @@ TILE_STEPS = 2
 LONE_TILE_SHARE = 0.7
 # Assumed where there is no GPU to ask: an H200's, so that tests see the sizes that will run.
 DEFAULT_PROCESSORS = 132
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """While a runner is made its kernels may compile; from then on one that would is refused.
+
+    It would hold up every reply for a second. What others launch in this process is theirs.
+    """
+    triton.knobs.runtime.jit_cache_hook = None
+    try:
+        yield
+    finally:
+        triton.knobs.runtime.jit_cache_hook = _refuse_late
+
+
+def _refuse_late(*, fn: Any, repr: str, is_manual_warmup: bool = False, **_: Any) -> bool:
+    """Triton asks it before it compiles. Raises: LateCompilation."""
+    if fn.module.partition(".")[0] == __name__.partition(".")[0]:
+        raise LateCompilation(f"expected every kernel launched before, found {repr} to compile")
+    return False
 
 
 @cache

@@ -335,7 +335,8 @@ def sample(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> 
     _filter[(rows,)](
         logits, draws.temperature, draws.top_k, draws.top_p,
         space.chunk_best, space.chunk_sum, space.ids, space.keys, space.weights, space.floor,
-        CHUNKS_PAD=pad, STEP=min(CHUNK, 4096), **sizes, **options | {"num_warps": 16},
+        # A thread of 16 warps may have 128 registers, too few for these doubles.
+        CHUNKS_PAD=pad, STEP=min(CHUNK, 4096), **sizes, **options | {"num_warps": 8},
     )  # fmt: skip
     _draw[(rows, n_chunks)](
         logits, draws.temperature, draws.seed, draws.index, space.floor,

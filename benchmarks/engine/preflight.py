@@ -1,0 +1,194 @@
+"""Compiles what a GPU preset launches for sm_90, on a machine without a GPU.
+
+The preset's own step runner is built on torch's `meta` device, whose tensors have shapes and no
+numbers, and each program that it would capture is run once; a launch then compiles and launches
+nothing. So what is compiled is what is launched, with the same types, sizes and options, and there
+is no second list of them.
+
+    python -m benchmarks.engine.preflight  (the variants under the Triton installed, as JSON lines)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from benchmarks.engine.models import SHAPES, RandomCheckpoint, Shape, write_folder
+from engine.kernels.decoder import KernelSet
+from engine.kernels.graph_runner import GraphRunner
+from engine.load.loader import read_config
+from engine.model import Decoder
+from engine.types import BLOCK_TOKENS, EngineConfig
+from voiceloop.models.catalog import GPU
+
+TARGET = GPUTarget("cuda", 90, 32)
+POOL_TOKENS = 2**21  # on `meta` they take no memory; as many as an H200 would hold
+END_IDS = (1,)  # that some token ends the caller's turn decides what runs, not which
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A model and the formats it is served in."""
+
+    shape: str
+    quant: str | None
+    kv_format: str
+
+
+def servings() -> tuple[Serving, ...]:
+    """The preset as it ships, and its documented choice of four bits, on a model twice the size."""
+    options = GPU.options["engine"]
+    shipped = Serving("qwen3-4b", options.get("quant"), options.get("kv_format", "plain"))
+    return (shipped, Serving("qwen3-8b", "int4", "int8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One kernel as compiled. stack_bytes: of a thread, where it spills; 0 in all of ours.
+
+    is_pipelined: whether its launch asks for stages, so that loads must run ahead of their use.
+    """
+
+    kernel: str
+    served: str  # what was the first to launch it
+    sizes: str
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    is_pipelined: bool
+    is_asynchronous: bool
+    seconds: float
+
+    def faults(self) -> list[str]:
+        """What would cost speed on the GPU, in words."""
+        found = []
+        if self.stack_bytes:
+            found.append(f"expected no spills, found {self.stack_bytes} bytes of stack a thread")
+        if self.is_pipelined and not self.is_asynchronous:
+            found.append("expected asynchronous copies in a pipelined kernel, found none")
+        return found
+
+
+class OfflineDriver:
+    """Stands where Triton looks for a GPU: there is one of the target's kind, and nothing runs."""
+
+    def get_current_target(self) -> GPUTarget:
+        return TARGET
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_launches(found: dict[int, Variant], served: list[str]) -> None:
+    """From here on a launch in this process compiles and keeps what it made; nothing is launched.
+
+    served: who launches, the last of them.
+    """
+    launch = JITFunction.run
+
+    def compile_instead(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        began = time.perf_counter()
+        kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
+        if id(kernel) not in found:
+            seconds = time.perf_counter() - began
+            is_pipelined = options.get("num_stages", 1) > 1
+            sizes = {k: v for k, v in options.items() if k.isupper()}
+            found[id(kernel)] = _variant(kernel, served[-1], sizes, is_pipelined, seconds)
+        return kernel
+
+    driver.set_active(OfflineDriver())
+    JITFunction.run = compile_instead
+
+
+def _variant(
+    kernel: Any, served: str, sizes: dict[str, Any], is_pipelined: bool, seconds: float
+) -> Variant:
+    registers, stack = _resources(kernel.asm["cubin"])
+    return Variant(
+        kernel=kernel.metadata.name,
+        served=served,
+        sizes=" ".join(f"{name.lower()}={value}" for name, value in sizes.items()),
+        registers=registers,
+        stack_bytes=stack,
+        shared_bytes=int(kernel.metadata.shared),
+        is_pipelined=is_pipelined,
+        is_asynchronous="cp.async" in kernel.asm["ptx"],
+        seconds=round(seconds, 2),
+    )
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers of a thread, and bytes of its stack and local memory."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        told = subprocess.run(
+            [tool, "-res-usage", file.name], check=True, capture_output=True, text=True
+        ).stdout
+    usage = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", told)
+    if usage is None:
+        raise RuntimeError(f"expected REG, STACK and LOCAL from {tool}, found {told!r}")
+    return int(usage[1]), int(usage[2]) + int(usage[3])
+
+
+def compile_all(wanted: tuple[Serving, ...], n_layers: int = 1) -> Iterator[Variant]:
+    """Every variant once, in the order of first launch."""
+    found: dict[int, Variant] = {}
+    served = [""]
+    compile_launches(found, served)
+    n_told = 0
+    for serving in wanted:
+        for name, program in _programs(serving, n_layers):
+            served.append(f"{serving.shape} {serving.quant or 'bf16'}, {name}")
+            with torch.inference_mode():
+                program()
+            yield from list(found.values())[n_told:]
+            n_told = len(found)
+
+
+def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
+    """What the runner of a decoder of so many layers would capture."""
+    sizes: dict[str, Any] = {**asdict(SHAPES[serving.shape]), "num_hidden_layers": n_layers}
+    options = {**GPU.options["engine"], "quant": serving.quant, "kv_format": serving.kv_format}
+    options.pop("device")
+    config = EngineConfig(**options, ngram_draft=True)
+    kernels = KernelSet(is_reference=False)
+    with tempfile.TemporaryDirectory() as folder:
+        model_dir = write_folder(Path(folder), Shape(**sizes))
+        decoder = Decoder(
+            RandomCheckpoint(model_dir, "meta"), read_config(model_dir), dtype="bf16",
+            quant=serving.quant, device="meta", context_length=config.context_length or 4096,
+            make_linear=kernels.make_linear,
+        )  # fmt: skip
+    pool = decoder.make_pool(POOL_TOKENS // BLOCK_TOKENS, serving.kv_format)
+    runner = GraphRunner(decoder, pool, config, END_IDS, kernels)
+    for shape, graph in runner._graphs.items():
+        yield f"{shape.n_sequences} x {shape.n_rows}", graph.program
+
+
+def main() -> int:
+    for variant in compile_all(servings()):
+        print(json.dumps(asdict(variant)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

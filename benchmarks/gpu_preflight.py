@@ -1,0 +1,199 @@
+"""Compiles every kernel of the `gpu` preset for an H100 or H200, where there is no GPU.
+
+    python -m benchmarks.gpu_preflight [--fresh] [--all]
+
+Under the Triton that is installed, and under the one that GPU machines have (`GPU_TRITON`, its
+wheel in a folder of its own in the cache), both at once. It fails (exit code 1) where a kernel does
+not compile, where a thread spills registers, and where a pipelined kernel copies nothing ahead.
+What was compiled is kept by the digest of the engine's sources; `--fresh` forgets it. Where the
+wheel cannot be had, its half is skipped and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine.models import sources
+from benchmarks.engine.preflight import Variant
+from benchmarks.harness.command_line import benchmark_parser, run
+from benchmarks.harness.harness import RESULTS
+from clients.command import EXIT_FAILED
+from clients.outputs import prepare_folder
+from clients.provenance import provenance
+
+GPU_TRITON = "3.6.0"  # torch 2.11, with which GPU images come, is built with it
+INSTALL_S, COMPILE_S = 300.0, 900.0
+ROOT = Path(__file__).parents[1]
+# What changes a compilation: the engine, and what the preset asks of it.
+ASKED = (
+    "benchmarks/engine/preflight.py",
+    "benchmarks/engine/models.py",
+    "voiceloop/models/catalog.py",
+)
+
+
+class NotCompiled(Exception):
+    """The variants of one Triton could not be had; the message says what it told."""
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "voiceloop" / "preflight"
+
+
+def wheel_of(version: str) -> Path | None:
+    """The folder that holds a Triton's wheel; None where it cannot be had."""
+    place = cache_folder() / f"triton-{version}"
+    if (place / "triton" / "__init__.py").is_file():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f"{place.name}.{os.getpid()}")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--only-binary=:all:",
+               "--disable-pip-version-check", "--target", str(partial),
+               f"triton=={version}"]  # fmt: skip
+    try:
+        subprocess.run(command, check=True, timeout=INSTALL_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"triton {version}: skipped, its wheel cannot be had ({error})", file=sys.stderr)
+        return None
+    partial.rename(place)
+    return place
+
+
+def installed_triton() -> str:
+    import triton
+
+    return str(triton.__version__)
+
+
+def digest() -> str:
+    """Of all that decides what is compiled, and into what."""
+    found = hashlib.sha256(sources().encode())
+    for name in ASKED:
+        found.update((ROOT / name).read_bytes())
+    return found.hexdigest()[:16]
+
+
+def start(wheel: Path | None) -> subprocess.Popen[str]:
+    """Compile all variants in a process of its own; wheel: whose Triton, None for the installed."""
+    paths = [str(wheel)] if wheel is not None else []
+    environment = {
+        **{key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"},
+        "PYTHONPATH": os.pathsep.join([*paths, str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "TRITON_CACHE_DIR": str(cache_folder() / "triton"),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.engine.preflight"], env=environment, cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen[str]) -> list[Variant]:
+    """Raises: NotCompiled."""
+    try:
+        told, complaints = process.communicate(timeout=COMPILE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise NotCompiled(f"expected an end within {COMPILE_S:.0f} s, found none") from None
+    if process.returncode:
+        raise NotCompiled("\n".join(complaints.splitlines()[-12:]))
+    return [Variant(**json.loads(line)) for line in told.splitlines() if line.startswith("{")]
+
+
+def compiled(versions: dict[str, Path | None], *, is_fresh: bool) -> dict[str, Any]:
+    """By Triton's version: its variants, or the error; kept where there was none."""
+    found, running, began = dict[str, Any](), dict[str, Any](), time.monotonic()
+    for version, wheel in versions.items():
+        kept = cache_folder() / f"{digest()}-{version}.json"
+        if kept.is_file() and not is_fresh:
+            found[version] = json.loads(kept.read_text(encoding="utf-8"))
+        else:
+            running[version] = (start(wheel), kept)
+    for version, (process, kept) in running.items():
+        try:
+            variants = [asdict(variant) for variant in finish(process)]
+        except NotCompiled as error:
+            found[version] = {"error": str(error), "variants": []}
+            continue
+        seconds = round(time.monotonic() - began, 1)
+        found[version] = {"error": "", "variants": variants, "seconds": seconds}
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(found[version]), encoding="utf-8")
+    return found
+
+
+def faults_of(found: dict[str, Any]) -> list[str]:
+    """What is wrong, a sentence each."""
+    sentences = []
+    for version, result in found.items():
+        if result["error"]:
+            sentences.append(
+                f"triton {version}: expected all kernels to compile, found:\n{result['error']}"
+            )
+        for row in result["variants"]:
+            variant = Variant(**row)
+            sentences += [
+                f"triton {version}, {variant.kernel} ({variant.served}; {variant.sizes}): {fault}"
+                for fault in variant.faults()
+            ]
+    return sentences
+
+
+def table_of(found: dict[str, Any]) -> str:
+    """A line a kernel and Triton: variants, the most registers and shared memory of them."""
+    lines = []
+    for version, result in found.items():
+        variants = [Variant(**row) for row in result["variants"]]
+        lines.append(f"triton {version}: {len(variants)} variants in {result.get('seconds', 0)} s")
+        for kernel in sorted({variant.kernel for variant in variants}):
+            mine = [variant for variant in variants if variant.kernel == kernel]
+            lines.append(
+                f"  {kernel:<20} {len(mine):>3}  {max(v.registers for v in mine):>3} registers  "
+                f"{max(v.shared_bytes for v in mine) / 1024:>5.0f} KiB shared  "
+                f"{'ahead' if any(v.is_pipelined for v in mine) else ''}"
+            )
+    return "\n".join(lines)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = benchmark_parser(
+        "gpu_preflight", "Compile every kernel of the gpu preset for sm_90, without a GPU."
+    )
+    parser.add_argument("--fresh", action="store_true", help="compile again what is kept")
+    parser.add_argument("--all", action="store_true", help="print every variant")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    versions: dict[str, Path | None] = {installed_triton(): None}
+    if GPU_TRITON not in versions and (wheel := wheel_of(GPU_TRITON)) is not None:
+        versions[GPU_TRITON] = wheel
+    found = compiled(versions, is_fresh=options.fresh)
+    prepare_folder(RESULTS)
+    path = RESULTS / "gpu_preflight.json"
+    path.write_text(json.dumps({**provenance(), "tritons": found}, indent=1), encoding="utf-8")
+    print(table_of(found))
+    if options.all:
+        for version, result in found.items():
+            print("\n".join(f"{version} {json.dumps(row)}" for row in result["variants"]))
+    faults = faults_of(found)
+    for sentence in faults:
+        print(f"FAILED {sentence}")
+    return EXIT_FAILED if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "nothing is kept"))
