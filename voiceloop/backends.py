@@ -365,31 +365,32 @@ class Voice(Protocol):
     async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream: ...
 
 
-def _no_count() -> None:
-    return None
-
-
 async def _no_profile(worker: str, path: str, seconds: float) -> None:
     raise BackendRefused(f"expected a worker named {worker[:40]!r}, found none here")
 
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The three models of a running server, and what is known of what they speak and hear.
+    """The three models of a running server.
 
-    workers: the processes that hold those of them which are here. take_answers: what callers waited
-    for since it was last called, each with the seconds that it took. profile: has a worker write a
-    trace of so many seconds to a file. count_tokens: of a text, None while no tokenizer is here.
+    known: what they speak and hear, as far as they have said it by now. workers: the processes that
+    hold those which no service has. take_answers: what callers waited for since it was last called,
+    each with the seconds that it took. profile: has a worker write a trace of so many seconds to a
+    file. count_tokens: of a text, None while no tokenizer is here.
     """
 
     recognizer: Recognizer
     language_model: LanguageModel
     voice: Voice
-    capabilities: Capabilities = Capabilities()
+    known: Callable[[], Capabilities] = Capabilities
     workers: Callable[[], Sequence[WorkerLoad]] = tuple
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
-    count_tokens: Callable[[], Callable[[str], int] | None] = _no_count
+    count_tokens: Callable[[], Callable[[str], int] | None] = lambda: None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.known()
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""

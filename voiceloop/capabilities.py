@@ -22,8 +22,8 @@ class Capabilities:
 
     reads_turn_ends: the language model, or what reads beside a service, learned where turns end;
     of any other its P(end of turn) is no sign that the waits are fitted to. writes_summaries: the
-    language model is large enough to be asked for one. mcp_hosts: whose MCP servers a session may
-    name.
+    language model is large enough to be asked for one. context_tokens: of a prompt, as far as the
+    model itself bounds it; 0: not known. mcp_hosts: whose MCP servers a session may name.
     """
 
     voices: frozenset[str] = frozenset()
@@ -35,6 +35,7 @@ class Capabilities:
     reduces_noise: bool = False
     reads_turn_ends: bool = True
     writes_summaries: bool = True
+    context_tokens: int = 0
     mcp_hosts: tuple[str, ...] = ()
 
     def voice_expected(self, voice: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The ``voiceloop`` command: serve, demo, talk, conformance, bench, evaluate, models, doctor.
+"""The ``voiceloop`` command: serve, gateway, worker, demo, talk, evaluate, models, and others.
 
 Owns the command line and its exit codes: 0 when all went well, 1 when a call got no answer or the
 doctor found a problem, 2 with one sentence on standard error for whatever a person can put right,
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from clients.arguments import DEFAULT_URL, whole_number
 from clients.bench.arguments import DESCRIPTION as BENCH_DESCRIPTION
@@ -28,27 +27,13 @@ from clients.talk.arguments import DESCRIPTION as TALK_DESCRIPTION
 from clients.talk.arguments import add_talk_arguments
 from voiceloop import __version__
 from voiceloop.cluster.arguments import (
+    GATEWAY_DESCRIPTION,
     WORKER_DESCRIPTION,
     WORKER_SETTINGS,
     add_worker_arguments,
 )
-from voiceloop.command_parser import CommandParser, Commands, add_table
+from voiceloop.command_parser import CommandParser, Commands, add_table, remedy_for
 from voiceloop.errors import InvalidRequest, VoiceLoopError
-
-# The package that a missing module belongs to, and the extra that brings it.
-EXTRAS = {
-    "torch": "embedded",
-    "safetensors": "embedded",
-    "tokenizers": "embedded",
-    "jinja2": "embedded",
-    "transformers": "cpu",
-    "pocketsphinx": "embedded",
-    "espeakng_loader": "embedded",
-    "hibari": "embedded",
-    "moonshine_voice": "embedded",
-    "matplotlib": "embedded",
-    "sounddevice": "talk",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,12 +53,10 @@ def _run(argv: Sequence[str] | None) -> int:
     except (VoiceLoopError, ClientError) as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").split(".")[0])
-        if extra is None:
+        remedy = remedy_for(error)
+        if remedy is None:
             raise
-        return _refuse(
-            f"expected {error.name}, found it not installed: pip install 'voiceloop[{extra}]'"
-        )
+        return _refuse(remedy)
 
 
 def _refuse(message: str) -> int:
@@ -93,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_demo(commands)
     _add_serve(commands)
+    _add_gateway(commands)
     _add_worker(commands)
     _add_talk(commands)
     _add_conformance(commands)
@@ -140,24 +124,12 @@ def _add_serve(commands: Commands) -> None:
         description="Run the server. Settings come from --config, then the environment "
         "(VOICELOOP_<NAME>), then the flags below; the last one wins.",
     )
-    serve.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
-    serve.add_argument(
-        "--port", type=whole_number(), help="port to listen on, 0 for any free one (default: 8080)"
-    )
+    _add_place(serve)
     serve.add_argument(
         "--preset",
         metavar="NAME",
         help="which models answer: embedded, cpu, gpu, remote (default: auto, the best whose "
         "models are on disk and whose device is here)",
-    )
-    serve.add_argument(
-        "--agent",
-        metavar="FILE",
-        help="the agent: a TOML file, or the name of one that ships, as pizzeria "
-        "(default: the preset's own)",
-    )
-    serve.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings: a TOML file (default: none)"
     )
     for part, what in (("stt", "recognizer"), ("llm", "language model"), ("tts", "voice")):
         serve.add_argument(
@@ -175,15 +147,42 @@ def _add_serve(commands: Commands) -> None:
         metavar="DIR",
         help="a LoRA adapter in PEFT's format, merged into the language model (default: none)",
     )
-    serve.add_argument(
+    add_table(serve, "engine", EngineSettings)
+    serve.set_defaults(run=_serve)
+
+
+def _add_place(server: argparse.ArgumentParser) -> None:
+    """Where a server listens, who may come in, and which agent answers."""
+    server.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    server.add_argument(
+        "--port", type=whole_number(), help="port to listen on, 0 for any free one (default: 8080)"
+    )
+    server.add_argument(
+        "--agent",
+        metavar="FILE",
+        help="the agent: a TOML file, or the name of one that ships, as pizzeria "
+        "(default: the preset's own)",
+    )
+    server.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings: a TOML file (default: none)"
+    )
+    server.add_argument(
         "--keys-file",
         metavar="FILE",
         help="the API keys that let callers in, one a line (default: anybody on this machine may)",
     )
-    serve.add_argument("--certfile", metavar="FILE", help="serve TLS: the certificate (PEM)")
-    serve.add_argument("--keyfile", metavar="FILE", help="and its private key (PEM)")
-    add_table(serve, "engine", EngineSettings)
-    serve.set_defaults(run=_serve)
+    server.add_argument("--certfile", metavar="FILE", help="serve TLS: the certificate (PEM)")
+    server.add_argument("--keyfile", metavar="FILE", help="and its private key (PEM)")
+
+
+def _add_gateway(commands: Commands) -> None:
+    gateway = commands.add_parser(
+        "gateway",
+        help="run a server whose models are elsewhere: workers on the network, services",
+        description=GATEWAY_DESCRIPTION,
+    )
+    _add_place(gateway)
+    gateway.set_defaults(run=_gateway)
 
 
 def _add_worker(commands: Commands) -> None:
@@ -277,36 +276,29 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from voiceloop.config import load_config
-    from voiceloop.models.chosen_preset import with_preset
+    from voiceloop.server.serve_command import run_serve
 
-    flags = {key: value for key, value in vars(arguments).items() if key not in ("run", "config")}
-    config, notes = with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
+    return run_serve(arguments.config, _flags(arguments))
 
-    from voiceloop.server.process import serve
-    from voiceloop.server.progress import ServeProgress
 
-    _log_at(config.log_level)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each clause spoken
-    with ServeProgress(config.preset, notes) as progress:
-        asyncio.run(serve(config, ready=progress.ready, on_progress=progress.role_changed))
-    return 0
+def _gateway(arguments: argparse.Namespace) -> int:
+    from voiceloop.server.serve_command import run_gateway
+
+    return run_gateway(arguments.config, _flags(arguments))
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What was named on the command line; None: it was not."""
+    return {key: value for key, value in vars(arguments).items() if key not in ("run", "config")}
 
 
 def _worker(arguments: argparse.Namespace) -> int:
-    from voiceloop.config import load_config
-    from voiceloop.models.chosen_preset import with_preset
     from voiceloop.server.worker_command import run_worker
 
     flags = {key: value for key, value in vars(arguments).items() if key in WORKER_SETTINGS}
-    config, notes = with_preset(load_config(arguments.config, environ=os.environ, flags=flags))
-    _log_at(config.log_level)
-    return run_worker(config, arguments.role, arguments.listen, notes)
-
-
-def _log_at(level: str) -> None:
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=level.upper(), format=form)
+    return run_worker(
+        arguments.config, flags, arguments.role, arguments.listen, version=arguments.version
+    )
 
 
 def _talk(arguments: argparse.Namespace) -> int:

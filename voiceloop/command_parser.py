@@ -1,6 +1,7 @@
 """How the command line is read: argparse, with refusals that help.
 
-Owns what a person is told of a mistyped command or option. `cli.py` says which there are.
+Owns what a person is told of a mistyped command or option, and of a package that a command wants
+and does not find. `cli.py` says which commands there are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,29 @@ import dataclasses
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from voiceloop.config_reader import field_types, nearest
+
+# The package that a missing module belongs to, and the extra that brings it.
+EXTRAS = {
+    "torch": "embedded",
+    "safetensors": "embedded",
+    "tokenizers": "embedded",
+    "jinja2": "embedded",
+    "transformers": "cpu",
+    "pocketsphinx": "embedded",
+    "espeakng_loader": "embedded",
+    "hibari": "embedded",
+    "moonshine_voice": "embedded",
+    "matplotlib": "embedded",
+    "sounddevice": "talk",
+}
+
+
+def remedy_for(error: ModuleNotFoundError) -> str | None:
+    """What brings a module that is missing; None where nothing that can be named does."""
+    extra = EXTRAS.get((error.name or "").split(".")[0])
+    if extra is None:
+        return None
+    return f"expected {error.name}, found it not installed: pip install 'voiceloop[{extra}]'"
 
 
 class CommandParser(argparse.ArgumentParser):

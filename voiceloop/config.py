@@ -24,7 +24,7 @@ PREFIX = "VOICELOOP_"
 PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
 TABLE_PATHS = {
     "engine": ("draft_model", "calibration_text"),
-    "workers": ("ca", "certfile", "keyfile"),
+    "workers": ("list", "ca", "certfile", "keyfile"),
 }
 MODELS = ("stt_model", "llm_model", "tts_model")
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply

@@ -122,6 +122,7 @@ class TraceSettings:
 class WorkerAddresses:
     """Workers on the network, HOST:PORT each, instead of processes that this server starts.
 
+    list: a file that names them, read again when it is replaced; all models are then elsewhere.
     key: what gateways and workers share; each proves to the other that it has it. ca: who signs the
     other end's certificate, certfile and keyfile: this end's; with them the line is encrypted.
     """
@@ -129,6 +130,7 @@ class WorkerAddresses:
     engine: tuple[str, ...] = ()
     recognizer: tuple[str, ...] = ()
     voice: tuple[str, ...] = ()
+    list: Path | None = None
     key: str = field(default="", repr=False)
     ca: Path | None = None
     certfile: Path | None = None
@@ -140,8 +142,9 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
     state: "ready", or what it does instead. busy: share of its time that it computes. oldest_s: how
     long the oldest thing that a caller waits for has had no answer; overdue_s: of each call that is
-    late the same, beyond what is usual on this machine. restarts: how often, by cause. totals: what
-    its models count. trouble: why it is not ready, where that is known.
+    late the same, beyond what is usual on this machine. n_streams: of this server;
+    n_streams_of_all: of all that the process serves, 0 where it says none. restarts: how often, by
+    cause. totals: what its models count. trouble: why it is not ready, where that is known.
     """
 
     name: str
@@ -155,3 +158,5 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     restarts: dict[str, int] = {}
     totals: dict[str, float] = {}
     trouble: str = ""
+    n_streams_of_all: int = 0
+    version: str = ""

@@ -31,7 +31,8 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Branch, ChatMessage, GenerateParams, LanguageModel, Tool
 from voiceloop.config import Ahead, Config
 from voiceloop.memory.ledger import Memory
-from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
+from voiceloop.models.opening import open_backends
+from voiceloop.models.presets import context_tokens, resolve_agent
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
 

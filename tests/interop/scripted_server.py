@@ -41,7 +41,7 @@ async def serve(
     backends = instant_backends(
         recognizer=FakeRecognizer((HEARD,)), language_model=FakeLanguageModel(answer)
     )
-    backends = replace(backends, capabilities=Capabilities(mcp_hosts=mcp_hosts))
+    backends = replace(backends, known=lambda: Capabilities(mcp_hosts=mcp_hosts))
     config = Config(certfile=certfile, keyfile=keyfile, mcp_allowed_hosts=mcp_hosts)
     gateway = Gateway(config, AgentConfig(instructions="Be kind."), backends)
     await make_server(build_app(gateway), config).serve(sockets=[listen("127.0.0.1", port)])

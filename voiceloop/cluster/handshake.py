@@ -17,7 +17,7 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.workers.messages import LENGTH_BYTES
 
 # Changed with any message between a gateway and a worker; both ends must be of one version.
-PROTOCOL = 1
+PROTOCOL = 2
 NONCE_BYTES = 32
 LEAST_KEY_BYTES = 16
 # Of one message here: nothing in it is longer than a name. Whoever sends more is no gateway.

@@ -3,7 +3,8 @@
 A language model keeps what it has read: callers of one agent go to the worker that has read that
 agent's prompt, by rendezvous hashing, unless it has a quarter more than its share already; a call
 stays where it began. Recognizers and voices keep nothing between streams: of two drawn at random
-the one that is less behind.
+the one that is less behind. Where workers of several versions are there, each call has one of them,
+by the shares that new calls are given in, and stays with it while it has a worker.
 
 Sources: Thaler and Ravishankar, Using name-based mappings to increase hit rates (1998); Mirrokni,
 Thorup and Zadimoghaddam, Consistent hashing with bounded loads, arXiv:1608.01350; Mitzenmacher,
@@ -16,7 +17,7 @@ import hashlib
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 LOAD_BOUND = 1.25
@@ -25,11 +26,18 @@ MOST_PINS = 10_000  # calls that are remembered; the oldest is chosen for anew
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker that takes new streams. oldest_s: what waits longest for an answer of it."""
+    """A worker that takes new streams.
+
+    oldest_s: what waits longest for an answer of it. version: as it was labelled at its start.
+    """
 
     name: str
     n_streams: int = 0
     oldest_s: float = 0.0
+    version: str = ""
+
+
+Choose = Callable[[Sequence[Member]], Member]  # of members that are all alike; not empty
 
 
 def by_prompt(prompt: bytes, members: Sequence[Member]) -> Member:
@@ -50,19 +58,65 @@ def less_behind(members: Sequence[Member], draw: random.Random) -> Member:
     return min(two, key=lambda member: (member.oldest_s, member.n_streams))
 
 
+def version_of(call: str, shares: Mapping[str, float]) -> str | None:
+    """The version that a new call is given, the same wherever it is asked; None: any.
+
+    shares: of new calls, by version; they need not sum to 1.
+    """
+    total = sum(shares.values())
+    if total <= 0:
+        return None
+    digest = hashlib.blake2b(call.encode(errors="replace"), digest_size=8).digest()
+    left = total * int.from_bytes(digest, "big") / 2**64
+    for version in sorted(shares):
+        left -= shares[version]
+        if left < 0:
+            return version
+    return max(version for version in shares if shares[version] > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Where a call's last stream went."""
+
+    name: str
+    version: str
+
+
 class Pins:
-    """Where each call's conversation lies."""
+    """Where each call's conversation lies, and which version it has."""
 
     def __init__(self) -> None:
-        self._of_call: OrderedDict[str, str] = OrderedDict()
+        self._of_call: OrderedDict[str, Pin] = OrderedDict()
 
-    def choose(self, call: str, prompt: bytes, members: Sequence[Member]) -> Member:
-        """The worker the call began at, while it takes streams; else one for its prompt."""
-        pinned = self._of_call.get(call)
-        chosen = next((member for member in members if member.name == pinned), None)
-        if chosen is None:
-            chosen = by_prompt(prompt, members)
-            self._of_call[call] = chosen.name
+    def stay(
+        self, call: str, members: Sequence[Member], shares: Mapping[str, float], choose: Choose
+    ) -> Member:
+        """The worker the call began at, while it takes streams; else one of its version."""
+        pin = self._of_call.get(call)
+        stayed = [member for member in members if pin is not None and member.name == pin.name]
+        return self._keep(call, stayed or self._alike(call, members, shares), choose)
+
+    def move(
+        self, call: str, members: Sequence[Member], shares: Mapping[str, float], choose: Choose
+    ) -> Member:
+        """Any worker of the call's version."""
+        return self._keep(call, self._alike(call, members, shares), choose)
+
+    def _alike(
+        self, call: str, members: Sequence[Member], shares: Mapping[str, float]
+    ) -> Sequence[Member]:
+        """Those of the call's version; where it has no worker any more, all."""
+        pin = self._of_call.get(call)
+        for version in (pin.version if pin is not None else None, version_of(call, shares)):
+            alike = [member for member in members if member.version == version]
+            if alike:
+                return alike
+        return members
+
+    def _keep(self, call: str, members: Sequence[Member], choose: Choose) -> Member:
+        chosen = choose(members)
+        self._of_call[call] = Pin(chosen.name, chosen.version)
         self._of_call.move_to_end(call)
         while len(self._of_call) > MOST_PINS:
             self._of_call.popitem(last=False)

@@ -6,11 +6,12 @@ import asyncio
 import itertools
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from voiceloop.backends import RoleName
-from voiceloop.cluster.pool import Member, Pins, less_behind
+from voiceloop.cluster.pool import Member, Pins, by_prompt, less_behind
 from voiceloop.errors import WorkerLost
 from voiceloop.workers import messages
 from voiceloop.workers.client import OPEN_WAIT_S, WorkerClient, WorkerConnection
@@ -25,14 +26,32 @@ class PooledWorkers:
     """Several workers of a role, each of which can serve every call (`workers.models.Workers`)."""
 
     def __init__(
-        self, role: RoleName, clients: Sequence[WorkerClient], draw: random.Random | None = None
+        self,
+        role: RoleName,
+        clients: Sequence[WorkerClient] = (),
+        draw: random.Random | None = None,
     ) -> None:
         self.role = role
+        self.shares: Mapping[str, float] = {}  # of new calls, by version
         self._clients = {client.name: client for client in clients}
         self._pins = Pins()
         self._draw = draw or random.Random()
         self._gateway = secrets.token_hex(4)
         self._serial = itertools.count()
+        self._first: messages.ToWorker | None = None  # what each is told when it is ready
+        self._grown = asyncio.Event()
+        self._heard: messages.Ready | None = None
+
+    def add(self, client: WorkerClient) -> None:
+        """It takes new streams from now on, once it is joined."""
+        self._clients[client.name] = client
+        if self._first is not None:
+            client.tell_each(self._first)
+        self._grown.set()
+
+    def remove(self, client: WorkerClient) -> None:
+        """Nothing new goes to it; what is open there goes on."""
+        self._clients.pop(client.name, None)
 
     @property
     def is_alive(self) -> bool:
@@ -46,12 +65,20 @@ class PooledWorkers:
 
     @property
     def ready(self) -> messages.Ready | None:
-        return next((one.ready for one in self._taking().values()), None)
+        """What workers say that new calls go to; while there are none, what the last one said.
+
+        Of several versions, that with the largest share of new calls.
+        """
+        told = [one.ready for one in self._taking().values() if one.ready is not None]
+        if told:
+            self._heard = max(told, key=lambda ready: self.shares.get(ready.version, 0.0))
+        return self._heard
 
     def wire_id(self, stream_id: str) -> str:
         return f"{stream_id}/{self._gateway}.{next(self._serial)}"
 
     def tell_each(self, message: messages.ToWorker) -> None:
+        self._first = message
         for client in self._clients.values():
             client.tell_each(message)
 
@@ -68,12 +95,15 @@ class PooledWorkers:
                 f"expected a worker with the role {self.role}, found none that answers"
             )
         members = [
-            Member(name, one.n_streams, one.waits.oldest_s()) for name, one in taking.items()
+            Member(name, one.n_streams, one.waits.oldest_s(), one.version)
+            for name, one in taking.items()
         ]
+        call = call_of(stream_id)
         if self.role == "engine":
-            chosen = self._pins.choose(call_of(stream_id), prompt, members)
+            chosen = self._pins.stay(call, members, self.shares, partial(by_prompt, prompt))
         else:
-            chosen = less_behind(members, self._draw)
+            behind = partial(less_behind, draw=self._draw)
+            chosen = self._pins.move(call, members, self.shares, behind)
         return taking[chosen.name]
 
     def _taking(self) -> dict[str, WorkerConnection]:
@@ -88,10 +118,15 @@ class PooledWorkers:
         return sure or staying
 
     async def alive(self) -> None:
-        """Return once any of them is joined."""
-        waits = [asyncio.ensure_future(client.alive()) for client in self._clients.values()]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        """Return once any of them is joined, be it one that is added meanwhile."""
+        is_joined = False
+        while not is_joined:
+            self._grown.clear()
+            waits = [asyncio.ensure_future(one.alive()) for one in self._clients.values()]
+            grown = asyncio.ensure_future(self._grown.wait())
+            try:
+                await asyncio.wait([*waits, grown], return_when=asyncio.FIRST_COMPLETED)
+                is_joined = any(wait.done() for wait in waits)
+            finally:
+                for wait in (*waits, grown):
+                    wait.cancel()

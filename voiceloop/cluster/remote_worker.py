@@ -24,7 +24,7 @@ from voiceloop.cluster.door import set_line_options
 from voiceloop.cluster.handshake import Challenge, HandshakeError, Welcome
 from voiceloop.operation import WorkerLoad
 from voiceloop.workers.client import WorkerClient, WorkerConnection
-from voiceloop.workers.messages import LENGTH_BYTES
+from voiceloop.workers.messages import LENGTH_BYTES, Ready
 from voiceloop.workers.process import RoleState, WorkerState
 
 log = logging.getLogger(__name__)
@@ -56,20 +56,25 @@ class RemoteWorker:
         roles: frozenset[RoleName],
         credentials: Credentials,
         clock: Callable[[], float] = monotonic,
+        *,
+        objection: Callable[[RemoteWorker, Ready], str | None] = lambda worker, ready: None,
     ) -> None:
+        """objection: why a worker that says this of itself is not joined."""
         self.address = address
         self.roles = roles
         self.client = WorkerClient(str(address))
         self.state: WorkerState = "starting"
         self.trouble = ""  # why it is not ready, for a person to read
         self.n_lost = 0
+        self.is_leaving = False  # named no more: it ends with its last stream
         self._credentials = credentials
+        self._objection = objection
         self._clock = clock
 
     async def run(self) -> None:
-        """Keep the worker joined."""
+        """Keep the worker joined, until it is to be left and nothing is open there."""
         n_failures = 0
-        while True:
+        while not self.is_leaving:
             try:
                 connection = await self._join()
             except (
@@ -87,8 +92,11 @@ class RemoteWorker:
                 finally:
                     connection.close()
                     self.client.detach()
-                self.n_lost += 1
-                self._tell_trouble("the connection has ended")
+                if not self.is_leaving:
+                    self.n_lost += 1
+                    self._tell_trouble("the connection has ended")
+            if self.is_leaving:
+                return
             self.state = "restarting"
             pause_s = PAUSES_S[min(n_failures, len(PAUSES_S) - 1)]
             # Gateways that lost the same worker do not all come back to it at once.
@@ -133,6 +141,8 @@ class RemoteWorker:
             hop_ms=connection.hop_ms,
             restarts=restarts,
             totals=last.totals if last is not None else {},
+            n_streams_of_all=last.n_streams if last is not None else 0,
+            version=connection.version,
         )
 
     async def _join(self) -> WorkerConnection:
@@ -152,24 +162,28 @@ class RemoteWorker:
                 while connection.ready is None and not connection.lost.is_set():
                     connection.changed.clear()
                     await connection.changed.wait()
-                self._check_roles(connection)
+                self._check(connection.ready)
             except BaseException:
                 transport.abort()
                 raise
         return connection
 
-    def _check_roles(self, connection: WorkerConnection) -> None:
-        if connection.ready is None:
+    def _check(self, ready: Ready | None) -> None:
+        if ready is None:
             raise HandshakeError("expected the worker to say what it holds, found it gone")
-        held = {role.role for role in connection.ready.roles}
+        held = {role.role for role in ready.roles}
         if not self.roles <= held:
             raise HandshakeError(
                 f"expected the roles {', '.join(sorted(self.roles))}, found {', '.join(held)}"
             )
+        if (objection := self._objection(self, ready)) is not None:
+            raise HandshakeError(objection)
 
     async def _watch(self, connection: WorkerConnection) -> None:
-        """Return once the line is closed or has been dead for too long."""
+        """Return once the line is closed, has been dead for too long, or is needed no more."""
         while not connection.lost.is_set():
+            if self.is_leaving and not connection.n_streams:
+                return
             try:
                 async with asyncio.timeout(WATCH_EVERY_S):
                     await connection.lost.wait()

@@ -10,17 +10,20 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
 from voiceloop.backends import RoleName
 from voiceloop.cluster.address import Address, read_address
 from voiceloop.cluster.handshake import LEAST_KEY_BYTES
+from voiceloop.cluster.hello import disagreement, role_of
 from voiceloop.cluster.pooled import PooledWorkers
 from voiceloop.cluster.remote_worker import Credentials, RemoteWorker
 from voiceloop.cluster.tls import client_context
+from voiceloop.cluster.worker_list import WorkerList, read_worker_list, watch_worker_list
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerAddresses, WorkerLoad
+from voiceloop.workers.messages import HeldModel, Ready
 from voiceloop.workers.process import RoleState
 
 log = logging.getLogger(__name__)
@@ -41,7 +44,7 @@ def check_key(settings: WorkerAddresses) -> bytes:
 
 
 def addresses_of(settings: WorkerAddresses) -> dict[RoleName, tuple[str, ...]]:
-    """The addresses of each role that is elsewhere."""
+    """The addresses of each role that the configuration itself names."""
     named: dict[RoleName, tuple[str, ...]] = {
         "engine": settings.engine,
         "recognizer": settings.recognizer,
@@ -51,41 +54,40 @@ def addresses_of(settings: WorkerAddresses) -> dict[RoleName, tuple[str, ...]]:
 
 
 class RemoteWorkers:
-    """Enter it to join them, leave it to leave them; they go on."""
+    """Enter it to join them, leave it to leave them; they go on.
 
-    def __init__(self, settings: WorkerAddresses, clock: Callable[[], float] = monotonic) -> None:
+    roles: those that are elsewhere, whether or not anybody has them yet.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerAddresses,
+        roles: Collection[RoleName] | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         """Raises: ConfigError."""
         self.workers: tuple[RemoteWorker, ...] = ()
-        self._pools: dict[RoleName, PooledWorkers] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        roles = _roles_of(addresses_of(settings))
-        if not roles:
-            return
-        tls = None
-        if settings.ca is not None:
-            tls = client_context(settings.ca, settings.certfile, settings.keyfile)
-        elif settings.certfile is not None:
-            raise ConfigError(
-                "workers.ca: expected who signs the workers' certificates beside workers.certfile, "
-                "found none; without it the line is not encrypted"
-            )
-        elif not all(address.is_loopback for address in roles):
-            log.warning(
-                "what callers say goes to the workers in plain text; workers.ca has it encrypted"
-            )
-        name = f"{socket.gethostname()}/{os.getpid()}"
-        credentials = Credentials(check_key(settings), name, tls)
-        self.workers = tuple(
-            RemoteWorker(address, held, credentials, clock) for address, held in roles.items()
-        )
-        for role in {role for held in roles.values() for role in held}:
-            clients = [one.client for one in self.workers if role in one.roles]
-            self._pools[role] = PooledWorkers(role, clients)
+        self._settings = settings
+        self._named = addresses_of(settings)
+        self._clock = clock
+        elsewhere = self._named.keys() if roles is None else roles
+        self._pools = {role: PooledWorkers(role) for role in elsewhere}
+        self._tasks: dict[RemoteWorker, asyncio.Task[None]] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._is_entered = False
+        self._credentials = _credentials(settings) if self._pools else None
+        if settings.list is not None:
+            self._update(read_worker_list(settings.list))
+        else:
+            self.update(self._named)
 
     async def __aenter__(self) -> RemoteWorkers:
-        self._tasks = [
-            asyncio.create_task(one.run(), name=f"worker {one.address}") for one in self.workers
-        ]
+        self._is_entered = True
+        for worker in self.workers:
+            self._start(worker)
+        if self._settings.list is not None:
+            watching = watch_worker_list(self._settings.list, self._update)
+            self._watch = asyncio.create_task(watching, name="worker list")
         try:
             async with asyncio.timeout(START_WAIT_S):
                 for worker in self.workers:
@@ -95,20 +97,56 @@ class RemoteWorkers:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
-        for task in self._tasks:
+        watches = [self._watch] if self._watch is not None else []
+        tasks = [*watches, *self._tasks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def update(
+        self,
+        named: Mapping[RoleName, Sequence[str]],
+        shares: Mapping[RoleName, Mapping[str, float]] | None = None,
+    ) -> None:
+        """Join those that are new; leave those that are not named, once their streams end.
+
+        shares: of new calls, by version. Roles that are not elsewhere are passed over.
+        Raises: ConfigError on what is no address.
+        """
+        wanted = _roles_of({role: named[role] for role in named.keys() & self._pools.keys()})
+        staying = [one for one in self.workers if wanted.get(one.address) == one.roles]
+        for worker in set(self.workers) - set(staying):
+            worker.is_leaving = True
+            for role in worker.roles:
+                self._pools[role].remove(worker.client)
+        known = {worker.address for worker in staying}
+        joining = [
+            self._new(address, roles) for address, roles in wanted.items() if address not in known
+        ]
+        self.workers = (*staying, *joining)
+        for role, pool in self._pools.items():
+            pool.shares = (shares or {}).get(role, {})
 
     def of_role(self, role: RoleName) -> PooledWorkers | None:
-        """Who has this role; None where the configuration names nobody."""
+        """Who has this role; None where it is not elsewhere."""
         return self._pools.get(role)
 
     def ready(self) -> bool:
-        """Whether each role that is named has a worker that takes new streams."""
+        """Whether each role that is elsewhere has a worker that takes new streams."""
         return all(pool.is_alive for pool in self._pools.values())
 
+    def held(self) -> dict[RoleName, HeldModel]:
+        """What workers say of the model of each role, as far as any has been heard of."""
+        told = {role: pool.ready for role, pool in self._pools.items()}
+        found = {role: role_of(ready, role) for role, ready in told.items() if ready is not None}
+        return {role: one.model for role, one in found.items() if one is not None}
+
     def loads(self) -> list[WorkerLoad]:
-        return [worker.load() for worker in self.workers]
+        """Of each worker, and of each role that nobody is named for."""
+        named = {role for worker in self.workers for role in worker.roles}
+        lacking = sorted(self._pools.keys() - named)
+        nobody = [WorkerLoad(role, (role,), "not named") for role in lacking]
+        return [*(worker.load() for worker in self.workers), *nobody]
 
     def states(self) -> list[RoleState]:
         return [state for worker in self.workers for state in worker.states()]
@@ -122,6 +160,55 @@ class RemoteWorkers:
             if connection is not None
             for ask, seconds in connection.waits.take_answers()
         ]
+
+    def _update(self, found: WorkerList) -> None:
+        """As a file says, beside what the configuration names."""
+        listed = found.addresses()
+        both = {role: (*self._named.get(role, ()), *listed.get(role, ())) for role in self._pools}
+        self.update(both, found.shares)
+
+    def _new(self, address: Address, roles: frozenset[RoleName]) -> RemoteWorker:
+        assert self._credentials is not None  # there are roles elsewhere
+        worker = RemoteWorker(
+            address, roles, self._credentials, self._clock, objection=self._objection
+        )
+        if self._credentials.tls is None and not address.is_loopback:
+            log.warning(
+                "what callers say goes to the worker %s in plain text; workers.ca has it encrypted",
+                address,
+            )
+        for role in roles:
+            self._pools[role].add(worker.client)
+        if self._is_entered:  # else it starts with the others
+            self._start(worker)
+        return worker
+
+    def _start(self, worker: RemoteWorker) -> None:
+        task = asyncio.create_task(worker.run(), name=f"worker {worker.address}")
+        self._tasks[worker] = task
+        task.add_done_callback(lambda ended: self._tasks.pop(worker, None))
+
+    def _objection(self, worker: RemoteWorker, ready: Ready) -> str | None:
+        """Why it cannot serve beside the others."""
+        others = [
+            (one.client.name, one.client.ready)
+            for one in self.workers
+            if one is not worker and one.client.is_alive and one.client.ready is not None
+        ]
+        return disagreement(ready, others, worker.roles)
+
+
+def _credentials(settings: WorkerAddresses) -> Credentials:
+    """Raises: ConfigError."""
+    tls = None
+    if settings.ca is not None:
+        tls = client_context(settings.ca, settings.certfile, settings.keyfile)
+    elif settings.certfile is not None:
+        raise ConfigError(
+            "workers.ca: expected who signs the workers' certificates beside workers.certfile, "
+            "found none; without it the line is not encrypted"
+        )
+    return Credentials(check_key(settings), f"{socket.gethostname()}/{os.getpid()}", tls)
 
 
 def _roles_of(named: Mapping[RoleName, Sequence[str]]) -> dict[Address, frozenset[RoleName]]:

@@ -1,6 +1,6 @@
 """Which models a server uses, where they lie on disk, and how they get there.
 
 Owns the catalog, the presets, the cache, and the step from a configuration to running backends.
-Others may use `presets.open_backends`, `preset_check` and the `voiceloop models` commands.
+Others may use `opening.open_backends`, `preset_check` and the `voiceloop models` commands.
 Start reading at `catalog.py`, then `presets.py`.
 """

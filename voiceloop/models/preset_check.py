@@ -18,7 +18,7 @@ from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS, Preset
 from voiceloop.models.machine import Machine, free_disk_mb, satisfies
-from voiceloop.models.resolve import ROLE_KEYS, ResolvedModel, resolve_models
+from voiceloop.models.resolve import ResolvedModel, resolve_models, roles_here
 
 Kind = Literal["package", "model", "device", "memory", "disk"]
 DISK_MARGIN_MB = 500
@@ -26,7 +26,7 @@ CPU_BUILD = "a CPU build"
 # PyPI's builds for Linux have CUDA; pip keeps a CPU build that is installed, so that goes first.
 CUDA_TORCH = "pip uninstall -y torch && pip install torch"
 
-REMOTE = Preset("remote", "three services of yours, by their URLs", "cpu", {}, ())
+REMOTE = Preset("remote", "services and workers of yours, none of them here", "cpu", {}, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,8 @@ def choose(config: Config, machine: Machine, hub: Path) -> Choice:
     """
     if config.preset != AUTO:
         return Choice(find_preset(config.preset), "as configured")
-    urls = [f"{key}_url" for key in ROLE_KEYS.values()]
-    if all(getattr(config, name) is not None for name in urls):
-        return Choice(REMOTE, "every part has a URL")
+    if not roles_here(config):
+        return Choice(REMOTE, "every part is elsewhere")
     better: str = ""
     for preset in reversed(PRESETS):
         lacks = missing_pieces(preset, resolve_models(config, preset, hub), machine, hub)

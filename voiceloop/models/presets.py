@@ -1,29 +1,24 @@
-"""From a configuration to the worker processes and backends of a server.
+"""From a configuration to the worker processes of a server.
 
-Owns the plan (which process holds which model, with which options), taken from the preset's table
-in ``catalog.py`` and the overrides, and the opening of the three backends that a server calls. A
-URL replaces that part of the preset.
+Owns the plan: which process holds which model, with which options, taken from the preset's table in
+``catalog.py`` and the overrides. A URL, or workers elsewhere, replace that part of the preset. What
+is planned here `opening.py` starts.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
-from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, RoleName, Voice
-from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
-from voiceloop.cluster.remote_workers import RemoteWorkers, addresses_of
+from voiceloop.backends import RoleName
 from voiceloop.config import Config
-from voiceloop.errors import BackendError, ConfigError
+from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder, read_json
 from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, HIBARI, MOONSHINE_TINY, Preset
 from voiceloop.models.engine_options import engine_options
@@ -35,20 +30,14 @@ from voiceloop.models.preset_check import (
     missing_pieces,
     resolve_preset,
 )
-from voiceloop.models.resolve import ResolvedModel, capabilities_of, resolve_models
-from voiceloop.remote.end_reader import EndReadingModel
+from voiceloop.models.resolve import (
+    ResolvedModel,
+    capabilities_of,
+    resolve_models,
+)
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
-from voiceloop.workers.models import WorkerLanguageModel
-from voiceloop.workers.process import Progress
-from voiceloop.workers.supervisor import Supervisor
-
-if TYPE_CHECKING:
-    from voiceloop.remote.service import RemoteService
-    from voiceloop.remote.transcriber import RemoteTranscriber
 
 log = logging.getLogger(__name__)
-
-Connect = Callable[[str, str], Awaitable["RemoteService"]]
 
 REPLY_TOKENS = 256
 
@@ -58,16 +47,10 @@ EMBEDDED_LIMITS = (
     "should not. For more: --llm-url URL, or voiceloop models pull cpu"
 )
 
-# The first call should have its turns read, but a server does not wait for long without one.
-END_READER_WAIT_S = 10.0
-
 # Of a language model that a person names in a preset which has no bounds for it: the cpu preset's.
 # By its own length (32768 tokens are common) a model of 1.5B would keep a gigabyte for keys and
 # values, one of 8B four; two or three callers of a preset on a CPU need no more than these.
 NAMED_CONTEXT_LENGTH, NAMED_CONTEXTS = 4096, 2
-
-# What a remote service is asked for where the configuration names nothing: OpenAI's own names.
-REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
 
 
 def embedded_model_dir() -> Path:
@@ -84,7 +67,7 @@ def resolve_agent(config: Config) -> AgentConfig:
     Raises:
         ConfigError: the file is wrong, or names a voice or a language that no model here has.
     """
-    _, preset, taken = _plan(config)
+    _, preset, taken = plan(config)
     if config.agent is not None:
         agent = load_agent(config.agent)
         if "voice" in taken:
@@ -115,7 +98,7 @@ def _with_voice_of(resolved: ResolvedModel, agent: AgentConfig, source: Path) ->
 
 def note_on_agent(config: Config) -> str | None:
     """What whoever wrote an agent file should know of the embedded model; None where it is none."""
-    _, _, taken = _plan(config)
+    _, _, taken = plan(config)
     is_embedded = "engine" in taken and taken["engine"].model == EMBEDDED_AGENT
     is_own = config.agent is not None and str(config.agent) not in shipped_agents()
     return EMBEDDED_LIMITS.format(agent=config.agent) if is_embedded and is_own else None
@@ -125,16 +108,21 @@ def context_tokens(config: Config) -> int:
     """The prompt's bound: what the language model takes less a reply. 0: not known, no bound."""
     n_tokens = config.context_tokens
     if not n_tokens:
-        config, preset, taken = _plan(config)
+        config, preset, taken = plan(config)
         if "engine" not in taken:
             return 0
-        n_tokens = _context_length(config, preset, taken["engine"])
+        n_tokens = context_length(config, preset, taken["engine"])
+    return prompt_tokens(n_tokens)
+
+
+def prompt_tokens(n_tokens: int) -> int:
+    """Of a context of so many tokens those that leave room for a reply."""
     return max(0, n_tokens - min(REPLY_TOKENS, n_tokens // 4))
 
 
-def _context_length(config: Config, preset: Preset, resolved: ResolvedModel) -> int:
+def context_length(config: Config, preset: Preset, resolved: ResolvedModel) -> int:
     """Of the checkpoint or the preset, the shorter; 0 where nothing says it."""
-    folder = _model_dir(resolved)
+    folder = model_dir(resolved)
     model = read_json(folder / "config.json") if folder is not None else {}
     options = _role_options(config, preset, resolved, n_threads=1)
     known = (model.get("max_position_embeddings"), options.get("context_length"))
@@ -150,10 +138,8 @@ def worker_specs(
         ConfigError: no such preset, a part without a model and without a URL, or a model that is
             not on disk; the message has the command that brings it.
     """
-    config, preset, planned = _plan(config)
-    elsewhere = addresses_of(config.workers)
-    here = set(wanted) - set(elsewhere)
-    taken = {role: one for role, one in planned.items() if role in here}
+    config, preset, planned = plan(config)
+    taken = {role: one for role, one in planned.items() if role in wanted}
     _check_package(taken)
     lacks = missing_models(preset, taken)
     if lacks:
@@ -198,7 +184,8 @@ def _without_device(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> 
     return "".join(f"{one.subject}: {one.found} ({one.remedy}); " for one in absent)
 
 
-def _plan(config: Config) -> tuple[Config, Preset, dict[RoleName, ResolvedModel]]:
+def plan(config: Config) -> tuple[Config, Preset, dict[RoleName, ResolvedModel]]:
+    """The configuration with its preset, that, and the models that are here."""
     config = resolve_preset(config, this_machine)
     preset = find_preset(config.preset)
     return config, preset, resolve_models(config, preset, hub_folder())
@@ -208,7 +195,8 @@ def _options(preset: Preset, role: RoleName) -> Mapping[str, Any]:
     return preset.options.get(role, {})
 
 
-def _model_dir(resolved: ResolvedModel) -> Path | None:
+def model_dir(resolved: ResolvedModel) -> Path | None:
+    """Where a model's files lie; None where it has none of its own, or they are not on disk."""
     return embedded_model_dir() if resolved.model == EMBEDDED_AGENT else resolved.folder
 
 
@@ -239,7 +227,7 @@ def _engine_options(
 ) -> dict[str, Any]:
     is_embedded = resolved.model == EMBEDDED_AGENT and config.llm_adapter is None
     draft = embedded_model_dir().parent / "draft" if is_embedded else None
-    folder = _model_dir(resolved)
+    folder = model_dir(resolved)
     return engine_options(config, base, folder, n_threads=n_threads, draft=draft)
 
 
@@ -258,143 +246,3 @@ def end_reader_spec(config: Config) -> WorkerSpec | None:
     base = _options(EMBEDDED, "engine")
     options = _engine_options(quiet, ResolvedModel(EMBEDDED_AGENT), base, 1)
     return WorkerSpec("end reader", (RoleSpec("engine", options),))
-
-
-@asynccontextmanager
-async def open_backends(
-    config: Config, *, agent: AgentConfig | None = None, on_progress: Progress | None = None
-) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
-    """Start what the preset says; the second value tells whether all of it answers now.
-
-    Remote services are asked first: one that does not answer is known before a model is loaded.
-
-    agent: whose instructions and tools the embedded engine reads before anybody calls.
-
-    Raises:
-        ConfigError: the preset is incomplete.
-        BackendError: a model cannot be loaded, or a remote service does not answer.
-    """
-    async with AsyncExitStack() as stack:
-        supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
-        elsewhere = RemoteWorkers(config.workers)
-        services: list[RemoteService | RemoteTranscriber] = []
-
-        async def connect(url: str, model: str) -> RemoteService:
-            # httpx costs a start without it 0.2 s
-            from voiceloop.remote.service import RemoteService
-
-            service = RemoteService(url, model=model, key=config.remote_key)
-            stack.push_async_callback(service.close)
-            await service.start()
-            services.append(service)
-            return service
-
-        recognizer = await _remote_recognizer(config, connect, services)
-        language_model = await _remote_language_model(config, connect)
-        voice = await _remote_voice(config, connect)
-        reader, starting = await stack.enter_async_context(_end_reader(config))
-        await stack.enter_async_context(supervisor)
-        await stack.enter_async_context(elsewhere)
-        if starting is not None:
-            await asyncio.wait([starting], timeout=END_READER_WAIT_S)
-        if language_model is not None and reader is not None:
-            language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
-        own = PlacedModels(supervisor, elsewhere)
-        counting = TokenCounting()
-        if language_model is None:
-            language_model = own.language_model()
-            await stack.enter_async_context(counting.of(language_model))
-            if agent is not None:
-                _read_ahead(language_model, agent)
-        backends = Backends(
-            recognizer or own.recognizer(),
-            language_model,
-            voice or own.voice(),
-            capabilities_of(_plan(config)[2], config.llm_adapter),
-            workers=lambda: [*supervisor.loads(), *elsewhere.loads()],
-            take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
-            profile=supervisor.profile,
-            count_tokens=counting.counter,
-        )
-        asked = (supervisor.ready, elsewhere.ready)
-        yield (
-            backends,
-            lambda: all(ready() for ready in asked) and all(one.reachable for one in services),
-        )
-
-
-def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None:
-    """What every session of this agent begins with, as `Conversation.messages` writes it."""
-    settings = agent.session_settings()
-    history = (ChatMessage("system", settings.instructions),) if settings.instructions else ()
-    language_model.read_ahead(history, settings.tools)
-
-
-async def _remote_recognizer(
-    config: Config, connect: Connect, services: list[RemoteService | RemoteTranscriber]
-) -> Recognizer | None:
-    if config.stt_url is None:
-        return None
-    model = config.stt_model or REMOTE_RECOGNIZER
-    if config.stt_url.startswith(("ws://", "wss://")):
-        from voiceloop.remote.transcriber import RemoteTranscriber
-
-        transcriber = RemoteTranscriber(config.stt_url, model=model, key=config.remote_key)
-        await transcriber.start()
-        services.append(transcriber)
-        return transcriber
-    from voiceloop.remote.recognizer import RemoteRecognizer
-
-    return RemoteRecognizer(await connect(config.stt_url, model))
-
-
-async def _remote_language_model(config: Config, connect: Connect) -> LanguageModel | None:
-    if config.llm_url is None:
-        return None
-    from voiceloop.remote.language import RemoteLanguageModel
-
-    ahead = config.anticipation
-    return RemoteLanguageModel(
-        await connect(config.llm_url, config.llm_model),
-        keeps_warm=ahead.warm_requests,
-        reads_ahead=ahead.prefill and ahead.remote_prefill,
-        is_preemptive=ahead.remote_drafts,
-        priority=ahead.remote_priority,
-        salt_of=salts(config.keys, config.secret_key),
-    )
-
-
-async def _remote_voice(config: Config, connect: Connect) -> Voice | None:
-    if config.tts_url is None:
-        return None
-    from voiceloop.remote.voice import RemoteVoice
-
-    # The speech of a service is asked for by its own model's name.
-    name = config.tts_model or REMOTE_VOICE
-    return RemoteVoice(await connect(config.tts_url, name))
-
-
-@asynccontextmanager
-async def _end_reader(
-    config: Config,
-) -> AsyncIterator[tuple[Supervisor | None, asyncio.Task[None] | None]]:
-    """The reader's worker, and its start. A call goes on without it, so no failure is raised."""
-    spec = end_reader_spec(config)
-    if spec is None:
-        yield None, None
-        return
-    reader = Supervisor([spec])
-
-    async def start() -> None:
-        try:
-            await reader.start()
-        except (BackendError, ConfigError) as error:
-            log.warning("the end of turn will not be read: %s", error)
-
-    starting = asyncio.create_task(start(), name="start the end reader")
-    try:
-        yield reader, starting
-    finally:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        await reader.close()

@@ -75,29 +75,43 @@ class ResolvedModel:
 
 
 def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, ResolvedModel]:
-    """The local roles of this server; a role that has a URL is not among them.
+    """The local roles of this server; one that has a URL or workers elsewhere is not among them.
 
     Raises:
         ConfigError: a role without a model and without a URL, or an override that names nothing.
     """
+    elsewhere = roles_elsewhere(config)
     found: dict[RoleName, ResolvedModel] = {}
     absent: list[str] = []
     for role, key in ROLE_KEYS.items():
-        if getattr(config, f"{key}_url") is not None:
+        if getattr(config, f"{key}_url") or role in elsewhere:
             continue
         name: str = getattr(config, f"{key}_model")
         if name:
             found[role] = resolve_named(role, name, hub)
         elif role in preset.models:
-            # What is installed here says nothing of a worker elsewhere: that has the preset's own.
-            is_elsewhere = bool(getattr(config.workers, role))
-            resolved = resolve_model if is_elsewhere else resolve_preset_model
-            found[role] = resolved(preset.models[role], hub)
+            found[role] = resolve_preset_model(preset.models[role], hub)
         else:
             absent.append(f"{key}_url")
     if absent:
         raise ConfigError(f"preset {preset.name}: expected {', '.join(absent)}, found nothing")
     return found
+
+
+def roles_elsewhere(config: Config) -> frozenset[RoleName]:
+    """The roles that workers on the network hold; a file that lists these may name any."""
+    return frozenset(
+        role
+        for role, key in ROLE_KEYS.items()
+        if (config.workers.list is not None or getattr(config.workers, role))
+        and not getattr(config, f"{key}_url")
+    )
+
+
+def roles_here(config: Config) -> frozenset[RoleName]:
+    """Those that neither a service nor workers elsewhere have."""
+    served = {role for role, key in ROLE_KEYS.items() if getattr(config, f"{key}_url")}
+    return frozenset(ROLE_KEYS) - served - roles_elsewhere(config)
 
 
 def resolve_preset_model(model: Model, hub: Path) -> ResolvedModel:

@@ -25,7 +25,8 @@ from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.sources import open_retriever
-from voiceloop.models.presets import context_tokens, open_backends, resolve_agent
+from voiceloop.models.opening import open_backends
+from voiceloop.models.presets import context_tokens, resolve_agent
 from voiceloop.server.app import MAX_HTTP_REQUESTS, Gateway, build_app
 from voiceloop.server.connections import (
     HEAD_S,
@@ -227,8 +228,9 @@ async def _load(
     agent = gateway.session_agent
     opening = open_backends(gateway.config, agent=agent, on_progress=on_progress)
     backends, is_ready = await models.enter_async_context(opening)
-    known = replace(backends.capabilities, mcp_hosts=gateway.config.mcp_allowed_hosts)
-    return replace(backends, capabilities=known), is_ready
+    hosts = gateway.config.mcp_allowed_hosts
+    known = backends.known
+    return replace(backends, known=lambda: replace(known(), mcp_hosts=hosts)), is_ready
 
 
 def _tell_of_clients_tools(agent: AgentConfig, config: Config) -> None:

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from voiceloop.backends import RoleName
 from voiceloop.cluster.address import Address, read_address
 from voiceloop.cluster.host import host_worker
-from voiceloop.config import Config
+from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
+from voiceloop.models.chosen_preset import with_preset
+from voiceloop.models.held import describe_models
 from voiceloop.models.presets import worker_specs
+from voiceloop.server.serve_command import log_at
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.process import RoleState
 
+MAX_VERSION = 100  # characters of a label
+
 
 def run_worker(
-    config: Config, roles: Sequence[RoleName], listen: str, notes: Sequence[str] = ()
+    file: Path | None,
+    flags: Mapping[str, Any],
+    roles: Sequence[RoleName],
+    listen: str,
+    *,
+    version: str = "",
 ) -> int:
     """Serve until a signal; returns the exit code. Raises: as `host_worker`."""
+    config, notes = with_preset(load_config(file, environ=os.environ, flags=flags))
+    log_at(config.log_level)
     for note in notes:
         print(note, file=sys.stderr)
     serving = host_worker(
-        spec_of_roles(config, roles),
+        msgspec.structs.replace(spec_of_roles(config, roles), version=version[:MAX_VERSION]),
         read_address("--listen", listen),
         config.workers,
         drain_s=config.limits.longest_drain_s,
@@ -42,19 +57,21 @@ def spec_of_roles(config: Config, roles: Sequence[RoleName]) -> WorkerSpec:
 
     Raises: as `worker_specs`, and ConfigError where a role has no model here.
     """
-    here = replace(config, workers=replace(config.workers, engine=(), recognizer=(), voice=()))
+    nowhere = replace(config.workers, engine=(), recognizer=(), voice=(), list=None)
+    here = replace(config, workers=nowhere)
     specs = worker_specs(here, roles)
     held = {spec.role for one in specs for spec in one.roles}
     lacking = [role for role in roles if role not in held]
     if lacking:
         raise ConfigError(f"--role: expected one with a model here, found {lacking[0]}")
-    return msgspec.structs.replace(
+    one = msgspec.structs.replace(
         specs[0],
         name=" and ".join(spec.name for spec in specs),
         roles=tuple(role for spec in specs for role in spec.roles),
         n_threads=max(spec.n_threads for spec in specs),
         spins_after_s=max(spec.spins_after_s for spec in specs),
     )
+    return describe_models(here, one)
 
 
 def _tell_role(state: RoleState) -> None:

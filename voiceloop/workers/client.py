@@ -101,6 +101,11 @@ class WorkerConnection(asyncio.Protocol):
         return self.startup if isinstance(self.startup, messages.Ready) else None
 
     @property
+    def version(self) -> str:
+        """The label it was started with."""
+        return self.ready.version if self.ready is not None else ""
+
+    @property
     def is_alive(self) -> bool:
         return self.ready is not None and not self.lost.is_set()
 

@@ -31,23 +31,48 @@ MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 # --- what a worker is started with --------------------------------------------------------------
 
 
+class HeldModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What there is to know of a model before it is asked; empty or 0: nobody knows.
+
+    digest: tells apart models of one name. formats: of weights, keys and values. languages, voices:
+    all that it takes; hears_regions: en-US where it lists en. context_tokens: of a prompt and its
+    reply; n_streams: at once; kv_blocks: that their keys and values share, as the worker finds it.
+    reads_turn_ends, writes_summaries: as in `Capabilities`.
+    """
+
+    name: str = ""
+    digest: str = ""
+    formats: str = ""
+    languages: tuple[str, ...] = ()
+    hears_regions: bool = False
+    voices: tuple[str, ...] = ()
+    context_tokens: int = 0
+    n_streams: int = 0
+    kv_blocks: int = 0
+    reads_turn_ends: bool = True
+    writes_summaries: bool = True
+
+
 class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model a worker holds: ``factory`` is "module:callable", called with ``options``.
 
-    An empty factory takes the role's own (``role.FACTORIES``).
+    An empty factory takes the role's own (``role.FACTORIES``). model: what is known of it, for the
+    gateways of other machines.
     """
 
     role: RoleName
     options: dict[str, Any] = {}
     factory: str = ""
+    model: HeldModel = HeldModel()
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One worker process: the roles that share it, and its intra-op threads.
 
-    A worker that is silent for ``hung_after_s`` without computing is killed, and one that computes
-    after ``spins_after_s``: that must be longer than the longest step of its models (a large
-    model's first prefill on a CPU may take more than the default).
+    version: a label that keeps workers apart which hold different models for one role. A worker
+    that is silent for ``hung_after_s`` without computing is killed, and one that computes after
+    ``spins_after_s``: that must be longer than the longest step of its models (a large model's
+    first prefill on a CPU may take more than the default).
     """
 
     name: str
@@ -55,6 +80,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_threads: int = 1
     hung_after_s: float = 2.0
     spins_after_s: float = 15.0
+    version: str = ""
 
 
 # --- gateway -> worker --------------------------------------------------------------------------
@@ -218,12 +244,14 @@ class RoleReady(msgspec.Struct, frozen=True):
     rate_hz: int = 0
     detail: str = ""
     tokenizer: bytes = b""
+    model: HeldModel = HeldModel()
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Every role is loaded and warm; streams may be opened."""
+    """Every role is loaded and warm; streams may be opened. version: the worker's label."""
 
     roles: tuple[RoleReady, ...]
+    version: str = ""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):

@@ -55,7 +55,8 @@ from voiceloop.workers.messages import (
 from voiceloop.workers.peer import Door, Peer
 from voiceloop.workers.process_setup import prepare
 from voiceloop.workers.profiling import Profiling
-from voiceloop.workers.roles.role import Role, RoleBroken, RoleError, StreamError, load_role
+from voiceloop.workers.roles import role as roles
+from voiceloop.workers.roles.role import Role, RoleBroken, RoleError, StreamError
 
 log = logging.getLogger(__name__)
 
@@ -106,19 +107,18 @@ class Worker:
             self._parent.send([Loading(spec.role)])
             started = self._clock()
             try:
-                role = load_role(spec)
+                role = roles.load_role(spec)
                 load_ms = 1000 * (self._clock() - started)
                 role.warm_up()
             except RoleError as error:
                 self._parent.send([LoadFailed(spec.role, str(error))])
                 raise
             self._roles[spec.role] = role
-            told = RoleReady(spec.role, load_ms, role.rate_hz, role.detail, role.tokenizer)
-            ready.append(told)
+            ready.append(roles.ready_of(spec, role, load_ms))
         # What was built while loading lives as long as the process: keep the collector off it.
         gc.collect()
         gc.freeze()
-        self._ready = Ready(tuple(ready))
+        self._ready = Ready(tuple(ready), self._spec.version)
         self._parent.send([self._ready])
 
     def let_in_by(self, door: Door) -> None:

@@ -75,7 +75,7 @@ def backends(name: str = "price", arguments: str = '{"item": "latte"}') -> Backe
         return Reply("", (ToolCall("call_1", name, arguments),))
 
     known = Capabilities(mcp_hosts=HOSTS)
-    return replace(instant_backends(language_model=FakeLanguageModel(reply)), capabilities=known)
+    return replace(instant_backends(language_model=FakeLanguageModel(reply)), known=lambda: known)
 
 
 def entry(url: str, **more: Any) -> dict[str, Any]:

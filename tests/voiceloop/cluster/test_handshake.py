@@ -40,14 +40,16 @@ def test_a_worker_that_lets_anybody_in_is_not_believed() -> None:
 
 
 def test_a_proof_that_was_recorded_opens_nothing_later() -> None:
-    recorded = handshake.join(KEY, Challenge(1, handshake.new_nonce()), handshake.new_nonce(), "g")
+    recorded = handshake.join(
+        KEY, Challenge(handshake.PROTOCOL, handshake.new_nonce()), handshake.new_nonce(), "g"
+    )
     with pytest.raises(HandshakeError):
         handshake.admit(KEY, handshake.new_nonce(), recorded)
 
 
 def test_another_version_is_named() -> None:
     newer = Challenge(handshake.PROTOCOL + 1, handshake.new_nonce())
-    with pytest.raises(HandshakeError, match="version 1 of the workers' protocol, found 2"):
+    with pytest.raises(HandshakeError, match="version 2 of the workers' protocol, found 3"):
         handshake.join(KEY, newer, handshake.new_nonce(), "g")
     with pytest.raises(HandshakeError, match="expected a gateway"):
         handshake.admit(KEY, handshake.new_nonce(), Join(0, b"", b"", "g"))

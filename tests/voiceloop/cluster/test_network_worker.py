@@ -23,12 +23,13 @@ from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
 from voiceloop.operation import WorkerAddresses
 from voiceloop.workers.heartbeat import Pulse
-from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
 from voiceloop.workers.models import WorkerVoice
 from voiceloop.workers.process import WorkerProcess
 
 SCRIPTED = Path(__file__).parents[2] / "faults"
 KEY = WorkerAddresses(key="a key of this test's cluster")
+UNTOLD = HeldModel()
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,11 @@ class Host:
 
 @asynccontextmanager
 async def hosted(
-    monkeypatch: pytest.MonkeyPatch, settings: WorkerAddresses = KEY, **options: object
+    monkeypatch: pytest.MonkeyPatch,
+    settings: WorkerAddresses = KEY,
+    model: HeldModel = UNTOLD,
+    version: str = "",
+    **options: object,
 ) -> AsyncIterator[Host]:
     started: list[WorkerProcess] = []
 
@@ -61,10 +66,10 @@ async def hosted(
             started.append(self)
 
     monkeypatch.setattr(host, "WorkerProcess", Watched)
-    roles = (RoleSpec("voice", dict(options), "scripted_roles:load"),)
+    roles = (RoleSpec("voice", dict(options), "scripted_roles:load", model),)
     address: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     serving = host.host_worker(
-        WorkerSpec("voice", roles), Address("127.0.0.1", 0), settings, drain_s=5,
+        WorkerSpec("voice", roles, version=version), Address("127.0.0.1", 0), settings, drain_s=5,
         ready=address.set_result,
     )  # fmt: skip
     task = asyncio.create_task(serving)
@@ -165,6 +170,55 @@ async def test_a_worker_without_the_role_is_refused(monkeypatch: pytest.MonkeyPa
             [worker] = workers.workers
             await until(lambda: bool(worker.trouble))
             assert "expected the roles engine, found voice" in worker.trouble
+
+
+async def test_a_worker_with_another_model_is_refused_unless_it_is_of_another_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.5)
+    ava, tom = HeldModel("ava"), HeldModel("tom")
+    async with (
+        hosted(monkeypatch, model=ava) as one,
+        hosted(monkeypatch, model=tom) as two,
+        hosted(monkeypatch, model=tom, version="v2") as three,
+    ):
+        async with gateway(one) as workers:
+            assert workers.held()["voice"] == ava
+            workers.update({"voice": (str(one.address), str(two.address))})
+            await until(lambda: bool(workers.loads()[1].trouble))
+            told = workers.loads()[1].trouble
+            assert told.startswith(f"voice: expected name ava as {one.address} has it, found tom")
+            await say(voice_of(workers), "hello")
+            assert workers.loads()[1].n_streams == 0
+            both = {"voice": (str(one.address), str(three.address))}
+            workers.update(both, {"voice": {"v2": 1.0}})
+            await until(lambda: workers.loads()[1].state == "ready")
+            assert workers.held()["voice"] == tom  # what new calls go to
+            stream = await voice_of(workers).open("sess_2.turn_1", VoiceOptions())
+            assert [load.n_streams for load in workers.loads()] == [0, 1]
+            await stream.close()
+
+
+async def test_workers_come_and_go_while_calls_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosted(monkeypatch) as one, hosted(monkeypatch) as two, gateway(one) as workers:
+        voice = voice_of(workers)
+        stream = await voice.open("sess_1.turn_1", VoiceOptions())
+        left = workers.workers[0]
+        workers.update({"voice": (str(two.address),)})
+        await until(workers.ready)
+        assert await say(voice, "hello") == b"hello"
+        stream.feed("to its end")  # where it began, though that is left
+        event = await anext(aiter(stream.events()))
+        assert isinstance(event, Speech) and event.samples == b"to its end"
+        assert left.client.is_alive
+        await stream.close()
+        await until(lambda: not left.client.is_alive)
+        assert left.n_lost == 0
+        workers.update({})
+        assert [(load.name, load.state) for load in workers.loads()] == [("voice", "not named")]
+        waiting = asyncio.create_task(voice.open("sess_2.turn_1", VoiceOptions()))
+        workers.update({"voice": (str(one.address),)})  # who waits goes to whoever is named then
+        await (await waiting).close()
 
 
 async def test_who_says_nothing_at_the_door_keeps_nobody_out(

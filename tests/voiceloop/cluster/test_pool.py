@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.cluster import pool
-from voiceloop.cluster.pool import LOAD_BOUND, Member, Pins, by_prompt, less_behind
+from voiceloop.cluster.pool import (
+    LOAD_BOUND,
+    Member,
+    Pins,
+    by_prompt,
+    less_behind,
+    version_of,
+)
 
 NAMES = ("one:1", "two:2", "three:3", "four:4")
 IDLE = [Member(name) for name in NAMES]
@@ -51,22 +60,69 @@ def test_one_agents_calls_fill_its_worker_first() -> None:
     assert by_prompt(b"cafe", full).name != first.name
 
 
+def stay(pins: Pins, call: str, members: Sequence[Member], **shares: float) -> Member:
+    return pins.stay(call, members, shares, partial(by_prompt, b"cafe"))
+
+
+def move(pins: Pins, call: str, members: Sequence[Member], **shares: float) -> Member:
+    return pins.move(call, members, shares, partial(less_behind, draw=random.Random(0)))
+
+
 def test_a_call_stays_where_it_began_while_that_takes_streams() -> None:
     pins = Pins()
-    began = pins.choose("call", b"cafe", IDLE)
+    began = stay(pins, "call", IDLE)
     crowded = [Member(m.name, 100 if m.name == began.name else 0) for m in IDLE]
-    assert pins.choose("call", b"cafe", crowded).name == began.name
+    assert stay(pins, "call", crowded).name == began.name
     left = [member for member in crowded if member.name != began.name]
-    moved = pins.choose("call", b"cafe", left)
+    moved = stay(pins, "call", left)
     assert moved.name != began.name
-    assert pins.choose("call", b"cafe", IDLE).name == moved.name  # its history lies there now
+    assert stay(pins, "call", IDLE).name == moved.name  # its history lies there now
 
 
 def test_calls_of_long_ago_are_forgotten() -> None:
     pins = Pins()
     for n in range(pool.MOST_PINS + 5):
-        pins.choose(f"call {n}", b"cafe", IDLE)
+        stay(pins, f"call {n}", IDLE)
     assert len(pins._of_call) == pool.MOST_PINS
+
+
+OF_TWO = [Member(name, version="old" if n < 2 else "new") for n, name in enumerate(NAMES)]
+
+
+def test_new_calls_are_divided_among_versions_by_their_shares() -> None:
+    shares = {"old": 0.95, "new": 0.05}
+    given = Counter(version_of(f"call {n}", shares) for n in range(4000))
+    assert 130 <= given["new"] <= 270
+    assert given["old"] + given["new"] == 4000
+    assert version_of("call", {"old": 0.0, "new": 1.0}) == "new"
+    assert version_of("call", {}) is version_of("call", {"old": 0.0}) is None
+
+
+@given(st.text(), st.dictionaries(st.text(max_size=4), st.floats(0, 1), min_size=1, max_size=4))
+def test_a_share_of_nothing_gets_no_call(call: str, shares: dict[str, float]) -> None:
+    version = version_of(call, shares)
+    assert version is None or shares[version] > 0
+    assert version == version_of(call, dict(reversed(shares.items())))  # at every gateway
+
+
+def test_a_call_keeps_its_version_when_the_shares_change() -> None:
+    pins = Pins()
+    for asked in (stay, move):
+        call = f"call of {asked.__name__}"
+        assert asked(pins, call, OF_TWO, old=1.0).version == "old"
+        for _ in range(20):
+            assert asked(pins, call, OF_TWO, new=1.0).version == "old"
+        assert asked(pins, f"{call}, later", OF_TWO, new=1.0).version == "new"
+
+
+def test_a_call_whose_version_is_gone_goes_on_with_another() -> None:
+    pins = Pins()
+    began = stay(pins, "call", OF_TWO, old=1.0)
+    other = [one for one in OF_TWO if one.version == "old" and one.name != began.name]
+    new = [one for one in OF_TWO if one.version == "new"]
+    assert stay(pins, "call", [*other, *new], new=1.0).version == "old"  # its worker died
+    assert stay(pins, "call", new, old=1.0).version == "new"
+    assert stay(pins, "other", new, old=1.0).version == "new"  # a version that is not there
 
 
 def test_of_two_the_one_that_is_less_behind() -> None:

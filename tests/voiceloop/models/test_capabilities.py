@@ -97,7 +97,7 @@ def test_nothing_is_refused_where_only_the_model_knows(asked: dict[str, Any]) ->
 async def test_over_http_it_is_refused_as_the_clients_mistake(
     path: str, body: dict[str, Any], param: str
 ) -> None:
-    async with http_client(instant_backends(capabilities=KNOWN)) as http:
+    async with http_client(instant_backends(known=lambda: KNOWN)) as http:
         answer = await http.post(path, **body)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["param"]) == (

@@ -12,7 +12,7 @@ import pytest
 from tests.remote_service import Service
 from voiceloop.config import Ahead, Config, load_config
 from voiceloop.errors import ConfigError
-from voiceloop.models import presets, resolve
+from voiceloop.models import opening, presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset, Repo
 from voiceloop.models.chosen_preset import with_preset
@@ -464,7 +464,7 @@ async def test_a_server_starts_without_the_reader_where_that_cannot_load(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"))
     url = connect().url
     config = Config(preset="remote", stt_url=url, llm_url=url, tts_url=url)
-    async with presets.open_backends(config) as (backends, is_ready):
+    async with opening.open_backends(config) as (backends, is_ready):
         assert is_ready()
         assert isinstance(backends.language_model, EndReadingModel)
         branch = await backends.language_model.branch("sess_1/turn_1", ())
@@ -494,7 +494,7 @@ async def test_a_remote_language_model_does_ahead_what_the_configuration_says(
         return service
 
     config = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "anticipation": table})
-    model = await presets._remote_language_model(config, vllm)
+    model = await opening._remote_language_model(config, vllm)
     assert isinstance(model, RemoteLanguageModel)
     assert (model.reads_ahead, model.is_preemptive) == (reads_ahead, is_preemptive)
     assert model.dialect.fields(Urgency.STAGED, "").get("priority") == priority

@@ -18,7 +18,8 @@ from voiceloop.backends import (
     Usage,
 )
 from voiceloop.config import Config, EngineSettings
-from voiceloop.models.presets import embedded_model_dir, open_backends
+from voiceloop.models.opening import open_backends
+from voiceloop.models.presets import embedded_model_dir
 from voiceloop.remote.service import RemoteService
 
 pytestmark = [pytest.mark.call, pytest.mark.timeout(120)]

@@ -183,7 +183,7 @@ async def test_a_ticket_whose_voice_is_not_spoken_here_stays_good(clock: Clock) 
         await spoken_turn(caller)
         held = newest_ticket(caller)["ticket"]
     known = Capabilities(voices=("heart",))
-    backends = replace(instant_backends(), capabilities=known)
+    backends = replace(instant_backends(), known=lambda: known)
     async with Caller(clock, backends, tickets=tickets) as again:
         again.send("voiceloop.resume", ticket=held)
         error = (await again.wait_for("error")).event["error"]

@@ -409,7 +409,7 @@ async def test_a_signal_drains_the_server_and_it_ends(monkeypatch: pytest.Monkey
 
 
 async def test_a_secret_that_the_models_cannot_serve_ends_its_call_with_the_reason() -> None:
-    backends = replace(instant_backends(), capabilities=Capabilities(voices=frozenset({"ava"})))
+    backends = replace(instant_backends(), known=lambda: Capabilities(voices=frozenset({"ava"})))
     async with running(backends=backends) as server:
         session = {"audio": {"output": {"voice": "nobody"}}}
         secret = server.gateway.keys.issue(None, 60, session)

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
+import msgspec
+
 from voiceloop.backends import RoleName
-from voiceloop.workers.messages import RoleSpec, StreamEvent, StreamFailed, ToRole
+from voiceloop.workers.messages import RoleReady, RoleSpec, StreamEvent, StreamFailed, ToRole
 
 FACTORIES: dict[RoleName, str] = {
     "engine": "voiceloop.workers.roles.language:load",
@@ -103,6 +105,12 @@ def load_role(spec: RoleSpec) -> Role:
         if "argument" not in str(error):
             raise
         raise RoleError(f"the role {spec.role!r} was given wrong options: {error}") from error
+
+
+def ready_of(spec: RoleSpec, role: Role, load_ms: float) -> RoleReady:
+    """What the gateways are told of a role that is loaded."""
+    held = msgspec.structs.replace(spec.model, kv_blocks=int(role.totals().get("kv_blocks", 0)))
+    return RoleReady(spec.role, load_ms, role.rate_hz, role.detail, role.tokenizer, held)
 
 
 def model_name(folder: str) -> str:

@@ -1,0 +1,114 @@
+"""What a worker on the network tells gateways of its models, and what these make of it.
+
+A gateway has none of the files that its own presets would be read from: voices, languages, context
+and the rest come from the worker that has the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from voiceloop.backends import RoleName
+from voiceloop.capabilities import Capabilities
+from voiceloop.config import Config
+from voiceloop.models.gates import Formats
+from voiceloop.models.machine import installed_version
+from voiceloop.models.presets import context_length, model_dir, plan, prompt_tokens
+from voiceloop.models.resolve import ResolvedModel, capabilities_of
+from voiceloop.workers.messages import HeldModel, WorkerSpec
+
+# Of each file its length, its beginning and its end: the weights of 8 GB are told apart in
+# milliseconds. It tells models apart that were put there; it keeps nobody from forging one.
+SAMPLE_BYTES = 64 * 1024
+MAX_FILES = 4096
+DIGEST_BYTES = 8
+
+
+def describe_models(config: Config, spec: WorkerSpec) -> WorkerSpec:
+    """The spec of a worker with what there is to know of each of its models."""
+    config, preset, taken = plan(config)
+    known = capabilities_of(taken, config.llm_adapter)
+
+    def held(role: RoleName, options: Mapping[str, Any]) -> HeldModel:
+        resolved = taken[role]
+        told = HeldModel(resolved.model.name, digest_of(resolved, config.llm_adapter))
+        match role:
+            case "voice":
+                return msgspec.structs.replace(told, voices=tuple(sorted(known.voices)))
+            case "recognizer":
+                return msgspec.structs.replace(
+                    told, languages=known.languages, hears_regions=known.hears_regions
+                )
+        formats = Formats.of(resolved.model.name, options)
+        return msgspec.structs.replace(
+            told,
+            formats=f"{formats.weights} weights, {formats.kv} keys and values",
+            context_tokens=context_length(config, preset, resolved),
+            n_streams=options.get("max_branches", 0),
+            reads_turn_ends=known.reads_turn_ends,
+            writes_summaries=known.writes_summaries,
+        )
+
+    roles = (msgspec.structs.replace(one, model=held(one.role, one.options)) for one in spec.roles)
+    return msgspec.structs.replace(spec, roles=tuple(roles))
+
+
+def with_held(known: Capabilities, held: Mapping[RoleName, HeldModel]) -> Capabilities:
+    """What a server can do beside what its own models can: by the models that workers hold."""
+    if (voice := held.get("voice")) is not None:
+        known = replace(known, voices=frozenset(voice.voices), voice_model=voice.name)
+    if (recognizer := held.get("recognizer")) is not None:
+        known = replace(
+            known,
+            languages=recognizer.languages,
+            recognizer=recognizer.name,
+            hears_regions=recognizer.hears_regions,
+        )
+    if (engine := held.get("engine")) is not None:
+        known = replace(
+            known,
+            language_model=engine.name,
+            reads_turn_ends=engine.reads_turn_ends,
+            writes_summaries=engine.writes_summaries,
+            context_tokens=prompt_tokens(engine.context_tokens),
+        )
+    return known
+
+
+def digest_of(resolved: ResolvedModel, adapter: Path | None = None) -> str:
+    """Tells apart models of one name, by what of them lies on disk or by their package."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    model = resolved.model
+    package = model.requires.partition("==")[0]
+    digest.update(f"{model.name}\0{model.loader}\0{package}".encode())
+    digest.update((installed_version(package) or "").encode() if package else b"")
+    is_engine = model.role == "engine"
+    folders = [model_dir(resolved), adapter if is_engine else None, *resolved.parts.values()]
+    for folder in folders:
+        for path in _files(folder) if folder is not None else ():
+            _sample(path, digest)
+    return digest.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if folder.is_file():
+        yield folder
+        return
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    yield from found[:MAX_FILES]
+
+
+def _sample(path: Path, digest: hashlib.blake2b) -> None:
+    n_bytes = path.stat().st_size
+    digest.update(f"\0{path.name}\0{n_bytes}\0".encode())
+    with path.open("rb") as file:
+        digest.update(file.read(SAMPLE_BYTES))
+        if n_bytes > SAMPLE_BYTES:
+            file.seek(max(SAMPLE_BYTES, n_bytes - SAMPLE_BYTES))
+            digest.update(file.read(SAMPLE_BYTES))

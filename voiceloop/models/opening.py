@@ -1,0 +1,185 @@
+"""The three backends of a server, opened: workers started or joined, services asked.
+
+Owns the lives of all of them, and what the server is told of the models that are elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from voiceloop.access.keys import salts
+from voiceloop.agent import AgentConfig
+from voiceloop.agent_file import check_models
+from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, Voice
+from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
+from voiceloop.cluster.remote_workers import RemoteWorkers
+from voiceloop.config import Config
+from voiceloop.errors import BackendError, ConfigError
+from voiceloop.models.held import with_held
+from voiceloop.models.presets import end_reader_spec, plan, worker_specs
+from voiceloop.models.resolve import capabilities_of, roles_elsewhere
+from voiceloop.remote.end_reader import EndReadingModel
+from voiceloop.workers.models import WorkerLanguageModel
+from voiceloop.workers.process import Progress
+from voiceloop.workers.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from voiceloop.remote.service import RemoteService
+    from voiceloop.remote.transcriber import RemoteTranscriber
+
+log = logging.getLogger(__name__)
+
+Connect = Callable[[str, str], Awaitable["RemoteService"]]
+
+# The first call should have its turns read, but a server does not wait for long without one.
+END_READER_WAIT_S = 10.0
+
+# What a remote service is asked for where the configuration names nothing: OpenAI's own names.
+REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
+
+
+@asynccontextmanager
+async def open_backends(
+    config: Config, *, agent: AgentConfig | None = None, on_progress: Progress | None = None
+) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
+    """Start what the preset says; the second value tells whether all of it answers now.
+
+    Remote services are asked first: one that does not answer is known before a model is loaded.
+
+    agent: whose instructions and tools the embedded engine reads before anybody calls.
+
+    Raises:
+        ConfigError: the preset is incomplete.
+        BackendError: a model cannot be loaded, or a remote service does not answer.
+    """
+    async with AsyncExitStack() as stack:
+        supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
+        elsewhere = RemoteWorkers(config.workers, roles_elsewhere(config))
+        services: list[RemoteService | RemoteTranscriber] = []
+
+        async def connect(url: str, model: str) -> RemoteService:
+            # httpx costs a start without it 0.2 s
+            from voiceloop.remote.service import RemoteService
+
+            service = RemoteService(url, model=model, key=config.remote_key)
+            stack.push_async_callback(service.close)
+            await service.start()
+            services.append(service)
+            return service
+
+        recognizer = await _remote_recognizer(config, connect, services)
+        language_model = await _remote_language_model(config, connect)
+        voice = await _remote_voice(config, connect)
+        reader, starting = await stack.enter_async_context(_end_reader(config))
+        await stack.enter_async_context(supervisor)
+        await stack.enter_async_context(elsewhere)
+        if starting is not None:
+            await asyncio.wait([starting], timeout=END_READER_WAIT_S)
+        if language_model is not None and reader is not None:
+            language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
+        own = PlacedModels(supervisor, elsewhere)
+        counting = TokenCounting()
+        if language_model is None:
+            language_model = own.language_model()
+            await stack.enter_async_context(counting.of(language_model))
+            if agent is not None:
+                _read_ahead(language_model, agent)
+        here = capabilities_of(plan(config)[2], config.llm_adapter)
+        backends = Backends(
+            recognizer or own.recognizer(),
+            language_model,
+            voice or own.voice(),
+            known=lambda: with_held(here, elsewhere.held()),
+            workers=lambda: [*supervisor.loads(), *elsewhere.loads()],
+            take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
+            profile=supervisor.profile,
+            count_tokens=counting.counter,
+        )
+        if agent is not None:  # what is elsewhere has said by now what it speaks
+            check_models(agent, backends.capabilities, str(config.agent or "the preset's agent"))
+        asked = (supervisor.ready, elsewhere.ready)
+        yield (
+            backends,
+            lambda: all(ready() for ready in asked) and all(one.reachable for one in services),
+        )
+
+
+def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None:
+    """What every session of this agent begins with, as `Conversation.messages` writes it."""
+    settings = agent.session_settings()
+    history = (ChatMessage("system", settings.instructions),) if settings.instructions else ()
+    language_model.read_ahead(history, settings.tools)
+
+
+async def _remote_recognizer(
+    config: Config, connect: Connect, services: list[RemoteService | RemoteTranscriber]
+) -> Recognizer | None:
+    if config.stt_url is None:
+        return None
+    model = config.stt_model or REMOTE_RECOGNIZER
+    if config.stt_url.startswith(("ws://", "wss://")):
+        from voiceloop.remote.transcriber import RemoteTranscriber
+
+        transcriber = RemoteTranscriber(config.stt_url, model=model, key=config.remote_key)
+        await transcriber.start()
+        services.append(transcriber)
+        return transcriber
+    from voiceloop.remote.recognizer import RemoteRecognizer
+
+    return RemoteRecognizer(await connect(config.stt_url, model))
+
+
+async def _remote_language_model(config: Config, connect: Connect) -> LanguageModel | None:
+    if config.llm_url is None:
+        return None
+    from voiceloop.remote.language import RemoteLanguageModel
+
+    ahead = config.anticipation
+    return RemoteLanguageModel(
+        await connect(config.llm_url, config.llm_model),
+        keeps_warm=ahead.warm_requests,
+        reads_ahead=ahead.prefill and ahead.remote_prefill,
+        is_preemptive=ahead.remote_drafts,
+        priority=ahead.remote_priority,
+        salt_of=salts(config.keys, config.secret_key),
+    )
+
+
+async def _remote_voice(config: Config, connect: Connect) -> Voice | None:
+    if config.tts_url is None:
+        return None
+    from voiceloop.remote.voice import RemoteVoice
+
+    # The speech of a service is asked for by its own model's name.
+    name = config.tts_model or REMOTE_VOICE
+    return RemoteVoice(await connect(config.tts_url, name))
+
+
+@asynccontextmanager
+async def _end_reader(
+    config: Config,
+) -> AsyncIterator[tuple[Supervisor | None, asyncio.Task[None] | None]]:
+    """The reader's worker, and its start. A call goes on without it, so no failure is raised."""
+    spec = end_reader_spec(config)
+    if spec is None:
+        yield None, None
+        return
+    reader = Supervisor([spec])
+
+    async def start() -> None:
+        try:
+            await reader.start()
+        except (BackendError, ConfigError) as error:
+            log.warning("the end of turn will not be read: %s", error)
+
+    starting = asyncio.create_task(start(), name="start the end reader")
+    try:
+        yield reader, starting
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await reader.close()

@@ -1,0 +1,57 @@
+"""``voiceloop serve`` and ``voiceloop gateway``: from a command line to a server that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from voiceloop.config import Config, load_config
+from voiceloop.errors import ConfigError
+from voiceloop.models.preset_check import REMOTE
+from voiceloop.models.resolve import ROLE_KEYS, roles_here
+
+LOG_FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def run_serve(file: Path | None, flags: Mapping[str, Any]) -> int:
+    """Serve until a signal. Raises: as `process.serve`."""
+    from voiceloop.models.chosen_preset import with_preset
+
+    config, notes = with_preset(load_config(file, environ=os.environ, flags=flags))
+    return _run(config, notes)
+
+
+def run_gateway(file: Path | None, flags: Mapping[str, Any]) -> int:
+    """The same without any model of its own. Raises: as `process.serve`."""
+    return _run(gateway_config(load_config(file, environ=os.environ, flags=flags)), [])
+
+
+def gateway_config(config: Config) -> Config:
+    """That of a server whose models are all elsewhere. Raises: ConfigError where one is not."""
+    lacking = [role for role in ROLE_KEYS if role in roles_here(config)]
+    if lacking:
+        raise ConfigError(
+            f"expected workers.{lacking[0]}, workers.list or {ROLE_KEYS[lacking[0]]}_url, for a "
+            "gateway holds no models; found none"
+        )
+    return replace(config, preset=REMOTE.name, end_reader="none")
+
+
+def log_at(level: str) -> None:
+    logging.basicConfig(level=level.upper(), format=LOG_FORM)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each clause spoken
+
+
+def _run(config: Config, notes: list[str]) -> int:
+    from voiceloop.server.process import serve
+    from voiceloop.server.progress import ServeProgress
+
+    log_at(config.log_level)
+    with ServeProgress(config.preset, notes) as progress:
+        asyncio.run(serve(config, ready=progress.ready, on_progress=progress.role_changed))
+    return 0
