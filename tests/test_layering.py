@@ -86,7 +86,7 @@ PURE_MODULES = (
     "listening/segment", "listening/audio_clock",
     "memory/facts", "memory/ledger", "memory/reading", "memory/summary",
     "call/turn_taking", "call/status", "call/barge_in", "admission/slots", "admission/ladder",
-    "admission/room", "admission/allowance", "workers/waits", "access/signing",
+    "admission/room", "admission/pools", "admission/allowance", "workers/waits", "access/signing",
     "access/client_secrets", "access/quotas",
     "resume/snapshot", "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
 )  # fmt: skip

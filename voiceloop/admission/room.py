@@ -48,6 +48,7 @@ class Room:
         # process -> seconds that it computed, and seconds that calls talked, both fading
         self._busy_s: dict[str, float] = {}
         self._call_s = 0.0
+        self._others_busy: Mapping[str, float] = {}
         self._n_proven = 0
         self._held_since: tuple[int, float] | None = None
         self._is_calm = True
@@ -56,9 +57,21 @@ class Room:
         self._answers = deque[tuple[float, float]](maxlen=MOST_TURNS)  # at, seconds
 
     def observe(
-        self, dt_s: float, now_s: float, n_talking: int, busy: Mapping[str, float], *, is_calm: bool
+        self,
+        dt_s: float,
+        now_s: float,
+        n_talking: int,
+        busy: Mapping[str, float],
+        *,
+        is_calm: bool,
+        others_busy: Mapping[str, float] | None = None,
     ) -> None:
-        """`dt_s` have passed with so many calls talking; is_calm: the ladder is at its foot."""
+        """`dt_s` have passed with so many calls talking; is_calm: the ladder is at its foot.
+
+        busy: what these calls took of each process or pool; others_busy: what is taken of it by
+        those who share it.
+        """
+        self._others_busy = others_busy or {}
         if n_talking:
             kept = exp(-dt_s / FORGOTTEN_AFTER_S)
             self._call_s = kept * self._call_s + n_talking * dt_s
@@ -107,13 +120,20 @@ class Room:
         prior_s = COST_PRIOR * PRIOR_CALL_S
         return {name: (spent_s + prior_s) / known_s for name, spent_s in self._busy_s.items()}
 
+    def _free(self, name: str) -> float:
+        """What others leave of a process or pool."""
+        return max(0.0, BUSY_MOST - self._others_busy.get(name, 0.0))
+
     @property
     def n_calls(self) -> int:
         """How many calls may be in at once."""
         held = n_calls = max(LEAST_CALLS, self._n_proven)
         if self._is_calm:
             step = max(1, int(STEP * self._n_proven))
-            by_cost = int(BUSY_MOST / max(self.costs.values(), default=COST_PRIOR))
+            by_cost = min(
+                (int(self._free(name) / cost) for name, cost in self.costs.items()),
+                default=int(BUSY_MOST / COST_PRIOR),
+            )
             n_calls = max(held, self._n_proven + step, by_cost)
         if self._n_broke is not None:
             n_calls = min(n_calls, self._n_broke)

@@ -158,6 +158,7 @@ class Gateway:
             "calls": self.n_sessions,
             "calls_talking": self.n_talking,
             "room_for_calls": self.load_watch.room.n_calls,
+            "headroom": round(self._headroom(), 3),
             "workers": [
                 {
                     "name": worker.name,
@@ -169,6 +170,13 @@ class Gateway:
                 for worker in self.workers()
             ],
         }
+
+    def _headroom(self) -> float:
+        """The share of all that bounds calls that is still free; 0: no new one is let in."""
+        if self.not_ready_for_calls() is not None:
+            return 0.0
+        most = for_new_callers(self.config.limits.max_sessions)
+        return min(self.load_watch.headroom, max(0.0, 1.0 - self.n_sessions / max(1, most)))
 
     @property
     def n_sessions(self) -> int:

@@ -15,6 +15,7 @@ from heapq import nlargest
 from time import process_time
 
 from voiceloop.admission.ladder import Ladder, Level, Load, causes
+from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import Room
 from voiceloop.operation import WorkerLoad
 from voiceloop.telemetry.metrics import Metrics
@@ -64,6 +65,14 @@ class LoadWatch:
     def level(self) -> Level:
         return self._ladder.level
 
+    @property
+    def headroom(self) -> float:
+        """The share of what this server can carry that is still free, 0 to 1."""
+        if not self.level.takes_calls:
+            return 0.0
+        free = min(1.0 - self._n_talking() / self.room.n_calls, 1.0 - self.load.kv_used)
+        return max(0.0, free)
+
     async def run(self, on_tick: Callable[[], None]) -> None:
         """Look for ever; `on_tick` is called after each tick of the ladder."""
         while True:
@@ -86,13 +95,14 @@ class LoadWatch:
         gateway_busy = min(1.0, (computed_s - self._computed_s) / passed_s)
         self._ticked_at, self._computed_s = now_s, computed_s
         workers, n_talking = self._workers(), self._n_talking()
+        pools = pools_of(workers)
         overdue_s, second_overdue_s = two_latest(workers)
         self.load = Load(
-            busy=max((worker.busy for worker in workers), default=0.0) if n_talking > 1 else 0.0,
+            busy=max((pool.busy for pool in pools), default=0.0) if n_talking > 1 else 0.0,
             overdue_s=overdue_s,
             second_overdue_s=second_overdue_s,
             loop_lag_s=self._lag_s(),
-            kv_used=max((kv_used(worker) for worker in workers), default=0.0),
+            kv_used=max((pool.kv_used for pool in pools), default=0.0),
             memory_pressure=self._memory_pressure(),
         )
         before, level = self.level, self._ladder.observe(self.load, now_s)
@@ -103,10 +113,16 @@ class LoadWatch:
         self._metrics.model.run_for(passed_s)
         for answer_s in self._metrics.take_answers_s():
             self.room.observe_answer(now_s, answer_s)
-        busy = {worker.name: worker.busy for worker in workers} | {GATEWAY: gateway_busy}
-        is_calm = level <= Level.NO_SPECULATION
-        self.room.observe(passed_s, now_s, n_talking, busy, is_calm=is_calm)
+        self.room.observe(
+            passed_s,
+            now_s,
+            n_talking,
+            {pool.name: pool.own_busy for pool in pools} | {GATEWAY: gateway_busy},
+            is_calm=level <= Level.NO_SPECULATION,
+            others_busy={pool.name: pool.others_busy for pool in pools},
+        )
         self._metrics.room.set(self.room.n_calls)
+        self._metrics.headroom.set(self.headroom)
 
     def _lag_s(self) -> float:
         return sorted(self._lags)[-(1 + len(self._lags) // 20)] if self._lags else 0.0
@@ -127,12 +143,6 @@ def two_latest(workers: Sequence[WorkerLoad]) -> tuple[float, float]:
             by_call[call] = max(late_s, by_call.get(call, 0.0))
     first_s, second_s = nlargest(2, [*by_call.values(), 0.0, 0.0])
     return first_s, second_s
-
-
-def kv_used(worker: WorkerLoad) -> float:
-    """Share of a worker's KV blocks that conversations hold; 0 where there is no such cache."""
-    n_blocks = worker.totals.get("kv_blocks", 0.0)
-    return worker.totals.get("kv_blocks_held", 0.0) / n_blocks if n_blocks else 0.0
 
 
 def read_memory_pressure() -> float:

@@ -138,6 +138,11 @@ class Metrics:
             registry=self.registry,
         )
         ProcessCollector(registry=self.registry)  # memory, descriptors, processor time, on Linux
+        self.headroom = Gauge(
+            "voiceloop_headroom_ratio",
+            "Share of what this server can carry that is still free.",
+            registry=self.registry,
+        )
         self.loop_lag = histogram(
             "voiceloop_loop_lag_seconds",
             "How late the event loop woke from a timer.",

@@ -39,6 +39,21 @@ class Machine:
             self.room.observe(TICK_S, self.now_s, n_calls, busy, is_calm=is_calm)
 
 
+def test_what_other_gateways_take_of_shared_workers_is_no_room_and_no_cost_of_ours() -> None:
+    alone, beside = Room(64, LATE_S), Room(64, LATE_S)
+    for tick in range(1200):
+        for room, others in ((alone, 0.0), (beside, 0.45)):
+            room.observe(
+                TICK_S, TICK_S * tick, 10, {"engine": 0.2}, is_calm=True,
+                others_busy={"engine": others},
+            )  # fmt: skip
+    assert beside.costs == alone.costs
+    assert alone.n_calls == int(BUSY_MOST / alone.costs["engine"]) == 35
+    assert beside.n_calls == int((BUSY_MOST - 0.45) / alone.costs["engine"]) == 14
+    beside.observe(TICK_S, 301.0, 10, {"engine": 0.2}, is_calm=True, others_busy={"engine": 0.9})
+    assert beside.n_calls == 11  # what has held, and a little more
+
+
 def test_a_server_that_has_measured_nothing_takes_a_few_calls() -> None:
     assert Room(64, LATE_S).n_calls == COLD_CALLS
     assert Room(3, LATE_S).n_calls == 3

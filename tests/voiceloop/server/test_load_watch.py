@@ -18,12 +18,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.fakes import instant_backends
 from tests.voiceloop.server.test_app import event, running
 from voiceloop.admission.ladder import Level
+from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import LEAST_CALLS, Room
 from voiceloop.config import Config, Limits
 from voiceloop.operation import WorkerLoad
 from voiceloop.server import load_watch
 from voiceloop.server.app import Gateway
-from voiceloop.server.load_watch import LoadWatch, kv_used, read_memory_pressure, two_latest
+from voiceloop.server.load_watch import LoadWatch, read_memory_pressure, two_latest
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.timeline import TurnTimeline
 
@@ -65,7 +66,18 @@ def test_the_load_is_that_of_the_worst_worker() -> None:
     watched.pass_time(0.25)
     assert watched.watch.load.busy == 0.93
     assert watched.watch.load.kv_used == 0.25
-    assert kv_used(BUSY) == 0.0
+    assert pools_of([BUSY])[0].kv_used == 0.0
+
+
+def test_of_several_workers_of_a_role_none_is_the_worst() -> None:
+    idle = WorkerLoad("speech 2", ("recognizer", "voice"), "ready", busy=0.13)
+    lost = WorkerLoad("speech 3", ("recognizer", "voice"), "restarting")
+    watched = Watched((BUSY, idle, lost))
+    watched.pass_time(0.25)
+    assert watched.watch.load.busy == pytest.approx(0.53)
+    assert watched.sample("voiceloop_headroom_ratio") == watched.watch.headroom > 0
+    watched.n_talking = 1000
+    assert watched.watch.headroom == 0.0
 
 
 def test_a_change_of_level_is_a_number_and_a_line_that_says_why(
@@ -288,5 +300,6 @@ async def test_readyz_tells_what_an_operator_asks_first() -> None:
         told = (await http.get("/readyz")).json()
     assert (told["level"], told["calls"], told["calls_talking"]) == ("normal", 1, 1)
     assert told["room_for_calls"] == 10
+    assert told["headroom"] == 0.9
     speech = told["workers"][0]
     assert (speech["name"], speech["busy"], speech["queue_age_s"]) == ("speech", 0.93, 0.9)
