@@ -7,6 +7,7 @@ themselves, slowly, in Triton's interpreter.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -36,7 +37,7 @@ class StepRunner(Protocol):
 
     def step(
         self, extensions: list[Extension], interrupted: Interrupted | None = None
-    ) -> list[Outcome]: ...
+    ) -> Items[Outcome | None]: ...
     def run(self, extensions: list[Extension]) -> Tensor | None: ...
     def guess(self, sequence: Sequence, n_tokens: int) -> list[int] | None: ...
 

@@ -158,9 +158,9 @@ class Engine:
         elif not tasks:
             wait(coming, GRAMMAR_WAIT_S, FIRST_COMPLETED)
         started = self.clock()
-        if outcomes := self._run(tasks, started, interrupted):
-            self._deliver(tasks, outcomes)
-            self._measure(tasks, (self.clock() - started) * 1e3)
+        if tasks and (computed := self._run(tasks, started, interrupted)):
+            self._deliver(computed)
+            self._measure([task for task, _ in computed], (self.clock() - started) * 1e3)
         for reply in guessed:
             if self.speculation.has_guessed(reply):  # unverified, and so not made ahead
                 reply.proposals = []
@@ -285,10 +285,11 @@ class Engine:
             if branch.phase is Phase.OPEN and branch.sequence.tokens:
                 yield branch.branch_id, branch.sequence
 
-    def _run(self, tasks: list[Task], now: float, interrupted: Interrupted | None) -> list[Outcome]:
-        """Compute a step; nothing comes of one that is given up, and only reserved blocks stay."""
-        if not tasks:
-            return []
+    def _run(
+        self, tasks: list[Task], now: float, interrupted: Interrupted | None
+    ) -> list[tuple[Task, Outcome]]:
+        """Compute a step: what came of which task. The others are asked for again, all of them
+        where it is given up; only reserved blocks stay then."""
         for task in tasks:
             if task.reply is not None:
                 task.reply.begin_step(now, task.extension.n_logits)
@@ -297,7 +298,7 @@ class Engine:
             interrupted = None
         self._has_given_way = False
         try:
-            return self.runner.step([task.extension for task in tasks], interrupted)
+            outcomes = self.runner.step([task.extension for task in tasks], interrupted)
         except Abandoned:
             self._has_given_way = True
             self._totals["abandoned_steps"] += 1
@@ -305,10 +306,12 @@ class Engine:
         except LateCompilation:
             self._totals["late_compilations"] += 1
             raise
+        found = zip(tasks, outcomes, strict=True)
+        return [(task, outcome) for task, outcome in found if outcome is not None]
 
-    def _deliver(self, tasks: list[Task], outcomes: list[Outcome]) -> None:
+    def _deliver(self, computed: list[tuple[Task, Outcome]]) -> None:
         """Turn what a step computed into tokens of the replies, and these into events."""
-        for task, outcome in zip(tasks, outcomes, strict=True):
+        for task, outcome in computed:
             extension, sequence = task.extension, task.extension.sequence
             sequence.n_resident += extension.n_known
             if task.reply is not None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from .runner import Draw
-from .sampler import is_stateful
 from .text.detokenizer import Detokenizer, StopStrings
 from .text.grammar import ComingGrammar, Grammar, OfferedCalls
 from .text.logprobs import describe
@@ -66,7 +65,7 @@ class Reply:
         self._is_forced = False  # begun again as a call, or found that it cannot be
         self.params, self.n_prompt = params, n_prompt
         self.seed = seed if params.seed is None else params.seed
-        self._draw = None if is_stateful(params) else Draw(params, self.seed)
+        self.draw = Draw(params, self.seed, n_prompt)
         self.tokens: list[int] = []
         self.pieces: list[
             str | ParsedCall
@@ -88,11 +87,6 @@ class Reply:
         self._detokenizer = Detokenizer(self._text, self._shown)
         self._stops = StopStrings(self.params.stop)
         self._parser = ToolCallParser(self._notation, holds_bare=holds_bare)
-
-    @property
-    def draw(self) -> Draw | None:
-        """None where tokens depend on more than logits and noise: only `engine` can choose them."""
-        return self._draw if self.grammar is None else None
 
     def opens_call(self, token: int) -> bool:
         """Whether `token`, the newest, opens a call: its grammar binds the tokens after it."""

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,21 +17,29 @@ from .model import Decoder, Interrupted
 from .sequence import Sequence
 from .types import SamplingParams
 
+if TYPE_CHECKING:
+    from .text.grammar import Grammar
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """How the tokens of one reply are drawn; one object a reply, told apart by identity."""
+    """How the tokens of one reply are drawn; one object a reply, told apart by identity.
+
+    n_prompt: tokens before the reply's first one; penalties are for those after them.
+    """
 
     params: SamplingParams
     seed: int
+    n_prompt: int = 0
 
 
 @dataclass(slots=True)
 class Outcome:
     """What a step gave one extension: logits to choose from, or the choices themselves.
 
-    logits: [n_logits, vocab], None inside a prompt. chosen: what a runner drew at those rows, up to
-    the first that differs from `proposals` (its own guesses, where it drafted itself).
+    logits: [n_logits, vocab], None inside a prompt; where a runner draws, only for who is told of
+    them. chosen: what it drew at those rows, up to the first that differs from `proposals` (its own
+    guesses, where it drafted itself).
     probability: of the end of the caller's turn after the last row, for staged words.
     """
 
@@ -45,8 +54,8 @@ class Extension:
     """Extend `sequence` by its next `n_known` pending tokens, then by `proposals`.
 
     n_logits: how many of its last rows need logits: 0 inside a prompt, else 1 + proposals.
-    draw: the reply's, where its tokens depend on logits and noise alone; index: of the first token
-        to be drawn. A runner may then draw them itself.
+    draw: the reply's, None where only logits are wanted; index: of the first token to be drawn;
+        grammar: what binds it. A runner may draw the tokens itself.
     is_staged: only the probability of the end of turn is wanted, of one row.
     """
 
@@ -56,6 +65,7 @@ class Extension:
     n_logits: int = 1
     draw: Draw | None = None
     index: int = 0
+    grammar: "Grammar | None" = None
     is_staged: bool = False
 
     @property

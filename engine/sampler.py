@@ -56,12 +56,6 @@ def gumbel_noise(seed: int, index: int, tokens: Ids) -> Floats:
     return noise
 
 
-def is_stateful(params: SamplingParams) -> bool:
-    """Whether a choice depends on what was said before, or more than the choice is asked for."""
-    penalties = (params.presence_penalty, params.frequency_penalty)
-    return any(penalties) or params.logprobs is not None
-
-
 def is_greedy(params: SamplingParams) -> bool:
     """Whether the likeliest token is always chosen, whatever was said."""
     penalties = (params.presence_penalty, params.frequency_penalty)

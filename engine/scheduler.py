@@ -17,7 +17,7 @@ from .prefix_tree import PUBLIC, PrefixTree
 from .reply import Reply
 from .runner import Extension
 from .sequence import Sequence
-from .types import MAX_HOST_ROWS, EngineConfig, OutOfMemory
+from .types import EngineConfig, OutOfMemory
 
 SMALLEST_CHUNK = 64  # tokens; up to here the fixed cost of a step dominates
 # Seconds of waiting for memory that count as one round: longer than a spoken reply takes to write,
@@ -195,7 +195,6 @@ class Scheduler:
             tasks += self._preemptive(branches)
         if not tasks or sharing:
             tasks += self._committed([b for b in running if is_batch(b)], branches)
-        _fit_proposals(tasks)
         return tasks
 
     def _committed(self, running: list[Branch], branches: list[Branch]) -> list[Task]:
@@ -366,24 +365,11 @@ class Scheduler:
         return bool(holders)
 
 
-def _fit_proposals(tasks: list[Task]) -> None:
-    """Where the host chooses tokens, drop guesses beyond the rows it has room for in a step."""
-    chosen = [
-        task.extension
-        for task in tasks
-        if task.reply is not None and task.reply.draw is None and task.extension.n_logits
-    ]
-    n_left = MAX_HOST_ROWS - len(chosen)
-    for extension in chosen:
-        extension.proposals = extension.proposals[: max(0, n_left)]
-        extension.n_logits = 1 + len(extension.proposals)
-        n_left -= len(extension.proposals)
-
-
 def _extension(sequence: Sequence, reply: Reply, budget: int) -> Extension:
     """The next rows of a reply: all its pending tokens and its proposals, or a chunk of them."""
     n_pending, proposals = sequence.n_pending, reply.proposals
     if n_pending > max(budget, 1):
         return Extension(sequence, budget, n_logits=0)
     index = len(reply.tokens)
-    return Extension(sequence, n_pending, proposals, 1 + len(proposals), reply.draw, index)
+    n_logits = 1 + len(proposals)
+    return Extension(sequence, n_pending, proposals, n_logits, reply.draw, index, reply.grammar)

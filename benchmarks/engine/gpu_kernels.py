@@ -18,20 +18,23 @@ import torch
 from torch import Tensor
 
 from engine.kernels import (
+    adjust,
     attention,
     gemm_8bit,
     gemm_int4,
     kv_write,
+    ngram,
     norm,
-    place_rows,
     probability,
     sample,
     silu_mul,
-    verify,
 )
-from engine.kernels.attention import Partials, Rows
+from engine.kernels import rows as step_rows
+from engine.kernels.attention import Partials, Pieces
 from engine.kernels.launch import compiling
 from engine.kernels.sample import Draws, SampleSpace
+from engine.kernels.slots import Slots
+from engine.kernels.step import FEW_ROWS
 from engine.kv_format import KV_FORMATS
 from engine.load.quant import quantize_fp8, quantize_int4, quantize_int8
 from engine.types import BLOCK_TOKENS
@@ -103,6 +106,10 @@ def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
     yield "verify, 16 x 8", _verify
     yield "place rows, 16 x 8", partial(_place_rows, 16, 8)
     yield "place rows, 1 x 256", partial(_place_rows, 1, 256)
+    yield "guess, 16 x 4096", _guess
+    for m in (1, 32):
+        yield f"adjust, {m} rows", partial(_adjust, m, True)
+        yield f"adjust, {m} rows of whom nothing is asked", partial(_adjust, m, False)
 
 
 def _measure(make: Callable[[], Case]) -> dict[str, Any]:
@@ -224,20 +231,30 @@ def _attention(kv_format: str, batch: int, n_rows: int, context: int) -> Case:
     n_blocks = context // BLOCK_TOKENS
     blocks, scales = _pool(kv_format, batch * context)
     tables = _int32(torch.randperm(batch * n_blocks).view(batch, n_blocks))
-    rows = Rows(
-        _int32(range(0, batch * n_rows, n_rows)),
-        _int32([n_rows] * batch),
-        _int32([context - n_rows] * batch),
-        tables,
-    )
+    pieces, most_rows = _cut(batch, n_rows, context, tables)
     queries = _random(batch * n_rows, HEADS, HEAD_DIM)
     out = _poisoned(batch * n_rows, HEADS * HEAD_DIM, dtype=torch.bfloat16)
     n_bytes = blocks.nbytes + scales.nbytes + 2 * queries.nbytes
-    n_split = len(queries) if attention.is_split(n_rows, HEADS, KV_HEADS) else 1
+    n_split = len(queries) if attention.is_split(most_rows, HEADS, KV_HEADS) else 1
     partials = Partials.allocate(n_split, HEADS, HEAD_DIM, context, queries.device)
-    arguments = [queries, blocks, scales, rows, n_rows, 0, partials, out]
+    arguments = [queries, blocks, scales, pieces, most_rows, 0, partials, out]
     kernels = attention.paged_attention, attention.paged_attention_reference
     return Case(kernels[0], kernels[1], arguments, [out], n_bytes)
+
+
+def _cut(batch: int, n_rows: int, context: int, tables: Tensor) -> tuple[Pieces, int]:
+    """The last rows of each context in pieces, as a step has them, and a piece's most rows."""
+    most_rows = attention.split_piece_rows(HEADS, KV_HEADS)
+    if n_rows > FEW_ROWS:
+        most_rows = attention.prefill_piece_rows(HEADS, KV_HEADS)
+    places = [(owner, at) for owner in range(batch) for at in range(0, n_rows, most_rows)]
+    return Pieces(
+        starts=_int32([owner * n_rows + at for owner, at in places]),
+        counts=_int32([min(most_rows, n_rows - at) for _, at in places]),
+        firsts=_int32([context - n_rows + at for _, at in places]),
+        owners=_int32([owner for owner, _ in places]),
+        tables=tables,
+    ), most_rows
 
 
 def _kv_write(kv_format: str, m: int) -> Case:
@@ -287,6 +304,8 @@ def _sample(m: int, filtered: bool) -> Case:
         top_p=each(0.9 if filtered else 1.0, torch.float64),
         seed=each(7, torch.int64),
         index=torch.arange(m, device="cuda"),
+        owners=torch.arange(m, device="cuda"),
+        offsets=torch.zeros(m, dtype=torch.int64, device="cuda"),
     )
     tokens = torch.full((m,), -1, dtype=torch.int64, device="cuda")
     space = SampleSpace.allocate(m, VOCAB, logits.device)
@@ -304,35 +323,78 @@ def _probability() -> Case:
     )
 
 
+def _going_on(n: int, q: int) -> tuple[step_rows.Fed, Slots, Pieces]:
+    """So many replies of which the device knows a token and `q` - 1 guesses each."""
+    slots = Slots(n, 4096 + BLOCK_TOKENS, max(1, q - 1), torch.device("cuda"))
+    slots.position[1:] = torch.arange(n) * 37
+    slots.n_guesses.fill_(q - 1)
+    pieces, most_rows = _cut(n, q, q, _int32(torch.randperm(n * 257).view(n, 257)))
+    per_sequence = {
+        "starts": range(0, n * q, q), "firsts": [0] * n, "counts": [q] * n, "n_known": [1] * n,
+        "index": [0] * n, "slots": range(1, n + 1), "goes_on": [1] * n,
+        "wanted_at": range(0, n * q, q),
+    }  # fmt: skip
+    offsets = pieces.starts % q
+    fed = step_rows.Fed(
+        tokens=torch.zeros(n * q, dtype=torch.int64, device="cuda"),
+        **{
+            name: torch.tensor(list(values), device="cuda") for name, values in per_sequence.items()
+        },
+        piece_starts=pieces.starts.long(),
+        piece_widths=(q - offsets).clamp_max(most_rows).long(),
+        piece_offsets=offsets.long(),
+        piece_owners=pieces.owners.long(),
+    )
+    return fed, slots, pieces
+
+
 def _verify() -> Case:
     n, q = 16, 8
-    inputs, chosen = (torch.randint(0, 2, (n * q,), device="cuda") for _ in range(2))
-    rows = Rows(_int32(range(0, n * q, q)), _int32([q] * n), _int32([100] * n), _int32([[0]] * n))
-    n_accepted = torch.full((n,), -1, dtype=torch.int32, device="cuda")
-    following = torch.full((n,), -1, dtype=torch.int64, device="cuda")
-    arguments = [inputs, chosen, rows, _int32([1] * n), n_accepted, following]
-    return Case(
-        verify.verify,
-        verify.verify_reference,
-        arguments,
-        [n_accepted, following],
-        inputs.nbytes * 2,
-    )
+    fed, slots, _ = _going_on(n, q)
+    tokens, chosen = (torch.randint(0, 2, (n * q,), device="cuda") for _ in range(2))
+    counts, n_accepted = (torch.full((n,), -1, device="cuda") for _ in range(2))
+    outputs = [counts, n_accepted, slots.position, slots.token, slots.index]
+    arguments = [fed, slots, tokens, chosen, counts, n_accepted]
+    return Case(step_rows.verify, step_rows.verify_reference, arguments, outputs, tokens.nbytes * 2)
 
 
 def _place_rows(n: int, q: int) -> Case:
-    """Half of the sequences full of rows, half with one; the last of many is padding."""
-    n_blocks = 4096 // BLOCK_TOKENS
-    firsts = torch.arange(n, device="cuda") * 37
-    counts = torch.full((n,), q, device="cuda")
-    counts[1::2] = 1
-    if n > 1:
-        counts[-1] = 0
-    tables = _int32(torch.randperm(n * n_blocks).view(n, n_blocks))
-    starts, filled, placed = (torch.full((n,), -7, dtype=torch.int32, device="cuda") for _ in "abc")
-    rows = Rows(starts, filled, placed, tables)
-    positions, slots = (torch.full((n * q,), -7, dtype=torch.int32, device="cuda") for _ in "ab")
-    outputs = [positions, slots, rows.counts, rows.firsts]
-    n_bytes = firsts.nbytes + counts.nbytes + sum(out.nbytes for out in outputs)
-    arguments = [firsts, counts, rows, positions, slots]
-    return Case(place_rows.place_rows, place_rows.place_rows_reference, arguments, outputs, n_bytes)
+    fed, slots, pieces = _going_on(n, q)
+    tokens = torch.full((n * q,), -7, device="cuda")
+    positions, kv_slots = (torch.full((n * q,), -7, dtype=torch.int32, device="cuda") for _ in "ab")
+    outputs = [tokens, positions, kv_slots, pieces.counts, pieces.firsts, fed.firsts, fed.index]
+    n_bytes = sum(out.nbytes for out in outputs)
+    most_rows = int(fed.piece_widths.max())
+    arguments = [fed, slots, pieces, tokens, positions, kv_slots, most_rows]
+    return Case(step_rows.place_rows, step_rows.place_rows_reference, arguments, outputs, n_bytes)
+
+
+def _guess() -> Case:
+    """16 conversations of 4,096 tokens, looked through."""
+    fed, slots, _ = _going_on(16, 8)
+    slots.history.random_(0, 40)
+    slots.position[1:] = 4095
+    arguments = [fed.slots, torch.ones_like(fed.slots), slots]
+    return Case(
+        ngram.guess, ngram.guess_reference, arguments, [slots.n_guesses, slots.guesses],
+        slots.history.nbytes,
+    )  # fmt: skip
+
+
+def _adjust(m: int, is_asked: bool) -> Case:
+    """Of each row a mask, and penalties for 200 tokens; or nothing."""
+    _, slots, _ = _going_on(m, 1)
+    slots.history.random_(0, VOCAB)
+    logits = _random(m, VOCAB, dtype=torch.float32)
+    each = torch.arange(m, device="cuda")
+    penalty = torch.full((m,), 0.5 * is_asked, dtype=torch.float64, device="cuda")
+    asked = adjust.Adjustments(
+        presence=penalty, frequency=penalty, said_from=torch.zeros_like(each), slots=each + 1,
+        rows=each, owners=each, mask_lines=each if is_asked else each * 0 - 1,
+        kept_lines=each * 0 - 1,
+        masks=torch.full((m, -(-VOCAB // adjust.MASK_BITS)), -1, dtype=torch.int32, device="cuda"),
+        kept=torch.zeros(1, VOCAB, device="cuda"),
+    )  # fmt: skip
+    arguments = [logits, _int32([200] * m), asked, slots]
+    n_bytes = 2 * logits.nbytes * is_asked
+    return Case(adjust.adjust, adjust.adjust_reference, arguments, [logits], n_bytes)

@@ -180,8 +180,7 @@ def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
         )  # fmt: skip
     pool = decoder.make_pool(POOL_TOKENS // BLOCK_TOKENS, serving.kv_format)
     runner = GraphRunner(decoder, pool, config, END_IDS, kernels)
-    for shape, graph in runner._graphs.items():
-        yield f"{shape.n_sequences} x {shape.n_rows}", graph.program
+    yield from runner.programs()
 
 
 def main() -> int:

@@ -19,12 +19,12 @@ def verify(reply: Reply, outcome: Outcome, has_guesses: bool) -> list[int]:
     sampled: list[int] = []
     proposals, later = outcome.proposals, list[int]()
     for i in range(len(proposals) + 1):
-        if outcome.chosen is not None:
-            sampled.append(outcome.chosen[i])
-        else:
-            assert outcome.logits is not None
-            sampled.append(_choose(reply, sampled, outcome.logits[i]))
-        if reply.opens_call(sampled[-1]):  # its grammar binds what the next step chooses
+        grammar = reply.grammar
+        sampled.append(_next(reply, sampled, outcome, i))
+        # Behind an opening mark a grammar binds, behind the closing one none: what a runner chose
+        # there, it chose as before the mark.
+        is_released = outcome.chosen is not None and reply.grammar is not grammar
+        if reply.opens_call(sampled[-1]) or is_released:
             later = proposals[i + 1 :]
             break
         if sampled[-1] in reply.stop_ids or sampled[-1:] != proposals[i : i + 1]:
@@ -39,13 +39,23 @@ def verify(reply: Reply, outcome: Outcome, has_guesses: bool) -> list[int]:
     return sampled
 
 
-def _choose(reply: Reply, sampled: list[int], raw: Tensor) -> int:
+def _next(reply: Reply, sampled: list[int], outcome: Outcome, i: int) -> int:
     """The token after those `sampled` in this step. Raises: GrammarError."""
+    raw = outcome.logits[i] if outcome.logits is not None else None
+    if outcome.chosen is None:
+        assert raw is not None
+        token = _choose(reply, sampled, raw)
+    else:
+        token = outcome.chosen[i]
+    if raw is not None:
+        reply.note(raw, [*reply.tokens, *sampled], token)
+    reply.advance_grammar(token)
+    return token
+
+
+def _choose(reply: Reply, sampled: list[int], raw: Tensor) -> int:
     said = [*reply.tokens, *sampled]
     row = penalize(raw, reply.params, said)
     if reply.grammar is not None:
         row = reply.grammar.mask(row, len(sampled))
-    token = choose(row, reply.params, reply.seed, len(said))
-    reply.note(raw, said, token)
-    reply.advance_grammar(token)
-    return token
+    return choose(row, reply.params, reply.seed, len(said))

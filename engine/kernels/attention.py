@@ -20,8 +20,7 @@ from .launch import LEAST_ROWS, n_processors, next_power_of_2
 from .softmax_tiles import LOG2_E, load_queries, walk_tiles
 
 SPLIT_TOKENS = 128  # at 8 KV heads and 4k tokens 256 programs per sequence: two per processor
-MAX_DECODE_ROWS = 8  # of one sequence: a token and seven drafted ones
-MAX_SPLIT_TILE = 64  # query rows (of all heads of a group) of a sequence
+MAX_SPLIT_TILE = 64  # query rows (of all heads of a group) of a piece
 # By registers three fit side by side; of codes, which are converted, two: those take two turns.
 PROGRAMS_PER_PROCESSOR = 3
 MERGED_SPLITS = 32
@@ -29,17 +28,19 @@ PREFILL_ROWS = 128  # query rows (of all heads of a group) in one tile: two warp
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Which rows of a step belong to which sequence; all int32 on the device.
+class Pieces:
+    """The rows of a step in pieces, each of one sequence's neighbouring rows; int32 on the device.
 
-    starts: [n] first row of each sequence. counts: [n] its rows; 0 for padding.
+    starts: [n] first row of each piece. counts: [n] its rows; 0 for padding.
     firsts: [n] position of its first row; the row at `firsts + i` sees positions 0..firsts + i.
-    tables: [n, max_blocks] block ids; entries past those in use are never read.
+    owners: [n] its sequence's line of `tables`.
+    tables: [sequences, max_blocks] block ids; entries past those in use are never read.
     """
 
     starts: Tensor
     counts: Tensor
     firsts: Tensor
+    owners: Tensor
     tables: Tensor
 
 
@@ -70,36 +71,46 @@ class Partials:
 
 
 def is_split(max_rows: int, n_heads: int, n_kv: int) -> bool:
-    """Whether so few rows of a sequence are better served by splitting the KV they see.
+    """Whether the KV that pieces of so few rows see is split between programs.
 
     The few tiles of a short prompt would leave most processors idle; but a row pays for each split
     with a partial sum, and a tile of more than `MAX_SPLIT_TILE` rows runs out of registers.
     """
-    return max_rows <= MAX_DECODE_ROWS or max_rows * n_heads // n_kv <= MAX_SPLIT_TILE
+    return max_rows == 1 or max_rows * n_heads // n_kv <= MAX_SPLIT_TILE
+
+
+def split_piece_rows(n_heads: int, n_kv: int) -> int:
+    """Rows of a piece whose heads fill the smallest tile: one decoded row takes no less time."""
+    return max(1, LEAST_ROWS * n_kv // n_heads)
+
+
+def prefill_piece_rows(n_heads: int, n_kv: int) -> int:
+    """Rows of a piece whose heads fill the tile of a prompt."""
+    return PREFILL_ROWS * n_kv // n_heads
 
 
 @triton.jit
 def _decode(
-    queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, tables_ptr,
-    sums_ptr, weights_ptr,
+    queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, owners_ptr,
+    tables_ptr, sums_ptr, weights_ptr,
     N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, N_SPLITS: tl.constexpr,
     MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
-    """One sequence, one KV head, every n-th split of its KV."""
-    sequence, kv_head = tl.program_id(0), tl.program_id(1)
-    count = tl.load(counts_ptr + sequence)
+    """One piece, one KV head, every n-th split of the KV."""
+    piece, kv_head = tl.program_id(0), tl.program_id(1)
+    count = tl.load(counts_ptr + piece)
     if count > 0:
-        start, first = tl.load(starts_ptr + sequence), tl.load(firsts_ptr + sequence)
+        start, first = tl.load(starts_ptr + piece), tl.load(firsts_ptr + piece)
         group: tl.constexpr = N_HEADS // N_KV
         low, high, positions, vector = load_queries(
-            queries_ptr, start, count, first, 0, kv_head, N_HEADS, group, HALF, HALF_PAD, ROWS
+            queries_ptr, start, count, first, kv_head, N_HEADS, group, HALF, HALF_PAD, ROWS
         )
         end = first + count
         first_split = (tl.maximum(first + 1 - WINDOW, 0) // SPLIT) if WINDOW > 0 else 0
         d = tl.arange(0, HALF_PAD)
         inside = (positions >= 0)[:, None] & (d < HALF)[None, :]
-        table_ptr = tables_ptr + sequence * MAX_BLOCKS
+        table_ptr = tables_ptr + tl.load(owners_ptr + piece) * MAX_BLOCKS
         # The grid knows no lengths: as many programs as fill the GPU share whatever splits exist.
         for split in range(
             first_split + tl.program_id(2), (end + SPLIT - 1) // SPLIT, tl.num_programs(2)
@@ -124,11 +135,11 @@ def _merge(
     SPLIT: tl.constexpr, N_SPLITS: tl.constexpr, MERGED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Add up the splits of one head of one row."""
-    sequence, offset = tl.program_id(0) // MAX_ROWS, tl.program_id(0) % MAX_ROWS
-    count = tl.load(counts_ptr + sequence)
+    piece, offset = tl.program_id(0) // MAX_ROWS, tl.program_id(0) % MAX_ROWS
+    count = tl.load(counts_ptr + piece)
     if offset < count:
-        first = tl.load(firsts_ptr + sequence)
-        row = (tl.load(starts_ptr + sequence) + offset).to(tl.int64)
+        first = tl.load(firsts_ptr + piece)
+        row = (tl.load(starts_ptr + piece) + offset).to(tl.int64)
         vector = row * N_HEADS + tl.program_id(1)
         first_split = (tl.maximum(first + 1 - WINDOW, 0) // SPLIT) if WINDOW > 0 else 0
         n_splits = (first + count + SPLIT - 1) // SPLIT
@@ -161,26 +172,25 @@ def _merge(
 
 @triton.jit
 def _prefill(
-    queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, tables_ptr, out_ptr,
+    queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, owners_ptr,
+    tables_ptr, out_ptr,
     N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr,
     FORMAT: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows of one sequence and KV head, over all the KV those rows see."""
-    tile, kv_head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    count = tl.load(counts_ptr + sequence)
-    group: tl.constexpr = N_HEADS // N_KV
-    done = tile * (ROWS // group)  # rows before this tile
-    if done < count:
-        start, first = tl.load(starts_ptr + sequence), tl.load(firsts_ptr + sequence)
+    """One piece and KV head, over all the KV that its rows see."""
+    piece, kv_head = tl.program_id(0), tl.program_id(1)
+    count = tl.load(counts_ptr + piece)
+    if count > 0:
+        group: tl.constexpr = N_HEADS // N_KV
+        start, first = tl.load(starts_ptr + piece), tl.load(firsts_ptr + piece)
         low, high, positions, vector = load_queries(
-            queries_ptr, start, count, first, tile, kv_head, N_HEADS, group, HALF, HALF_PAD, ROWS
+            queries_ptr, start, count, first, kv_head, N_HEADS, group, HALF, HALF_PAD, ROWS
         )
-        end = first + tl.minimum(count, done + ROWS // group)
-        begin = (tl.maximum(first + done + 1 - WINDOW, 0) // TILE * TILE) if WINDOW > 0 else 0
+        begin = (tl.maximum(first + 1 - WINDOW, 0) // TILE * TILE) if WINDOW > 0 else 0
         sum_low, sum_high, _, total = walk_tiles(
-            low, high, positions, blocks_ptr, scales_ptr, tables_ptr + sequence * MAX_BLOCKS,
-            kv_head, begin, end,
+            low, high, positions, blocks_ptr, scales_ptr,
+            tables_ptr + tl.load(owners_ptr + piece) * MAX_BLOCKS, kv_head, begin, first + count,
             N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE,
         )  # fmt: skip
         is_row = positions >= 0
@@ -196,7 +206,7 @@ def paged_attention(
     queries: Tensor,
     blocks: Tensor,
     scales: Tensor,
-    rows: Rows,
+    pieces: Pieces,
     max_rows: int,
     window: int,
     partials: Partials,
@@ -205,18 +215,19 @@ def paged_attention(
     """Attention of a step's rows over their sequences' KV; their own is in the pool already.
 
     queries: [rows, n_heads, head_dim]. blocks, scales: one layer of the pool (see `kv_write`).
-    max_rows: upper bound of `rows.counts`; the same for every step of a graph.
+    max_rows: most rows of a piece, the same for every step of a graph; at most
+        `prefill_piece_rows`.
     window: how many last positions a row sees, 0: all.
     partials: of at least as many rows as the step has, where `is_split` says it is used.
-    out: [rows, n_heads * head_dim]; rows of no sequence keep what they hold.
+    out: [rows, n_heads * head_dim]; rows of no piece keep what they hold.
     """
     (_, n_heads, dim), n_kv = queries.shape, blocks.shape[3]
-    n_sequences, max_blocks = rows.tables.shape
+    n_pieces, max_blocks = len(pieces.starts), pieces.tables.shape[1]
     group, kv_format = n_heads // n_kv, kv_format_of(blocks)
     # The plain format has no scales; a kernel's pointer must still point somewhere.
     inputs = (
-        queries, blocks, scales if scales.numel() else blocks, rows.starts, rows.counts,
-        rows.firsts, rows.tables,
+        queries, blocks, scales if scales.numel() else blocks, pieces.starts, pieces.counts,
+        pieces.firsts, pieces.owners, pieces.tables,
     )  # fmt: skip
     layout: dict[str, Any] = {
         "N_HEADS": n_heads,
@@ -229,7 +240,7 @@ def paged_attention(
         "SCALE": LOG2_E * dim**-0.5,
     }
     if not is_split(max_rows, n_heads, n_kv):
-        _prefill[(triton.cdiv(max_rows, PREFILL_ROWS // group), n_kv, n_sequences)](
+        _prefill[(n_pieces, n_kv)](
             *inputs, out, ROWS=PREFILL_ROWS, TILE=64, **layout,
             # Of codes a third stage takes no memory, and of 2 Triton 3.6 makes a spill.
             num_warps=8, num_stages=2 if kv_format == "plain" else 3, enable_fp_fusion=True,
@@ -237,19 +248,19 @@ def paged_attention(
         return
     n_splits = partials.sums.shape[2]
     n_side_by_side = PROGRAMS_PER_PROCESSOR + (kv_format != "plain")
-    wanted = n_side_by_side * n_processors(queries.device) // (n_sequences * n_kv)
+    wanted = n_side_by_side * n_processors(queries.device) // (n_pieces * n_kv)
     n_programs = max(1, min(n_splits, wanted))
     n_rows = max(LEAST_ROWS, next_power_of_2(group * max_rows))
     # Half of the stages are the block table's. Two tiles ahead take registers: for codes that are
     # converted, more than a thread has, but at the fewest rows.
     has_room = n_rows <= (32 if kv_format == "plain" else LEAST_ROWS)
-    _decode[(n_sequences, n_kv, n_programs)](
+    _decode[(n_pieces, n_kv, n_programs)](
         *inputs, partials.sums, partials.weights,
         ROWS=n_rows, TILE=64, SPLIT=SPLIT_TOKENS, N_SPLITS=n_splits, **layout,
         num_warps=4, num_stages=5 if has_room else 3, enable_fp_fusion=True,
     )  # fmt: skip
-    _merge[(n_sequences * max_rows, n_heads)](
-        partials.sums, partials.weights, rows.starts, rows.counts, rows.firsts, out,
+    _merge[(n_pieces * max_rows, n_heads)](
+        partials.sums, partials.weights, pieces.starts, pieces.counts, pieces.firsts, out,
         N_HEADS=n_heads, DIM=dim, DIM_PAD=next_power_of_2(dim), MAX_ROWS=max_rows,
         SPLIT=SPLIT_TOKENS, N_SPLITS=n_splits, MERGED=MERGED_SPLITS, WINDOW=window,
         num_warps=4, enable_fp_fusion=True,
@@ -260,7 +271,7 @@ def paged_attention_reference(
     queries: Tensor,
     blocks: Tensor,
     scales: Tensor,
-    rows: Rows,
+    pieces: Pieces,
     max_rows: int,
     window: int,
     partials: Partials,
@@ -268,14 +279,12 @@ def paged_attention_reference(
 ) -> None:
     n_heads, head_dim = queries.shape[1:]
     stored = KV_FORMATS[kv_format_of(blocks)](head_dim, torch.float32)
-    parts = zip(
-        rows.starts.tolist(), rows.counts.tolist(), rows.firsts.tolist(), rows.tables, strict=True
-    )
-    for start, count, first, table in parts:
+    fields = (pieces.starts, pieces.counts, pieces.firsts, pieces.owners)
+    for start, count, first, owner in torch.stack(fields, 1).tolist():
         if not count:
             continue
         n_tokens = first + count
-        used = table[: -(-n_tokens // BLOCK_TOKENS)].long()
+        used = pieces.tables[owner, : -(-n_tokens // BLOCK_TOKENS)].long()
         codes = blocks[used].flatten(0, 1)[:n_tokens]
         cache = stored.decode(codes, scales[used].flatten(0, 1)[:n_tokens].float()).float()
         keys, values = cache.repeat_interleave(n_heads // blocks.shape[3], 2).unbind(1)

@@ -4,6 +4,7 @@ Every tensor's shape follows from the number of rows alone, and nothing is read 
 can be captured in a graph. Partial sums of a product are added by whatever consumes them.
 """
 
+from collections.abc import Sequence as Items
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,25 +17,28 @@ from ..load.packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight,
 from ..load.quant import quantize
 from ..model import Decoder
 from . import (
+    adjust,
     attention,
     gemm_8bit,
     gemm_int4,
     kv_write,
+    ngram,
     norm,
-    place_rows,
     probability,
+    rows,
     sample,
     silu_mul,
-    verify,
 )
-from .attention import Partials, Rows
+from .attention import Partials, Pieces
 
 INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
 _MODULES = (
-    attention, gemm_8bit, gemm_int4, kv_write, norm, place_rows, probability, sample, silu_mul,
-    verify,
+    adjust, attention, gemm_8bit, gemm_int4, kv_write, ngram, norm, probability, rows, sample,
+    silu_mul,
 )  # fmt: skip
 _NAMES = (
+    "adjust",
+    "guess",
     "paged_attention",
     "gemm_8bit",
     "dequantize_8bit",
@@ -139,18 +143,19 @@ class KernelDecoder:
         self.partials = Partials.allocate(
             n_split, config.n_heads, config.head_dim, n_tokens, device
         )
-        # Attention writes the rows of sequences alone: here the others keep finite numbers.
+        # Attention writes the rows of pieces alone: here the others keep finite numbers.
         self._mixed = torch.zeros(
             n_rows, config.n_heads * config.head_dim, dtype=decoder.dtype, device=device
         )
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, slots: Tensor, rows: Rows, max_rows: int,
-        wanted: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Of tokens int64 [rows]: states [wanted or all rows, hidden] and logits fp32 [.., vocab].
+        self, tokens: Tensor, positions: Tensor, slots: Tensor,
+        pieces: Items[tuple[Pieces, int]], wanted: Tensor, logits: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Of tokens int64 [rows]: the states [wanted, hidden], and logits fp32 [wanted, vocab].
 
-        positions, slots: int32 [rows], see `kv_write`; max_rows: most rows of one sequence.
+        positions, slots: int32 [rows], see `kv_write`. pieces: all rows, with the most rows that a
+        piece may have, apart for kinds of attention. wanted: int64, rows. logits: written.
         """
         decoder, config, call = self.decoder, self.config, self.call
         x = decoder.embedding[tokens].float()
@@ -158,7 +163,7 @@ class KernelDecoder:
         delta = None
         for index, layer in enumerate(decoder.layers):
             call.add_norm(x, delta, layer.input_norm.weight, config.norm_eps, h)
-            mixed = self._attend(layer, index, layer.qkv(h), positions, slots, rows, max_rows)
+            mixed = self._attend(layer, index, layer.qkv(h), positions, slots, pieces)
             delta = layer.output(mixed)
             call.add_norm(x, delta, layer.post_norm.weight, config.norm_eps, h)
             gate_up = layer.gate_up(h)
@@ -168,13 +173,13 @@ class KernelDecoder:
             call.silu_mul(gate_up, inner)
             delta = layer.down(inner)
         call.add_norm(x, delta, decoder.norm.weight, config.norm_eps, h)
-        states = h if wanted is None else h[wanted]
-        logits: Tensor = decoder.head(states)
-        return states, logits.float().sum(0) if len(logits) > 1 else logits[0].float()
+        states = h[wanted]
+        torch.sum(decoder.head(states), 0, dtype=torch.float32, out=logits)
+        return states
 
     def _attend(
-        self, layer: Any, index: int, qkv: Tensor, positions: Tensor, slots: Tensor, rows: Rows,
-        max_rows: int,
+        self, layer: Any, index: int, qkv: Tensor, positions: Tensor, slots: Tensor,
+        pieces: Items[tuple[Pieces, int]],
     ) -> Tensor:  # fmt: skip
         config, pool, rope = self.config, self.pool, self.decoder.rope
         shape = (qkv.shape[1], config.n_heads, config.head_dim)
@@ -186,7 +191,8 @@ class KernelDecoder:
             scales,
         )  # fmt: skip
         out = self._mixed[: shape[0]]
-        self.call.paged_attention(
-            queries, blocks, scales, rows, max_rows, layer.window, self.partials, out
-        )
+        for some, max_rows in pieces:
+            self.call.paged_attention(
+                queries, blocks, scales, some, max_rows, layer.window, self.partials, out
+            )
         return out

@@ -1,66 +1,65 @@
-"""Owns the execution of steps by graphs: which shapes a step is cut into, and the step ahead.
+"""Owns the execution of steps by graphs: what a step holds, and the step ahead.
 
-All shapes are captured before the engine is ready; afterwards a step is a copy of its inputs, one
-replay per shape, and a copy of its results. While the host reads a decode step and turns it into
-events, the device already runs the step that follows if nothing changes. What it finds is used only
-for replies that did go on so; for others it is computed again. So the result of a step is the same
-with or without the one ahead, and a late cancel costs one step of private KV at most.
+A step is one pass over the weights for the rows of all its sequences, whatever they are for: a copy
+of its inputs, a replay of the graph of its size, a copy of its results. All sizes are captured
+before the engine is ready. While the host reads a step and turns it into events, the device already
+runs the step that follows if nothing changes; what is asked for meanwhile rides in the one after.
+What a step ahead finds is used only for sequences that did go on so; for others it is computed
+again. So the result of a step is the same with or without the one ahead, and a late cancel costs
+one step of private KV at most.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..drafting.draft_length import DraftLength
 from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
-from ..runner import Draw, Extension, Outcome
+from ..runner import Extension, Outcome
 from ..sequence import Sequence
-from ..types import (
-    BLOCK_TOKENS,
-    MAX_HOST_ROWS,
-    MAX_SALVAGED,
-    EngineConfig,
-    EngineError,
-    SamplingParams,
-    n_blocks_for,
-)
+from ..types import BLOCK_TOKENS, MAX_SALVAGED, EngineConfig, EngineError, n_blocks_for
+from .adjust import MASK_BITS
 from .decoder import KernelDecoder, KernelSet
-from .ngram import DeviceHistory
+from .launch import next_power_of_2
 from .sample import SampleSpace
-from .step import CudaGraphs, StepGraph, StepShape
+from .slots import Slots
+from .step import (
+    FEW_ROWS,
+    MAX_SEQUENCES,
+    MAX_SPLIT_ROWS,
+    MAX_WANTED,
+    CudaGraphs,
+    Part,
+    Shared,
+    StepGraph,
+)
 
 DECODE_ROWS = (1, 4, 8)  # a token and what is drafted behind it
-PREFILL_ROWS = (16, 32, 64, 128, 256)
-BATCHES = (1, 2, 4, 8, 16, 32)
-MAX_ROWS = 128  # of a decode step: more would no longer be bound by reading the weights
-STEPS_PER_CHOICE = 16  # of the draft length; the inputs of the others come from the device
-GREEDY = Draw(SamplingParams(), 0)
+STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+MOST_DRAFTED_ROWS = 64  # of a step: from here on rows are no longer nearly free
+N_UNDER_WAY = 3  # host copies of inputs and results: of steps that nobody has read yet, and one
+PINNED_LOGITS_BYTES = 32 << 20  # of all those copies together
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Launch:
-    """A step of one shape under way, or read.
-
-    tables: blocks of each sequence, as uploaded. n_known: of each sequence, tokens fed that are no
-    guesses. ends: of each sequence once read, where the next step starts and with which token.
-    """
+    """A step under way, or read. copy: which of the host's copies its results go to."""
 
     graph: StepGraph
-    extensions: list[Extension]
-    tables: list[list[int]]
-    n_known: list[int]
-    copy: int = 0  # which of the host's copies the results go to
+    parts: list[Part]
+    copy: int
     done: Any = None  # CUDA event after the results' copy; None where there is no GPU
-    n_replays: int = 1  # since the inputs were uploaded
-    outcomes: list[Outcome] | None = None  # once read
-    logits: dict[int, Tensor] = field(default_factory=dict)  # by sequence, for the host to choose
-    ends: list[tuple[int, int]] = field(default_factory=list)
+    is_ahead: bool = False  # launched before the step before it was read
+
+    def part_of(self, sequence: Sequence) -> Part | None:
+        return next((part for part in self.parts if part.sequence is sequence), None)
 
 
 class GraphRunner:
@@ -73,283 +72,305 @@ class GraphRunner:
         kernels: KernelSet,
     ) -> None:  # fmt: skip
         self.decoder, self.pool = decoder, pool
-        self._is_cuda = decoder.device.startswith("cuda")
-        n_drafted = config.max_draft_tokens if config.ngram_draft else 0
-        self._decode_rows = [q for q in DECODE_ROWS if q == 1 or q <= 1 + n_drafted] or [1]
-        n_tokens = self._n_tokens = decoder.rope.cos.shape[0]  # with room for the step ahead
-        pool.n_ahead = 2 * self._decode_rows[-1]
         device = torch.device(decoder.device)
-        # The largest first: the others then fit into the memory it leaves in the graphs' pool.
-        shapes = sorted(self._shapes(config), key=lambda shape: -shape.n_total)
-        model = KernelDecoder(
-            decoder, pool, kernels, n_rows=shapes[0].n_total, n_split=MAX_ROWS, n_tokens=n_tokens
+        self._is_cuda = device.type == "cuda"
+        n_drafted = config.max_draft_tokens if config.ngram_draft else 0
+        lengths = [q - 1 for q in DECODE_ROWS if 1 < q <= 1 + n_drafted]
+        self.length = DraftLength(lengths)
+        pool.n_ahead = 2 * (1 + max(lengths, default=0))
+        n_most = max(config.step_tokens, config.background_tokens) + MAX_SALVAGED
+        sizes = [n for n in STEP_ROWS if n < n_most] + [max(n_most, STEP_ROWS[0])]
+        vocab, n_tokens = decoder.config.vocab_size, decoder.rope.cos.shape[0]
+        n_kept = max(1, min(MAX_WANTED, PINNED_LOGITS_BYTES // (4 * vocab * N_UNDER_WAY)))
+        n_words = -(-vocab // MASK_BITS)
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self._shared = Shared(
+            KernelDecoder(
+                decoder, pool, kernels, n_rows=sizes[-1], n_split=MAX_SPLIT_ROWS, n_tokens=n_tokens
+            ),
+            Slots(2 * config.max_branches, n_tokens, max(lengths, default=0), device),
+            SampleSpace.allocate(MAX_WANTED, vocab, device),
+            logits=zeros(MAX_WANTED, vocab),
+            masks=zeros(MAX_WANTED, n_words, dtype=torch.int32),
+            kept=zeros(n_kept, vocab),
+            end_ids=torch.tensor(end_ids, dtype=torch.int64, device=device),
+            guess=kernels.call.guess if lengths else None,
+            max_blocks=-(-(n_blocks_for(n_tokens) + 1) // 2) * 2,  # a line of tables: whole words
         )
-        lengths = [q - 1 for q in self._decode_rows if q > 1]
-        self.length = DraftLength(lengths, n_held=STEPS_PER_CHOICE)
-        self._newest: dict[StepShape, int] = {}  # copy of the results used last
-        self._writing: dict[tuple[StepShape, int], Launch] = {}
-        self._history = (
-            DeviceHistory(2 * config.max_branches, n_tokens, device) if n_drafted else None
-        )
-        # A reply and a draft of every branch need a row each at least.
-        n_host = max(MAX_HOST_ROWS, 2 * config.max_branches)
-        self._host_logits = torch.zeros(n_host, decoder.config.vocab_size, pin_memory=self._is_cuda)
-        self._n_host_logits = 0
-        space = SampleSpace.allocate(MAX_ROWS, decoder.config.vocab_size, device)
-        # Where there is no GPU a "replay" runs the program again.
-        capture = CudaGraphs().capture if self._is_cuda else lambda program: program
-        self._graphs: dict[StepShape, StepGraph] = {}
-        self._replays: dict[StepShape, Callable[[], None]] = {}
         with torch.inference_mode():
-            pool.copy(0, 1)  # now, while nothing is in them: its code is loaded by its first use
-            for shape in shapes:
-                self._graphs[shape] = StepGraph(
-                    shape,
-                    model,
-                    space=space,
-                    history=self._history.tokens if self._history is not None else None,
-                    max_blocks=n_blocks_for(n_tokens) + 1,
-                    end_ids=end_ids,
-                    device=decoder.device,
-                )
-                self._replays[shape] = capture(self._graphs[shape].program)
-        self._ahead: tuple[Launch, Launch] | None = None  # the step read last, and the one after it
-        self._read_at = 0.0  # when a decode step was read, if the last step was that alone
+            self._graphs = [StepGraph(n, self._shared, device) for n in sizes]
+            self._replays = self._capture()
+        largest = self._graphs[-1]
+        self._inputs = [self._on_host(largest.inputs.n_words) for _ in range(N_UNDER_WAY)]
+        self._results = [self._on_host(largest.results.n_words) for _ in range(N_UNDER_WAY)]
+        self._kept = self._on_host(N_UNDER_WAY, n_kept, vocab, dtype=torch.float32)
+        self._masks = self._on_host(N_UNDER_WAY, MAX_WANTED, n_words, dtype=torch.int32)
+        self._ahead: Launch | None = None  # a step launched, whose predecessor was read last
+        self._read_at = 0.0  # when the step before the one ahead was read
         self.n_launches = self.n_ahead_used = 0
 
-    def _shapes(self, config: EngineConfig) -> Iterator[StepShape]:
-        for n in BATCHES:
-            if n == 1 or n < 2 * config.max_branches:
-                yield from (StepShape(n, q) for q in DECODE_ROWS if n * q <= MAX_ROWS)
-        n_most = max(config.step_tokens, config.background_tokens) + MAX_SALVAGED
-        yield from (StepShape(1, q) for q in PREFILL_ROWS if q < n_most)
-        yield StepShape(1, max(n_most, PREFILL_ROWS[0]))
+    def _on_host(self, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, pin_memory=self._is_cuda)
+
+    def _capture(self) -> dict[int, Callable[[], None]]:
+        """Of each size what replays its program; where there is no GPU it is run again."""
+        self.pool.copy(0, 1)  # now, while nothing is in them: its code is loaded by its first use
+        capture = CudaGraphs().capture if self._is_cuda else lambda program: program
+        # The largest first: the others then fit into the memory it leaves in the graphs' pool.
+        graphs = sorted(self._graphs, key=lambda graph: -graph.n_rows)
+        return {graph.n_rows: capture(graph.program) for graph in graphs}
+
+    def programs(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        """What is captured, by name."""
+        for graph in self._graphs:
+            yield f"{graph.n_rows} rows", graph.program
+
+    @property
+    def n_graphs(self) -> int:
+        return len(self._graphs)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Memory of the machine that is kept for copies from and to the device."""
+        kept = [*self._inputs, *self._results, self._kept, self._masks]
+        return sum(part.nbytes for part in [*kept, self._shared.slots.staging])
 
     # -- the interface of every runner -----------------------------------------------------------
 
     @torch.inference_mode()
     def step(
         self, extensions: Items[Extension], interrupted: Interrupted | None = None
-    ) -> list[Outcome]:
-        """Run the extensions; an outcome each.
+    ) -> list[Outcome | None]:
+        """Run the extensions; an outcome each, None where it is under way or had no room.
 
-        A graph once launched runs to its end: whoever interrupts waits for it.
+        Who asks again for what is under way gets it with the next step. An extension of which a
+        part was computed already is narrowed to that. A graph once launched runs to its end:
+        whoever interrupts waits for it.
+
+        Raises: EngineError where an extension is larger than any step.
         """
-        adopted, ahead = self._adopt(extensions)
-        self._n_host_logits = 0
-        rest = [e for i, e in enumerate(extensions) if i not in adopted]
-        launches = [self._launch(shape, group) for shape, group in self._groups(rest)]
-        if ahead is not None:
-            launches.append(ahead)
+        ahead, self._ahead = self._ahead, None
+        answered: list[tuple[Extension, Part]] = []
+        rest: list[Extension] = []
+        for extension in extensions:
+            part = ahead.part_of(extension.sequence) if ahead is not None else None
+            remainder = self._adopt(part, extension) if part is not None else extension
+            if part is not None and remainder is not extension:
+                answered.append((extension, part))
+            if remainder is not None:
+                rest.append(remainder)
+        ends = {id(e.sequence): e.sequence.n_resident + e.n_known for e, _ in answered}
+        new = [self._part(e, ends.get(id(e.sequence), e.sequence.n_resident)) for e in rest]
+        if ahead is None or not answered:
+            ahead = self._launch(_that_fit([], new, self._limits()))
+            answered = [(part.extension, part) for part in ahead.parts]
+            new = []
+        else:
             self.n_ahead_used += 1
-        # Before anything is read: the next step of the only decode batch, on its own results.
-        last = launches[-1] if launches else None
-        if last is not None and self._may_go_on(last, launches):
-            self._ahead = (last, self._go_on(last))
-        outcomes: dict[int, Outcome] = {}
-        for launch in launches:
-            for extension, outcome in zip(launch.extensions, self._read(launch), strict=True):
-                outcomes[id(extension)] = outcome
-        self._learn(launches, ahead, extensions)
-        return [outcomes[id(extension)] for extension in extensions]
+        going_on = list(self._going_on(answered))
+        behind = _that_fit(going_on, new, self._limits())
+        if behind:
+            self._ahead = self._launch(behind, is_ahead=True)
+        self._read(ahead)
+        self._learn(ahead, [part for _, part in answered])
+        found = {id(extension): part.outcome for extension, part in answered}
+        return [_as_asked(extension, found.get(id(extension))) for extension in extensions]
 
     def guess(self, sequence: Sequence, n_tokens: int) -> None:
         """None: a draft model's tokens are drawn by whoever asks."""
 
     def run(self, extensions: Items[Extension]) -> Tensor | None:
         """The logits of extensions that nothing is drawn for, in order."""
-        logits = [outcome.logits for outcome in self.step(extensions)]
-        found = [rows for rows in logits if rows is not None]
-        return torch.cat(found) if found else None
+        logits = [rows for extension in extensions for rows in self._logits_of(extension)]
+        return torch.cat(logits) if logits else None
+
+    def _logits_of(self, extension: Extension) -> Iterator[Tensor]:
+        """As many rows at a time as the host has room for."""
+        sequence, n_before = extension.sequence, extension.sequence.n_resident
+        n_most = min(len(self._shared.kept), self._graphs[-1].n_rows)
+        n_silent = extension.n_known - extension.n_logits
+        while (n_done := sequence.n_resident - n_before) < extension.n_known:
+            n = min(n_most, (n_silent if n_done < n_silent else extension.n_known) - n_done)
+            rows = Extension(sequence, n, n_logits=n if n_done >= n_silent else 0)
+            outcome = self.step([rows])[0]
+            assert outcome is not None
+            if outcome.logits is not None:
+                yield outcome.logits
+            sequence.n_resident += n
+        sequence.n_resident = n_before
 
     # -- the step ahead --------------------------------------------------------------------------
 
-    def _adopt(self, extensions: Items[Extension]) -> tuple[set[int], Launch | None]:
-        """Which extensions the step ahead has computed already, and that step with them in it."""
-        pair, self._ahead = self._ahead, None
-        if pair is None:
-            return set(), None
-        before, ahead = pair
-        wanted = {id(e.sequence): (i, e) for i, e in enumerate(extensions)}
-        adopted: set[int] = set()
-        for row, old in enumerate(before.extensions):
-            index, extension = wanted.get(id(old.sequence), (-1, None))
-            if extension is None or not self._goes_on(before, row, extension):
+    def _adopt(self, part: Part, extension: Extension) -> Extension | None:
+        """Take what `part` has computed of `extension`; what is left to compute, if anything.
+
+        The extension itself where nothing is of use.
+        """
+        asked, sequence = part.extension, extension.sequence
+        first, n = part.position, part.n_known
+        n_blocks = n_blocks_for(first + part.width)
+        if (
+            first != sequence.n_resident
+            or n > extension.n_known
+            or sequence.tokens[first : first + n] != part.known
+            or sequence.table[:n_blocks] != part.table[:n_blocks]
+        ):
+            return extension
+        if n == extension.n_known and not extension.n_logits:
+            return None
+        is_same = (
+            part.n_wanted > 0
+            and extension.draw is asked.draw
+            and extension.grammar is asked.grammar
+            and extension.is_staged == asked.is_staged
+        )
+        if n == extension.n_known and is_same:
+            return None
+        # A chunk of it is there, or words that were staged before others were: what its last row
+        # is wanted for is another matter.
+        n = min(n, extension.n_known - 1)
+        if not n:
+            return extension
+        rest = replace(extension, n_known=extension.n_known - n)
+        extension.n_known, extension.proposals, extension.n_logits = n, [], 0
+        return rest
+
+    def _going_on(self, answered: Iterable[tuple[Extension, Part]]) -> Iterator[Part]:
+        """For each reply that the coming results let go on by itself, its next rows."""
+        going = [
+            (extension, part)
+            for extension, part in answered
+            if extension.n_logits
+            and extension.draw is not None
+            and extension.grammar is None
+            # Where the host drafts it feeds the next step itself.
+            and not extension.proposals
+            and extension.index + 1 < extension.draw.params.max_tokens
+        ]
+        width = self._width(len(going))
+        n_positions = self.decoder.rope.cos.shape[0]
+        for extension, part in going:
+            table = extension.sequence.table
+            n_most = extension.sequence.n_resident + part.width + width
+            if n_most > min(len(table) * BLOCK_TOKENS, n_positions):
                 continue
-            ahead.extensions[row] = extension
-            adopted.add(index)
-        if len(adopted) < len(before.extensions):
-            ahead.n_replays = STEPS_PER_CHOICE  # rows of replies that ended: not to be replayed
-        return adopted, ahead if adopted else None
+            self._shared.slots.touch(extension.sequence)
+            follows = replace(extension, n_known=1, n_logits=1, index=extension.index + 1)
+            yield Part(follows, -1, [], width, list(table), part.slot, part)
 
-    def _goes_on(self, before: Launch, row: int, extension: Extension) -> bool:
-        """Whether `extension` is what the device took for granted."""
-        sequence, (first, token) = extension.sequence, before.ends[row]
-        n_blocks = n_blocks_for(first + before.graph.shape.n_rows)
-        return (
-            extension.draw is before.extensions[row].draw
-            and extension.n_rows == extension.n_logits == 1
-            and sequence.n_resident == first == len(sequence.tokens) - 1
-            and sequence.tokens[-1] == token
-            and sequence.table[:n_blocks] == before.tables[row][:n_blocks]
-        )
+    def _width(self, n_replies: int) -> int:
+        """Rows of each of so many replies: a token, and what is worth drafting behind it."""
+        n = next_power_of_2(n_replies)
+        width = 1 + self.length.choose(n)
+        return max(q for q in DECODE_ROWS if q <= max(1, min(width, MOST_DRAFTED_ROWS // n)))
 
-    def _may_go_on(self, last: Launch, launches: list[Launch]) -> bool:
-        q = last.graph.shape.n_rows
-        if not last.graph.shape.is_decode or last.n_replays >= STEPS_PER_CHOICE:
-            return False
-        if any(other.graph.shape.is_decode for other in launches[:-1]):
-            return False  # its inputs may be overwritten, or its replies join the next batch
-        for extension, table in zip(last.extensions, last.tables, strict=True):
-            n_most = extension.sequence.n_resident + 2 * q
-            if extension.draw is None or not extension.n_logits or extension.n_rows > q:
-                return False
-            if extension.proposals:  # the host drafts: it will feed the next step itself
-                return False
-            if n_most > min(len(table) * BLOCK_TOKENS, self._n_tokens):
-                return False
-        return any(
-            e.draw is not None and e.index + 1 < e.draw.params.max_tokens for e in last.extensions
-        )
+    def _limits(self) -> "_Room":
+        return _Room(self._graphs[-1].n_rows, len(self._shared.kept))
 
-    def _go_on(self, last: Launch) -> Launch:
-        """Replay on the inputs that `last` leaves behind. Its extensions are filled in later."""
-        ahead = Launch(
-            last.graph,
-            list(last.extensions),
-            last.tables,
-            [1] * len(last.extensions),
-            n_replays=last.n_replays + 1,
-        )
-        self._replay(ahead)
-        return ahead
+    # -- launching and reading -------------------------------------------------------------------
 
-    # -- launching -------------------------------------------------------------------------------
+    def _part(self, extension: Extension, first: int) -> Part:
+        """What the host feeds, from position `first` on."""
+        sequence = extension.sequence
+        fed = sequence.tokens[first : first + extension.n_known]
+        slot = 0
+        if extension.draw is not None and extension.n_logits:
+            slot = self._shared.slots.place(sequence, first, len(fed))
+        return Part(extension, first, fed, extension.n_rows, list(sequence.table), slot)
 
-    def _groups(self, extensions: list[Extension]) -> Iterator[tuple[StepShape, list[Extension]]]:
-        """Cut a step into shapes; plain decode comes last, for the step ahead follows it."""
-        plain, few = list[Extension](), list[Extension]()
-        for extension in extensions:
-            if _is_plain(extension):
-                plain.append(extension)
-            elif extension.n_rows <= DECODE_ROWS[-1]:
-                few.append(extension)
-            else:
-                n_rows = min(s.n_rows for s in self._graphs if s.n_rows >= extension.n_rows)
-                yield StepShape(1, n_rows), [extension]
-        if few:
-            yield from self._batches(few, max(e.n_rows for e in few))
-        if plain:
-            n = next((n for n in BATCHES if n >= len(plain)), BATCHES[-1])
-            n_rows = 1 + self.length.choose(n)
-            yield from self._batches(plain, min(n_rows, MAX_ROWS // n))
-
-    def _batches(
-        self, extensions: list[Extension], n_rows: int
-    ) -> Iterator[tuple[StepShape, list[Extension]]]:
-        q = min(q for q in DECODE_ROWS if q >= n_rows)
-        sizes = sorted(shape.n_sequences for shape in self._graphs if shape.n_rows == q)
-        for start in range(0, len(extensions), sizes[-1]):
-            group = extensions[start : start + sizes[-1]]
-            yield StepShape(next(n for n in sizes if n >= len(group)), q), group
-
-    def _launch(self, shape: StepShape, extensions: list[Extension]) -> Launch:
-        graph = self._graphs[shape]
-        graph.begin_upload()
-        for row, extension in enumerate(extensions):
-            place = 0
-            if self._history is not None:
-                place = self._history.place(extension.sequence, extension.n_known)
-            graph.fill(row, extension, extension.draw or GREEDY, place)
-        graph.upload(len(extensions))
-        launch = Launch(
-            graph,
-            extensions,
-            [list(e.sequence.table) for e in extensions],
-            [e.n_known for e in extensions],
-        )
-        if not all(map(_is_plain, extensions)):  # its rows are a prompt's, not the length chosen
-            launch.n_replays = STEPS_PER_CHOICE - 1
-        self._replay(launch)
-        return launch
-
-    def _replay(self, launch: Launch) -> None:
-        graph = launch.graph
-        launch.copy = (self._newest.get(graph.shape, 0) + 1) % graph.N_RESULTS
-        self._newest[graph.shape] = launch.copy
-        unread = self._writing.get((graph.shape, launch.copy))
-        if unread is not None and unread.outcomes is None:
-            self._read(unread)
-        self._writing[graph.shape, launch.copy] = launch
-        self._replays[graph.shape]()
-        graph.results.bring_back(launch.copy)
-        for row, extension in enumerate(launch.extensions):
-            if extension.draw is None and not extension.is_staged and extension.n_logits:
-                launch.logits[row] = self._bring_logits(graph.logits_of(row, extension))
+    def _launch(self, parts: list[Part], is_ahead: bool = False) -> Launch:
+        if not parts:
+            raise EngineError("expected an extension that fits a step, found it larger than any")
+        # Those of few rows first: their attention is split, and has room for the first rows alone.
+        parts = sorted(parts, key=lambda part: part.width > FEW_ROWS)
+        n_rows = sum(part.width for part in parts)
+        graph = next(graph for graph in self._graphs if graph.n_rows >= n_rows)
+        copy = self.n_launches % N_UNDER_WAY
+        memory, masks = self._inputs[copy], self._masks[copy]
+        asked = graph.fill(memory, parts)
+        for line, bits in asked:
+            masks[line].view(torch.uint8).numpy()[: len(bits)] = np.frombuffer(bits, np.uint8)
+        graph.fed.copy_(memory[: graph.inputs.n_words], non_blocking=True)
+        if asked:
+            first, last = asked[0][0], asked[-1][0] + 1
+            self._shared.masks[first:last].copy_(masks[first:last], non_blocking=True)
+        self._replays[graph.n_rows]()
+        self._results[copy][: graph.results.n_words].copy_(graph.found, non_blocking=True)
+        if n_kept := sum(part.n_kept for part in parts):
+            self._kept[copy, :n_kept].copy_(self._shared.kept[:n_kept], non_blocking=True)
+        launch = Launch(graph, parts, copy, is_ahead=is_ahead)
         if self._is_cuda:
             launch.done = torch.cuda.Event()
             launch.done.record()
         self.n_launches += 1
+        return launch
 
-    def _bring_logits(self, rows: Tensor) -> Tensor:
-        start = self._n_host_logits
-        self._n_host_logits += len(rows)
-        if self._n_host_logits > len(self._host_logits):
-            raise EngineError(
-                f"expected at most {len(self._host_logits)} rows chosen on the host in a step, "
-                f"found {self._n_host_logits}"
-            )
-        host = self._host_logits[start : self._n_host_logits]
-        return host.copy_(rows, non_blocking=True)
-
-    # -- reading ---------------------------------------------------------------------------------
-
-    def _read(self, launch: Launch) -> list[Outcome]:
-        if launch.outcomes is not None:
-            return launch.outcomes
+    def _read(self, launch: Launch) -> None:
         if launch.done is not None:
             launch.done.synchronize()
-        results = launch.graph.results_of(launch.copy, launch.n_known, launch.extensions)
-        outcomes = []
-        for row, (extension, found) in enumerate(zip(launch.extensions, results, strict=True)):
-            if row in launch.logits:
-                found.chosen, found.logits = None, launch.logits[row].clone()
-            n_kept = len(found.chosen or ()) - 1
-            end = extension.sequence.n_resident + launch.n_known[row] + n_kept
-            launch.ends.append((end, found.chosen[-1] if found.chosen else -1))
-            if not extension.n_logits:
-                found.chosen = None
-            outcomes.append(found)
-        launch.outcomes = outcomes
-        return outcomes
+        launch.graph.read(self._results[launch.copy], launch.parts, self._kept[launch.copy])
 
-    def _learn(
-        self, launches: list[Launch], ahead: Launch | None, served: Items[Extension]
-    ) -> None:
+    def _learn(self, launch: Launch, served: list[Part]) -> None:
         """Book what decoding cost and how many guesses stood.
 
         Staged words and a prompt's last few tokens guess nothing. Only where the device went on by
         itself is the time between two readings what the step cost.
         """
-        now, before, self._read_at = perf_counter(), self._read_at, 0.0
-        ids = {id(extension) for extension in served}
-        for launch in launches:
-            # A row of the step ahead whose reply has ended is nobody's.
-            rows = [i for i, e in enumerate(launch.extensions) if id(e) in ids]
-            if not all(_is_plain(launch.extensions[i]) for i in rows):
-                continue
-            shape, outcomes, n_accepted = launch.graph.shape, self._read(launch), 0
-            for i in rows:
-                n_kept = len(outcomes[i].chosen or ()) - 1
-                self.length.verified(shape.n_rows - 1, n_kept)
-                n_accepted += n_kept
-            is_timed = launch is ahead and len(launches) == 1 and before > 0
-            elapsed_ms = (now - before) * 1e3 if is_timed else None
-            self._read_at = now if len(launches) == 1 else 0.0
-            n = shape.n_sequences
-            self.length.stepped(n, n * shape.n_rows, n_accepted / len(rows), elapsed_ms)
+        now, before, self._read_at = perf_counter(), self._read_at, perf_counter()
+        decoded = [p for p in served if p.width == 1 and _is_drawn(p) or p.before is not None]
+        if not decoded:
+            return
+        n_accepted = 0
+        for part in decoded:
+            assert part.outcome is not None and part.outcome.chosen is not None
+            n_kept = len(part.outcome.chosen) - 1
+            self.length.verified(part.width - 1, n_kept)
+            n_accepted += n_kept
+        is_timed = launch.is_ahead and len(decoded) == len(launch.parts)
+        n = next_power_of_2(len(decoded))
+        elapsed_ms = (now - before) * 1e3 if is_timed else None
+        rows = n * max(part.width for part in decoded)
+        self.length.stepped(n, rows, n_accepted / len(decoded), elapsed_ms)
 
 
-def _is_plain(extension: Extension) -> bool:
-    """Whether a reply is decoded that the device draws, and may guess at."""
-    return extension.n_rows == extension.n_logits == 1 and extension.draw is not None
+@dataclass(slots=True)
+class _Room:
+    """What a step has left."""
+
+    n_rows: int
+    n_kept: int
+    n_sequences: int = MAX_SEQUENCES
+    n_wanted: int = MAX_WANTED
+    n_few: int = MAX_SPLIT_ROWS
+
+    def takes(self, part: Part) -> bool:
+        """Whether there is room for `part`, which is taken then."""
+        n_few = part.width if part.width <= FEW_ROWS else 0
+        left = (
+            self.n_rows - part.width, self.n_kept - part.n_kept, self.n_sequences - 1,
+            self.n_wanted - part.n_wanted, self.n_few - n_few,
+        )  # fmt: skip
+        if min(left) < 0:
+            return False
+        self.n_rows, self.n_kept, self.n_sequences, self.n_wanted, self.n_few = left
+        return True
+
+
+def _that_fit(going_on: list[Part], new: list[Part], room: _Room) -> list[Part]:
+    """Who goes on, and of what is new as much as a step has room for; the first above all."""
+    return [part for part in [*going_on, *new] if room.takes(part)]
+
+
+def _is_drawn(part: Part) -> bool:
+    extension = part.extension
+    return extension.n_logits == 1 and extension.draw is not None and extension.grammar is None
+
+
+def _as_asked(extension: Extension, outcome: Outcome | None) -> Outcome | None:
+    """Nothing is chosen inside a prompt."""
+    if outcome is not None and not extension.n_logits:
+        return Outcome()
+    return outcome

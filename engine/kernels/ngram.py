@@ -1,73 +1,79 @@
 """Owns drafting on the device: n-grams of the conversation, looked up inside a step's graph.
 
 The host would have to see a step's tokens before it could guess the next ones, and the device would
-wait for it. The guesses are those of `speculative.NgramDrafter` with n-grams of one size.
+wait for it. The guesses are those of `drafting.drafters.NgramDrafter` with n-grams of one size.
 """
 
-from collections import OrderedDict
-
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from ..sequence import Sequence, common_prefix
+from .launch import next_power_of_2
+from .slots import Slots
 
 SIZE = 3  # tokens that must have stood together before
+_TILE = 1024
 
 
-def guess(history: Tensor, slots: Tensor, n_tokens: Tensor, n_most: int) -> tuple[Tensor, Tensor]:
+@triton.jit
+def _guess(
+    slots_ptr, guessing_ptr, history_ptr, position_ptr, guesses_ptr, n_guesses_ptr,
+    N_TOKENS: tl.constexpr, N_GUESSES: tl.constexpr, GUESSES_PAD: tl.constexpr,
+    SIZE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Look through one conversation."""
+    sequence = tl.program_id(0)
+    slot = tl.load(slots_ptr + sequence)
+    if slot > 0:
+        n_found = tl.zeros((), tl.int64)
+        n_tokens = tl.load(position_ptr + slot) + 1
+        if (tl.load(guessing_ptr + sequence) != 0) & (n_tokens > SIZE):
+            said_ptr = history_ptr + slot * N_TOKENS
+            best = tl.zeros((), tl.int64)
+            for base in range(SIZE, n_tokens, TILE):
+                place = base + tl.arange(0, TILE)
+                alike = place < n_tokens
+                for i in tl.static_range(SIZE):
+                    token = tl.load(said_ptr + place - SIZE + i, mask=alike, other=-1)
+                    alike &= token == tl.load(said_ptr + n_tokens - SIZE + i)
+                best = tl.maximum(best, tl.max(tl.where(alike, place, 0), 0).to(tl.int64))
+            n_found += tl.where(best > 0, tl.minimum(n_tokens - best, N_GUESSES), 0)
+            at = tl.arange(0, GUESSES_PAD)
+            guesses = tl.load(said_ptr + best + at, mask=at < n_found, other=0)
+            target = guesses_ptr + slot * N_GUESSES + at
+            tl.store(target, guesses.to(tl.int64), mask=at < N_GUESSES)
+        tl.store(n_guesses_ptr + slot, n_found)
+
+
+def guess(places: Tensor, guessing: Tensor, slots: Slots) -> None:
     """What followed the last time a conversation's last `SIZE` tokens stood together.
 
-    history: int32 [conversations, places]; slots, n_tokens: int64 [n]. Returns guesses [n, n_most]
-    (int32) and how many of each row are meant: int64 [n].
+    places: int64 [n], of each sequence its place in `slots`, 0 for none, whose tokens end at its
+    `position`. guessing: int64 [n], 0 where nothing is to be guessed. Fills `slots.guesses`,
+    `slots.n_guesses`.
     """
-    said = history[slots]
-    places = torch.arange(SIZE, said.shape[1], device=said.device)
-    ends = n_tokens[:, None] - SIZE + torch.arange(SIZE, device=said.device)
-    last = said.gather(1, ends.clamp_min(0))
-    # The tokens before place p are those at the end, and p is not the end itself.
-    alike = (places < n_tokens[:, None]) & (n_tokens[:, None] > SIZE)
-    for i in range(SIZE):
-        alike &= said[:, i : i - SIZE] == last[:, i : i + 1]
-    place = torch.where(alike, places, 0).amax(1)
-    following = place[:, None] + torch.arange(n_most, device=said.device)
-    guesses = said.gather(1, following.clamp_max(said.shape[1] - 1))
-    n_guesses = (n_tokens - place).clamp_max(n_most) * (place > 0)
-    return guesses, n_guesses
+    n_guesses = slots.guesses.shape[1]
+    _guess[(len(places),)](
+        places, guessing, slots.history, slots.position, slots.guesses, slots.n_guesses,
+        N_TOKENS=slots.history.shape[1], N_GUESSES=n_guesses,
+        GUESSES_PAD=next_power_of_2(n_guesses), SIZE=SIZE, TILE=_TILE, num_warps=4,
+        enable_fp_fusion=True,
+    )  # fmt: skip
 
 
-class DeviceHistory:
-    """The tokens of every conversation on the device, a place each; place 0 is for padding.
-
-    Steps write what they are fed; only what was computed elsewhere (a shared prefix) is uploaded,
-    in the order of the steps. A wrong token here costs a wrong guess, nothing else.
-    """
-
-    def __init__(self, n_conversations: int, n_tokens: int, device: torch.device) -> None:
-        shape = (1 + n_conversations, n_tokens)
-        self.tokens = torch.zeros(shape, dtype=torch.int32, device=device)
-        # A row for each place, so that no upload waits for another: a conversation's last one was
-        # over when the results of its last step were read.
-        self._staging = torch.zeros(
-            shape, dtype=torch.int32, pin_memory=device.type == "cuda"
-        )  # fmt: skip
-        self._host = self._staging.numpy()
-        self._free = list(range(n_conversations, 0, -1))
-        self._places: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
-
-    def place(self, sequence: Sequence, n_fed: int) -> int:
-        """Where the conversation stands, its resident tokens uploaded where they are not.
-
-        n_fed: pending tokens that the coming step is fed, and writes there itself.
-        """
-        key, n = id(sequence), sequence.n_resident
-        if key not in self._places:
-            oldest = None if self._free else self._places.popitem(last=False)[1]
-            self._places[key] = (self._free.pop() if oldest is None else oldest[0], [])
-        place, known = self._places[key]
-        start = min(n, common_prefix(known, sequence.tokens))
-        if start < n:
-            self._host[place, start:n] = sequence.tokens[start:n]
-            self.tokens[place, start:n].copy_(self._staging[place, start:n], non_blocking=True)
-        known[start:] = sequence.tokens[start : n + n_fed]
-        self._places.move_to_end(key)
-        return place
+def guess_reference(places: Tensor, guessing: Tensor, slots: Slots) -> None:
+    for place, is_guessing in torch.stack((places, guessing), 1).tolist():
+        if not place:
+            continue
+        slots.n_guesses[place] = 0
+        n_tokens = int(slots.position[place]) + 1
+        if not is_guessing or n_tokens <= SIZE:
+            continue
+        said = slots.history[place, :n_tokens].tolist()
+        ends = (end for end in range(n_tokens - 1, SIZE - 1, -1))
+        found = next((end for end in ends if said[end - SIZE : end] == said[-SIZE:]), None)
+        if found is not None:
+            following = said[found : found + slots.guesses.shape[1]]
+            slots.guesses[place, : len(following)] = torch.tensor(following)
+            slots.n_guesses[place] = len(following)

@@ -1,6 +1,6 @@
 """Owns the probability of any of some tokens after some rows: those that end the caller's turn.
 
-It is asked for in every step, of few rows, so it must cost next to nothing: one pass over those
+It is asked of few rows of a step, or of none, which must cost next to nothing: one pass over those
 rows' logits by many programs, then one small merge.
 """
 
@@ -21,12 +21,13 @@ def _masses(
     """Of one chunk of one row, the largest logit and the sum of weights relative to it."""
     at, chunk = tl.program_id(0), tl.program_id(1)
     row = tl.load(rows_ptr + at).to(tl.int64)
-    token = chunk * CHUNK + tl.arange(0, CHUNK)
-    logits = tl.load(logits_ptr + row * VOCAB + token, mask=token < VOCAB, other=float("-inf"))
-    best = tl.max(logits, 0)
-    target = masses_ptr + (at * N_CHUNKS + chunk) * 2
-    tl.store(target, best)
-    tl.store(target + 1, tl.sum(tl.exp(logits - best), 0))
+    if row >= 0:
+        token = chunk * CHUNK + tl.arange(0, CHUNK)
+        logits = tl.load(logits_ptr + row * VOCAB + token, mask=token < VOCAB, other=float("-inf"))
+        best = tl.max(logits, 0)
+        target = masses_ptr + (at * N_CHUNKS + chunk) * 2
+        tl.store(target, best)
+        tl.store(target + 1, tl.sum(tl.exp(logits - best), 0))
 
 
 @triton.jit
@@ -37,19 +38,20 @@ def _probability(
 ):  # fmt: skip
     at = tl.program_id(0)
     row = tl.load(rows_ptr + at).to(tl.int64)
-    chunk = tl.arange(0, CHUNKS_PAD)
-    inside = chunk < N_CHUNKS
-    source = masses_ptr + (at * N_CHUNKS + chunk) * 2
-    bests = tl.load(source, mask=inside, other=float("-inf"))
-    sums = tl.load(source + 1, mask=inside, other=0.0)
-    best = tl.max(bests, 0)
-    total = tl.sum(sums * tl.exp(bests - best), 0)
-    at_token = tl.arange(0, TOKENS_PAD)
-    given = at_token < N_TOKENS
-    token = tl.load(tokens_ptr + at_token, mask=given, other=0)
-    logits = tl.load(logits_ptr + row * VOCAB + token, mask=given, other=float("-inf"))
-    weight = tl.sum(tl.exp(logits - best), 0)
-    tl.store(out_ptr + at, (weight / total).to(tl.float64))
+    if row >= 0:
+        chunk = tl.arange(0, CHUNKS_PAD)
+        inside = chunk < N_CHUNKS
+        source = masses_ptr + (at * N_CHUNKS + chunk) * 2
+        bests = tl.load(source, mask=inside, other=float("-inf"))
+        sums = tl.load(source + 1, mask=inside, other=0.0)
+        best = tl.max(bests, 0)
+        total = tl.sum(sums * tl.exp(bests - best), 0)
+        at_token = tl.arange(0, TOKENS_PAD)
+        given = at_token < N_TOKENS
+        token = tl.load(tokens_ptr + at_token, mask=given, other=0)
+        logits = tl.load(logits_ptr + row * VOCAB + token, mask=given, other=float("-inf"))
+        weight = tl.sum(tl.exp(logits - best), 0)
+        tl.store(out_ptr + at, (weight / total).to(tl.float64))
 
 
 def n_chunks(vocab: int) -> int:
@@ -57,7 +59,7 @@ def n_chunks(vocab: int) -> int:
 
 
 def probability(logits: Tensor, rows: Tensor, tokens: Tensor, masses: Tensor, out: Tensor) -> None:
-    """out[i] = sum of softmax(logits[rows[i]])[tokens].
+    """out[i] = sum of softmax(logits[rows[i]])[tokens]; of a row -1 whatever it was.
 
     logits: fp32 [any, vocab], finite. rows: int64 [n]. tokens: int64 [k], k > 0. out: fp64 [n].
     masses: fp32 [n, n_chunks(vocab), 2], workspace.
@@ -78,4 +80,5 @@ def probability(logits: Tensor, rows: Tensor, tokens: Tensor, masses: Tensor, ou
 def probability_reference(
     logits: Tensor, rows: Tensor, tokens: Tensor, masses: Tensor, out: Tensor
 ) -> None:
-    out.copy_(logits[rows].softmax(-1)[:, tokens].sum(-1))
+    asked = rows >= 0
+    out[asked] = logits[rows[asked]].softmax(-1)[:, tokens].sum(-1).to(out.dtype)

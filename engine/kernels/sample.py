@@ -27,11 +27,13 @@ _NO_TOKEN = tl.constexpr(2**31 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How each row is drawn; all on the device, one entry a row.
+    """How each reply is drawn, and whose each row is; all on the device.
 
-    temperature, top_p: fp64; top_k: int32 or int64; seed: int64 (its low 64 bits);
-    index: int32 or int64, that of the token within its reply. Defaults of `SamplingParams` switch
-    off.
+    Of each reply: temperature, top_p: fp64; top_k: int32 or int64; seed: int64 (its low 64 bits);
+    index: int32 or int64, that of the next token within the reply. Defaults of `SamplingParams`
+    switch off.
+    Of each row: owners: int64, the reply, -1 for a row that nobody wants; offsets: int64, how many
+    tokens after the reply's next one the row's is.
     """
 
     temperature: Tensor
@@ -39,6 +41,8 @@ class Draws:
     top_p: Tensor
     seed: Tensor
     index: Tensor
+    owners: Tensor
+    offsets: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,11 @@ class SampleSpace:
             floor=empty(2, torch.int32),
         )
 
+    def of(self, n_rows: int) -> "SampleSpace":
+        """The workspace of the first rows."""
+        parts = {name: getattr(self, name)[:n_rows] for name in self.__dataclass_fields__}
+        return SampleSpace(**parts)
+
 
 @triton.jit
 def _load_logits(logits_ptr, row, token, VOCAB: tl.constexpr):
@@ -102,35 +111,38 @@ def _row_best(chunk_best_ptr, row, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.conste
 
 @triton.jit
 def _survey(
-    logits_ptr, temperature_ptr, top_p_ptr, chunk_best_ptr, chunk_sum_ptr,
+    logits_ptr, owners_ptr, temperature_ptr, top_p_ptr, chunk_best_ptr, chunk_sum_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Largest logit and sum of weights of one chunk of one row."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    token = chunk * CHUNK + tl.arange(0, CHUNK)
-    logits = _load_logits(logits_ptr, row, token, VOCAB)
-    best = tl.max(logits, 0)
-    tl.store(chunk_best_ptr + row * N_CHUNKS + chunk, best)
-    temperature = tl.load(temperature_ptr + row)
-    total = tl.zeros((), tl.float64)
-    # The sum serves top-p alone, and a thousand double exponentials cost a microsecond.
-    if (temperature >= _COLDEST) & (tl.load(top_p_ptr + row) < 1.0) & (best > float("-inf")):
-        total += tl.sum(tl.exp((logits.to(tl.float64) - best.to(tl.float64)) / temperature), 0)
-    tl.store(chunk_sum_ptr + row * N_CHUNKS + chunk, total)
+    owner = tl.load(owners_ptr + row)
+    if owner >= 0:
+        token = chunk * CHUNK + tl.arange(0, CHUNK)
+        logits = _load_logits(logits_ptr, row, token, VOCAB)
+        best = tl.max(logits, 0)
+        tl.store(chunk_best_ptr + row * N_CHUNKS + chunk, best)
+        temperature = tl.load(temperature_ptr + owner)
+        total = tl.zeros((), tl.float64)
+        # The sum serves top-p alone, and a thousand double exponentials cost a microsecond.
+        if (temperature >= _COLDEST) & (tl.load(top_p_ptr + owner) < 1.0) & (best > float("-inf")):
+            total += tl.sum(tl.exp((logits.to(tl.float64) - best.to(tl.float64)) / temperature), 0)
+        tl.store(chunk_sum_ptr + row * N_CHUNKS + chunk, total)
 
 
 @triton.jit
 def _filter(
-    logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
+    logits_ptr, owners_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
     chunk_best_ptr, chunk_sum_ptr, ids_ptr, keys_ptr, weights_ptr, floor_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
     STEP: tl.constexpr,
 ):  # fmt: skip
     """Where top-k and top-p cut one row off: `floor`."""
     row = tl.program_id(0).to(tl.int64)
-    temperature = tl.load(temperature_ptr + row)
-    top_k = tl.load(top_k_ptr + row).to(tl.int32)
-    top_p = tl.load(top_p_ptr + row)
+    owner = tl.load(owners_ptr + row)
+    temperature = tl.load(temperature_ptr + owner, mask=owner >= 0, other=0.0)
+    top_k = tl.load(top_k_ptr + owner, mask=owner >= 0, other=0).to(tl.int32)
+    top_p = tl.load(top_p_ptr + owner, mask=owner >= 0, other=1.0)
     floor = tl.full((), _FIRST_KEY, tl.int32)
     last = tl.full((), _NO_TOKEN, tl.int32)
     if (temperature >= _COLDEST) & ((top_k > 0) | (top_p < 1.0)):
@@ -270,35 +282,37 @@ def _floor(ids_ptr, keys_ptr, n_found, cut, n_tied, STEP: tl.constexpr):
 
 @triton.jit
 def _draw(
-    logits_ptr, temperature_ptr, seed_ptr, index_ptr, floor_ptr,
+    logits_ptr, owners_ptr, offsets_ptr, temperature_ptr, seed_ptr, index_ptr, floor_ptr,
     chunk_best_ptr, chunk_score_ptr, chunk_winner_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
 ):  # fmt: skip
     """Best noisy score of one chunk of one row, among the tokens the filters kept."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    best = _row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
-    temperature = tl.load(temperature_ptr + row)
+    owner = tl.load(owners_ptr + row)
     at = row * N_CHUNKS + chunk
     score = tl.full((), float("-inf"), tl.float64)
     winner = tl.full((), _NO_TOKEN, tl.int32)
-    is_greedy = temperature < _COLDEST
-    gap = best.to(tl.float64) - tl.load(chunk_best_ptr + at).to(tl.float64)
-    if gap <= tl.where(is_greedy, 0.0, _SPAN * temperature):  # else none of the chunk can win
-        token = chunk * CHUNK + tl.arange(0, CHUNK)
-        logits = _load_logits(logits_ptr, row, token, VOCAB)
-        scores = logits.to(tl.float64)
-        if not is_greedy:
-            index = tl.load(index_ptr + row).to(tl.int32)
-            bits = tl.philox(tl.load(seed_ptr + row), token, index, 0, 0)[0]
-            uniform = (bits.to(tl.float64) + 0.5) / 4294967296.0
-            scores = scores / temperature - tl.log(-tl.log(uniform))
-            floor = tl.load(floor_ptr + row * 2)
-            last = tl.load(floor_ptr + row * 2 + 1)
-            keys = _keys(logits)
-            is_kept = (keys > floor) | ((keys == floor) & (token <= last))
-            scores = tl.where(is_kept, scores, float("-inf"))
-        score = tl.max(scores, 0)
-        winner = tl.min(tl.where(scores == score, token, _NO_TOKEN), 0)  # ties: the smaller id
+    if owner >= 0:
+        best = _row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
+        temperature = tl.load(temperature_ptr + owner)
+        is_greedy = temperature < _COLDEST
+        gap = best.to(tl.float64) - tl.load(chunk_best_ptr + at).to(tl.float64)
+        if gap <= tl.where(is_greedy, 0.0, _SPAN * temperature):  # else none of the chunk can win
+            token = chunk * CHUNK + tl.arange(0, CHUNK)
+            logits = _load_logits(logits_ptr, row, token, VOCAB)
+            scores = logits.to(tl.float64)
+            if not is_greedy:
+                index = (tl.load(index_ptr + owner) + tl.load(offsets_ptr + row)).to(tl.int32)
+                bits = tl.philox(tl.load(seed_ptr + owner), token, index, 0, 0)[0]
+                uniform = (bits.to(tl.float64) + 0.5) / 4294967296.0
+                scores = scores / temperature - tl.log(-tl.log(uniform))
+                floor = tl.load(floor_ptr + row * 2)
+                last = tl.load(floor_ptr + row * 2 + 1)
+                keys = _keys(logits)
+                is_kept = (keys > floor) | ((keys == floor) & (token <= last))
+                scores = tl.where(is_kept, scores, float("-inf"))
+            score = tl.max(scores, 0)
+            winner = tl.min(tl.where(scores == score, token, _NO_TOKEN), 0)  # ties: the smaller id
     tl.store(chunk_score_ptr + at, score)
     tl.store(chunk_winner_ptr + at, winner)
 
@@ -317,7 +331,7 @@ def _pick(
 
 
 def sample(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> None:
-    """tokens[row] = what `sampler.choose` would choose.
+    """tokens[row] = what `sampler.choose` would choose; rows that nobody wants get any number.
 
     logits: fp32 [rows, vocab], penalized already; one of a row at least is finite.
     tokens: int64 [rows].
@@ -329,17 +343,18 @@ def sample(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> 
     # Contracting to fused multiply-adds would make doubles differ from numpy's.
     options = {"num_warps": 8, "enable_fp_fusion": False}
     _survey[(rows, n_chunks)](
-        logits, draws.temperature, draws.top_p, space.chunk_best, space.chunk_sum,
+        logits, draws.owners, draws.temperature, draws.top_p, space.chunk_best, space.chunk_sum,
         **sizes, **options,
     )  # fmt: skip
     _filter[(rows,)](
-        logits, draws.temperature, draws.top_k, draws.top_p,
+        logits, draws.owners, draws.temperature, draws.top_k, draws.top_p,
         space.chunk_best, space.chunk_sum, space.ids, space.keys, space.weights, space.floor,
         # A thread of 16 warps may have 128 registers, too few for these doubles.
         CHUNKS_PAD=pad, STEP=min(CHUNK, 4096), **sizes, **options | {"num_warps": 8},
     )  # fmt: skip
     _draw[(rows, n_chunks)](
-        logits, draws.temperature, draws.seed, draws.index, space.floor,
+        logits, draws.owners, draws.offsets, draws.temperature, draws.seed, draws.index,
+        space.floor,
         space.chunk_best, space.chunk_score, space.chunk_winner,
         CHUNKS_PAD=pad, **sizes, **options,
     )  # fmt: skip
@@ -350,10 +365,13 @@ def sample(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> 
 
 
 def sample_reference(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> None:
-    for row in range(len(logits)):
+    for row, owner in enumerate(draws.owners.tolist()):
+        if owner < 0:
+            continue
         params = SamplingParams(
-            temperature=draws.temperature[row].item(),
-            top_k=int(draws.top_k[row]),
-            top_p=draws.top_p[row].item(),
+            temperature=draws.temperature[owner].item(),
+            top_k=int(draws.top_k[owner]),
+            top_p=draws.top_p[owner].item(),
         )
-        tokens[row] = choose(logits[row], params, int(draws.seed[row]), int(draws.index[row]))
+        index = int(draws.index[owner] + draws.offsets[row])
+        tokens[row] = choose(logits[row], params, int(draws.seed[owner]), index)

@@ -16,19 +16,18 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def load_queries(
-    queries_ptr, start, count, first, tile, kv_head,
+    queries_ptr, start, count, first, kv_head,
     N_HEADS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The query rows of one tile: all heads that share the KV head, then the next position.
+    """The query rows of one piece: all heads that share the KV head, then the next position.
 
     Returns the halves [ROWS, HALF_PAD], each row's position (-1 for padding: sees nothing), and the
     index (row * N_HEADS + head, int64) of each row's head.
     """
-    positions_per_tile: tl.constexpr = ROWS // GROUP
     at = tl.arange(0, ROWS)
-    offset = tile * positions_per_tile + at // GROUP
-    is_row = (offset < count) & (at < positions_per_tile * GROUP)
+    offset = at // GROUP
+    is_row = offset < count
     vector = (start + offset).to(tl.int64) * N_HEADS + kv_head * GROUP + at % GROUP
     d = tl.arange(0, HALF_PAD)
     inside = is_row[:, None] & (d < HALF)[None, :]

@@ -1,50 +1,120 @@
-"""Owns one shape of step on a device: its buffers, and the program that a graph replays over them.
+"""Owns one size of step on a device: its buffers, and the program that a graph replays over them.
 
-A step of `n_sequences` x `n_rows` reads its inputs from one buffer that a single copy fills, runs
-the model, draws and verifies tokens, writes its results into one buffer that a single copy brings
-back, and leaves as its inputs those of the step that follows. So a replay with nothing uploaded is
-the next step of the same replies.
+A step of so many rows, of whichever sequences, reads its inputs from one buffer that a single copy
+fills, runs the model once, draws and verifies tokens, and writes its results into one buffer that a
+single copy brings back. Where a reply goes on stays on the device (`Slots`), so that the step that
+follows can be launched at once.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..runner import Draw, Extension, Outcome
-from ..types import MAX_SALVAGED
-from .attention import MAX_DECODE_ROWS, Rows
+from ..sequence import Sequence
+from ..types import SamplingParams
+from .adjust import Adjustments
+from .attention import Pieces, prefill_piece_rows, split_piece_rows
 from .decoder import KernelDecoder
-from .ngram import guess
 from .probability import n_chunks
-from .sample import Draws
+from .rows import Fed
+from .sample import Draws, SampleSpace
+from .slots import Slots
 
-MAX_WANTED = MAX_SALVAGED + 1  # rows of a prefill step that may need logits
-_FLOATS = ("temperature", "top_p")
-_WORDS = ("firsts", "counts", "n_known", "index", "history", "seed", "top_k", "guessing")
+MAX_SPLIT_ROWS = 128  # of a step: more rows would no longer be bound by reading the weights
+MAX_SEQUENCES = 128  # of a step
+MAX_WANTED = 128  # rows of a step that tokens are drawn from
+# Up to here a graph has pieces of decoding alone; above, prompts of more rows than this have tiles.
+MOST_SMALL_ROWS = 64
+FEW_ROWS = 16
+GREEDY = Draw(SamplingParams(), 0)
+
+_FLOATS = ("temperature", "top_p", "presence", "frequency")
+_OF_SEQUENCE = (
+    "starts", "firsts", "counts", "n_known", "index", "slots", "goes_on", "wanted_at", "guessing",
+    "seed", "top_k", "said_from", "staged_at",
+)  # fmt: skip
+_OF_WANTED = ("rows", "owners", "offsets", "mask_lines", "kept_lines")
+_OF_PIECE = ("piece_starts", "piece_widths", "piece_offsets", "piece_owners")
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """Sequences side by side, and the most rows of each."""
+@dataclass(slots=True, eq=False)
+class Part:
+    """One sequence's share of a step.
 
-    n_sequences: int
-    n_rows: int
+    extension: as asked for when it was launched. first: the position of its first row, -1 where the
+    device knows it: where `before`, a part of the step before, will have ended. fed: tokens of its
+    first rows, none where it goes on by itself. width: rows it has room for.
+    outcome and end, the position and token it goes on from, are known once it was read.
+    """
+
+    extension: Extension
+    first: int
+    fed: list[int]
+    width: int
+    table: list[int]
+    slot: int = 0
+    before: "Part | None" = None
+    start: int = 0
+    wanted_at: int = -1
+    kept_at: int = -1
+    outcome: Outcome | None = None
+    end: tuple[int, int] = (0, -1)
 
     @property
-    def is_decode(self) -> bool:
-        return self.n_rows <= MAX_DECODE_ROWS
+    def sequence(self) -> Sequence:
+        return self.extension.sequence
 
     @property
-    def n_total(self) -> int:
-        return self.n_sequences * self.n_rows
+    def position(self) -> int:
+        """Of its first row, once the step before it was read."""
+        return self.first if self.before is None else self.before.end[0]
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens that it computes and that are no guesses, likewise."""
+        return self.fed if self.before is None else [self.before.end[1]]
+
+    @property
+    def n_known(self) -> int:
+        return max(1, len(self.fed))
 
     @property
     def n_wanted(self) -> int:
-        return self.n_total if self.is_decode else min(self.n_total, MAX_WANTED)
+        """Rows that tokens are drawn from, or a probability is asked of."""
+        return self.width if self.before is not None else self.extension.n_logits
+
+    @property
+    def n_kept(self) -> int:
+        """Rows whose logits are brought to the host."""
+        draw = self.extension.draw
+        if draw is None:
+            return 0 if self.extension.is_staged else self.n_wanted
+        return self.n_wanted if draw.params.logprobs is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all graphs of a runner work with: one runs at a time.
+
+    logits: fp32 [MAX_WANTED, vocab]. masks: int32 [MAX_WANTED, words], a bit a token that may come.
+    kept: fp32 [lines, vocab], the model's own logits of rows whose reader is on the host.
+    """
+
+    model: KernelDecoder
+    slots: Slots
+    space: SampleSpace
+    logits: Tensor
+    masks: Tensor
+    kept: Tensor
+    end_ids: Tensor
+    guess: Callable[[Tensor, Tensor, Slots], None] | None
+    max_blocks: int
 
 
 class CudaGraphs:
@@ -74,230 +144,217 @@ class CudaGraphs:
         return graph.replay
 
 
-class Buffer:
-    """Named int64 fields in one piece of memory, on the device and (pinned) on the host."""
+@dataclass(slots=True)
+class Layout:
+    """Named fields in one piece of memory of 64-bit words."""
 
-    def __init__(self, sizes: dict[str, int], device: str, n_copies: int = 1) -> None:
-        # Fields begin at multiples of 16 bytes: kernels are compiled once for aligned pointers.
-        total = sum(size + size % 2 for size in sizes.values())
-        self.device = torch.zeros(total, dtype=torch.int64, device=device)
-        pinned = device.startswith("cuda")
-        self.host = [
-            torch.zeros(total, dtype=torch.int64, pin_memory=pinned) for _ in range(n_copies)
-        ]
-        self._places: dict[str, slice] = {}
-        start = 0
-        for name, size in sizes.items():
-            self._places[name] = slice(start, start + size)
-            start += size + size % 2
+    n_words: int = 0
+    _places: dict[str, tuple[slice, torch.dtype]] = field(default_factory=dict)
 
-    def at(self, name: str) -> Tensor:
-        """A field on the device; of doubles where the name says so."""
-        return self._view(self.device, name)
+    def add(self, name: str, size: int, dtype: torch.dtype = torch.int64) -> None:
+        """Fields begin at multiples of 16 bytes: kernels are compiled for aligned pointers."""
+        n_words = -(-size * dtype.itemsize // 8)
+        self._places[name] = (slice(self.n_words, self.n_words + n_words), dtype)
+        self.n_words += n_words + n_words % 2
 
-    def host_fields(self, copy: int) -> dict[str, Any]:
-        """All fields of a copy on the host, as numpy arrays over the same memory."""
-        return {name: self._view(self.host[copy], name).numpy() for name in self._places}
-
-    def bring_back(self, copy: int) -> None:
-        self.host[copy].copy_(self.device, non_blocking=True)
-
-    def _view(self, memory: Tensor, name: str) -> Tensor:
-        field = memory[self._places[name]]
-        return field.view(torch.float64) if name in (*_FLOATS, "probability") else field
+    def fields(self, memory: Tensor) -> dict[str, Tensor]:
+        """All fields of some memory, int64 [n_words or more]."""
+        return {name: memory[at].view(dtype) for name, (at, dtype) in self._places.items()}
 
 
 class StepGraph:
-    """Buffers, program and graph of one shape."""
+    """Buffers, program and graph of one size."""
 
-    N_RESULTS = 8  # copies on the host: replays whose results nobody has read yet
+    def __init__(self, n_rows: int, shared: Shared, device: torch.device) -> None:
+        self.n_rows, self.shared = n_rows, shared
+        self.n_sequences = min(n_rows, MAX_SEQUENCES)
+        self.n_wanted = min(n_rows, MAX_WANTED)
+        config = shared.model.config
+        heads = config.n_heads, config.n_kv_heads
+        self.few_rows, self.many_rows = split_piece_rows(*heads), prefill_piece_rows(*heads)
+        self.n_few = min(n_rows, MAX_SPLIT_ROWS)
+        # Of every prompt, and of what is nobody's, the last tile may hold a single row.
+        n_many = n_rows // self.many_rows + n_rows // (FEW_ROWS + 1) + 2
+        self.n_many = n_many if n_rows > MOST_SMALL_ROWS else 0
+        n_pieces = self.n_few + self.n_many
+        self.inputs, self.results = Layout(), Layout()
+        self.inputs.add("tokens", n_rows)
+        for names, size in (
+            (_OF_SEQUENCE, self.n_sequences), (_OF_WANTED, self.n_wanted), (_OF_PIECE, n_pieces),
+        ):  # fmt: skip
+            for name in names:
+                self.inputs.add(name, size)
+        for name in _FLOATS:
+            self.inputs.add(name, self.n_sequences, torch.float64)
+        self.inputs.add("tables", self.n_sequences * shared.max_blocks, torch.int32)
+        self.results.add("tokens", n_rows)
+        for name in ("counts", "n_accepted"):
+            self.results.add(name, self.n_sequences)
+        self.results.add("chosen", self.n_wanted)
+        self.results.add("probability", self.n_sequences, torch.float64)
+        self.fed = torch.zeros(self.inputs.n_words, dtype=torch.int64, device=device)
+        self.found = torch.zeros(self.results.n_words, dtype=torch.int64, device=device)
+        self._lay_out(device, n_pieces)
 
-    def __init__(
-        self, shape: StepShape, model: KernelDecoder, *, space: Any, history: Tensor | None,
-        max_blocks: int, end_ids: tuple[int, ...], device: str,
-    ) -> None:  # fmt: skip
-        n, q, wanted = shape.n_sequences, shape.n_rows, shape.n_wanted
-        self.shape, self._model, self._history = shape, model, history
-        self._end_head = model.decoder.end_head
-        self._end_ids = torch.tensor(end_ids, dtype=torch.int64, device=device)
-        self.inputs = Buffer(
-            {"tokens": n * q, "wanted": wanted, **dict.fromkeys(_WORDS, n)}
-            | dict.fromkeys(_FLOATS, n),
-            device,
+    def _lay_out(self, device: torch.device, n_pieces: int) -> None:
+        """What kernels are given: views of the buffers, made once."""
+        given, shared = self.inputs.fields(self.fed), self.shared
+        self._found = self.results.fields(self.found)
+        self._rows = Fed(**{name: given[name] for name in Fed.__dataclass_fields__})
+        tables = given["tables"].view(self.n_sequences, shared.max_blocks)
+        parts = torch.zeros(4, n_pieces, dtype=torch.int32, device=device)
+
+        def pieces(some: slice) -> Pieces:
+            starts, counts, firsts, owners = parts[:, some].unbind(0)
+            return Pieces(starts, counts, firsts, owners, tables)
+
+        self._pieces = pieces(slice(None))
+        self._few, self._many = pieces(slice(self.n_few)), pieces(slice(self.n_few, None))
+        self._draws = Draws(**{name: given[name] for name in Draws.__dataclass_fields__})
+        asked = {"masks": shared.masks, "kept": shared.kept}
+        names = [name for name in Adjustments.__dataclass_fields__ if name not in asked]
+        self._asked = Adjustments(**{name: given[name] for name in names}, **asked)
+        self._wanted, self._staged_at = given["rows"], given["staged_at"]
+        self._guessing = given["guessing"]
+        self._positions, self._kv_slots = (
+            torch.zeros(self.n_rows, dtype=torch.int32, device=device) for _ in range(2)
         )
-        self.tables = torch.zeros(n, max_blocks, dtype=torch.int32, device=device)
-        pinned = device.startswith("cuda")
-        self.host_tables = torch.zeros(n, max_blocks, dtype=torch.int32, pin_memory=pinned)
-        self.results = Buffer(
-            {"inputs": n * q, "counts": n, "chosen": wanted, "n_accepted": n, "probability": n},
-            device,
-            self.N_RESULTS,
-        )
-        vocab = model.config.vocab_size
-        self.logits = torch.zeros(wanted, vocab, device=device)
-        self._masses = torch.zeros(n, n_chunks(vocab), 2, device=device)
-        self._chosen = torch.zeros(wanted, dtype=torch.int64, device=device)
-        self._n_accepted = torch.zeros(n, dtype=torch.int32, device=device)
-        self._next = torch.zeros(n, dtype=torch.int64, device=device)
-        self._starts = torch.arange(0, n * q, q, dtype=torch.int32, device=device)
-        firsts, row_counts = (torch.zeros(n, dtype=torch.int32, device=device) for _ in range(2))
-        self._rows = Rows(self._starts, row_counts, firsts, self.tables)
-        self._positions, self._slots = (
-            torch.zeros(n * q, dtype=torch.int32, device=device) for _ in range(2)
-        )
-        self._offsets = torch.arange(q, device=device)
-        self._wanted_offsets = torch.arange(wanted, device=device)
-        self._host = self.inputs.host_fields(0)
-        self._found = [self.results.host_fields(copy) for copy in range(self.N_RESULTS)]
-        self._host_tables = self.host_tables.numpy()
-        self._uploaded: Any = None
-        self._space = type(space)(
-            **{name: getattr(space, name)[:wanted] for name in space.__dataclass_fields__}
-        )
+        self._logits = shared.logits[: self.n_wanted]
+        vocab = shared.logits.shape[1]
+        self._masses = torch.zeros(self.n_sequences, n_chunks(vocab), 2, device=device)
+        self._space = shared.space.of(self.n_wanted)
 
     # -- the host's side -------------------------------------------------------------------------
 
-    def begin_upload(self) -> None:
-        """Wait until the host's copy of the inputs may be written again, and empty it."""
-        if self._uploaded is not None:
-            self._uploaded.synchronize()
-        self.inputs.host[0].zero_()
-        self._host["n_known"][:] = 1
-        self._host["top_p"][:] = 1.0
+    def fill(self, memory: Tensor, parts: Items[Part]) -> list[tuple[int, bytes]]:
+        """Write the inputs of `parts` into the host's memory: those of few rows come first.
 
-    def fill(self, row: int, extension: Extension, draw: Draw, place: int) -> None:
-        """Write one sequence's inputs."""
-        host, sequence, params = self._host, extension.sequence, draw.params
-        first, n_rows = sequence.n_resident, extension.n_rows
-        start = row * self.shape.n_rows
-        fed = sequence.tokens[first : first + extension.n_known] + extension.proposals
-        host["tokens"][start : start + n_rows] = fed
-        host["firsts"][row], host["counts"][row] = first, n_rows
-        host["n_known"][row], host["index"][row] = extension.n_known, extension.index
-        host["history"][row], host["guessing"][row] = place, extension.draw is not None
-        host["seed"][row] = (draw.seed + 2**63) % 2**64 - 2**63  # as a signed integer
-        host["top_k"][row], host["top_p"][row] = params.top_k, params.top_p
-        host["temperature"][row] = params.temperature
-        if not self.shape.is_decode:
-            host["wanted"][: extension.n_logits] = range(n_rows - extension.n_logits, n_rows)
-        self._host_tables[row, : len(sequence.table)] = sequence.table
+        Returns the masks that are asked for: lines, and bits a token.
+        """
+        given = {name: part.numpy() for name, part in self.inputs.fields(memory).items()}
+        memory[: self.inputs.n_words].zero_()
+        for name in ("wanted_at", "staged_at", "owners", "mask_lines", "kept_lines"):
+            given[name].fill(-1)
+        given["piece_owners"].fill(-1)
+        given["top_p"].fill(1.0)
+        tables = given["tables"].reshape(self.n_sequences, -1)
+        masks: list[tuple[int, bytes]] = []
+        n_rows = n_wanted = n_kept = 0
+        for line, part in enumerate(parts):
+            part.start, part.wanted_at, part.kept_at = n_rows, n_wanted, n_kept
+            self._fill_sequence(given, line, part)
+            masks += self._fill_wanted(given, line, part)
+            tables[line, : len(part.table)] = part.table
+            n_rows, n_wanted = n_rows + part.width, n_wanted + part.n_wanted
+            n_kept += part.n_kept
+        self._cut(given, parts, n_rows)
+        return masks
 
-    def upload(self, n_sequences: int) -> None:
-        self.inputs.device.copy_(self.inputs.host[0], non_blocking=True)
-        self.tables.copy_(self.host_tables, non_blocking=True)
-        if self.tables.is_cuda:
-            self._uploaded = self._uploaded or torch.cuda.Event()
-            self._uploaded.record()
+    def _fill_sequence(self, given: dict[str, Any], line: int, part: Part) -> None:
+        extension, draw = part.extension, part.extension.draw or GREEDY
+        params, fed = draw.params, part.fed + extension.proposals if part.fed else []
+        given["tokens"][part.start : part.start + len(fed)] = fed
+        values = {
+            "starts": part.start, "firsts": max(0, part.first), "counts": len(fed) or part.width,
+            "n_known": part.n_known, "index": extension.index, "slots": part.slot,
+            "goes_on": part.before is not None, "guessing": extension.draw is not None,
+            "wanted_at": part.wanted_at if part.n_wanted else -1,
+            "seed": (draw.seed + 2**63) % 2**64 - 2**63,  # as a signed integer
+            "top_k": params.top_k, "top_p": params.top_p, "temperature": params.temperature,
+            "presence": params.presence_penalty, "frequency": params.frequency_penalty,
+            "said_from": draw.n_prompt,
+            "staged_at": part.wanted_at if extension.is_staged and part.n_wanted else -1,
+        }  # fmt: skip
+        for name, value in values.items():
+            given[name][line] = value
 
-    def logits_of(self, row: int, extension: Extension) -> Tensor:
-        """The logits on the device that an extension wants."""
-        start = 0
-        if self.shape.is_decode:
-            start = row * self.shape.n_rows + extension.n_rows - extension.n_logits
-        return self.logits[start : start + extension.n_logits]
+    def _fill_wanted(self, given: dict[str, Any], line: int, part: Part) -> list[tuple[int, bytes]]:
+        n, at = part.n_wanted, part.wanted_at
+        if not n:
+            return []
+        rows = slice(at, at + n)
+        given["rows"][rows] = np.arange(part.start + part.width - n, part.start + part.width)
+        given["offsets"][rows] = np.arange(n)
+        # Of staged words the probability alone is asked: nobody draws.
+        given["owners"][rows] = -1 if part.extension.is_staged else line
+        if part.n_kept:
+            given["kept_lines"][rows] = np.arange(part.kept_at, part.kept_at + n)
+        if part.extension.grammar is None:
+            return []
+        masks = [(at + i, mask) for i, mask in enumerate(part.extension.grammar.masks()[:n])]
+        masks = [(i, mask) for i, mask in masks if any(mask)]  # else its error is told elsewhere
+        for i, _ in masks:
+            given["mask_lines"][i] = i
+        return masks
 
-    def results_of(
-        self, copy: int, n_known: Items[int], extensions: Items[Extension]
-    ) -> list[Outcome]:
-        """What a step found, from the host's copy of its results."""
-        found, q = self._found[copy], self.shape.n_rows
-        if not self.shape.is_decode:
-            extension = extensions[0]
-            chosen = found["chosen"][: extension.n_logits].tolist()
-            probability = float(found["probability"][0])
-            return [Outcome(None, chosen, extension.proposals, probability)]
-        outcomes = []
-        for row, n in enumerate(n_known):
-            start, end = row * q, row * q + int(found["counts"][row])
-            last = start + n + int(found["n_accepted"][row])
-            outcomes.append(
-                Outcome(
-                    None,
-                    found["chosen"][start + n - 1 : last].tolist(),
-                    found["inputs"][start + n : end].tolist(),
-                    float(found["probability"][row]),
-                )
-            )
-        return outcomes
+    def _cut(self, given: dict[str, Any], parts: Items[Part], n_rows: int) -> None:
+        """Cut all rows into pieces, those of nobody behind the others."""
+        few = many = 0
+        places = [(part.start, part.width, line) for line, part in enumerate(parts)]
+        for start, width, line in [*places, (n_rows, self.n_rows - n_rows, -1)]:
+            is_many = self.n_many > 0 and (width > FEW_ROWS or line < 0)
+            size = self.many_rows if is_many else self.few_rows
+            offsets = np.arange(0, width, size)
+            n = len(offsets)
+            first = self.n_few + many if is_many else few
+            at = slice(first, first + n)
+            few, many = (few, many + n) if is_many else (few + n, many)
+            given["piece_starts"][at] = start + offsets
+            given["piece_offsets"][at] = offsets
+            given["piece_widths"][at] = np.minimum(width - offsets, size)
+            given["piece_owners"][at] = line
+
+    def read(self, memory: Tensor, parts: Items[Part], kept: Tensor) -> None:
+        """Note in `parts` what a step found, from the host's copies of results and kept logits."""
+        found = {name: part.numpy() for name, part in self.results.fields(memory).items()}
+        for line, part in enumerate(parts):
+            extension = part.extension
+            start, end = part.start + part.n_known, part.start + int(found["counts"][line])
+            outcome = Outcome(proposals=found["tokens"][start:end].tolist())
+            if part.n_wanted and extension.draw is not None:
+                last = part.wanted_at + int(found["n_accepted"][line])
+                outcome.chosen = found["chosen"][part.wanted_at : last + 1].tolist()
+                n_computed = part.n_known + len(outcome.chosen) - 1
+                part.end = part.position + n_computed, outcome.chosen[-1]
+            if part.n_kept:
+                outcome.logits = kept[part.kept_at : part.kept_at + part.n_kept].clone()
+            if extension.is_staged:
+                outcome.probability = float(found["probability"][line])
+            part.outcome = outcome
 
     # -- the device's side -----------------------------------------------------------------------
 
     def program(self) -> None:
-        """One step, from the inputs to the results and the inputs of the next."""
-        field, q = self.inputs.at, self.shape.n_rows
-        counts, n_known, tokens = field("counts"), field("n_known"), field("tokens")
-        rows, positions = self._rows, self._positions
-        self._model.call.place_rows(field("firsts"), counts, rows, positions, self._slots)
-        if self._history is not None:
-            is_row = self._offsets < counts[:, None]
-            place = torch.where(is_row, field("history")[:, None], 0)
-            self._history[place, positions.view(-1, q).long()] = tokens.view(-1, q).int()
-        wanted = None if self.shape.is_decode else field("wanted")
-        states, logits = self._model.forward(tokens, positions, self._slots, rows, q, wanted)
-        self.logits.copy_(logits)
-        self._sample()
-        self.results.at("inputs").copy_(tokens)
-        self.results.at("counts").copy_(counts)
-        self.results.at("chosen").copy_(self._chosen)
-        if len(self._end_ids):
-            self._note_probability(counts, states)
-        if self.shape.is_decode:
-            self._model.call.verify(
-                tokens, self._chosen, rows, n_known.int(), self._n_accepted, self._next
-            )
-            self.results.at("n_accepted").copy_(self._n_accepted)
-            self._move_on()
-
-    def _sample(self) -> None:
-        field, shape = self.inputs.at, self.shape
-        if shape.n_rows == 1:  # a row each: the fields are what is asked for
-            draws = Draws(**{name: field(name) for name in Draws.__dataclass_fields__})
-            self._model.call.sample(self.logits, draws, self._space, self._chosen)
-            return
-        if shape.is_decode:
-            index = field("index")[:, None] + self._offsets - (field("n_known") - 1)[:, None]
-        else:
-            index = field("index")[:, None] + self._wanted_offsets
-
-        def per_row(name: str) -> Tensor:
-            # Of a single sequence an expanded field flattens to a view of stride 0.
-            return field(name)[:, None].expand(index.shape).flatten().contiguous()
-
-        draws = Draws(
-            temperature=per_row("temperature"),
-            top_k=per_row("top_k"),
-            top_p=per_row("top_p"),
-            seed=per_row("seed"),
-            index=index.clamp_min(0).flatten(),
+        """One step, from the inputs to the results and to where each reply goes on."""
+        shared, found = self.shared, self._found
+        model, slots, call = shared.model, shared.slots, shared.model.call
+        most_rows = self.many_rows if self.n_many else self.few_rows
+        tokens = found["tokens"]
+        call.place_rows(
+            self._rows, slots, self._pieces, tokens, self._positions, self._kv_slots, most_rows
         )
-        self._model.call.sample(self.logits, draws, self._space, self._chosen)
+        pieces = [(self._few, self.few_rows)]
+        if self.n_many:
+            pieces.append((self._many, self.many_rows))
+        states = model.forward(
+            tokens, self._positions, self._kv_slots, pieces, self._wanted, self._logits
+        )
+        if len(shared.end_ids):
+            self._note_probability(states)
+        call.adjust(self._logits, self._positions, self._asked, slots)
+        call.sample(self._logits, self._draws, self._space, found["chosen"])
+        call.verify(
+            self._rows, slots, tokens, found["chosen"], found["counts"], found["n_accepted"]
+        )
+        if shared.guess is not None:
+            shared.guess(self._rows.slots, self._guessing, slots)
 
-    def _note_probability(self, counts: Tensor, states: Tensor) -> None:
-        """Of the end of turn after each sequence's last row; of the first wanted row in prefill."""
-        rows = self._starts.long()
-        if self.shape.is_decode:
-            rows = (rows + counts - 1).clamp_min(0)
-        found = self.results.at("probability")
-        if self._end_head is not None:
-            found.copy_(self._end_head(states[rows]))
+    def _note_probability(self, states: Tensor) -> None:
+        """Of the end of turn after staged words; where none are, a few programs start and end."""
+        found, head = self._found["probability"], self.shared.model.decoder.end_head
+        if head is not None:
+            found.copy_(head(states[self._staged_at.clamp_min(0)]))
             return
-        self._model.call.probability(self.logits, rows, self._end_ids, self._masses, found)
-
-    def _move_on(self) -> None:
-        """Make the inputs those of the following step: what was drawn, and guesses behind it."""
-        field, q = self.inputs.at, self.shape.n_rows
-        n_new = self._n_accepted + field("n_known")
-        is_live = (field("counts") > 0).long()
-        field("firsts").add_(n_new * is_live)
-        field("index").add_((self._n_accepted + 1) * is_live)
-        field("n_known").fill_(1)
-        tokens = field("tokens").view(-1, q)
-        tokens[:, 0] = self._next.clamp_min(0)
-        if self._history is None or q == 1:
-            field("counts").copy_(is_live)
-            return
-        n_tokens = field("firsts") + 1
-        self._history[field("history"), field("firsts")] = tokens[:, 0].int()
-        guesses, n_guesses = guess(self._history, field("history"), n_tokens, q - 1)
-        tokens[:, 1:] = guesses
-        field("counts").copy_(is_live * (1 + n_guesses * field("guessing")))
+        self.shared.model.call.probability(
+            self._logits, self._staged_at, self.shared.end_ids, self._masses, found
+        )

@@ -247,12 +247,17 @@ class Grammar:
             self._masks.result()  # of a step that was given up: the matcher serves one at a time
         return [int(token) for token in self._matcher.compute_ff_tokens()[:n_most]]
 
+    def masks(self) -> list[bytes]:
+        """Of the next token, and after each proposal as far as it obeys: a bit a token, set where
+        it may come, lowest first."""
+        return self._masks.result() if self._masks is not None else self._compute(())
+
     def mask(self, logits: Tensor, index: int) -> Tensor:
         """-inf for every token forbidden after `index` proposals; `logits` [vocab] stay as is.
 
         Raises: GrammarError.
         """
-        masks = self._masks.result() if self._masks is not None else self._compute(())
+        masks = self.masks()
         if self._matcher.is_error() or index >= len(masks):
             found = self._matcher.get_error().splitlines() or ["nothing that may follow"]
             raise GrammarError(f"the grammar gave up: {found[0][:MAX_TOLD_CHARACTERS]}")
@@ -263,6 +268,8 @@ class Grammar:
 
     def advance(self, token: int) -> None:
         """The reply goes on with `token`. Raises: GrammarError."""
+        if self._masks is not None:
+            self._masks.result()  # until they are here another thread has the matcher
         if not self._matcher.consume_token(token):
             raise GrammarError(f"expected a token the grammar allows, found token {token}")
 

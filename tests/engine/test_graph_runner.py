@@ -179,14 +179,19 @@ def test_a_lone_reply_is_launched_ahead_almost_always(make_reference: MakeRefere
 
 
 def test_ngrams_on_the_device_continue_what_was_said_before() -> None:
-    from engine.kernels.ngram import guess
+    from engine.kernels.ngram import guess_reference
+    from engine.kernels.slots import Slots
 
-    history = torch.tensor([[0] * 12, [10, 11, 12, 13, 14, 10, 11, 12, 0, 0, 0, 0]])
-    guesses, n_guesses = guess(history, torch.tensor([1, 0]), torch.tensor([8, 0]), 3)
-    assert guesses[0].tolist() == [13, 14, 10]
-    assert n_guesses.tolist() == [3, 0]
-    _, n_guesses = guess(history, torch.tensor([1]), torch.tensor([7]), 3)
-    assert n_guesses.tolist() == [0], "10 11 was said, 14 10 11 was not"
+    slots = Slots(2, 12, 3, torch.device("cpu"))
+    slots.history[1, :8] = torch.tensor([10, 11, 12, 13, 14, 10, 11, 12])
+    places, guessing = torch.tensor([1, 0, 2]), torch.tensor([1, 1, 0])
+    slots.position[1] = 7
+    guess_reference(places, guessing, slots)
+    assert slots.guesses[1].tolist() == [13, 14, 10]
+    assert slots.n_guesses.tolist() == [0, 3, 0]
+    slots.position[1] = 6
+    guess_reference(places, guessing, slots)
+    assert slots.n_guesses.tolist() == [0, 0, 0], "10 11 was said, 14 10 11 was not"
 
 
 def test_a_wide_step_near_the_end_of_the_context_stays_inside_the_history(
@@ -203,24 +208,23 @@ def test_a_wide_step_near_the_end_of_the_context_stays_inside_the_history(
 
 
 def test_only_resident_tokens_nobody_fed_are_uploaded() -> None:
-    from engine.kernels.ngram import DeviceHistory
+    from engine.kernels.slots import Slots
     from engine.kv_cache import KvPool
     from engine.prefix_tree import PrefixTree
     from engine.sequence import Sequence
 
     pool = KvPool(n_layers=1, n_kv_heads=1, head_dim=2, n_blocks=4, dtype=torch.float32)
-    history = DeviceHistory(1, 16, torch.device("cpu"))
+    slots = Slots(1, 16, 0, torch.device("cpu"))
     sequence = Sequence(pool, PrefixTree(pool))
-    sequence.tokens, sequence.n_resident = [3, 4, 5, 6, 7], 3
-    place = history.place(sequence, 2)
+    sequence.tokens = [3, 4, 5, 6, 7]
+    place = slots.place(sequence, 3, 2)
     assert place > 0, "place 0 is for padding"
-    assert history.tokens[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "a step writes the other two"
-    sequence.n_resident = 5
-    assert history.place(sequence, 0) == place
-    assert history.tokens[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "they were fed"
-    sequence.tokens, sequence.n_resident = [3, 9, 8, 1], 4
-    history.place(sequence, 0)
-    assert history.tokens[place, :4].tolist() == [3, 9, 8, 1], "revised words are uploaded"
+    assert slots.history[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "a step writes the other two"
+    assert slots.place(sequence, 5, 0) == place
+    assert slots.history[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "they were fed"
+    sequence.tokens = [3, 9, 8, 1]
+    slots.place(sequence, 4, 0)
+    assert slots.history[place, :4].tolist() == [3, 9, 8, 1], "revised words are uploaded"
 
 
 def test_no_step_is_launched_ahead_of_one_the_host_drafts_for(
@@ -268,11 +272,8 @@ def test_only_decoding_tells_what_guesses_are_worth(make_reference: MakeReferenc
     assert booked == [] and runner.length.acceptance == 0.7
     branch.commit([7, 8, 9, 12, 13], SamplingParams(max_tokens=5, ignore_eos=True))
     drain(engine)
-    # The step that followed the prompt's by itself kept its shape; then the chosen one, timed from
-    # its second step on.
-    assert [(n, drafted, timed) for n, drafted, _, timed in booked] == [
-        (1, 3, False), (1, 0, False), (1, 0, True), (1, 0, True),
-    ]  # fmt: skip
+    # The prompt's step is none of decoding, but the next one began where it ended.
+    assert [(n, drafted, timed) for n, drafted, _, timed in booked] == [(1, 0, True)] * 4
 
 
 def test_a_step_of_many_replies_is_booked_once(make_reference: MakeReference) -> None:
@@ -288,10 +289,10 @@ def test_a_step_of_many_replies_is_booked_once(make_reference: MakeReference) ->
     assert booked == [(4, 16)]
 
 
-def test_guesses_beyond_what_the_host_can_choose_from_are_dropped(
+def test_what_a_step_has_no_room_for_is_verified_in_the_next(
     make_reference: MakeReference,
 ) -> None:
-    """Five callers with a penalty, whose 30 guesses each are verified in one step: 155 rows."""
+    """Five callers with a penalty, whose 30 guesses each are verified at once: 155 drawn rows."""
     params = SamplingParams(max_tokens=31, ignore_eos=True, presence_penalty=0.5)
     said = {}
     for device in ("cpu", "reference"):
@@ -305,10 +306,10 @@ def test_guesses_beyond_what_the_host_can_choose_from_are_dropped(
         for branch, attempt in zip(branches, attempts, strict=True):
             branch.commit([5, 6, 8, 9], params, attempt)
         done = drain(engine)
-        assert len(done) == 5
-        assert 0 < sum(one.usage.drafted_tokens for one in done.values()) <= 128 - 5
-        said[device] = [branch.sequence.tokens for branch in branches]
+        drafted = [one.usage.drafted_tokens for one in done.values()]
+        said[device] = [branch.sequence.tokens for branch in branches], drafted
     assert said["cpu"] == said["reference"]
+    assert sum(said["cpu"][1]) == 5 * 30
 
 
 @pytest.mark.parametrize("quant", ["int8", "fp8", "int4"])

@@ -6,7 +6,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 from engine.kernels import attention  # noqa: E402
 from engine.kernels.attention import (  # noqa: E402
     Partials,
-    Rows,
+    Pieces,
     paged_attention,
     paged_attention_reference,
 )
@@ -29,7 +29,7 @@ def _pool(kv_format: str, n_kv: int, dim: int):
     return codes, torch.full(shape, torch.nan, dtype=torch.bfloat16, device=DEVICE)
 
 
-def _fill(blocks, scales, counts, firsts, n_heads, dim) -> Rows:
+def _fill(blocks, scales, counts, firsts, n_heads, dim) -> Pieces:
     """Scattered tables of which all share the first block; entries past the end are wild."""
     order = torch.randperm(N_BLOCKS).tolist()
     shared = order.pop()
@@ -48,8 +48,12 @@ def _fill(blocks, scales, counts, firsts, n_heads, dim) -> Rows:
             torch.empty(n_tokens, n_heads, dim, dtype=DTYPE, device=DEVICE), blocks, scales,
         )  # fmt: skip
     starts = [sum(counts[:i]) for i in range(len(counts))]
-    fields = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in (starts, counts, firsts))
-    return Rows(*fields, tables.to(DEVICE))
+    owners = range(len(counts))
+    fields = (
+        torch.tensor(x, dtype=torch.int32, device=DEVICE)
+        for x in (starts, counts, firsts, list(owners))
+    )
+    return Pieces(*fields, tables.to(DEVICE))
 
 
 def _check(kind, kv_format, heads, dim, counts, firsts, window, monkeypatch) -> None:
@@ -85,6 +89,34 @@ def test_attention_reads_every_kv_format(kind, kv_format, monkeypatch) -> None:
 @pytest.mark.parametrize("heads, dim", [((1, 1), 64), ((4, 1), 96), ((6, 2), 128), ((8, 1), 64)])
 def test_heads_share_keys_in_any_ratio(heads, dim, monkeypatch) -> None:
     _check("decode", "plain", heads, dim, [1], [31], 0, monkeypatch)
+
+
+def test_pieces_of_one_sequence_see_what_lies_before_them(monkeypatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(attention, "SPLIT_TOKENS", 64)
+    (n_heads, n_kv), dim, n_rows, first = (4, 2), 64, 40, 30
+    blocks, scales = _pool("plain", n_kv, dim)
+    whole = _fill(blocks, scales, [n_rows], [first], n_heads, dim)
+    queries = torch.randn(n_rows, n_heads, dim, device=DEVICE).to(DTYPE)
+    results = []
+    for most_rows in (attention.split_piece_rows(n_heads, n_kv),
+                      attention.prefill_piece_rows(n_heads, n_kv), n_rows):  # fmt: skip
+        starts = list(range(0, n_rows, most_rows))
+        counts = [min(most_rows, n_rows - start) for start in starts]
+        firsts, owners = [first + start for start in starts], [0] * len(starts)
+        fields = (
+            torch.tensor(x, dtype=torch.int32, device=DEVICE)
+            for x in (starts, counts, firsts, owners)
+        )
+        out = torch.full((n_rows, n_heads * dim), torch.nan, dtype=DTYPE, device=DEVICE)
+        partials = Partials.allocate(n_rows, n_heads, dim, MAX_BLOCKS * 16, queries.device)
+        attend = paged_attention_reference if most_rows == n_rows else paged_attention
+        pieces = Pieces(*fields, whole.tables)
+        attend(queries, blocks, scales, pieces, most_rows, 0, partials, out)
+        results.append(out)
+    tolerance = 2e-5 if DTYPE == torch.float32 else 2e-2
+    for found in results[:2]:
+        torch.testing.assert_close(found, results[2], rtol=tolerance, atol=tolerance)
 
 
 def test_a_short_prompt_is_split_too(monkeypatch) -> None:
