@@ -24,20 +24,28 @@ _STATE_SHAPE = (1, 1, 128)  # of h and of c
 
 @dataclass(frozen=True, slots=True)
 class SpeechProbability:
-    """end_position: samples fed up to the end of the window (16 kHz); probability: 0..1."""
+    """end_position: samples fed up to the end of the window (16 kHz); probability: 0..1.
+
+    is_between: of a window that lies half in one and half in the next of those that count.
+    """
 
     end_position: int
     probability: float
+    is_between: bool = False
 
 
 class Vad:
     """The detector of one stream of int16 samples at 16 kHz; about 0.1 ms a window.
 
+    looks_between: a second detector, half a window later, tells of the windows between: where a
+    sound begins in a window is chance, and it may take the first one longer to notice.
+
     Raises: MissingExtra if onnxruntime is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, looks_between: bool = False) -> None:
         self._session = _load_session()
+        self._between = Vad() if looks_between else None
         self.reset()
 
     def reset(self) -> None:
@@ -47,9 +55,24 @@ class Vad:
         self._window: NDArray[np.float32] = np.zeros((1, _CONTEXT + VAD_WINDOW), np.float32)
         self._filled = 0  # samples of the current window that are there
         self._position = 0
+        self._n_ahead = VAD_WINDOW // 2  # samples that the windows between do not begin with
+        if self._between is not None:
+            self._between.reset()
 
     def feed(self, samples: Samples) -> list[SpeechProbability]:
-        """One probability for each window that samples [n] complete."""
+        """One probability for each window that samples [n] complete, in the order of their ends."""
+        if self._between is None:
+            return self._advance(samples)
+        n_skipped = min(self._n_ahead, len(samples))
+        self._n_ahead -= n_skipped
+        found = self._advance(samples)
+        found += [
+            SpeechProbability(w.end_position + VAD_WINDOW // 2, w.probability, is_between=True)
+            for w in self._between.feed(samples[n_skipped:])
+        ]
+        return sorted(found, key=lambda window: window.end_position)
+
+    def _advance(self, samples: Samples) -> list[SpeechProbability]:
         probabilities = []
         taken = 0
         while taken < len(samples):

@@ -560,6 +560,7 @@ class SpeechProbability:
 
     end_position: int
     probability: float
+    is_between: bool = False
 
 
 @dataclass(slots=True)

@@ -28,6 +28,17 @@ def test_any_chunking_gives_the_same_probabilities(clip):
     assert [p.end_position for p in whole] == [512 * (i + 1) for i in range(len(clip) // 512)]
 
 
+def test_the_windows_between_are_those_of_a_detector_that_began_half_a_window_later(clip):
+    detector = Vad(looks_between=True)
+    told = [p for part in np.array_split(clip, 71) for p in detector.feed(part)]
+    assert [p for p in told if not p.is_between] == Vad().feed(clip)
+    between = [(p.end_position - 256, p.probability) for p in told if p.is_between]
+    assert between == [(p.end_position, p.probability) for p in Vad().feed(clip[256:])]
+    assert len(between) >= len(clip) // 512 - 1
+    detector.reset()
+    assert detector.feed(clip[:1024]) == Vad(looks_between=True).feed(clip[:1024])
+
+
 def test_state_is_carried_as_in_the_model_run_over_all_windows_at_once(clip):
     windows = clip[: len(clip) // 512 * 512].reshape(-1, 512).astype(np.float32) / 32768
     context = np.vstack([np.zeros((1, 64), np.float32), windows[:-1, -64:]])

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from voiceloop.agent import BargeIn
+from voiceloop.listening.events import Sign
 from voiceloop.listening.evidence import normalize
 from voiceloop.listening.slots import FILLERS
 
@@ -60,15 +61,16 @@ class BargeInJudge:
         """What the caller has just heard of the agent; an echo repeats it."""
         self._agent_words = tuple(normalize(word) for word in text.replace("-", " ").split())
 
-    def suspect(self, lasting_ms: float) -> Verdict | None:
-        """What to do at the first loud window of a sound, not yet known to be speech: it changes
-        no state, and is taken back where the next window is not loud.
+    def suspect(self, lasting_ms: float, sign: Sign = "loud") -> Verdict | None:
+        """What to do at the beginning of a sound that is not yet known to be speech: it changes no
+        state, and is taken back where no speech comes of it.
 
-        lasting_ms: so long the sound has lasted by its loudness, the window included.
+        lasting_ms: so long the sound has lasted by its loudness. sign: why it may be speech; only
+        the first loud window of the voice detector may silence the agent.
         """
-        if not self.options.enabled or self.hears_itself:
+        if not self.options.enabled or self.hears_itself or sign == "risen":
             return None
-        if lasting_ms >= self.options.hold_ms:
+        if sign == "loud" and lasting_ms >= self.options.hold_ms:
             return "hold"
         return "duck" if lasting_ms >= self.options.duck_ms else None
 

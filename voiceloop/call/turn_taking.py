@@ -56,8 +56,8 @@ class TurnTaking:
 
     def _answer(self, event: told.CallEvent, status: CallStatus) -> Actions:
         match event:
-            case heard.SoundHeard(lasting_ms=lasting_ms):
-                yield from self._suspect(lasting_ms, status)
+            case heard.SoundHeard():
+                yield from self._suspect(event, status)
             case heard.SoundLost():
                 if status.agent_has_floor and self._judge.options.enabled:
                     yield Step.RESUME
@@ -106,14 +106,14 @@ class TurnTaking:
 
     # --- the caller is heard ---
 
-    def _suspect(self, lasting_ms: float, status: CallStatus) -> Actions:
-        """One loud window, too short to judge: send no further ahead than must be.
+    def _suspect(self, sound: heard.SoundHeard, status: CallStatus) -> Actions:
+        """The beginning of a sound, too short to judge: send no further ahead than must be.
 
         Where its sound has lasted long enough by itself, it is acted on now that it is noticed.
         """
         if not status.agent_has_floor or not self._judge.options.enabled:
             return
-        verdict = self._judge.suspect(lasting_ms)
+        verdict = self._judge.suspect(sound.lasting_ms, sound.sign)
         yield from PLAYOUT_FOR[verdict] if verdict is not None else (Step.REDUCE_LEAD,)
 
     def _observe(self, activity: Activity, status: CallStatus) -> Actions:

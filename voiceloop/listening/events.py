@@ -7,6 +7,7 @@ whoever it delivers to) gets them in the order in which they happened.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -56,17 +57,23 @@ class ListenEvent(msgspec.Struct, frozen=True):
     """Something that was heard."""
 
 
-class SoundHeard(ListenEvent, frozen=True):
-    """One loud window of the voice detector, of which speech may come.
+# Why a sound may be speech: it is louder than the room; and the voice detector does not rule a
+# voice out; or takes one window of it for one.
+Sign = Literal["risen", "likely", "loud"]
 
-    lasting_ms: how long the sound has lasted by its loudness; 0 where that cannot tell.
+
+class SoundHeard(ListenEvent, frozen=True):
+    """A sound of which speech may come.
+
+    lasting_ms: how long it has lasted by its loudness; 0 where that cannot tell.
     """
 
     lasting_ms: float
+    sign: Sign = "loud"
 
 
 class SoundLost(ListenEvent, frozen=True):
-    """No speech came of the loud window."""
+    """No speech came of the sound."""
 
 
 class SpeechStarted(ListenEvent, frozen=True):

@@ -1,8 +1,8 @@
 """The caller's audio in; sounds, words, pauses and ended turns out.
 
-Owns the audio clock (samples received since the session began, at 16 kHz), the voice activity
-hysteresis, and the timing of flush and finalize. `Onset` tells when speech begins, `Endpointing`
-whether a turn is over, and turn-taking whose turn it is and what follows.
+Owns the audio clock (samples received since the session began, at 16 kHz) and the timing of flush
+and finalize. `Onset` tells when speech begins, `Endpointing` whether a turn is over, and
+turn-taking whose turn it is and what follows.
 
 The listener returns what it heard as events. Events that no call asked for (the recognizer's words,
 the end of a wait) go to `deliver`.
@@ -19,6 +19,7 @@ from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS
 from voiceloop.agent import AgentSlot
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
+from voiceloop.listening import onset
 from voiceloop.listening.alarms import Alarm, StallWatch
 from voiceloop.listening.audio_clock import AudioClock
 from voiceloop.listening.caller_audio import CallerAudio
@@ -38,16 +39,13 @@ from voiceloop.listening.events import (
     UserTurn,
     WordsHeard,
 )
-from voiceloop.listening.onset import ONSET_MS, PRE_ROLL_MS, Onset, VoiceActivity
+from voiceloop.listening.onset import ONSET_MS, PRE_ROLL_MS, SPEECH_THRESHOLD, Heard, Onset
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
 from voiceloop.listening.segment import SpeechSegment
 from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry.timeline import TurnTimeline
 
-SPEECH_THRESHOLD = 0.5  # Silero's own default
-# Silero's own too: speech ends only below threshold - this, so that a weak syllable is no pause.
-HYSTERESIS = 0.15
 # How long the end-of-turn (EOT) probability of words that come or change in a pause is awaited; the
 # engine answers after 10 to 20 ms in calls, the hop included.
 P_END_GRACE_MS = 80.0
@@ -64,7 +62,7 @@ class Listener:
         recognizer: Recognizer,
         options: RecognizerOptions,
         settings: SessionSettings,
-        vad: VoiceActivity,
+        vad: onset.VoiceActivity,
         clock: Callable[[], float],
         stream_id: str,
         deliver: Deliver,
@@ -138,8 +136,12 @@ class Listener:
             self._recognition.feed(samples.tobytes())
         found: list[ListenEvent] = []
         for window in self._vad.feed(samples):
-            end_ms = 1000.0 * window.end_position / RECOGNIZER_HZ
-            found += self._observe(end_ms, window.probability)
+            self._onset.observe_likeness(window.probability)
+            if not window.is_between:
+                end_ms = 1000.0 * window.end_position / RECOGNIZER_HZ
+                found += self._observe(end_ms, window.probability)
+        if self._segment is None:
+            found += self._tell(self._onset.observe_level(), self.now_ms)
         return found
 
     def _take_pre_roll(self) -> None:
@@ -154,20 +156,20 @@ class Listener:
         """One window of the voice detector."""
         segment = self._segment
         if segment is None:
-            return self._await_onset(end_ms, probability)
-        low = self._threshold - (0.0 if segment.is_paused else HYSTERESIS)
-        if probability >= low:
+            return self._tell(self._onset.observe(probability >= self._threshold), end_ms)
+        if segment.holds_speech(probability, self._threshold):
             if segment.sound(end_ms, probability):
                 self._endpointing.observe_speech(end_ms - VAD_WINDOW_MS)
         elif not segment.is_paused:
             self._pause(segment)
         return [SpeechWindow(segment.activity(end_ms))]
 
-    def _await_onset(self, end_ms: float, probability: float) -> list[ListenEvent]:
-        match self._onset.observe(probability >= self._threshold):
-            case "loud":
+    def _tell(self, heard: Heard, end_ms: float) -> list[ListenEvent]:
+        """What was heard outside any segment."""
+        match heard:
+            case "risen" | "likely" | "loud":
                 self._stalls.is_awaited.set()
-                return [SoundHeard(self._onset.lasting_ms())]
+                return [SoundHeard(self._onset.lasting_ms(), heard)]
             case "lost":
                 self._stalls.is_awaited.clear()
                 return [SoundLost()]
@@ -229,11 +231,8 @@ class Listener:
         now_ms = self.now_ms if now_ms is None else now_ms
         if now_ms - segment.onset_ms >= self._longest_turn_ms:
             return self._end_overlong(segment, now_ms)
-        if (
-            not segment.is_paused
-            or now_ms < segment.p_end_by_ms
-            and self._endpointing.evidence.p_end is None
-        ):
+        awaits_p_end = now_ms < segment.p_end_by_ms and self._endpointing.evidence.p_end is None
+        if not segment.is_paused or awaits_p_end:
             return []
         if (wait_ms := self._early.left_ms(now_ms)) is None:
             decision = self._endpointing.decide(now_ms)

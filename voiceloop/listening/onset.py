@@ -1,8 +1,9 @@
 """Onset: where the caller's speech begins, and the pre-roll, the sound before it.
 
 Owns what precedes a segment of speech: the count of loud windows of the voice detector, the
-pre-roll that saves a word's first sound, and the loudness of all sound, which tells how long one
-has lasted before the detector took it for a voice. Pure; samples are mono int16 at 16 kHz.
+pre-roll that saves a word's first sound, and the loudness of all sound, which tells that one has
+begun, and for how long it has lasted, before the detector takes it for a voice. Pure; samples are
+mono int16 at 16 kHz.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
+from voiceloop.listening.events import Sign
 from voiceloop.listening.prosody import CLOSURE_FRAMES, LEVEL_MS, LoudnessTrack
 
 # After a turn that was ended for its length, while its sound goes on: the next segment may begin
@@ -21,8 +23,11 @@ from voiceloop.listening.prosody import CLOSURE_FRAMES, LEVEL_MS, LoudnessTrack
 QUIET_WINDOWS = 7  # 224 ms: more than a stop within a word
 DEAF_WINDOWS = round(10_000 / VAD_WINDOW_MS)
 
-Heard = Literal["nothing", "loud", "lost", "speech"]
+Heard = Sign | Literal["nothing", "lost", "speech"]
 
+SPEECH_THRESHOLD = 0.5  # Silero's own default
+# Silero's own too: speech ends only below threshold - this, so that a weak syllable is no pause.
+HYSTERESIS = 0.15
 ONSET_WINDOWS = 2  # 64 ms of speech: one window alone is often a click
 ONSET_MS = ONSET_WINDOWS * VAD_WINDOW_MS
 PRE_ROLL_MS = 300.0  # a soft first consonant lies up to 200 ms before the detector's onset
@@ -30,6 +35,16 @@ LEAST_PRE_ROLL_MS = 100.0  # where a client asks for less; set by hand
 # Where a sound's beginning is looked for: the pre-roll, the onset's windows, and of the room before
 # that more than a closure.
 LEAD_IN_FRAMES = math.ceil((PRE_ROLL_MS + ONSET_MS) / LEVEL_MS) + CLOSURE_FRAMES + 1
+# A sound has risen where so many of its latest frames lie plainly above the room: 50 of 60 ms, for
+# a click does not last that. Where the highest of the detector's latest windows is LIKELY it does
+# not rule a voice out. Both from the interruptions of `benchmarks.backchannels` (LOG.md,
+# 2026-11-22, "the first 100 ms of an interruption").
+RISEN_FRAMES, LEAST_RISEN = 6, 5
+LIKELY_WINDOWS = 4  # two of the detector's, and the two between
+LIKELY = 0.2
+# Sounds that rose and were no speech, one after another: after so many the room is one in which
+# loudness tells nothing, until a sound that rose turns out to be speech. Chosen.
+MOST_IN_VAIN = 3
 
 
 class VoiceActivity(Protocol):
@@ -48,6 +63,9 @@ class Onset:
         self._n_loud = 0
         self._n_quiet = 0  # low windows in a row, while the sound of an ended turn goes on
         self._n_deaf = 0  # windows for which it is still not taken for another turn
+        self._likeness: deque[float] = deque(maxlen=LIKELY_WINDOWS)
+        self._is_risen = False
+        self._n_in_vain = 0
 
     def want_pre_roll(self, pre_roll_ms: float) -> None:
         """Keep so much from now on; never less than LEAST_PRE_ROLL_MS."""
@@ -76,6 +94,29 @@ class Onset:
         self._pre_roll.clear()
         return kept
 
+    def observe_likeness(self, probability: float) -> None:
+        """Of speech, in any window of the detector: those between too, and within a segment."""
+        self._likeness.append(probability)
+
+    def observe_level(self) -> Heard:
+        """What loudness tells of a sound outside any segment: to be asked with every chunk.
+
+        "risen": it is plainly louder than the room; "likely": and may be a voice; "lost": it is
+        over. The detector's own "speech" may come of it at any time.
+        """
+        if self._n_deaf:
+            return "nothing"
+        is_trusted = self._n_in_vain < MOST_IN_VAIN
+        if self._loudness.n_risen(RISEN_FRAMES) >= LEAST_RISEN:
+            self._is_risen = True
+            is_likely = max(self._likeness, default=0.0) >= LIKELY
+            return "nothing" if not is_trusted else "likely" if is_likely else "risen"
+        if not self._is_risen or self._loudness.n_risen(CLOSURE_FRAMES + 1):
+            return "nothing"
+        self._is_risen = False
+        self._n_in_vain = min(self._n_in_vain + 1, MOST_IN_VAIN)
+        return "lost" if is_trusted and not self._n_loud else "nothing"
+
     def observe(self, is_loud: bool) -> Heard:
         """One window of the detector, outside any segment.
 
@@ -87,21 +128,27 @@ class Onset:
             self._n_deaf = 0 if self._n_quiet >= QUIET_WINDOWS else self._n_deaf - 1
             return "nothing"
         if not is_loud:
-            return "lost" if self.forget() else "nothing"
+            n_loud, self._n_loud = self._n_loud, 0
+            is_lost = n_loud and not (self._is_risen and self._n_in_vain < MOST_IN_VAIN)
+            return "lost" if is_lost else "nothing"
         self._n_loud += 1
         if self._n_loud < ONSET_WINDOWS:
             return "loud"
-        self._n_loud = 0
+        if self._is_risen:
+            self._n_in_vain = max(0, self._n_in_vain - 1)
+        self.forget()
         return "speech"
 
     def ignore_what_goes_on(self) -> None:
         """A turn was ended for its length: the sound that goes on begins no other for a while."""
-        self._n_loud, self._n_quiet, self._n_deaf = 0, 0, DEAF_WINDOWS
+        self.forget()
+        self._n_quiet, self._n_deaf = 0, DEAF_WINDOWS
 
     def forget(self) -> bool:
-        """Drop the loud windows so far; whether there were any."""
-        n_loud, self._n_loud = self._n_loud, 0
-        return n_loud > 0
+        """Drop the sound so far; whether there was any."""
+        was_heard = self._n_loud > 0 or self._is_risen
+        self._n_loud, self._is_risen = 0, False
+        return was_heard
 
     def lasting_ms(self) -> float:
         """How long the present sound has lasted by its loudness; 0 where that cannot tell."""

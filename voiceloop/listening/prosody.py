@@ -29,6 +29,7 @@ RISE_DB = 10.0  # above the room by more than this: a sound, a voiceless consona
 # Quiet that may lie within a sound: the closure of an English stop lasts 50 to 100 ms (LOG.md,
 # 2026-11-21, "a sound's true beginning"). Longer is a pause.
 CLOSURE_FRAMES = 10
+PLAIN_RISE_DB = 15.0  # by more: not a breath far from the microphone, nor a fan that swells
 
 PITCH_HZ = 8_000  # rate it is tracked at, every other sample: the pitch of speech lies below 400 Hz
 LOW_HZ, HIGH_HZ = 60, 400
@@ -106,6 +107,14 @@ class LoudnessTrack:
         if not len(begins) or len(levels) - 1 - sounding[-1] > CLOSURE_FRAMES:
             return 0.0
         return LEVEL_MS * (len(levels) - int(begins[-1]))
+
+    def n_risen(self, n_frames: int) -> int:
+        """How many of the last frames lie plainly above the room."""
+        if len(self._levels) < LEVEL_MIN_FRAMES:
+            return 0
+        levels = list(self._levels)
+        plain = sorted(levels)[len(levels) // 10] + PLAIN_RISE_DB
+        return sum(level > plain for level in levels[-n_frames:])
 
 
 class PitchTrack:

@@ -11,6 +11,7 @@ from typing import Any
 
 from audio.frames import VAD_WINDOW_MS
 from voiceloop.listening.events import Activity, UserTurn
+from voiceloop.listening.onset import HYSTERESIS
 from voiceloop.telemetry.timeline import TurnTimeline
 
 # The detector answers some 50 ms after the last sound; beyond three windows the loudness is more
@@ -34,6 +35,10 @@ class SpeechSegment:
     sum_of_probabilities: float = 0.0
     end: dict[str, Any] = field(default_factory=dict)  # what decided that it is over
     p_end_by_ms: float = 0.0  # the EOT probability of the present words is awaited until then
+
+    def holds_speech(self, probability: float, threshold: float) -> bool:
+        """Whether a window of this probability is one of speech; a pause ends only above it."""
+        return probability >= threshold - (0.0 if self.is_paused else HYSTERESIS)
 
     def sound(self, end_ms: float, probability: float) -> bool:
         """A window of speech, of this probability, ends here. Returns whether it ends a pause."""

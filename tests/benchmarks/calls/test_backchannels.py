@@ -24,8 +24,9 @@ def test_what_was_taken_back_does_not_count() -> None:
         heard.act("hold", 740.0)
         heard.act(release, 1080.0)  # type: ignore[arg-type]
         assert (heard.ducked_ms, heard.held_ms) == (None, None)
-        assert heard.ducks and heard.holds
+        assert heard.n_ducks == 1 and heard.holds
         heard.act("hold", 1200.0)
+        assert heard.n_ducks == 2
         heard.act("stop", 1400.0)
         assert (heard.ducked_ms, heard.held_ms, heard.stopped_ms) == (600.0, 600.0, 800.0)
 

@@ -67,12 +67,15 @@ class Recorder:
         self.turns: list[UserTurn] = []
         self.failures: list[BackendError] = []
         self.words: list[tuple[str, ...]] = []
-        self.sounds: list[float | None] = []
+        self.sounds: list[float | None] = []  # loud windows of the detector, None: lost
+        self.n_risen = 0
 
     def record(self, event: ListenEvent) -> None:
         match event:
-            case SoundHeard(lasting_ms=lasting_ms):
+            case SoundHeard(lasting_ms=lasting_ms, sign="loud"):
                 self.sounds.append(lasting_ms)
+            case SoundHeard():
+                self.n_risen += 1
             case SoundLost():
                 self.sounds.append(None)
             case SpeechStarted(activity=activity):
@@ -255,6 +258,23 @@ async def test_a_loud_window_that_nothing_follows_is_taken_back(clock: Clock) ->
         await asyncio.sleep(0.5)  # the client's own gate has closed: no window follows
         assert len(bench.told.sounds) == 2 and bench.told.sounds[1] is None
         assert not bench.told.onsets
+
+
+async def test_a_sound_that_rises_is_told_of_before_the_detector_hears_it_and_is_taken_back(
+    clock: Clock,
+) -> None:
+    async with listening(clock) as bench:
+        await bench.be_quiet(500)
+        await bench.play(tone(120, bench.format.rate, amplitude=120))  # below the detector
+        assert bench.told.n_risen and not bench.told.sounds
+        await asyncio.sleep(0.5)  # the client's own gate has closed: no window follows
+        assert bench.told.sounds == [None]
+        await bench.be_quiet(500)
+        n_lost = len(bench.told.sounds)
+        await bench.play(tone(120, bench.format.rate, amplitude=120))
+        assert len(bench.told.sounds) == n_lost
+        await bench.be_quiet(300)
+        assert bench.told.sounds[n_lost:] == [None]
 
 
 async def test_a_stall_that_took_a_loud_window_back_leaves_the_next_one_heard(clock: Clock) -> None:

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from tests.fakes import quiet, tone
-from voiceloop.listening.onset import DEAF_WINDOWS, ONSET_MS, QUIET_WINDOWS, Onset
+from voiceloop.listening.onset import (
+    DEAF_WINDOWS,
+    LIKELY,
+    MOST_IN_VAIN,
+    ONSET_MS,
+    QUIET_WINDOWS,
+    Onset,
+)
 
 HZ = 16_000
 
@@ -59,3 +66,69 @@ def test_a_sound_that_never_stops_is_listened_to_again_at_last() -> None:
     onset.ignore_what_goes_on()
     assert {onset.observe(True) for _ in range(DEAF_WINDOWS)} == {"nothing"}
     assert [onset.observe(True) for _ in range(2)] == ["loud", "speech"]
+
+
+def levels(onset: Onset, sound: np.ndarray, likeness: float = 0.0) -> list[str]:
+    """What loudness tells at each frame of 20 ms, the room for half a second before and after."""
+    told = []
+    room = quiet(500, HZ)
+    for samples in np.split(whole := np.concatenate((room, sound, room)), len(whole) // 320):
+        onset.observe_likeness(likeness if samples.any() else 0.0)
+        onset.feed(samples)
+        told.append(onset.observe_level())
+    return [heard for heard in told if heard != "nothing"]
+
+
+def test_a_sound_plainly_louder_than_the_room_rises_and_is_lost_once_it_is_over() -> None:
+    told = levels(Onset(), tone(200, HZ))
+    assert told[0] == "risen" and told[-1] == "lost"
+    assert set(told) == {"risen", "lost"} and told.count("lost") == 1
+
+
+def test_a_sound_in_which_the_detector_does_not_rule_a_voice_out_may_be_one() -> None:
+    assert set(levels(Onset(), tone(200, HZ), LIKELY)) == {"likely", "lost"}
+    assert set(levels(Onset(), tone(200, HZ), LIKELY / 2)) == {"risen", "lost"}
+
+
+def test_a_click_and_a_sound_little_louder_than_the_room_do_not_rise() -> None:
+    assert levels(Onset(), tone(40, HZ), 1.0) == []
+    onset = Onset()
+    onset.feed(tone(500, HZ, amplitude=100))
+    onset.feed(tone(200, HZ, amplitude=300))
+    assert onset.observe_level() == "nothing"
+
+
+def test_the_closure_within_a_sound_is_not_its_end() -> None:
+    onset = Onset()
+    stop = np.concatenate((tone(100, HZ), quiet(80, HZ), tone(200, HZ)))
+    assert levels(onset, stop, LIKELY).count("lost") == 1
+
+
+def test_where_sounds_rise_and_are_no_speech_loudness_tells_nothing_until_one_is() -> None:
+    onset = Onset()
+    for _ in range(MOST_IN_VAIN):
+        assert "lost" in levels(onset, tone(200, HZ), LIKELY)
+    assert levels(onset, tone(200, HZ), LIKELY) == []
+    onset.feed(tone(100, HZ))
+    onset.observe_level()
+    assert [onset.observe(True) for _ in range(2)] == ["loud", "speech"]
+    assert "likely" in levels(onset, tone(200, HZ), LIKELY)
+
+
+def test_a_sound_that_turns_out_to_be_speech_was_not_in_vain() -> None:
+    onset = Onset()
+    for _ in range(3 * MOST_IN_VAIN):
+        onset.feed(quiet(500, HZ))
+        onset.feed(tone(100, HZ))
+        assert onset.observe_level() == "risen"
+        assert [onset.observe(True) for _ in range(2)] == ["loud", "speech"]
+
+
+def test_a_loud_window_within_a_sound_that_has_risen_is_not_lost_before_the_sound_is() -> None:
+    onset = Onset()
+    onset.feed(quiet(500, HZ))
+    onset.feed(tone(100, HZ))
+    assert onset.observe_level() == "risen"
+    assert [onset.observe(is_loud) for is_loud in (True, False)] == ["loud", "nothing"]
+    onset.feed(quiet(200, HZ))
+    assert onset.observe_level() == "lost"

@@ -16,8 +16,15 @@ import numpy as np
 
 from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
-from voiceloop.listening.listener import HYSTERESIS, SPEECH_THRESHOLD
-from voiceloop.listening.onset import ONSET_MS, ONSET_WINDOWS, PRE_ROLL_MS, Heard, Onset
+from voiceloop.listening.onset import (
+    HYSTERESIS,
+    ONSET_MS,
+    ONSET_WINDOWS,
+    PRE_ROLL_MS,
+    SPEECH_THRESHOLD,
+    Heard,
+    Onset,
+)
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recipes.disk_cache import cached, digest
 from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
