@@ -18,7 +18,13 @@ from typing import Any, Literal
 
 from voiceloop.agent import AgentSlot
 from voiceloop.listening import release
-from voiceloop.listening.evidence import Evidence, PausePrior, normalize, terms
+from voiceloop.listening.evidence import (
+    REMEMBERED_PAUSES,
+    Evidence,
+    PausePrior,
+    normalize,
+    terms,
+)
 from voiceloop.listening.release import (
     CUT_COST_S,
     DICTATED_PRICE,
@@ -77,6 +83,7 @@ class Weights:
     number_under_way: float = 0.0
     number_plausible: float = 0.0
     number_complete: float = 0.0
+    number_unasked: float = 0.0
     spelling_under_way: float = 0.0
     spelling_plausible: float = 0.0
     spelling_complete: float = 0.0
@@ -104,7 +111,9 @@ class Hazard:
     dictation: Rise
 
     def rise(self, evidence: Evidence) -> Rise:
-        return self.dictation if evidence.is_dictation else self.talk
+        """What silence adds, at the pace of this turn."""
+        rise = self.dictation if evidence.is_dictation else self.talk
+        return replace(rise, pace=evidence.pace)
 
     def wait_ms(
         self,
@@ -255,14 +264,16 @@ class Endpointing:
         self._pauses.observe_speech(at_ms, self._silent_since_ms)
         if self._speech_from_ms is None:
             self._speech_from_ms = at_ms
-        paused_ms = 0.0 if self._silent_since_ms is None else at_ms - self._silent_since_ms
+        pauses_ms = self._evidence.turn_pauses_ms
+        if self._silent_since_ms is not None:
+            pauses_ms = (*pauses_ms, at_ms - self._silent_since_ms)[-REMEMBERED_PAUSES:]
         self._silent_since_ms = None
         self._evidence = replace(
             self._evidence,
             words_are_full=False,
             p_end=None,
             p_voice=None,
-            turn_pause_ms=max(self._evidence.turn_pause_ms, paused_ms),
+            turn_pauses_ms=pauses_ms,
         )
 
     def observe_reply(self, text: str) -> None:

@@ -53,6 +53,15 @@ REMEMBERED_TURNS = 4  # the caller's latest; set by hand, as are the next two
 LEAST_WORDS = 3  # a shorter turn has nowhere to pause: that it does not says nothing of the caller
 CONTINUES_MS = 1000.0  # speech sooner after a turn's last sound continues it: it ended too early
 
+# The pace of a turn: its pauses so far and N_USUAL_PAUSES of USUAL_PAUSE_MS, which stand for all
+# callers. Who says digits one by one stops for as long after each. Chosen on the fit's speakers,
+# each judged by weights fitted without them (LOG.md, 2026-11-22, "the pace of a turn").
+USUAL_PAUSE_MS = 250.0
+N_USUAL_PAUSES = 1.5
+CLOSURE_MS = 100.0  # a shorter silence is the closure of a stop, and tells nothing of the pace
+SLOWEST, FASTEST = 1.6, 0.6  # beyond them one odd pause would rule the wait
+REMEMBERED_PAUSES = 16  # of a turn, the latest
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -63,7 +72,8 @@ class Evidence:
     p_voice: logit that the turn is over by the sound of the voice. speech_ms: spoken so far in the
     turn. tail_level_db: level of the last syllable relative to the speaker's loud parts.
     tail_semitones: its pitch relative to the turn's median. slot: what the agent asked for last.
-    turn_pause_ms: the longest pause of this turn before this one. pause_prior_ms: see `PausePrior`.
+    turn_pauses_ms: the pauses of this turn before this one, the latest REMEMBERED_PAUSES.
+    pause_prior_ms: see `PausePrior`.
     None: not known.
     """
 
@@ -74,9 +84,21 @@ class Evidence:
     tail_level_db: float | None = None
     slot: Slot | None = None
     tail_semitones: float | None = None
-    turn_pause_ms: float = 0.0
+    turn_pauses_ms: tuple[float, ...] = ()
     pause_prior_ms: float | None = None
     p_voice: float | None = None
+
+    @property
+    def turn_pause_ms(self) -> float:
+        """The longest pause of this turn before this one."""
+        return max(self.turn_pauses_ms, default=0.0)
+
+    @property
+    def pace(self) -> float:
+        """How long this turn's pauses are against USUAL_PAUSE_MS: their geometric mean."""
+        told = [math.log(ms / USUAL_PAUSE_MS) for ms in self.turn_pauses_ms if ms >= CLOSURE_MS]
+        pace = math.exp(sum(told) / (len(told) + N_USUAL_PAUSES))
+        return min(max(pace, FASTEST), SLOWEST)
 
     @property
     def progress(self) -> Progress | None:
@@ -186,6 +208,8 @@ def terms(evidence: Evidence) -> dict[str, float]:
     for name in (_asked(evidence.slot), _of_answer(counted), _kind_of_tail(evidence)):
         if name is not None:
             found[name] = 1.0
+    if counted is not None and counted.kind is SlotKind.NUMBER and not _asks_for_number(evidence):
+        found["number_unasked"] = 1.0
     if evidence.p_end is not None:
         p = min(max(evidence.p_end, P_END_LEAST), 1.0 - P_END_LEAST)
         logit = min(max(math.log(p / (1.0 - p)), -P_END_CLAMP), P_END_CLAMP)
@@ -202,6 +226,10 @@ def _asked(slot: Slot | None) -> str | None:
     if slot.kind in (SlotKind.YES_NO, SlotKind.OPEN):
         return f"asked_{slot.kind.value}"
     return "asked_dictation" if slot.kind in DICTATED else "asked_detail"
+
+
+def _asks_for_number(evidence: Evidence) -> bool:
+    return evidence.slot is not None and evidence.slot.kind is SlotKind.NUMBER
 
 
 def _of_answer(counted: Progress | None) -> str | None:

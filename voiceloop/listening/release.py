@@ -62,10 +62,12 @@ class Rise:
     """How much the logit that the turn is over has risen at each of KNOTS_MS: -ln S.
 
     logits: one a knot, the first 0, none below the one before. Linear between the knots, and
-    beyond the last as before it.
+    beyond the last as before it. pace: how long the caller's pauses are against those it was fitted
+    to; twice as long, and the same rise takes twice the silence.
     """
 
     logits: tuple[float, ...]
+    pace: float = 1.0
 
     def __post_init__(self) -> None:
         rises = all(a <= b for a, b in itertools.pairwise(self.logits))
@@ -76,9 +78,10 @@ class Rise:
 
     def at(self, silence_ms: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """The rise after so much silence, of each of [n]."""
-        inside = np.interp(silence_ms, KNOTS_MS, self.logits)
+        paced_ms = np.divide(silence_ms, self.pace)
+        inside = np.interp(paced_ms, KNOTS_MS, self.logits)
         last_slope = (self.logits[-1] - self.logits[-2]) / (KNOTS_MS[-1] - KNOTS_MS[-2])
-        beyond = last_slope * np.maximum(np.subtract(silence_ms, KNOTS_MS[-1]), 0.0)
+        beyond = last_slope * np.maximum(np.subtract(paced_ms, KNOTS_MS[-1]), 0.0)
         return np.asarray(inside + beyond)
 
     def still_silent(self, silence_ms: NDArray[np.float64] | float) -> NDArray[np.float64]:

@@ -14,6 +14,8 @@ from voiceloop.call.connection import Hello
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import BackendError
 from voiceloop.knowledge.retrieval import LAST_WORDS_MS, LOOK_UP_MS
+from voiceloop.listening import endpointing
+from voiceloop.listening.release import LEAST_WAIT_MS
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -30,6 +32,12 @@ def backends_of(model: FakeLanguageModel, *heard: str, voice: FakeVoice | None =
 
 def sure_model() -> FakeLanguageModel:
     return FakeLanguageModel(["Thirty days."], ttft_ms=50, p_end_of_turn=lambda text: 0.9)
+
+
+@pytest.fixture
+def least_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every turn is over after the least wait, whatever the fitted weights say."""
+    monkeypatch.setattr(endpointing, "wait_ms", lambda *args, **named: LEAST_WAIT_MS)
 
 
 def stages_of(caller: Caller) -> dict[str, float]:
@@ -205,6 +213,7 @@ async def test_a_caller_who_goes_on_is_answered_with_passages_for_all_of_it(cloc
     assert f"{heard}]" in model.prompts[-1][-1].behind
 
 
+@pytest.mark.usefixtures("least_wait")
 @pytest.mark.parametrize("partial_delay_ms", (0, 80, 100, 140, 240, 280))
 async def test_last_words_that_come_as_the_turn_ends_are_looked_up_by_the_reply(
     clock: Clock, partial_delay_ms: int
@@ -225,6 +234,7 @@ async def test_last_words_that_come_as_the_turn_ends_are_looked_up_by_the_reply(
     assert retrieval_of(caller)["fate"] == ("waited" if waits_ms else "hidden")
 
 
+@pytest.mark.usefixtures("least_wait")
 @pytest.mark.parametrize("is_local, most_ms", [(True, LAST_WORDS_MS), (False, 0.0)])
 async def test_last_words_cost_little_time_where_nobody_finds_any_and_none_at_a_service(
     clock: Clock, is_local: bool, most_ms: float

@@ -21,7 +21,7 @@ from voiceloop.listening.endpointing import (
     read_weights,
     wait_ms,
 )
-from voiceloop.listening.evidence import Evidence, terms
+from voiceloop.listening.evidence import REMEMBERED_PAUSES, Evidence, terms
 from voiceloop.listening.release import (
     DICTATED_PRICE,
     KNOTS_MS,
@@ -163,6 +163,45 @@ def test_the_longest_pause_of_the_turn_is_known_in_the_next() -> None:
     endpointing.observe_silence(last_ms + 5500)
     endpointing.observe_speech(last_ms + 5900)
     assert endpointing.evidence.turn_pause_ms == 400.0
+
+
+def test_who_stops_shortly_after_each_digit_is_waited_for_by_that_pace() -> None:
+    """The same digits, the same silence: one says them one by one, the other in groups."""
+    said = tuple("two six one".split())
+    one_by_one, in_groups = (
+        Evidence(said, True, None, 1500.0, turn_pauses_ms=pauses_ms)
+        for pauses_ms in ((140.0, 130.0), (500.0, 600.0))
+    )
+    hazard = Hazard(Weights(bias=-1.0), rise(2.0), rise(4.0))
+    waits_ms = [hazard.wait_ms(evidence, 5.0, 2000.0) for evidence in (one_by_one, in_groups)]
+    assert waits_ms[0] < waits_ms[1]
+    assert FITTED.hazards[frozenset()].rise(in_groups).pace > 1.0
+
+
+def test_a_pace_needs_pauses_and_no_single_one_rules_it() -> None:
+    def pace(*pauses_ms: float) -> float:
+        return Evidence(turn_pauses_ms=pauses_ms).pace
+
+    assert pace() == pace(60.0, 80.0) == 1.0  # a stop's closure is no pause
+    assert pace(250.0, 250.0) == pytest.approx(1.0)
+    assert 1.0 > pace(125.0) > pace(125.0, 125.0) > 0.5
+    assert pace(*[4000.0] * 9) == 1.6 and pace(*[101.0] * 9) == 0.6
+
+
+def test_a_number_that_nobody_asked_for_may_end_at_any_digit() -> None:
+    digits = heard("two six one")
+    assert "number_unasked" in terms(digits)
+    assert "number_unasked" in terms(replace(digits, slot=Slot(SlotKind.OPEN)))
+    assert "number_unasked" not in terms(replace(digits, slot=PHONE))
+    assert "number_unasked" not in terms(heard("a large tea"))
+
+
+def test_no_more_of_a_turns_pauses_are_kept_than_its_pace_needs() -> None:
+    endpointing = Endpointing(SemanticVad())
+    for at_ms in range(0, 100_000, 1000):
+        endpointing.observe_speech(at_ms)
+        endpointing.observe_silence(at_ms + 600)
+    assert endpointing.evidence.turn_pauses_ms == (400.0,) * REMEMBERED_PAUSES
 
 
 @pytest.mark.parametrize("p_end", [None, 0.5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,14 @@ def test_a_silence_that_tells_nothing_is_not_waited_for() -> None:
 def test_where_callers_go_on_after_a_while_it_is_waited_for_that() -> None:
     goes_on_at_700 = Rise((0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 6.0, 6.0, 6.0))  # between 450 and 700
     assert 450.0 < wait_ms(0.0, goes_on_at_700, 4.0, 2000.0) <= 700.0
+
+
+@given(RISES, st.floats(0.6, 2.5), st.floats(0.0, 3000.0))
+def test_at_half_the_pace_the_same_rise_takes_twice_the_silence(
+    rise: Rise, pace: float, silence_ms: float
+) -> None:
+    paced = replace(rise, pace=pace)
+    assert float(paced.at(pace * silence_ms)) == pytest.approx(float(rise.at(silence_ms)))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def samples_of(heard: Sequence[HeardTurn], witnesses: frozenset[str]) -> Samples
                 seen = None if evidence is None else seen_by(evidence, witnesses)
                 if seen is None:
                     continue
-                rise, counted, values = ramps(silence_ms), seen.progress, terms(seen)
+                rise, counted, values = ramps(silence_ms / seen.pace), seen.progress, terms(seen)
                 dictates = counted is not None and counted.kind in DICTATED
                 both = (*none, *rise) if dictates else (*rise, *none)
                 rows.append([1.0, *both, *(values.get(name, 0.0) for name in NAMES)])

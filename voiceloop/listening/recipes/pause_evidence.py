@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from voiceloop.listening.evidence import Evidence
+from voiceloop.listening.evidence import REMEMBERED_PAUSES, Evidence
 from voiceloop.listening.recipes.end_probability import ENGINE_LAG_MS
 from voiceloop.listening.recipes.endpointing_set import CallerTurn
 from voiceloop.listening.recipes.heard_turn import HeardWords, Pause, pauses_of
@@ -55,19 +55,20 @@ def heard_turn(
     """
     slot = asked_in(turn.history[-1][1]) if turn.history else None
     found = []
-    longest_ms = 0.0  # of the pauses before
+    before_ms: tuple[float, ...] = ()  # how long the pauses before were
     for pause in pauses_of(turn):
         base = Evidence(
             speech_ms=pause.speech_ms,
             tail_level_db=pause.tail_level_db,
             tail_semitones=pause.tail_semitones,
             slot=slot,
-            turn_pause_ms=longest_ms,
+            turn_pauses_ms=before_ms,
         )
         steps = _steps(pause, base, words, ask_end, ask_voice)
         found.append(HeardPause(pause.since_ms, pause.detected_ms, pause.resumed_ms, steps))
         if pause.resumed_ms is not None:
-            longest_ms = max(longest_ms, pause.resumed_ms - pause.since_ms)
+            paused_ms = pause.resumed_ms - pause.since_ms
+            before_ms = (*before_ms, paused_ms)[-REMEMBERED_PAUSES:]
     return HeardTurn(turn, tuple(found))
 
 
