@@ -11,10 +11,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from voiceloop.cli import build_parser
+from voiceloop.cluster.control.plan import read_plan
 from voiceloop.config import Config, Limits
 from voiceloop.http.transcription import MAX_UPLOAD_BYTES
+from voiceloop.operation import SERVICE_DRAIN_S
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "voiceloop" / "deploy"
@@ -44,12 +47,12 @@ def test_every_file_is_on_the_page_and_in_the_folder() -> None:
     assert linked == files - {"Containerfile.dockerignore"}
 
 
-def test_the_containerfile_has_two_images_of_one_base() -> None:
+def test_the_containerfile_has_three_images_of_one_base() -> None:
     found = instructions()
     assert {word for word, _ in found} <= INSTRUCTIONS
     stages = [rest.split() for word, rest in found if word == "FROM"]
-    assert [stage[2] for stage in stages] == ["base", "nvidia", "cpu"]
-    assert [stage[0] for stage in stages[1:]] == ["base", "base"]
+    assert [stage[2] for stage in stages] == ["base", "nvidia", "cluster", "cpu"]
+    assert [stage[0] for stage in stages[1:]] == ["base", "nvidia", "base"]
     version = re.fullmatch(r"python:(3\.\d+)-slim-bookworm", stages[0][0])
     assert version is not None and version[1] in ("3.11", "3.12")
 
@@ -59,7 +62,11 @@ def test_the_images_install_extras_that_exist() -> None:
         "optional-dependencies"
     ]
     installed = re.findall(r'"/src\[([\w,]+)\]"', text_of("Containerfile"))
-    assert [one.split(",") for one in installed] == [["embedded", "gpu"], ["embedded", "cpu"]]
+    assert [one.split(",") for one in installed] == [
+        ["embedded", "gpu"],
+        ["embedded", "gpu", "cluster"],
+        ["embedded", "cpu"],
+    ]
     assert {name for one in installed for name in one.split(",")} <= extras.keys()
 
 
@@ -78,6 +85,53 @@ def test_what_the_image_leaves_out_is_in_no_installation() -> None:
     ignored = {one.strip("*/") for one in text_of("Containerfile.dockerignore").split("\n")[1:]}
     packages = {"voiceloop", "engine", "audio", "clients", "pyproject.toml", "constraints.txt"}
     assert not ignored & packages and {"tests", "benchmarks", ".venv"} <= ignored
+
+
+def test_the_manifest_runs_a_plan_that_its_machines_have_room_for(tmp_path: Path) -> None:
+    plan, service, ray = yaml.safe_load_all(text_of("kuberay.yaml"))
+    path = tmp_path / "cluster.toml"
+    path.write_text(plan["data"]["cluster.toml"], encoding="utf-8")
+    groups = {group.name: group for group in read_plan(path)}
+    pods = {one["groupName"]: one for one in ray["spec"]["workerGroupSpecs"]}
+    assert (plan["kind"], service["kind"], ray["kind"]) == ("ConfigMap", "Service", "RayCluster")
+
+    gateways, models = pods["gateways"], pods["models"]
+    [offered] = re.findall(r'gateway\\": (\d+)', gateways["rayStartParams"]["resources"])
+    assert groups["gateways"].needs.resources == {"gateway": 1.0}
+    assert int(offered) * gateways["maxReplicas"] >= groups["gateways"].most
+    assert int(offered) * gateways["minReplicas"] >= groups["gateways"].least
+    of_models = [group for group in groups.values() if group.roles]
+    assert {role for group in of_models for role in group.roles} == {
+        "engine",
+        "recognizer",
+        "voice",
+    }
+    for key, most in (("minReplicas", "least"), ("maxReplicas", "most")):
+        assert models[key] >= sum(group.needs.gpus * getattr(group, most) for group in of_models)
+        asked = models["template"]["spec"]["containers"][0]["resources"]["requests"]
+        cpus = sum(group.needs.cpus * getattr(group, most) for group in of_models)
+        assert int(asked["cpu"]) * models[key] >= cpus
+
+
+def test_the_manifest_sends_calls_to_gateways_and_lets_them_end() -> None:
+    _, service, ray = yaml.safe_load_all(text_of("kuberay.yaml"))
+    pods = {one["groupName"]: one["template"] for one in ray["spec"]["workerGroupSpecs"]}
+    assert service["spec"]["selector"].items() <= pods["gateways"]["metadata"]["labels"].items()
+    [port] = pods["gateways"]["spec"]["containers"][0]["ports"]
+    assert service["spec"]["ports"][0]["targetPort"] == port["containerPort"] == Config().port
+    head = ray["spec"]["headGroupSpec"]["template"]
+    for template in (head, *pods.values()):
+        [container] = template["spec"]["containers"]
+        assert container["image"] == "voiceloop:cluster" and "-t voiceloop:cluster" in text_of(
+            "Containerfile"
+        )
+        variables = {one["name"]: one["value"] for one in container["env"]}
+        assert variables == {"RAY_kill_child_processes_on_worker_exit": "0"}
+    for template in pods.values():
+        assert template["spec"]["terminationGracePeriodSeconds"] > SERVICE_DRAIN_S
+    assert ray["spec"]["enableInTreeAutoscaling"] is True
+    for name in re.findall(r"--from-literal=(\w+)", text_of("kuberay.yaml")):
+        assert name.removeprefix("VOICELOOP_").lower() in ("keys", "workers_key", "secret_key")
 
 
 def test_the_unit_starts_a_server_whose_flags_exist() -> None:

@@ -25,8 +25,9 @@ MAY_IMPORT = {
     "__main__": {"cli", "rooms"},
     "cli": {"cluster", "command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
-        "access", "admission", "agent", "backends", "call", "cluster", "config", "errors", "http",
-        "knowledge", "models", "operation", "reply", "resume", "telemetry", "tools", "workers",
+        "access", "admission", "agent", "backends", "call", "cluster", "config", "config_reader",
+        "errors", "http", "knowledge", "models", "operation", "reply", "resume", "telemetry",
+        "tools", "workers",
     },
     "doctor": {"agent", "backends", "config", "errors", "models", "tools", "workers"},
     "models": {
@@ -53,7 +54,7 @@ MAY_IMPORT = {
     "knowledge": {"config_reader", "errors"},
     "realtime": {"backends", "capabilities", "errors", "memory"},
     "memory": {"backends"},
-    "cluster": {"backends", "errors", "operation", "workers"},
+    "cluster": {"backends", "config_reader", "errors", "operation", "workers"},
     "workers": {"backends", "errors", "event_stream", "operation", "rooms"},
     "remote": {"backends", "errors", "event_stream"},
     "telemetry": {"backends", "errors", "operation"},
@@ -89,6 +90,8 @@ PURE_MODULES = (
     "admission/room", "admission/pools", "admission/allowance", "workers/waits", "access/signing",
     "access/client_secrets", "access/quotas",
     "resume/snapshot", "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
+    "cluster/control/directory", "cluster/control/plan", "cluster/control/reports",
+    "cluster/control/scaling", "cluster/control/status",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",
@@ -162,6 +165,11 @@ def test_only_the_worker_imports_models() -> None:
         assert not reaches(names, *HEAVY), path
         touched = {".".join(name.split(".")[:2]) for name in reaches(names, "audio")} - {"audio"}
         assert touched <= GATEWAY_AUDIO, (path, touched)
+
+
+def test_one_file_imports_ray() -> None:
+    found = [path for path in python_files("voiceloop") if reaches(imports(path), "ray")]
+    assert [str(path.relative_to(ROOT)) for path in found] == ["voiceloop/cluster/ray.py"]
 
 
 @pytest.mark.parametrize("module", PURE_MODULES)

@@ -27,9 +27,12 @@ from clients.talk.arguments import DESCRIPTION as TALK_DESCRIPTION
 from clients.talk.arguments import add_talk_arguments
 from voiceloop import __version__
 from voiceloop.cluster.arguments import (
+    CLUSTER_DESCRIPTION,
     GATEWAY_DESCRIPTION,
     WORKER_DESCRIPTION,
     WORKER_SETTINGS,
+    add_cluster_arguments,
+    add_gateway_arguments,
     add_worker_arguments,
 )
 from voiceloop.command_parser import CommandParser, Commands, add_table, remedy_for
@@ -78,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_gateway(commands)
     _add_worker(commands)
+    _add_cluster(commands)
     _add_talk(commands)
     _add_conformance(commands)
     _add_bench(commands)
@@ -182,6 +186,7 @@ def _add_gateway(commands: Commands) -> None:
         description=GATEWAY_DESCRIPTION,
     )
     _add_place(gateway)
+    add_gateway_arguments(gateway)
     gateway.set_defaults(run=_gateway)
 
 
@@ -193,6 +198,13 @@ def _add_worker(commands: Commands) -> None:
     )
     add_worker_arguments(worker)
     worker.set_defaults(run=_worker)
+
+
+def _add_cluster(commands: Commands) -> None:
+    told = "run gateways and workers over machines, with Ray"
+    cluster = commands.add_parser("cluster", help=told, description=CLUSTER_DESCRIPTION)
+    add_cluster_arguments(cluster)
+    cluster.set_defaults(run=_cluster)
 
 
 def _add_url(command: argparse.ArgumentParser) -> None:
@@ -284,12 +296,18 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _gateway(arguments: argparse.Namespace) -> int:
     from voiceloop.server.serve_command import run_gateway
 
-    return run_gateway(arguments.config, _flags(arguments))
+    return run_gateway(
+        arguments.config,
+        _flags(arguments),
+        shares_port=arguments.share_port,
+        tells=arguments.json,
+    )
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
     """What was named on the command line; None: it was not."""
-    return {key: value for key, value in vars(arguments).items() if key not in ("run", "config")}
+    others = ("run", "config", "json", "share_port")
+    return {key: value for key, value in vars(arguments).items() if key not in others}
 
 
 def _worker(arguments: argparse.Namespace) -> int:
@@ -297,8 +315,19 @@ def _worker(arguments: argparse.Namespace) -> int:
 
     flags = {key: value for key, value in vars(arguments).items() if key in WORKER_SETTINGS}
     return run_worker(
-        arguments.config, flags, arguments.role, arguments.listen, version=arguments.version
+        arguments.config,
+        flags,
+        arguments.role,
+        arguments.listen,
+        version=arguments.version,
+        tells=arguments.json,
     )
+
+
+def _cluster(arguments: argparse.Namespace) -> int:
+    from voiceloop.server.cluster_command import run_cluster
+
+    return run_cluster(arguments)
 
 
 def _talk(arguments: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ EXTRAS = {
     "moonshine_voice": "embedded",
     "matplotlib": "embedded",
     "sounddevice": "talk",
+    "ray": "cluster",
 }
 
 

@@ -18,6 +18,23 @@ GATEWAY_DESCRIPTION = (
 WORKER_SETTINGS = ("preset", "stt_model", "llm_model", "tts_model")
 
 
+def add_gateway_arguments(gateway: argparse.ArgumentParser) -> None:
+    gateway.add_argument(
+        "--share-port",
+        action="store_true",
+        help="with other gateways of this user on this machine: a call goes to any of them",
+    )
+    _add_telling(gateway)
+
+
+def _add_telling(process: argparse.ArgumentParser) -> None:
+    process.add_argument(
+        "--json",
+        action="store_true",
+        help="tell of itself twice a second, in a line of JSON; drain once nobody reads it",
+    )
+
+
 def add_worker_arguments(worker: argparse.ArgumentParser) -> None:
     worker.add_argument(
         "--role",
@@ -36,9 +53,44 @@ def add_worker_arguments(worker: argparse.ArgumentParser) -> None:
         help="workers of one label and role hold the same model, of several labels any: servers "
         "refuse a worker that differs, and divide new calls among labels (default: none)",
     )
+    _add_telling(worker)
     worker.add_argument("--preset", metavar="NAME", help="whose models (default: auto)")
     worker.add_argument(
         "--config", type=Path, metavar="FILE", help="settings, as of serve: a TOML file"
     )
     for part, what in (("stt", "recognizer"), ("llm", "language model"), ("tts", "voice")):
         worker.add_argument(f"--{part}-model", metavar="NAME", help=f"another {what}, as of serve")
+
+
+CLUSTER_DESCRIPTION = (
+    "Run gateways and workers on one machine or many, placed and watched by Ray: calls and models "
+    "talk to each other directly. What is to run stands in a file, cluster.toml."
+)
+
+
+def add_cluster_arguments(cluster: argparse.ArgumentParser) -> None:
+    verbs = cluster.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
+    up = verbs.add_parser("up", help="start a cluster; without --address here, until ctrl-C")
+    _add_plan(up)
+    _add_address(up, "a running Ray cluster to start it on (default: this machine alone)")
+    status = verbs.add_parser("status", help="machines, processes, versions, load")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    deploy = verbs.add_parser(
+        "deploy", help="roll out another plan, or the one before: new calls move first"
+    )
+    _add_plan(deploy)
+    drain = verbs.add_parser("drain", help="leave a machine: its calls end, or move")
+    drain.add_argument("node", metavar="NODE", help="its address or id, as status shows it")
+    drain.add_argument("--undo", action="store_true", help="place processes there again")
+    down = verbs.add_parser("down", help="drain and end all of it")
+    for verb in (status, deploy, drain, down):
+        _add_address(verb, "the Ray cluster it runs on (default: the one of this machine)")
+
+
+def _add_plan(verb: argparse.ArgumentParser) -> None:
+    told = "what is to run: a TOML file"
+    verb.add_argument("--config", type=Path, metavar="FILE", required=True, help=told)
+
+
+def _add_address(verb: argparse.ArgumentParser, told: str) -> None:
+    verb.add_argument("--address", metavar="ADDRESS", help=told)

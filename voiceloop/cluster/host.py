@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from voiceloop.cluster.address import Address
+from voiceloop.cluster.control.reports import ProcessReport
+from voiceloop.cluster.control.telling import tell_on
 from voiceloop.cluster.network_worker import KEY_VARIABLE
 from voiceloop.cluster.remote_workers import check_key
 from voiceloop.cluster.tls import server_context
@@ -57,10 +59,13 @@ async def host_worker(
     settings: WorkerAddresses,
     *,
     drain_s: float,
+    tells: bool = False,
     ready: Callable[[Address], None] | None = None,
     on_progress: Progress | None = None,
 ) -> None:
     """Serve gateways until SIGTERM or SIGINT; streams in progress may end within ``drain_s``.
+
+    tells: of itself on the standard output, as `control.telling` does.
 
     Raises:
         ConfigError: no key, a certificate that cannot be used, or the address is not to be had.
@@ -91,23 +96,28 @@ async def host_worker(
                 (listening.fileno(),),
             ),
         )
-        await _run(worker, drain_s, lambda: _tell(ready, address, listening))
+        place = replace(address, port=listening.getsockname()[1])
+        await _run(worker, drain_s, place, tells=tells, ready=ready)
 
 
-def _tell(
-    ready: Callable[[Address], None] | None, address: Address, listening: socket.socket
+async def _run(
+    worker: WorkerProcess,
+    drain_s: float,
+    place: Address,
+    *,
+    tells: bool,
+    ready: Callable[[Address], None] | None,
 ) -> None:
-    if ready is not None:
-        ready(replace(address, port=listening.getsockname()[1]))
-
-
-async def _run(worker: WorkerProcess, drain_s: float, ready: Callable[[], None]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stopped.set)
-    life = asyncio.create_task(_live(worker, ready), name=f"worker {worker.spec.name}")
+    life = asyncio.create_task(_live(worker, place, ready), name=f"worker {worker.spec.name}")
     stop = asyncio.create_task(stopped.wait())
+    beside = [life, stop]
+    if tells:
+        telling = tell_on(lambda: _report(worker, place, is_draining=stop.done()))
+        beside.append(asyncio.create_task(telling, name="reports"))
     try:
         await asyncio.wait([life, stop], return_when=asyncio.FIRST_COMPLETED)
         if life.done():
@@ -117,16 +127,35 @@ async def _run(worker: WorkerProcess, drain_s: float, ready: Callable[[], None])
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
-        for task in (life, stop):
+        for task in beside:
             task.cancel()
-        await asyncio.gather(life, stop, return_exceptions=True)
+        await asyncio.gather(*beside, return_exceptions=True)
         await worker.end()
 
 
-async def _live(worker: WorkerProcess, ready: Callable[[], None]) -> None:
+async def _live(
+    worker: WorkerProcess, place: Address, ready: Callable[[Address], None] | None
+) -> None:
     await worker.start()
-    ready()
+    if ready is not None:
+        ready(place)
     await worker.run()
+
+
+def _report(worker: WorkerProcess, place: Address, *, is_draining: bool) -> ProcessReport:
+    """How much of the worker its gateways use, together."""
+    connection = worker.connection
+    if connection is None or not connection.is_alive:
+        return ProcessReport("loading", str(place), trouble=f"it is {worker.state}")
+    last = connection.pulse.last
+    totals = last.totals if last is not None else {}
+    kv_used = totals.get("kv_blocks_held", 0.0) / max(1.0, totals.get("kv_blocks", 0.0))
+    return ProcessReport(
+        "draining" if is_draining else "ready",
+        str(place),
+        used=round(max(connection.utilization, kv_used), 3),
+        n_streams=last.n_streams if last is not None else 0,
+    )
 
 
 async def _drain(worker: WorkerProcess, drain_s: float, stopped: asyncio.Event) -> None:

@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 from voiceloop.access.origins import check_bind
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
+from voiceloop.cluster.control.telling import tell_on
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.sources import open_retriever
@@ -36,6 +37,7 @@ from voiceloop.server.connections import (
     Connections,
     raise_descriptor_limit,
 )
+from voiceloop.server.own_report import report_of
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
 
@@ -53,8 +55,10 @@ PING_S = 10.0  # and as long for the pong: a line that is half open is found out
 UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     """A listening TCP socket with small send buffers; accepted sockets inherit them.
+
+    is_shared: with other processes of this user, among which the kernel divides what comes.
 
     Raises:
         ConfigError: the port is taken or the host is no address of this machine.
@@ -67,6 +71,8 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # a label that is empty or too long is the latter
         raise ConfigError(f"host: expected an address, found {host!r} ({error})") from None
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
@@ -83,7 +89,7 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn without its signal handling, which would skip our clean-up."""
 
     @contextmanager
@@ -114,8 +120,13 @@ class _Server(uvicorn.Server):
             self.servers.append(server)
         self.started = True
 
+    def let_go(self) -> None:
+        """Take no connection any more; those there are go on."""
+        for server in self.servers:
+            server.close()
 
-def make_server(app: Starlette, config: Config) -> uvicorn.Server:
+
+def make_server(app: Starlette, config: Config) -> Server:
     """uvicorn as we run it: quiet, bounded frames, no compression, keepalive pings.
 
     Raises:
@@ -129,7 +140,7 @@ def make_server(app: Starlette, config: Config) -> uvicorn.Server:
             n_most,
         )
     opened = Connections(n_most, config.limits.connections_per_address)
-    server = _Server(
+    server = Server(
         uvicorn.Config(
             app,
             loop="asyncio",
@@ -170,12 +181,17 @@ async def serve(
     agent: AgentConfig | None = None,
     ready: Callable[[str], None] | None = None,
     on_progress: Progress | None = None,
+    shares_port: bool = False,
+    tells: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT; calls in progress may end within ``limits.drain_s``.
 
     The port answers at once (``/healthz``, ``/readyz`` 503); calls are taken when the models are
     loaded, and then ``ready`` is called with the server's URL. A signal before that gives the
     loading up; a second one after the first ends the calls at once.
+
+    shares_port: with other gateways of this machine; one that drains lets go of it, so that all
+    that comes goes to the others. tells: of itself on the standard output, in lines of JSON.
 
     Raises:
         ConfigError: the configuration, the agent file or the port is wrong, or a tool's function or
@@ -191,12 +207,16 @@ async def serve(
     gateway = Gateway(config, agent or resolve_agent(config))
     _tell_of_clients_tools(gateway.agent, config)
     server = make_server(build_app(gateway), config)
-    sock = listen(config.host, config.port)
+    sock = listen(config.host, config.port, is_shared=shares_port)
+    url = _url(config, sock)
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
     stop = Stop()
     try:
         with stop.on_signals():
             async with AsyncExitStack() as models:
+                if tells:
+                    telling = asyncio.create_task(tell_on(lambda: report_of(gateway, url)))
+                    models.callback(telling.cancel)
                 known = open_retriever(gateway.agent.knowledge, gateway.agent.language, os.environ)
                 gateway.retriever = await models.enter_async_context(known)
                 opened = await _unless_stopped(_load(gateway, models, on_progress), stop)
@@ -208,8 +228,8 @@ async def serve(
                 await gateway.keep_lines()
                 await gateway.toolbox.start()
                 if ready is not None:
-                    ready(_url(config, sock))
-                await _serve_calls(gateway, serving, stop)
+                    ready(url)
+                await _serve_calls(gateway, serving, stop, server.let_go if shares_port else _keep)
                 server.should_exit = True
                 await serving  # before the models go: it ends the last connections
     finally:
@@ -258,14 +278,21 @@ async def _unless_stopped(work: Coroutine[None, None, T], stop: Stop) -> T | Non
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _serve_calls(gateway: Gateway, serving: asyncio.Task[None], stop: Stop) -> None:
-    """Take calls until told to stop, then let those inside end."""
+def _keep() -> None:
+    """A port of one's own answers to the end: that there is no room, and whether one lives."""
+
+
+async def _serve_calls(
+    gateway: Gateway, serving: asyncio.Task[None], stop: Stop, let_go: Callable[[], None]
+) -> None:
+    """Take calls until told to stop, then let go of the port, and let those inside end."""
     watch = asyncio.create_task(gateway.watch_load(), name="load watch")
     try:
         await _first_of(stop.wait(), asyncio.shield(serving))
         # A session that drains ends by itself within drain_s; the second is for its close.
         n_calls, most_s = gateway.n_sessions, gateway.config.limits.longest_drain_s
         log.info("stopping: at most %g s for calls in progress to end: %d", most_s, n_calls)
+        let_go()
         await _first_of(gateway.drain(), stop.wait(), timeout_s=most_s + 1.0)
     finally:
         watch.cancel()

@@ -26,9 +26,15 @@ def run_serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     return _run(config, notes)
 
 
-def run_gateway(file: Path | None, flags: Mapping[str, Any]) -> int:
-    """The same without any model of its own. Raises: as `process.serve`."""
-    return _run(gateway_config(load_config(file, environ=os.environ, flags=flags)), [])
+def run_gateway(
+    file: Path | None, flags: Mapping[str, Any], *, shares_port: bool = False, tells: bool = False
+) -> int:
+    """The same without any model of its own. tells: of itself, in lines of JSON.
+
+    Raises: as `process.serve`.
+    """
+    config = gateway_config(load_config(file, environ=os.environ, flags=flags))
+    return _run(config, [], shares_port=shares_port, tells=tells)
 
 
 def gateway_config(config: Config) -> Config:
@@ -47,11 +53,20 @@ def log_at(level: str) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each clause spoken
 
 
-def _run(config: Config, notes: list[str]) -> int:
+def _run(
+    config: Config, notes: list[str], *, shares_port: bool = False, tells: bool = False
+) -> int:
     from voiceloop.server.process import serve
     from voiceloop.server.progress import ServeProgress
 
     log_at(config.log_level)
     with ServeProgress(config.preset, notes) as progress:
-        asyncio.run(serve(config, ready=progress.ready, on_progress=progress.role_changed))
+        serving = serve(
+            config,
+            ready=progress.ready,
+            on_progress=progress.role_changed,
+            shares_port=shares_port,
+            tells=tells,
+        )
+        asyncio.run(serving)
     return 0

@@ -34,8 +34,12 @@ def run_worker(
     listen: str,
     *,
     version: str = "",
+    tells: bool = False,
 ) -> int:
-    """Serve until a signal; returns the exit code. Raises: as `host_worker`."""
+    """Serve until a signal; returns the exit code. tells: of itself, in lines of JSON.
+
+    Raises: as `host_worker`.
+    """
     config, notes = with_preset(load_config(file, environ=os.environ, flags=flags))
     log_at(config.log_level)
     for note in notes:
@@ -45,6 +49,7 @@ def run_worker(
         read_address("--listen", listen),
         config.workers,
         drain_s=config.limits.longest_drain_s,
+        tells=tells,
         ready=_tell_ready,
         on_progress=_tell_role,
     )

@@ -1,0 +1,135 @@
+"""Hosts without processes: a directory's actions are carried out in no time, on a clock of ours."""
+
+from __future__ import annotations
+
+import itertools
+
+from voiceloop.cluster.control.directory import Directory, Remove, Start
+from voiceloop.cluster.control.plan import Desired, Group, Launch, Needs
+from voiceloop.cluster.control.reports import HostReport, HostState, Orders, ProcessReport
+
+TICK_S = 0.5
+LOAD_S = 3.0  # a process is ready so long after it was placed
+DRAIN_S = 20.0  # and gone so long after it was told to drain
+
+
+def group(
+    name: str = "engine", version: str = "one", least: int = 2, most: int = 2, spare: int = 1
+) -> Group:
+    roles = () if name == "gateways" else (name,)
+    return Group(name, roles, version, least, most, spare, Launch((name,)), Needs(1.0))  # type: ignore[arg-type]
+
+
+class ScriptedHost:
+    """One process, as its keeper would tell of it."""
+
+    def __init__(self, start: Start, node: str, now_s: float, desired: Desired) -> None:
+        self.start, self.node, self.placed_s = start, node, now_s
+        self.desired = desired
+        self.orders: Orders | None = None
+        self.drained_s: float | None = None
+        self.used = 0.1
+        self.is_silent = False
+        self.never_ready = False
+
+    def report(self, now_s: float) -> HostReport:
+        state, said = HostState.STARTING, "loading"
+        if self.drained_s is not None:
+            is_over = now_s - self.drained_s >= DRAIN_S
+            state, said = (HostState.ENDED if is_over else HostState.DRAINING), "draining"
+        elif now_s - self.placed_s >= LOAD_S and not self.never_ready:
+            state, said = HostState.READY, "ready"
+        is_behind = self.orders is not None and self.orders.generation < self.desired.generation
+        return HostReport(
+            self.start.name,
+            self.start.group.name,
+            self.start.group.version,
+            self.node,
+            state,
+            ProcessReport(said, f"{self.start.name}:1", self.used),  # type: ignore[arg-type]
+            self.desired.generation,
+            desired=self.desired if is_behind else None,
+        )
+
+    def obey(self, orders: Orders, now_s: float) -> None:
+        self.orders = orders
+        if orders.desired is not None:
+            self.desired = orders.desired
+        if orders.drains and self.drained_s is None:
+            self.drained_s = now_s
+
+
+class ScriptedCluster:
+    """Machines with so many places each, a directory, and what it has placed."""
+
+    def __init__(self, *groups: Group, places: dict[str, int] | None = None) -> None:
+        self.now_s = 0.0
+        self.places = places or {"a": 100}
+        self.hosts: dict[str, ScriptedHost] = {}
+        self.waiting: list[Start] = []
+        self.most_ready: dict[str, int] = {}
+        self._serial = itertools.count()
+        self._first = Desired(1, groups)
+        self.directory = self._new_directory()
+
+    def _new_directory(self) -> Directory:
+        return Directory(self._first, self.now_s, lambda group: f"{group}-{next(self._serial)}")
+
+    def lose_directory(self) -> None:
+        """It is started anew, with what it was started with at first."""
+        self.directory = self._new_directory()
+
+    def lose_node(self, node: str) -> None:
+        self.places.pop(node)
+        for name in [name for name, host in self.hosts.items() if host.node == node]:
+            self.kill(name)
+
+    def kill(self, name: str) -> None:
+        """An actor dies, and Ray tells of it."""
+        del self.hosts[name]
+        self.directory.forget(name)
+
+    def run(self, seconds: float) -> None:
+        for _ in range(int(seconds / TICK_S)):
+            self.now_s += TICK_S
+            for host in list(self.hosts.values()):
+                if not host.is_silent:
+                    report = host.report(self.now_s)
+                    host.obey(self.directory.hear(report, self.now_s), self.now_s)
+            for action in self.directory.tick(self.now_s):
+                match action:
+                    case Start():
+                        self.waiting.append(action)
+                    case Remove(name):
+                        self.hosts.pop(name, None)
+                        self.waiting = [one for one in self.waiting if one.name != name]
+            self._place()
+
+    def _place(self) -> None:
+        """Where there is most room, as Ray spreads actors."""
+        still = []
+        for start in self.waiting:
+            free = {
+                node: places - sum(host.node == node for host in self.hosts.values())
+                for node, places in self.places.items()
+                if node not in start.avoid
+            }
+            node = max(free, key=lambda name: free[name], default=None)
+            if node is None or free[node] <= 0:
+                still.append(start)
+                continue
+            desired = self.directory.desired
+            self.hosts[start.name] = ScriptedHost(start, node, self.now_s, desired)
+        self.waiting = still
+
+    def ready(self, group: str = "engine", version: str | None = None) -> list[str]:
+        """Names of those that take new streams."""
+        return [
+            name
+            for name, host in self.hosts.items()
+            if host.start.group.name == group
+            and host.drained_s is None
+            and not host.is_silent
+            and (version is None or host.start.group.version == version)
+            and host.report(self.now_s).state is HostState.READY
+        ]

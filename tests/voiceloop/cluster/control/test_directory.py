@@ -1,0 +1,271 @@
+"""What a directory does about processes that start, end, fall silent, and are to be replaced."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from tests.voiceloop.cluster.control.scripted_cluster import TICK_S, ScriptedCluster, group
+from voiceloop.cluster.control.directory import LOST_S, PLACE_WAIT_S, REBUILD_S, SETTLE_S
+from voiceloop.cluster.control.status import status_of, text_of
+
+
+def test_a_cluster_comes_up_and_rests() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"), group("voice"))
+    cluster.run(30)
+    assert [len(cluster.ready(name)) for name in ("gateways", "engine", "voice")] == [2, 2, 2]
+    assert status_of(cluster.directory, cluster.now_s).is_settled
+    before = set(cluster.hosts)
+    cluster.run(600)
+    assert set(cluster.hosts) == before
+
+
+def test_gateways_are_told_of_workers_that_are_ready_and_of_no_others() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"))
+    cluster.run(REBUILD_S + 2 * TICK_S)
+    assert cluster.directory.worker_list().engine == ()
+    cluster.run(30)
+    [gateway, _] = [host for host in cluster.hosts.values() if host.start.group.name == "gateways"]
+    assert gateway.orders is not None and gateway.orders.workers is not None
+    assert gateway.orders.workers.engine == tuple(f"{name}:1" for name in cluster.ready("engine"))
+    assert gateway.orders.workers.shares == {}
+
+
+def test_a_host_that_dies_is_replaced() -> None:
+    cluster = ScriptedCluster(group("engine"))
+    cluster.run(30)
+    lost = cluster.ready()[0]
+    cluster.kill(lost)
+    cluster.run(TICK_S)
+    assert f"{lost}:1" not in cluster.directory.worker_list().engine
+    cluster.run(10)
+    assert len(cluster.ready()) == 2
+
+
+def test_a_host_that_falls_silent_is_replaced_after_its_lease_and_not_before() -> None:
+    cluster = ScriptedCluster(group("engine"))
+    cluster.run(30)
+    name = cluster.ready()[0]
+    cluster.hosts[name].is_silent = True
+    cluster.run(LOST_S - 1)
+    assert len(cluster.hosts) == 2
+    assert "silent" in text_of(status_of(cluster.directory, cluster.now_s))
+    cluster.run(10)
+    assert name not in cluster.hosts and len(cluster.ready()) == 2
+
+
+def test_a_machine_that_is_lost_is_made_up_for_on_the_others() -> None:
+    cluster = ScriptedCluster(group("engine", least=4, most=4), places={"a": 2, "b": 4})
+    cluster.run(30)
+    assert {host.node for host in cluster.hosts.values()} == {"a", "b"}
+    cluster.lose_node("a")
+    cluster.run(30)
+    assert len(cluster.ready()) == 4
+
+
+def test_a_directory_that_is_lost_knows_everything_from_the_first_reports() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"))
+    cluster.run(30)
+    cluster.directory.want([group("gateways"), group("engine", least=3, most=3)], {"A": "b"})
+    cluster.run(30)
+    before, generation = set(cluster.hosts), cluster.directory.desired.generation
+    assert len(cluster.ready("engine")) == 3
+    cluster.lose_directory()
+    assert cluster.directory.desired.generation == 1
+    cluster.run(REBUILD_S)
+    assert cluster.directory.desired.generation == generation
+    assert cluster.directory.desired.environ == {"A": "b"}
+    cluster.run(60)
+    assert set(cluster.hosts) == before
+
+
+def test_what_is_wanted_is_known_once_a_host_has_heard_of_it() -> None:
+    cluster = ScriptedCluster(group("engine"))
+    assert cluster.directory.is_known
+    cluster.run(30)
+    cluster.directory.cordon("b")
+    assert not cluster.directory.is_known
+    cluster.run(2 * TICK_S)
+    assert cluster.directory.is_known
+
+
+def test_a_directory_that_has_just_begun_tells_nobody_that_there_are_no_workers() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"))
+    cluster.run(30)
+    cluster.lose_directory()
+    cluster.run(TICK_S)
+    for host in cluster.hosts.values():
+        assert host.orders is not None and host.orders.workers is None
+        assert not host.orders.drains
+
+
+def test_another_version_replaces_one_with_never_fewer_than_are_wanted() -> None:
+    cluster = ScriptedCluster(group("engine", least=3, most=3))
+    cluster.run(30)
+    cluster.directory.want([group("engine", "two", least=3, most=3)], {})
+    shares_of_two = []
+    for _ in range(400):
+        cluster.run(TICK_S)
+        assert len(cluster.ready()) >= 3
+        shares = cluster.directory.worker_list().shares
+        shares_of_two.append(shares.get("engine", {}).get("two", 0.0))
+    assert len(cluster.ready(version="two")) == 3 and not cluster.ready(version="one")
+    assert max(shares_of_two) < 1.0  # the rest had the old ones, while they took calls
+    assert status_of(cluster.directory, cluster.now_s).is_settled
+
+
+def test_new_calls_go_to_a_version_before_the_old_one_is_drained() -> None:
+    cluster = ScriptedCluster(group("engine"))
+    cluster.run(30)
+    cluster.directory.want([group("engine", "two")], {})
+    while not cluster.ready(version="two"):
+        cluster.run(TICK_S)
+    cluster.run(TICK_S)  # its report
+    assert cluster.directory.worker_list().shares["engine"] == {"one": 0.5, "two": 0.5}
+    cluster.run(SETTLE_S - 3 * TICK_S)
+    assert len(cluster.ready(version="one")) == 2
+
+
+def test_a_version_that_does_not_start_takes_nothing_of_the_old_one() -> None:
+    cluster = ScriptedCluster(group("engine"))
+    cluster.run(30)
+    cluster.directory.want([group("engine", "two")], {})
+    for _ in range(1000):
+        cluster.run(TICK_S)
+        for host in cluster.hosts.values():
+            host.never_ready = host.start.group.version == "two"
+    assert len(cluster.ready(version="one")) == 2
+    cluster.directory.want([group("engine", "one")], {})  # and back by the same command
+    cluster.run(60)
+    assert len(cluster.ready(version="one")) == len(cluster.hosts) == 2
+
+
+def test_going_back_keeps_what_still_runs() -> None:
+    cluster = ScriptedCluster(group("engine"))
+    cluster.run(30)
+    old = set(cluster.hosts)
+    cluster.directory.want([group("engine", "two")], {})
+    cluster.run(4)
+    cluster.directory.want([group("engine", "one")], {})
+    cluster.run(60)
+    assert set(cluster.hosts) == old
+
+
+def test_without_room_beside_the_old_ones_they_make_room_one_after_the_other() -> None:
+    cluster = ScriptedCluster(group("engine"), places={"a": 2})
+    cluster.run(30)
+    cluster.directory.want([group("engine", "two")], {})
+    cluster.run(PLACE_WAIT_S - 1)
+    assert len(cluster.ready(version="one")) == 2
+    fewest = 2
+    for _ in range(800):
+        cluster.run(TICK_S)
+        fewest = min(fewest, len(cluster.ready()))
+    assert fewest == 1 and len(cluster.ready(version="two")) == 2
+
+
+def test_the_last_of_a_role_is_not_drained_for_room() -> None:
+    cluster = ScriptedCluster(group("engine", least=1, most=1), places={"a": 1})
+    cluster.run(30)
+    cluster.directory.want([group("engine", "two", least=1, most=1)], {})
+    cluster.run(10 * PLACE_WAIT_S)
+    assert len(cluster.ready(version="one")) == 1
+    assert "waits for room" in text_of(status_of(cluster.directory, cluster.now_s))
+
+
+def test_a_machine_is_left_once_others_stand_in_for_it() -> None:
+    cluster = ScriptedCluster(group("engine"), places={"a": 4, "b": 4})
+    cluster.run(30)
+    cluster.directory.cordon("a")
+    for _ in range(200):
+        cluster.run(TICK_S)
+        assert len(cluster.ready()) >= 2
+    assert {host.node for host in cluster.hosts.values()} == {"b"}
+    cluster.directory.uncordon("a")
+    cluster.kill(cluster.ready()[0])
+    cluster.run(30)
+    assert {host.node for host in cluster.hosts.values()} == {"a", "b"}
+
+
+def test_the_only_machine_is_left_though_there_is_no_other() -> None:
+    cluster = ScriptedCluster(group("engine"))
+    cluster.run(30)
+    cluster.directory.cordon("a")
+    cluster.run(20 * PLACE_WAIT_S)
+    assert not cluster.hosts
+
+
+def test_more_load_brings_more_of_a_group() -> None:
+    cluster = ScriptedCluster(group("engine", least=2, most=5))
+    cluster.run(30)
+    for _ in range(200):
+        for host in cluster.hosts.values():
+            host.used = min(1.0, 2.2 / max(1, len(cluster.ready())))
+        cluster.run(TICK_S)
+    assert len(cluster.ready()) == 4  # three for the load with a quarter free, and the spare
+
+
+def test_who_waits_for_a_worker_says_that_it_is_full() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"))
+    cluster.run(30)
+    [name, _] = cluster.ready("engine")
+    gateway = cluster.hosts[cluster.ready("gateways")[0]]
+    report = gateway.report(cluster.now_s)
+    waits = replace(report.process, queue_age_s={f"{name}:1": 0.25})
+    cluster.directory.hear(replace(report, process=waits), cluster.now_s)
+    assert cluster.directory.used(cluster.directory.hosts[name]) == 0.5
+
+
+def test_a_cluster_that_stops_drains_everything_and_is_down() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"), places={"a": 3})
+    cluster.run(30)
+    cluster.directory.stop()
+    cluster.run(10)
+    assert not cluster.directory.is_down and cluster.hosts  # calls in progress end
+    cluster.run(30)
+    assert cluster.directory.is_down and not cluster.hosts
+
+
+def test_a_group_that_the_plan_no_longer_names_is_drained() -> None:
+    cluster = ScriptedCluster(group("engine"), group("voice"))
+    cluster.run(30)
+    cluster.directory.want([group("engine")], {})
+    cluster.run(60)
+    assert {host.start.group.name for host in cluster.hosts.values()} == {"engine"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_dies_in_whatever_order_it_comes_to_rest(seed: int) -> None:
+    draw = random.Random(seed)
+    cluster = ScriptedCluster(
+        group("gateways"), group("engine", least=3, most=3), places={"a": 6, "b": 6, "c": 6}
+    )
+    version = "one"
+    for _ in range(40):
+        cluster.run(draw.uniform(0.5, 15))
+        match draw.randrange(6):
+            case 0 if cluster.hosts:
+                cluster.kill(draw.choice(sorted(cluster.hosts)))
+            case 1:
+                cluster.lose_directory()
+            case 2:
+                version = draw.choice(["one", "two", "three"])
+                wanted = [group("gateways"), group("engine", version, least=3, most=3)]
+                cluster.directory.want(wanted, {})
+            case 3 if cluster.hosts:
+                cluster.hosts[draw.choice(sorted(cluster.hosts))].is_silent = True
+            case 4:
+                cluster.directory.cordon(draw.choice("ab"))
+            case 5:
+                cluster.directory.uncordon(draw.choice("ab"))
+    cluster.run(1500)
+    status = status_of(cluster.directory, cluster.now_s)
+    assert status.is_settled, text_of(status)
+    assert len(cluster.ready("gateways")) == 2
+    engines = cluster.ready("engine")
+    assert len(engines) == 3
+    assert {cluster.hosts[name].start.group.version for name in engines} == {
+        next(one for one in cluster.directory.desired.groups if one.name == "engine").version
+    }

@@ -1,0 +1,169 @@
+"""The keeper of one process: it starts it, starts it anew, tells of it, drains it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from voiceloop.cluster.control import keeper as keepers
+from voiceloop.cluster.control.keeper import LIST_FILE, Keeper
+from voiceloop.cluster.control.plan import Desired, Launch
+from voiceloop.cluster.control.reports import HostReport, HostState, Orders
+from voiceloop.cluster.worker_list import WorkerList
+from voiceloop.errors import BackendError
+
+SCRIPT = str(Path(__file__).with_name("scripted_process.py"))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - a process, which has no event
+            await asyncio.sleep(0.01)
+
+
+class ScriptedDirectory:
+    """Hears reports, and answers as it is set to."""
+
+    def __init__(self) -> None:
+        self.reports: list[HostReport] = []
+        self.orders = Orders(1)
+        self.is_lost = False
+
+    async def ask(self, report: HostReport) -> Orders:
+        if self.is_lost:
+            raise BackendError("expected a directory, found none")
+        self.reports.append(report)
+        return self.orders
+
+    async def until(self, holds: Callable[[HostReport], bool]) -> HostReport:
+        await until(lambda: bool(self.reports) and holds(self.reports[-1]))
+        return self.reports[-1]
+
+
+class Kept:
+    """A keeper that runs, its directory and its folder."""
+
+    def __init__(self, tmp_path: Path, command: str = "gateway") -> None:
+        self.folder = tmp_path
+        self.directory = ScriptedDirectory()
+        launch = Launch((command, "--config={folder}/server.toml"), {"server.toml": "port = 1"})
+        self.keeper = Keeper(
+            "gateways-1",
+            "gateways",
+            "one",
+            launch,
+            folder=tmp_path,
+            node="a",
+            address="127.0.0.1",
+            ask=self.directory.ask,
+            environ={"VOICELOOP_WORKERS_KEY": "of the cluster"},
+            desired=Desired(1, ()),
+            command=(sys.executable, SCRIPT, str(tmp_path)),
+        )
+        self.task = asyncio.create_task(self.keeper.run())
+
+    def started(self) -> list[list[object]]:
+        lines = (self.folder / "started").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(30):
+            await self.task
+
+
+@pytest.fixture
+async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keepers, "REPORT_EVERY_S", 0.02)
+    monkeypatch.setattr(keepers, "RESTART_PAUSES_S", (0.0, 0.02))
+    monkeypatch.setenv("VOICELOOP_LOG_LEVEL", "of this machine")
+    found = Kept(tmp_path)
+    yield found
+    found.task.cancel()
+    await asyncio.gather(found.task, return_exceptions=True)
+
+
+def is_ready(report: HostReport) -> bool:
+    return report.state is HostState.READY
+
+
+async def test_a_process_is_started_with_its_files_its_list_and_the_clusters_settings_alone(
+    kept: Kept,
+) -> None:
+    report = await kept.directory.until(is_ready)
+    assert report.process.address == f"127.0.0.1:{report.pid}"
+    [(_, arguments, settings)] = kept.started()
+    assert arguments == ["gateway", f"--config={kept.folder}/server.toml"]
+    assert settings == {
+        "VOICELOOP_WORKERS_KEY": "of the cluster",
+        "VOICELOOP_WORKERS_LIST": str(kept.folder / LIST_FILE),
+    }
+    assert (kept.folder / "server.toml").read_text() == "port = 1"
+    assert (kept.folder / "server.toml").stat().st_mode & 0o077 == 0
+
+
+async def test_one_that_is_killed_is_started_anew(kept: Kept) -> None:
+    first = await kept.directory.until(is_ready)
+    os.kill(first.pid, signal.SIGKILL)
+    second = await kept.directory.until(lambda report: report.n_restarts == 1 and is_ready(report))
+    assert second.pid != first.pid
+
+
+async def test_one_that_does_not_start_is_told_of(kept: Kept) -> None:
+    (kept.folder / "crash").touch()
+    first = await kept.directory.until(lambda report: bool(report.pid))
+    os.kill(first.pid, signal.SIGKILL)
+    report = await kept.directory.until(lambda report: report.n_restarts > 2)
+    assert report.state is HostState.STARTING
+    assert "ended with exit code" in report.process.trouble
+
+
+async def test_a_drained_one_ends_its_calls_and_then_the_keeper_ends(kept: Kept) -> None:
+    (kept.folder / "hold").touch()
+    await kept.directory.until(is_ready)
+    kept.directory.orders = Orders(1, drains=True)
+    report = await kept.directory.until(lambda report: report.process.state == "draining")
+    assert report.state is HostState.DRAINING and not kept.task.done()
+    (kept.folder / "hold").unlink()
+    await kept.ended()
+    assert kept.directory.reports[-1].state is HostState.ENDED
+    assert len(kept.started()) == 1
+
+
+async def test_gateways_find_the_list_in_a_file_and_keep_it_without_a_directory(
+    kept: Kept,
+) -> None:
+    await kept.directory.until(is_ready)
+    kept.directory.orders = Orders(1, workers=WorkerList(engine=("10.0.0.5:9001",)))
+    path = kept.folder / LIST_FILE
+    await until(lambda: json.loads(path.read_text())["engine"] == ["10.0.0.5:9001"])
+    kept.directory.is_lost = True
+    [(pid, _, _)] = kept.started()
+    os.kill(int(str(pid)), signal.SIGKILL)
+    await until(lambda: len(kept.started()) == 2)
+    assert json.loads(path.read_text())["engine"] == ["10.0.0.5:9001"]
+
+
+async def test_a_directory_that_knows_less_is_told_what_is_wanted(kept: Kept) -> None:
+    await kept.directory.until(is_ready)
+    newer = Desired(7, (), {"A": "b"})
+    kept.directory.orders = Orders(7, desired=newer)
+    report = await kept.directory.until(lambda report: report.generation == 7)
+    assert report.desired is None
+    kept.directory.orders = Orders(1)  # of one that was started anew
+    report = await kept.directory.until(lambda report: report.desired is not None)
+    assert report.desired == newer
+
+
+async def test_a_keeper_that_is_given_up_leaves_no_process(kept: Kept) -> None:
+    report = await kept.directory.until(is_ready)
+    kept.task.cancel()
+    await asyncio.gather(kept.task, return_exceptions=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(report.pid, 0)

@@ -1,0 +1,92 @@
+"""``voiceloop cluster``: what is checked before a start; what gateways tell of themselves."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import instant_backends
+from voiceloop.agent import AgentConfig
+from voiceloop.cli import build_parser
+from voiceloop.cluster.control.plan import read_plan
+from voiceloop.config import Config
+from voiceloop.errors import ConfigError
+from voiceloop.server.app import Gateway
+from voiceloop.server.cluster_command import new_keys, run_cluster, settings_for
+from voiceloop.server.own_report import report_of
+from voiceloop.server.process import listen
+
+PLAN = "[[workers]]\nroles = ['engine', 'recognizer', 'voice']\n"
+
+
+def arguments(tmp_path: Path, configuration: str, verb: str = "up") -> argparse.Namespace:
+    (tmp_path / "mine.toml").write_text(configuration, encoding="utf-8")
+    plan = tmp_path / "cluster.toml"
+    plan.write_text("config = 'mine.toml'\n" + PLAN, encoding="utf-8")
+    return build_parser().parse_args(["cluster", verb, "--config", str(plan)])
+
+
+@pytest.mark.parametrize(
+    ("configuration", "told"),
+    [
+        ("prot = 1", "the cluster's configuration: expected a known key, found 'prot'"),
+        ("keys_file = 'keys'", "keys_file: expected an absolute path, the same on every machine"),
+        ("[workers]\nca = 'ca.pem'", "ca: expected an absolute path"),
+        ("port = ", "expected TOML"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["up", "deploy"])
+def test_a_wrong_configuration_is_told_before_anything_starts(
+    tmp_path: Path, configuration: str, told: str, verb: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        run_cluster(arguments(tmp_path, configuration, verb), {})
+
+
+def test_a_wrong_variable_is_told_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="VOICELOOP_PROT"):
+        run_cluster(arguments(tmp_path, ""), {"VOICELOOP_PROT": "1"})
+
+
+def test_the_settings_of_this_environment_go_along(tmp_path: Path) -> None:
+    groups = read_plan(arguments(tmp_path, "").config)
+    environ = {"VOICELOOP_LOG_LEVEL": "info", "HOME": "/home"}
+    assert settings_for(groups, environ) == {"VOICELOOP_LOG_LEVEL": "info"}
+
+
+def test_processes_share_keys_where_nobody_has_named_any(tmp_path: Path) -> None:
+    groups = read_plan(arguments(tmp_path, "").config)
+    one, other = new_keys(groups), new_keys(groups)
+    assert one.keys() == {"VOICELOOP_WORKERS_KEY", "VOICELOOP_SECRET_KEY"}
+    assert one["VOICELOOP_WORKERS_KEY"] != other["VOICELOOP_WORKERS_KEY"]
+    assert len(one["VOICELOOP_WORKERS_KEY"]) == 32
+
+
+def test_keys_of_the_configuration_stay(tmp_path: Path) -> None:
+    named = "secret_key = 'a secret of the cluster'\n[workers]\nkey = 'a key of the workers'"
+    assert new_keys(read_plan(arguments(tmp_path, named).config)) == {}
+
+
+def test_gateways_of_one_machine_share_its_port() -> None:
+    with listen("127.0.0.1", 0, is_shared=True) as one:
+        port = one.getsockname()[1]
+        with listen("127.0.0.1", port, is_shared=True):
+            pass
+        with pytest.raises(ConfigError, match="expected a free port"):
+            listen("127.0.0.1", port)
+        with socket.create_connection(("127.0.0.1", port)):
+            pass
+
+
+async def test_a_gateway_tells_how_much_of_it_is_used() -> None:
+    gateway = Gateway(Config(), AgentConfig(), instant_backends())
+    assert report_of(gateway, "http://127.0.0.1:8080").state == "ready"
+    gateway.is_ready = lambda: False
+    told = report_of(gateway, "http://127.0.0.1:8080")
+    assert (told.state, told.address, told.used) == ("loading", "http://127.0.0.1:8080", 0.0)
+    assert told.trouble == "a model's service does not answer"
+    gateway.admission.drain()
+    assert report_of(gateway, "").state == "draining"

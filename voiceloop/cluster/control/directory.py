@@ -1,0 +1,296 @@
+"""The directory: which processes there are, and what is to be done about it. Pure: clock passed in.
+
+Hosts report twice a second and are answered with orders. Nothing is kept on a disk: each host knows
+the newest wishes it has heard of, so that a directory that is started anew has all of it back from
+the first reports. It places nothing before that.
+
+One rule replaces processes, whether another version is wanted or a machine is to be left: as many
+as are wanted are started beside the old ones, new calls go to them as they get ready, and an old
+one is drained for each that has been ready for a while.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from voiceloop.backends import RoleName
+from voiceloop.cluster.control.plan import Desired, Group
+from voiceloop.cluster.control.reports import HostReport, HostState, Orders
+from voiceloop.cluster.control.scaling import Scaler
+from voiceloop.cluster.worker_list import WorkerList
+
+LEASE_S = 2.0  # four reports: who is silent for longer counts for nothing
+LOST_S = 10.0  # and is replaced: a machine under load wakes late, and a start costs more than that
+REBUILD_S = 2.0  # a directory that begins hears everybody who lives first
+SETTLE_S = 5.0  # a process that has just got ready takes new calls before an old one is drained
+PLACE_WAIT_S = 60.0  # for room beside the old ones; after that one of these makes room
+SURGE = 2  # processes being started beside those they replace, of one group
+
+ANSWER_S = 0.5  # a queue as old as what callers are promised (slo.answer_ms) is a full worker
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Place one process of this group, on none of these machines."""
+
+    name: str
+    group: Group
+    avoid: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """End what is left of this host."""
+
+    name: str
+
+
+Action = Start | Remove
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host as the directory knows it. report: None until it is heard for the first time."""
+
+    name: str
+    group: str
+    version: str
+    placed_s: float
+    heard_s: float
+    ready_s: float | None = None  # since when it has been ready without a pause
+    report: HostReport | None = None
+    drains: bool = False
+
+    @property
+    def node(self) -> str:
+        return self.report.node if self.report is not None else ""
+
+    def is_fresh(self, now_s: float) -> bool:
+        return self.report is not None and now_s - self.heard_s <= LEASE_S
+
+    def is_ready(self, now_s: float) -> bool:
+        return self.ready_s is not None and self.is_fresh(now_s) and not self.drains
+
+    def is_lost(self, now_s: float) -> bool:
+        """Silent for too long; one that was placed and never heard waits for room."""
+        return self.report is not None and now_s - self.heard_s > LOST_S
+
+
+class Directory:
+    """The processes of a cluster, and what is wanted of it.
+
+    new_name: a name for a host that no other has had, of a group's.
+    """
+
+    def __init__(self, desired: Desired, now_s: float, new_name: Callable[[str], str]) -> None:
+        self.desired = desired
+        self.hosts: dict[str, Host] = {}
+        self._scalers: dict[str, Scaler] = {}
+        self._began_s = now_s
+        self._new_name = new_name
+
+    @property
+    def is_down(self) -> bool:
+        """Whether nothing is left of a cluster that was told to stop."""
+        return self.desired.is_stopping and not self.hosts
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a host has heard of what is wanted: a directory after this one will know it."""
+        reports = [host.report for host in self.hosts.values() if host.report is not None]
+        newest = max((report.generation for report in reports), default=self.desired.generation)
+        return newest >= self.desired.generation
+
+    def n_wanted(self, group: Group) -> int:
+        """How many processes of a group there are to be."""
+        if self.desired.is_stopping:
+            return 0
+        scaler = self._scalers.get(group.name)
+        return scaler.n_wanted if scaler is not None else group.least
+
+    def is_rebuilding(self, now_s: float) -> bool:
+        return now_s - self._began_s < REBUILD_S
+
+    # --- what is told to it ---
+
+    def want(self, groups: Sequence[Group], environ: Mapping[str, str]) -> None:
+        """Another plan; what it does not name is drained. environ: settings that change."""
+        self._change(
+            msgspec.structs.replace(
+                self.desired,
+                groups=tuple(groups),
+                environ={**self.desired.environ, **environ},
+                is_stopping=False,
+            )
+        )
+
+    def cordon(self, node: str) -> None:
+        """Leave this machine: its processes are replaced elsewhere, then drained."""
+        nodes = tuple(sorted({*self.desired.cordoned, node}))
+        self._change(msgspec.structs.replace(self.desired, cordoned=nodes))
+
+    def uncordon(self, node: str) -> None:
+        nodes = tuple(name for name in self.desired.cordoned if name != node)
+        self._change(msgspec.structs.replace(self.desired, cordoned=nodes))
+
+    def stop(self) -> None:
+        self._change(msgspec.structs.replace(self.desired, is_stopping=True))
+
+    def _change(self, desired: Desired) -> None:
+        self.desired = msgspec.structs.replace(desired, generation=self.desired.generation + 1)
+
+    def hear(self, report: HostReport, now_s: float) -> Orders:
+        """Take one host's report; returns what it is to do and to know."""
+        if report.desired is not None and report.desired.generation > self.desired.generation:
+            self.desired = report.desired
+        before = self.hosts.get(report.name)
+        if before is None:  # placed by a directory before this one
+            before = Host(report.name, report.group, report.version, now_s, now_s)
+        is_ready = report.state is HostState.READY
+        host = replace(
+            before,
+            heard_s=now_s,
+            report=report,
+            ready_s=(now_s if before.ready_s is None else before.ready_s) if is_ready else None,
+            drains=before.drains or report.state in (HostState.DRAINING, HostState.ENDED),
+        )
+        self.hosts[report.name] = host
+        return self._orders(host, now_s)
+
+    def forget(self, name: str) -> None:
+        """This host is gone, as whoever placed it knows."""
+        self.hosts.pop(name, None)
+
+    def _orders(self, host: Host, now_s: float) -> Orders:
+        assert host.report is not None
+        is_older = self.desired.generation > host.report.generation
+        return Orders(
+            generation=self.desired.generation,
+            drains=host.drains,
+            desired=self.desired if is_older else None,
+            workers=None if self.is_rebuilding(now_s) else self.worker_list(),
+        )
+
+    def worker_list(self) -> WorkerList:
+        """Every worker that takes new streams, and the shares of versions that replace each other.
+
+        Whether a worker that is silent still serves, its gateways know better: it stays listed.
+        """
+        listed: dict[RoleName, list[HostReport]] = {"engine": [], "recognizer": [], "voice": []}
+        for host in self.hosts.values():
+            group = self.desired.group(host.group)
+            if host.report is None or host.drains or host.ready_s is None or group is None:
+                continue
+            for role in group.roles:
+                listed[role].append(host.report)
+        shares = {role: self._shares(reports) for role, reports in listed.items()}
+        addresses = {
+            role: tuple(sorted(report.process.address for report in reports))
+            for role, reports in listed.items()
+        }
+        return WorkerList(**addresses, shares={role: by for role, by in shares.items() if by})
+
+    def _shares(self, reports: Sequence[HostReport]) -> dict[str, float]:
+        """Of new calls, as many to each version as it has workers; none where all are wanted."""
+        wanted = {group.version for group in self.desired.groups}
+        counts = Counter(report.version for report in reports)
+        if counts.keys() <= wanted:
+            return {}
+        return {version: round(n / counts.total(), 4) for version, n in sorted(counts.items())}
+
+    # --- what follows ---
+
+    def tick(self, now_s: float) -> list[Action]:
+        """What is to be placed and what to be ended now; drains are told in answers to reports."""
+        if self.is_rebuilding(now_s):
+            return []
+        actions: list[Action] = []
+        for host in list(self.hosts.values()):
+            is_over = host.report is not None and host.report.state is HostState.ENDED
+            if is_over or host.is_lost(now_s) or (host.drains and host.report is None):
+                actions.append(Remove(host.name))
+                self.forget(host.name)
+        wanted = () if self.desired.is_stopping else self.desired.groups
+        names = {group.name for group in wanted}
+        for host in list(self.hosts.values()):
+            if host.group not in names:
+                self._drain(host)
+        for group in wanted:
+            actions += self._settle(group, now_s)
+        return actions
+
+    def _settle(self, group: Group, now_s: float) -> list[Action]:
+        """Have one group come nearer to what is wanted of it."""
+        staying = [one for one in self.hosts.values() if one.group == group.name and not one.drains]
+        good = [one for one in staying if self.is_wanted(one, group)]
+        old = [one for one in staying if one not in good]
+        n_wanted = self._scaler(group.name, len(good)).observe(
+            [self.used(one) for one in staying if one.is_ready(now_s)],
+            now_s,
+            least=group.least,
+            most=group.most,
+            n_spare=group.spare,
+        )
+        n_missing = n_wanted - len(good)
+        if old:
+            self._make_way(good, old, n_wanted, now_s)
+            n_missing = min(n_missing, SURGE - sum(not one.is_ready(now_s) for one in good))
+        elif n_missing < 0:
+            # The youngest: it has read the fewest conversations.
+            by_use = sorted(good, key=lambda one: (one.is_ready(now_s), -one.placed_s))
+            for host in by_use[:-n_missing]:
+                self._drain(host)
+        return [self._place(group, now_s) for _ in range(n_missing)]
+
+    def is_wanted(self, host: Host, group: Group) -> bool:
+        """Whether it is of the version that is wanted, on a machine that is not being left."""
+        return host.version == group.version and host.node not in self.desired.cordoned
+
+    def _make_way(
+        self, good: Sequence[Host], old: Sequence[Host], n_wanted: int, now_s: float
+    ) -> None:
+        """Drain as many old ones as there are settled ones in their place."""
+        n_settled = sum(
+            one.is_ready(now_s) and one.ready_s is not None and now_s - one.ready_s >= SETTLE_S
+            for one in good
+        )
+        going = sorted(old, key=lambda one: (one.is_ready(now_s), one.placed_s))
+        n_going = len(old) - max(0, n_wanted - n_settled)
+        if n_going <= 0 and self._waits_for_room(good, now_s):
+            same = [one for one in self.hosts.values() if one.group == old[0].group]
+            is_draining = any(one.drains for one in same)
+            serve = [one for one in (*good, *old) if one.is_ready(now_s)]
+            is_last = len(serve) <= 1 and old[0].node not in self.desired.cordoned
+            n_going = 0 if is_draining or is_last else 1
+        for host in going[: max(0, n_going)]:
+            self._drain(host)
+
+    def _waits_for_room(self, good: Sequence[Host], now_s: float) -> bool:
+        return any(one.report is None and now_s - one.placed_s > PLACE_WAIT_S for one in good)
+
+    def used(self, host: Host) -> float:
+        """Share of what it can carry that is taken, by itself or by who waits for it."""
+        assert host.report is not None
+        process = host.report.process
+        waits = [
+            other.report.process.queue_age_s.get(process.address, 0.0)
+            for other in self.hosts.values()
+            if other.report is not None
+        ]
+        return min(1.0, max(process.used, max(waits) / ANSWER_S))
+
+    def _place(self, group: Group, now_s: float) -> Start:
+        name = self._new_name(group.name)
+        self.hosts[name] = Host(name, group.name, group.version, now_s, now_s)
+        return Start(name, group, self.desired.cordoned)
+
+    def _drain(self, host: Host) -> None:
+        self.hosts[host.name] = replace(host, drains=True)
+
+    def _scaler(self, group: str, n_there: int) -> Scaler:
+        """A directory that begins takes nothing down of what it finds, for want of its history."""
+        return self._scalers.setdefault(group, Scaler(n_there))

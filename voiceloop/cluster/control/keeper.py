@@ -1,0 +1,259 @@
+"""The keeper of one process of a cluster: starts the ``voiceloop`` command, hears it, tells of it.
+
+The process says what it does in lines of JSON on its standard output, and drains when nobody reads
+them any more: a keeper that dies takes no call with it. What gateways are to know of workers is put
+into a file beside the process, by rename, so that a directory that is lost costs nothing but news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from voiceloop.cluster.control.plan import Desired, Launch
+from voiceloop.cluster.control.reports import (
+    MAX_LINE_BYTES,
+    REPORT_EVERY_S,
+    HostReport,
+    HostState,
+    Orders,
+    ProcessReport,
+    ReportError,
+    decode_line,
+)
+from voiceloop.cluster.worker_list import WorkerList
+from voiceloop.errors import VoiceLoopError
+
+log = logging.getLogger(__name__)
+
+COMMAND = (sys.executable, "-P", "-m", "voiceloop")
+LIST_FILE = "workers.json"
+LIST_VARIABLE = "VOICELOOP_WORKERS_LIST"
+ANSWER_WAIT_S = 2.0  # for the directory: one that is being started anew is asked again
+RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEADY_AFTER_S = 30.0
+SILENT_S = 30.0  # a process that says nothing for so long hangs whole
+KILL_AFTER_S = 5.0  # of a process that is told to end at once
+
+Ask = Callable[[HostReport], Awaitable[Orders]]
+
+
+class Keeper:
+    """One process across its restarts; ``run`` returns when it was drained and has ended.
+
+    folder: its own, for files. address: this machine's, where the process listens. ask: the
+    directory; what it raises, and a silence, is no answer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        version: str,
+        launch: Launch,
+        *,
+        folder: Path,
+        node: str,
+        address: str,
+        ask: Ask,
+        environ: Mapping[str, str],
+        desired: Desired,
+        command: Sequence[str] = COMMAND,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._identity = (name, group, version, node)
+        self._launch = launch
+        self._folder = folder
+        self._address = address
+        self._ask = ask
+        self._environ = dict(environ)
+        self._desired = desired
+        self._command = tuple(command)
+        self._clock = clock
+        self._process: asyncio.subprocess.Process | None = None
+        self._said = ProcessReport("loading")
+        self._listed: WorkerList | None = None
+        self._drains = asyncio.Event()
+        self._n_restarts = 0
+        self._answered = desired.generation  # by the directory, last
+
+    async def run(self) -> None:
+        """Keep the process running, and tell the directory of it, until it is drained."""
+        self._write_files()
+        telling = asyncio.create_task(self._tell_on(), name=f"reports of {self._identity[0]}")
+        try:
+            await self._keep()
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            await self._end()
+            with suppress(Exception):  # the directory finds it out by itself else
+                await asyncio.wait_for(self._ask(self._report(HostState.ENDED)), ANSWER_WAIT_S)
+
+    # --- the process ---
+
+    async def _keep(self) -> None:
+        n_failures = 0
+        while not self._drains.is_set():
+            began_s = self._clock()
+            try:
+                process = await self._start()
+            except OSError as error:  # no memory, process or descriptor to be had now
+                log.error("%s could not be started: %s", self._identity[0], error)
+            else:
+                await self._live(process)
+            if self._drains.is_set():
+                return
+            if self._clock() - began_s > STEADY_AFTER_S:
+                n_failures = 0
+            self._n_restarts += 1
+            code = self._process.returncode if self._process is not None else None
+            self._said = ProcessReport("loading", trouble=f"it ended with exit code {code}")
+            pause_s = RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)]
+            n_failures += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drains.wait(), pause_s)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        places = {"folder": str(self._folder), "address": self._address}
+        arguments = [text.format_map(places) for text in self._launch.arguments]
+        own = {LIST_VARIABLE: str(self._folder / LIST_FILE)} if not self._is_worker else {}
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            limit=2 * MAX_LINE_BYTES,
+            start_new_session=True,  # what is sent to our group is ours to answer
+            env={**_without_settings(os.environ), **self._environ, **own},
+        )
+        return self._process
+
+    @property
+    def _is_worker(self) -> bool:
+        return self._launch.arguments[:1] == ("worker",)
+
+    async def _live(self, process: asyncio.subprocess.Process) -> None:
+        """Return once the process has ended. One that hangs is killed; draining is asked for."""
+        draining = asyncio.create_task(self._ask_to_drain(process))
+        try:
+            while await self._hear(process):
+                pass
+            _signal(process, signal.SIGKILL)  # it has closed its output: it ends, or hangs
+            await process.wait()
+        finally:
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+
+    async def _hear(self, process: asyncio.subprocess.Process) -> bool:
+        """Take one line; False where there will be none any more."""
+        assert process.stdout is not None
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), SILENT_S)
+        except TimeoutError:
+            log.error("%s has said nothing for %.0f s and is killed", self._identity[0], SILENT_S)
+            return False
+        except ValueError as error:  # a line beyond the limit
+            log.warning("%s: expected a line, found %s", self._identity[0], error)
+            return True
+        if not line:
+            return False
+        try:
+            self._said = decode_line(line)
+        except ReportError as error:
+            log.warning("%s: %s", self._identity[0], error)
+        return True
+
+    async def _ask_to_drain(self, process: asyncio.subprocess.Process) -> None:
+        await self._drains.wait()
+        _signal(process, signal.SIGTERM)
+
+    async def _end(self) -> None:
+        """Of a keeper that is given up: nothing of it stays behind."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        _signal(process, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), KILL_AFTER_S)
+        except TimeoutError:
+            _signal(process, signal.SIGKILL)
+            await process.wait()
+
+    # --- the directory ---
+
+    async def _tell_on(self) -> None:
+        while True:
+            try:
+                orders = await asyncio.wait_for(self._ask(self._report()), ANSWER_WAIT_S)
+            except (OSError, TimeoutError, VoiceLoopError) as error:
+                log.info("%s: the directory does not answer (%s)", self._identity[0], error)
+            else:
+                self._obey(orders)
+            await asyncio.sleep(REPORT_EVERY_S)
+
+    def _report(self, state: HostState | None = None) -> HostReport:
+        name, group, version, node = self._identity
+        is_behind = self._answered < self._desired.generation  # it was started anew
+        is_running = self._process is not None and self._process.returncode is None
+        return HostReport(
+            name,
+            group,
+            version,
+            node,
+            state or self._state(),
+            self._said,
+            self._desired.generation,
+            self._n_restarts,
+            pid=self._process.pid if is_running and self._process is not None else 0,
+            desired=self._desired if is_behind else None,
+        )
+
+    def _state(self) -> HostState:
+        if self._drains.is_set() or self._said.state == "draining":
+            return HostState.DRAINING
+        return HostState.READY if self._said.state == "ready" else HostState.STARTING
+
+    def _obey(self, orders: Orders) -> None:
+        self._answered = orders.generation
+        if orders.desired is not None:
+            self._desired = orders.desired
+        if orders.workers is not None and orders.workers != self._listed:
+            self._listed = orders.workers
+            _write(self._folder / LIST_FILE, msgspec.json.encode(orders.workers))
+        if orders.drains:
+            self._drains.set()
+
+    def _write_files(self) -> None:
+        for name, text in self._launch.files.items():
+            _write(self._folder / name, text.encode())
+        if not self._is_worker:
+            _write(self._folder / LIST_FILE, msgspec.json.encode(WorkerList()))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """By rename: whoever reads it finds the old text or the new one. For this user alone."""
+    beside = path.with_suffix(".new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    beside.replace(path)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has ended by itself
+        process.send_signal(number)
+
+
+def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings are the plan's: none of the machine's own comes between."""
+    return {name: text for name, text in environ.items() if not name.startswith("VOICELOOP_")}

@@ -1,0 +1,279 @@
+"""What a cluster is to run: ``cluster.toml``, read strictly, and what follows for each process.
+
+Owns the groups of processes, how many of each, what one takes of a machine, the command that starts
+it, and the version: a digest of everything that makes a process of this group what it is, so that
+whatever differs is rolled out and nothing else is. Pure but for the reading of the files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from voiceloop.backends import RoleName
+from voiceloop.config_reader import overlay, read_toml, read_toml_text
+from voiceloop.errors import ConfigError
+
+GATEWAYS = "gateways"
+CONFIGURATION, AGENT = "server.toml", "agent.toml"  # as they are called on every machine
+MOST_PROCESSES = 1000  # of a group: a cell is about a thousand calls, and this is a slip
+MAX_FILE_BYTES = 1024 * 1024
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
+VERSION = re.compile(r"[A-Za-z0-9._-]{0,40}")
+DIGEST_CHARACTERS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Gateways:
+    """The processes that callers reach. Those of one machine share its port.
+
+    least, most: how many, most 0 for as many as `least`. spare: how many more than the load needs,
+    warm and taking calls, so that one may go. cpus, memory_mb, resources: what one takes of its
+    machine, as Ray counts it.
+    """
+
+    least: int = 2
+    most: int = 0
+    spare: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8080
+    cpus: float = 1.0
+    memory_mb: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Processes that hold the same models, counted as gateways are."""
+
+    roles: tuple[RoleName, ...]
+    name: str = ""
+    least: int = 2
+    most: int = 0
+    spare: int = 1
+    preset: str = ""
+    stt_model: str = ""
+    llm_model: str = ""
+    tts_model: str = ""
+    version: str = ""
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_mb: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """``cluster.toml`` as it is written. config, agent: files whose text goes to every machine."""
+
+    version: str = ""
+    config: Path | None = None
+    agent: Path | None = None
+    gateways: Gateways = field(default_factory=Gateways)
+    workers: tuple[Workers, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a process starts: arguments of the ``voiceloop`` command, and files beside it.
+
+    ``{folder}`` and ``{address}`` in an argument stand for where the files lie and for the
+    machine's address.
+    """
+
+    arguments: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a process takes of its machine."""
+
+    cpus: float
+    gpus: float = 0.0
+    memory_mb: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Processes that are alike. roles: none of a gateway. version: what workers call themselves."""
+
+    name: str
+    roles: tuple[RoleName, ...]
+    version: str
+    least: int
+    most: int
+    spare: int
+    launch: Launch
+    needs: Needs
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """What the cluster is to be; the higher generation is the newer.
+
+    environ: settings and keys that its processes have in common; never logged, never shown.
+    cordoned: machines to leave.
+    """
+
+    generation: int
+    groups: tuple[Group, ...]
+    environ: Mapping[str, str] = {}
+    cordoned: tuple[str, ...] = ()
+    is_stopping: bool = False
+
+    def group(self, name: str) -> Group | None:
+        return next((group for group in self.groups if group.name == name), None)
+
+
+def read_plan(path: Path) -> tuple[Group, ...]:
+    """The groups of a ``cluster.toml``. Paths in it are relative to its folder.
+
+    Raises:
+        ConfigError: it is missing or not TOML, a key is unknown, a value is of a wrong type or out
+            of its range, or a file that it names cannot be read.
+    """
+    told = overlay(PlanFile(), read_toml(path, "expected a cluster's file"), str(path))
+    texts = {
+        name: _text(path.absolute().parent / named, f"{path}: {key}")
+        for key, name, named in (
+            ("config", CONFIGURATION, told.config),
+            ("agent", AGENT, told.agent),
+        )
+        if named is not None
+    }
+    if not told.workers:
+        raise ConfigError(f"{path}: expected [[workers]], found none")
+    _check_gateways(told.gateways, str(path))
+    groups = [_gateway_group(told, texts)]
+    for index, workers in enumerate(told.workers):
+        where = f"{path}: workers[{index}]"
+        _check_workers(workers, where)
+        group = _worker_group(told, workers, texts)
+        if any(group.name == other.name for other in groups):
+            raise ConfigError(f"{where}.name: expected a name of its own, found {group.name!r}")
+        groups.append(group)
+    held = {role for group in groups for role in group.roles}
+    if "engine" not in held:
+        raise ConfigError(f"{path}: expected workers with the role engine, found none")
+    return tuple(groups)
+
+
+def configuration_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """The configuration that all processes read; empty where the plan names none.
+
+    Raises: ConfigError where it is not TOML.
+    """
+    texts = [group.launch.files.get(CONFIGURATION) for group in groups]
+    text = next((text for text in texts if text is not None), "")
+    return read_toml_text(text, "the cluster's configuration")
+
+
+def _text(path: Path, where: str) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: expected a text file, found {path} ({error})") from None
+    if len(text) > MAX_FILE_BYTES:
+        raise ConfigError(f"{where}: expected at most {MAX_FILE_BYTES} characters, found more")
+    return text
+
+
+def _check_gateways(gateways: Gateways, where: str) -> None:
+    _check_counts(gateways.least, gateways.most, gateways.spare, f"{where}: gateways")
+    if not 1 <= gateways.port <= 65535:
+        raise ConfigError(f"{where}: gateways.port: expected 1 to 65535, found {gateways.port}")
+    _check_needs(gateways.cpus, gateways.memory_mb, gateways.resources, f"{where}: gateways")
+
+
+def _check_workers(workers: Workers, where: str) -> None:
+    if not workers.roles or len(set(workers.roles)) < len(workers.roles):
+        raise ConfigError(f"{where}.roles: expected each role once, found {list(workers.roles)}")
+    if workers.name and (not NAME.fullmatch(workers.name) or workers.name == GATEWAYS):
+        wanted = f"small letters, digits and -, other than {GATEWAYS}"
+        raise ConfigError(f"{where}.name: expected {wanted}, found {workers.name!r}")
+    if not VERSION.fullmatch(workers.version):
+        wanted = "at most 40 letters, digits, dots, - and _"
+        raise ConfigError(f"{where}.version: expected {wanted}, found {workers.version!r}")
+    if not 0 <= workers.gpus <= 64:
+        raise ConfigError(f"{where}.gpus: expected 0 to 64, found {workers.gpus}")
+    _check_counts(workers.least, workers.most, workers.spare, where)
+    _check_needs(workers.cpus, workers.memory_mb, workers.resources, where)
+
+
+def _check_counts(least: int, most: int, spare: int, where: str) -> None:
+    if not 1 <= least <= MOST_PROCESSES:
+        raise ConfigError(f"{where}.least: expected 1 to {MOST_PROCESSES}, found {least}")
+    if most and not least <= most <= MOST_PROCESSES:
+        raise ConfigError(f"{where}.most: expected {least} to {MOST_PROCESSES}, found {most}")
+    if not 0 <= spare <= MOST_PROCESSES:
+        raise ConfigError(f"{where}.spare: expected 0 to {MOST_PROCESSES}, found {spare}")
+
+
+def _check_needs(cpus: float, memory_mb: int, resources: Mapping[str, float], where: str) -> None:
+    if not 0 <= cpus <= 1024:
+        raise ConfigError(f"{where}.cpus: expected 0 to 1024, found {cpus}")
+    if memory_mb < 0:
+        raise ConfigError(f"{where}.memory_mb: expected 0 or more, found {memory_mb}")
+    for name, amount in resources.items():
+        if not isinstance(amount, int | float) or isinstance(amount, bool) or amount <= 0:
+            raise ConfigError(f"{where}.resources.{name}: expected a number, found {amount!r}")
+
+
+def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
+    gateways = told.gateways
+    arguments = [
+        "gateway", f"--host={gateways.host}", f"--port={gateways.port}", "--share-port", "--json",
+    ]  # fmt: skip
+    if CONFIGURATION in texts:
+        arguments.append(f"--config={{folder}}/{CONFIGURATION}")
+    if AGENT in texts:
+        arguments.append(f"--agent={{folder}}/{AGENT}")
+    launch = Launch(tuple(arguments), dict(texts))
+    return Group(
+        name=GATEWAYS,
+        roles=(),
+        version=version_of(told.version, launch),
+        least=gateways.least,
+        most=max(gateways.least, gateways.most),
+        spare=gateways.spare,
+        launch=launch,
+        needs=Needs(gateways.cpus, 0.0, gateways.memory_mb, dict(gateways.resources)),
+    )
+
+
+def _worker_group(told: PlanFile, workers: Workers, texts: Mapping[str, str]) -> Group:
+    arguments = ["worker", *(f"--role={role}" for role in workers.roles)]
+    arguments += ["--listen={address}:0", "--json"]
+    for key in ("preset", "stt_model", "llm_model", "tts_model"):
+        if value := getattr(workers, key):
+            arguments.append(f"--{key.replace('_', '-')}={value}")
+    files = {name: text for name, text in texts.items() if name == CONFIGURATION}
+    if files:
+        arguments.append(f"--config={{folder}}/{CONFIGURATION}")
+    launch = Launch(tuple(arguments), files)
+    version = version_of(workers.version or told.version, launch)
+    return Group(
+        name=workers.name or "-".join(workers.roles),
+        roles=workers.roles,
+        version=version,
+        least=workers.least,
+        most=max(workers.least, workers.most),
+        spare=workers.spare,
+        launch=dataclasses.replace(launch, arguments=(*launch.arguments, f"--version={version}")),
+        needs=Needs(workers.cpus, workers.gpus, workers.memory_mb, dict(workers.resources)),
+    )
+
+
+def version_of(named: str, launch: Launch) -> str:
+    """The version as a person calls it, and a digest of what a process is started with."""
+    said = msgspec.json.encode([list(launch.arguments), sorted(launch.files.items())])
+    digest = hashlib.blake2b(said, digest_size=16).hexdigest()[:DIGEST_CHARACTERS]
+    return f"{named}-{digest}" if named else digest

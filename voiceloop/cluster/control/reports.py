@@ -1,0 +1,96 @@
+"""What the processes of a cluster, their hosts and the directory tell each other. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from voiceloop.cluster.control.plan import Desired
+from voiceloop.cluster.worker_list import WorkerList
+from voiceloop.errors import VoiceLoopError
+
+REPORT_EVERY_S = 0.5
+MAX_LINE_BYTES = 4096  # a pipe takes as much at once or not at all
+
+ProcessState = Literal["loading", "ready", "draining"]
+
+
+class ReportError(VoiceLoopError):
+    """A line that no process of ours writes."""
+
+    code = "wrong_report"
+
+
+class ProcessReport(msgspec.Struct, frozen=True):
+    """What ``voiceloop worker --json`` and ``voiceloop gateway --json`` say twice a second.
+
+    address: HOST:PORT of a worker, the URL of a gateway. used: share of what it can carry, 0 to 1.
+    n_streams: streams of a worker, calls of a gateway. queue_age_s: of the workers that a gateway
+    uses, how long what waits longest has waited, by address. trouble: why it is not ready.
+    """
+
+    state: ProcessState
+    address: str = ""
+    used: float = 0.0
+    n_streams: int = 0
+    queue_age_s: dict[str, float] = {}
+    trouble: str = ""
+
+
+class HostState(Enum):
+    """A process as its host has it."""
+
+    STARTING = "starting"  # placed, loading, or between two starts
+    READY = "ready"
+    DRAINING = "draining"
+    ENDED = "ended"  # drained, and gone for good
+
+
+class HostReport(msgspec.Struct, frozen=True):
+    """What a host tells the directory. generation: of the newest wishes it has heard of."""
+
+    name: str
+    group: str
+    version: str
+    node: str
+    state: HostState
+    process: ProcessReport
+    generation: int
+    n_restarts: int = 0
+    pid: int = 0
+    desired: Desired | None = None  # where the directory has answered by an older generation
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """The directory's answer. workers: None where it does not know them (yet)."""
+
+    generation: int
+    drains: bool = False
+    desired: Desired | None = None  # newer than the host's
+    workers: WorkerList | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(ProcessReport)
+
+
+def encode_line(report: ProcessReport) -> bytes:
+    """One line; of the queues only the longest, where all would not fit in one."""
+    line = _encoder.encode(report)
+    if len(line) >= MAX_LINE_BYTES:
+        oldest = sorted(report.queue_age_s.items(), key=lambda item: item[1])[-16:]
+        kept = msgspec.structs.replace(
+            report, queue_age_s=dict(oldest), trouble=report.trouble[:500]
+        )
+        line = _encoder.encode(kept)
+    return line + b"\n"
+
+
+def decode_line(line: bytes) -> ProcessReport:
+    """Raises: ReportError."""
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ReportError(f"expected a line of a process of ours, found {error}") from None

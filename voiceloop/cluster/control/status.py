@@ -1,0 +1,148 @@
+"""What ``voiceloop cluster status`` shows: machines, processes, versions, load. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from voiceloop.cluster.control.directory import Directory, Host
+from voiceloop.cluster.control.plan import Group
+
+NO_REPORT = "waits for room"
+COLUMNS = ("process", "machine", "address", "version", "state", "used", "streams", "restarts", "")
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """One machine of the cluster. free: of each resource, what no process has taken."""
+
+    id: str
+    address: str
+    is_cordoned: bool = False
+    free: Mapping[str, float] = {}
+
+
+class ProcessStatus(msgspec.Struct, frozen=True):
+    """One process. streams: of a worker; of a gateway calls. silent_s: since it was heard."""
+
+    name: str
+    group: str
+    roles: tuple[str, ...]
+    machine: str
+    address: str
+    version: str
+    state: str
+    used: float
+    streams: int
+    restarts: int
+    pid: int
+    silent_s: float
+    trouble: str = ""
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """One group: how many of it are ready, wanted, and of another version than the wanted one."""
+
+    name: str
+    roles: tuple[str, ...]
+    version: str
+    ready: int
+    wanted: int
+    old: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The whole cluster. generation: how often what is wanted of it has changed."""
+
+    generation: int
+    is_stopping: bool
+    is_settled: bool
+    groups: tuple[GroupStatus, ...]
+    processes: tuple[ProcessStatus, ...]
+    machines: tuple[Machine, ...] = ()
+
+
+def status_of(directory: Directory, now_s: float, machines: Sequence[Machine] = ()) -> Status:
+    """What the directory knows now."""
+    desired = directory.desired
+    cordoned = set(desired.cordoned)
+    groups = tuple(_group(directory, group, now_s) for group in desired.groups)
+    hosts = sorted(directory.hosts.values(), key=lambda host: host.name)
+    is_settled = all(group.ready == group.wanted and not group.old for group in groups)
+    return Status(
+        desired.generation,
+        desired.is_stopping,
+        is_settled and not any(host.drains for host in hosts),
+        groups,
+        tuple(_process(directory, host, now_s) for host in hosts),
+        tuple(
+            msgspec.structs.replace(machine, is_cordoned=machine.id in cordoned)
+            for machine in machines
+        ),
+    )
+
+
+def _group(directory: Directory, group: Group, now_s: float) -> GroupStatus:
+    hosts = [
+        host for host in directory.hosts.values() if host.group == group.name and not host.drains
+    ]
+    old = sum(not directory.is_wanted(host, group) for host in hosts)
+    n_ready = sum(host.is_ready(now_s) and directory.is_wanted(host, group) for host in hosts)
+    wanted = directory.n_wanted(group)
+    return GroupStatus(group.name, group.roles, group.version, n_ready, wanted, old)
+
+
+def _process(directory: Directory, host: Host, now_s: float) -> ProcessStatus:
+    group, report = directory.desired.group(host.group), host.report
+    roles = group.roles if group is not None else ()
+    silent_s = round(now_s - host.heard_s, 1)
+    if report is None:
+        return ProcessStatus(
+            host.name, host.group, roles, "", "", host.version, NO_REPORT, 0.0, 0, 0, 0, silent_s
+        )
+    process = report.process
+    state = report.state.value if host.is_fresh(now_s) else "silent"
+    return ProcessStatus(
+        host.name,
+        host.group,
+        roles,
+        report.node,
+        process.address,
+        host.version,
+        "draining" if host.drains else state,
+        round(directory.used(host), 3),
+        process.n_streams,
+        report.n_restarts,
+        report.pid,
+        silent_s,
+        process.trouble,
+    )
+
+
+def text_of(status: Status) -> str:
+    """The table a person reads."""
+    addresses = {machine.id: machine.address for machine in status.machines}
+    rows = [COLUMNS]
+    for one in status.processes:
+        rows.append((
+            one.name,
+            addresses.get(one.machine, one.machine[:8]),
+            one.address,
+            one.version,
+            one.state,
+            f"{one.used:.0%}",
+            str(one.streams),
+            str(one.restarts),
+            one.trouble,
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+             for row in rows]  # fmt: skip
+    for machine in status.machines:
+        free = ", ".join(f"{amount:g} {name}" for name, amount in sorted(machine.free.items()))
+        told = " (being left)" if machine.is_cordoned else ""
+        lines.append(f"machine {machine.address}{told}: free {free or 'nothing'} [{machine.id}]")
+    for group in status.groups:
+        told = f", {group.old} old ones to go" if group.old else ""
+        lines.append(f"{group.name} {group.version}: {group.ready} of {group.wanted} ready{told}")
+    return "\n".join(lines)

@@ -1,0 +1,318 @@
+"""A cluster on Ray: its actors place, watch and replace processes. The only file that imports ray.
+
+A host is an actor with a keeper, placed where there is room for what its process needs. The
+directory is a named, detached actor over `control.directory`, which is pure; Ray starts it anew
+where it dies. Callers, audio and tokens go between the processes themselves, never through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+
+from voiceloop.cluster.control.directory import Directory, Remove, Start
+from voiceloop.cluster.control.keeper import COMMAND, Keeper
+from voiceloop.cluster.control.plan import Desired, Group
+from voiceloop.cluster.control.reports import HostReport, Orders
+from voiceloop.cluster.control.status import Machine, Status, status_of
+from voiceloop.errors import VoiceLoopError
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "voiceloop"
+DIRECTORY = "directory"
+TICK_S = 0.5
+PAUSE_S = 1.0  # before what died is replaced: what dies at its start is not placed without end
+ANSWER_S = 30.0  # of the directory, for a command: Ray finds out late that its machine is gone
+RETRY_S = 0.2
+NODE_LABEL = "ray.io/node-id"
+# What Ray keeps for objects; ours are reports of some hundred bytes.
+OBJECT_STORE_BYTES = 100 * 2**20
+# A host that Ray ends leaves its process to drain. Read by Ray's own processes as they start.
+KEEPS_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
+PLAIN_LOG = {"RAY_COLOR_PREFIX": "0", "RAY_DEDUP_LOGS": "0"}
+
+
+class ClusterError(VoiceLoopError):
+    """There is no cluster, or it does not answer."""
+
+    code = "cluster_unreachable"
+
+
+class _Host:
+    """An actor with one keeper."""
+
+    def __init__(self, name: str, group: Group, desired: Desired, command: tuple[str, ...]) -> None:
+        logging.basicConfig(level=logging.INFO, format=f"{name}: %(levelname)s %(message)s")
+        self._name, self._group, self._desired = name, group, desired
+        self._command = command
+
+    def __repr__(self) -> str:
+        return self._name  # before each line of its log, as Ray passes it on
+
+    async def run(self) -> None:
+        """Return when the process was drained and has ended."""
+        with tempfile.TemporaryDirectory(prefix=f"voiceloop-{self._name}-") as folder:
+            keeper = Keeper(
+                self._name,
+                self._group.name,
+                self._group.version,
+                self._group.launch,
+                folder=Path(folder),
+                node=ray.get_runtime_context().get_node_id(),
+                address=ray.util.get_node_ip_address(),
+                ask=_ask,
+                environ=self._desired.environ,
+                desired=self._desired,
+                command=self._command,
+            )
+            await keeper.run()
+
+
+async def _ask(report: HostReport) -> Orders:
+    """Raises: ClusterError where there is no directory at the moment."""
+    try:
+        directory = await asyncio.to_thread(ray.get_actor, DIRECTORY, NAMESPACE)
+        orders: Orders = await directory.report.remote(report)
+    except (RayError, ValueError) as error:  # no such actor: ValueError
+        raise ClusterError(f"the directory does not answer: {error}") from None
+    return orders
+
+
+class _Directory:
+    """The actor over `Directory`. It carries out what that returns."""
+
+    def __init__(self, desired: Desired, command: tuple[str, ...]) -> None:
+        logging.basicConfig(level=logging.INFO, format="directory: %(levelname)s %(message)s")
+        self._directory = Directory(desired, monotonic(), _new_name)
+        self._command = command
+        self._outliving = set[asyncio.Task[None]]()
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Called by Ray's loop once it runs, and by whatever comes first."""
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().create_task(self._tick_on())
+
+    async def report(self, report: HostReport) -> Orders:
+        await self.begin()
+        return self._directory.hear(report, monotonic())
+
+    async def want(self, groups: tuple[Group, ...], environ: dict[str, str]) -> None:
+        await self.begin()
+        self._directory.want(groups, environ)
+        await self._until_known()
+
+    async def leave(self, node: str, is_left: bool) -> None:
+        await self.begin()
+        (self._directory.cordon if is_left else self._directory.uncordon)(node)
+        await self._until_known()
+
+    async def stop(self) -> None:
+        await self.begin()
+        self._directory.stop()
+        await self._until_known()
+
+    async def _until_known(self) -> None:
+        """What a person was told is done outlives this directory."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S / 2):
+                while not self._directory.is_known:  # noqa: ASYNC110 - reports come twice a second
+                    await asyncio.sleep(TICK_S / 5)
+
+    async def status(self) -> Status:
+        await self.begin()
+        return status_of(self._directory, monotonic(), await asyncio.to_thread(_machines))
+
+    async def is_down(self) -> bool:
+        await self.begin()
+        return self._directory.is_down
+
+    async def _tick_on(self) -> None:
+        while True:
+            for action in self._directory.tick(monotonic()):
+                match action:
+                    case Start():
+                        self._place(action)
+                    case Remove(name):
+                        await asyncio.to_thread(_remove, name)
+            await asyncio.sleep(TICK_S)
+
+    def _place(self, start: Start) -> None:
+        needs = start.group.needs
+        avoided = {NODE_LABEL: f"!in({','.join(start.avoid)})"} if start.avoid else {}
+        host = _host_class.options(
+            name=start.name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=needs.cpus,
+            num_gpus=needs.gpus,
+            memory=needs.memory_mb * 2**20 or None,
+            resources=dict(needs.resources),
+            label_selector=avoided or None,
+            scheduling_strategy="SPREAD",
+            max_restarts=0,  # the directory replaces it, where that is still wanted
+        ).remote(start.name, start.group, self._directory.desired, self._command)
+        log.info("places %s", start.name)
+        task = asyncio.get_running_loop().create_task(self._outlive(start.name, host))
+        self._outliving.add(task)
+        task.add_done_callback(self._outliving.discard)
+
+    async def _outlive(self, name: str, host: Any) -> None:
+        """Ray tells at once where an actor has died; a lease finds out the rest."""
+        try:
+            await host.run.remote()
+        except RayError as error:
+            if name not in self._directory.hosts:
+                return  # it was removed
+            log.error("%s is gone: %s", name, str(error).strip().splitlines()[0])
+            await asyncio.sleep(PAUSE_S)
+        log.info("%s has ended", name)
+        self._directory.forget(name)
+        await asyncio.to_thread(_remove, name)
+
+
+def _new_name(group: str) -> str:
+    return f"{group}-{secrets.token_hex(3)}"
+
+
+def _remove(name: str) -> None:
+    with suppress(ValueError, RayError):  # it is gone already
+        ray.kill(ray.get_actor(name, NAMESPACE), no_restart=True)
+
+
+def _machines() -> list[Machine]:
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node()
+    return [
+        Machine(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            free={
+                name: round(amount, 3)
+                for name, amount in free.get(node["NodeID"], {}).items()
+                if not name.startswith(("node:", "object_store"))
+            },
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+_host_class = ray.remote(_Host)
+_directory_class = ray.remote(_Directory)
+
+
+# --- for the command -----------------------------------------------------------------------------
+
+
+def begin_here() -> None:
+    """Start Ray on this machine alone; it ends with this process."""
+    os.environ.update({**KEEPS_CHILDREN, **PLAIN_LOG})
+    ray.init(
+        address="local",
+        namespace=NAMESPACE,
+        _node_ip_address="127.0.0.1",  # what workers listen at: nobody else is to reach them
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        configure_logging=False,
+        log_to_driver=True,
+    )
+
+
+def join(address: str) -> None:
+    """Connect to a cluster of Ray's. Raises: ClusterError."""
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RayError, ValueError, RuntimeError) as error:
+        raise ClusterError(f"expected a Ray cluster at {address}, found none ({error})") from None
+
+
+def leave() -> None:
+    ray.shutdown()
+
+
+def begin(
+    groups: Sequence[Group], environ: dict[str, str], command: Sequence[str] = COMMAND
+) -> None:
+    """Start the directory, and with it everything. Raises: ClusterError where there is one."""
+    try:
+        directory = _directory_class.options(
+            name=DIRECTORY,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=0,
+            max_concurrency=1000,
+        ).remote(Desired(1, tuple(groups), environ), tuple(command))
+        ray.get(directory.begin.remote(), timeout=ANSWER_S)
+    except ValueError:
+        raise ClusterError(
+            "expected no cluster yet, found one running; voiceloop cluster deploy changes it"
+        ) from None
+
+
+def status() -> Status:
+    """Raises: ClusterError."""
+    found: Status = _call("status")
+    return found
+
+
+def deploy(groups: Sequence[Group], environ: dict[str, str]) -> None:
+    _call("want", tuple(groups), environ)
+
+
+def drain(node: str, *, is_left: bool = True) -> Machine:
+    """Leave a machine, or take it back. node: its id or address. Raises: ClusterError."""
+    machines = [one for one in _machines() if node in (one.id, one.address)]
+    if len(machines) != 1:
+        known = ", ".join(f"{one.address} ({one.id})" for one in _machines())
+        raise ClusterError(
+            f"expected one machine of the cluster, found {node!r}; there are {known}"
+        )
+    _call("leave", machines[0].id, is_left)
+    return machines[0]
+
+
+def stop() -> None:
+    _call("stop")
+
+
+def is_down() -> bool:
+    return bool(_call("is_down"))
+
+
+def forget() -> None:
+    """End the directory of a cluster that is down."""
+    _remove(DIRECTORY)
+
+
+def _call(method: str, *arguments: Any) -> Any:
+    """Ask the directory, again while it is being started anew. Raises: ClusterError."""
+    ends_s = monotonic() + ANSWER_S
+    while True:
+        try:
+            directory = ray.get_actor(DIRECTORY, NAMESPACE)
+            return ray.get(getattr(directory, method).remote(*arguments), timeout=ANSWER_S)
+        except ValueError:
+            wanted = "expected a running cluster, found none: voiceloop cluster up"
+            raise ClusterError(wanted) from None
+        except RayError as error:
+            if not isinstance(error, ActorUnavailableError) or monotonic() > ends_s:
+                wanted = "expected the cluster's directory to answer"
+                raise ClusterError(f"{wanted}, found {error}") from None
+        time.sleep(RETRY_S)

@@ -1,0 +1,153 @@
+"""``voiceloop cluster``: up, status, deploy, drain, down."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from voiceloop.cluster.control.plan import Group, configuration_of, read_plan
+from voiceloop.cluster.control.status import Status, text_of
+from voiceloop.config import PATHS, PREFIX, TABLE_PATHS, Config, load_config
+from voiceloop.config_reader import overlay
+from voiceloop.errors import ConfigError
+
+LOOK_S = 0.5
+HERE = "auto"  # as Ray calls the cluster that runs on this machine
+SOURCE = "the cluster's configuration"
+FILES = (*PATHS, *(key for keys in TABLE_PATHS.values() for key in keys))  # agent: among them
+
+
+def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
+    """Returns the exit code.
+
+    Raises:
+        ConfigError: the plan, or the configuration it names, is wrong.
+        ClusterError: there is no cluster, there is one already, or it does not answer.
+    """
+    verb = arguments.verb
+    if verb in ("up", "deploy"):
+        groups = read_plan(arguments.config)
+        settings = settings_for(groups, environ)
+    from voiceloop.cluster import ray as control  # the extra; a mistake in the plan is told first
+
+    if verb == "up" and arguments.address is None:
+        return _up_here(groups, {**new_keys(groups), **settings})
+    control.join(arguments.address or HERE)
+    try:
+        match verb:
+            case "up":
+                control.begin(groups, {**new_keys(groups), **settings})
+                print("the cluster starts: voiceloop cluster status", file=sys.stderr)
+            case "deploy":
+                control.deploy(groups, settings)
+                print("it is rolled out: voiceloop cluster status", file=sys.stderr)
+            case "drain":
+                machine = control.drain(arguments.node, is_left=not arguments.undo)
+                told = "is taken again" if arguments.undo else "is being left"
+                print(f"machine {machine.address} {told}", file=sys.stderr)
+            case "down":
+                control.stop()
+                _wait_down()
+                control.forget()
+            case "status":
+                status = control.status()
+                print(_json_of(status) if arguments.json else text_of(status))
+    finally:
+        control.leave()
+    return 0
+
+
+def settings_for(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[str, str]:
+    """This environment's settings, which all processes get, checked with their configuration.
+
+    Raises: ConfigError.
+    """
+    configuration = configuration_of(groups)
+    overlay(Config(), configuration, SOURCE)
+    _check_paths(configuration)
+    own = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
+    load_config(environ=own)
+    return own
+
+
+def new_keys(groups: Sequence[Group]) -> dict[str, str]:
+    """Drawn for a cluster whose configuration names none.
+
+    Without them no worker takes a gateway, and no call goes on at another one.
+    """
+    configuration = configuration_of(groups)
+    found = {}
+    if not configuration.get("secret_key"):
+        found["VOICELOOP_SECRET_KEY"] = secrets.token_hex(16)
+    if not configuration.get("workers", {}).get("key"):
+        found["VOICELOOP_WORKERS_KEY"] = secrets.token_hex(16)
+    return found
+
+
+def _check_paths(values: Mapping[str, Any]) -> None:
+    """The text goes to every machine, and nothing that lies beside it does."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            _check_paths(value)
+        elif key in FILES and isinstance(value, str) and not Path(value).is_absolute():
+            wanted = "an absolute path, the same on every machine"
+            raise ConfigError(f"{SOURCE}: {key}: expected {wanted}, found {value!r}")
+
+
+def _up_here(groups: tuple[Group, ...], environ: dict[str, str]) -> int:
+    """A cluster of this machine, for as long as this command runs."""
+    from voiceloop.cluster import ray as control
+
+    print("starting Ray on this machine", file=sys.stderr)
+    control.begin_here()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's own would cut calls
+    try:
+        control.begin(groups, environ)
+        try:
+            _watch()
+        except KeyboardInterrupt:
+            print("stopping: calls in progress may end; ctrl-C again cuts them", file=sys.stderr)
+            control.stop()
+            _wait_down()
+    finally:
+        control.leave()
+    return 0
+
+
+def _watch() -> None:
+    """Tell what changes, for ever."""
+    from voiceloop.cluster import ray as control
+
+    before: dict[str, str] = {}
+    was_settled = False
+    while True:
+        status = control.status()
+        now = {one.name: one.state for one in status.processes}
+        for one in status.processes:
+            if before.get(one.name) != one.state:
+                print(f"{one.name}: {one.state} {one.address}".rstrip(), file=sys.stderr)
+        if status.is_settled and not was_settled:
+            urls = sorted({one.address for one in status.processes if not one.roles})
+            print(f"the cluster is ready: {', '.join(urls)}", file=sys.stderr, flush=True)
+        before, was_settled = now, status.is_settled
+        time.sleep(LOOK_S)
+
+
+def _wait_down() -> None:
+    from voiceloop.cluster import ray as control
+
+    while not control.is_down():
+        time.sleep(LOOK_S)
+
+
+def _json_of(status: Status) -> str:
+    return msgspec.json.format(msgspec.json.encode(status)).decode()
