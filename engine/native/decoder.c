@@ -609,12 +609,6 @@ static void encode(const Model *model, const Layer *layer, size_t vector, const 
     }
 }
 
-INLINE void decode_plain(const uint16_t *halves, int n, float *x) {
-    int i = 0;
-    for (; i + LANES <= n; i += LANES) store(x + i, from_bf16s(halves + i));
-    for (; i < n; i++) x[i] = from_bf16(halves[i]);
-}
-
 static void decode_scaled(const Model *model, const Layer *layer, size_t vector, float *x) {
     int n = model->head_dim, half = n / 2;
     const uint8_t *codes = layer->kv_codes + vector * code_bytes(model);
@@ -639,15 +633,47 @@ static void decode(const Model *model, const Layer *layer, size_t slot, int is_v
                    int low, int high, int stride, float *x) {
     for (int t = low; t < high; t++) {
         size_t vector = vector_of(model, slot + t, is_value, head);
-        if (model->kv_format == KV_PLAIN)
-            decode_plain((const uint16_t *)layer->kv_codes + vector * model->head_dim,
-                         model->head_dim, x + t * stride);
-        else
+        if (model->kv_format != KV_PLAIN) {
             decode_scaled(model, layer, vector, x + t * stride);
+            continue;
+        }
+        const uint16_t *halves = (const uint16_t *)layer->kv_codes + vector * model->head_dim;
+        for (int i = 0; i < model->head_dim; i++) x[t * stride + i] = from_bf16(halves[i]);
     }
 }
 
 /* -- attention --------------------------------------------------------------------------------- */
+
+/* Entries of a head that are worked on together. Where bf16 are read as they lie, two to a 32-bit
+ * word, a pair of vectors holds the even ones and the odd ones, and so do queries and sums. */
+enum {
+    PAIR = 2 * LANES,
+    CHUNK_BLOCKS = 4, /* whose scores have one softmax together */
+    CHUNK = CHUNK_BLOCKS * BLOCK_TOKENS,
+    MOST_QUERIES = VNNI || NEON ? 4 : 2, /* of a row, that share the reading of a key */
+};
+
+INLINE int head_stride(const Model *model) { return (model->head_dim + PAIR - 1) / PAIR * PAIR; }
+INLINE int is_read_direct(const Model *model) {
+    return model->kv_format == KV_PLAIN && model->head_dim % PAIR == 0;
+}
+
+/* From the order of a head's entries to that of pairs, and back with a factor. n: of a head. */
+INLINE void to_pairs(const float *x, int n, float factor, float *out) {
+    for (int i = 0; i < n; i += PAIR)
+        for (int j = 0; j < LANES; j++) {
+            out[i + j] = x[i + 2 * j] * factor;
+            out[i + LANES + j] = x[i + 2 * j + 1] * factor;
+        }
+}
+
+INLINE void from_pairs(const float *x, int n, float factor, float *out) {
+    for (int i = 0; i < n; i += PAIR)
+        for (int j = 0; j < LANES; j++) {
+            out[i + 2 * j] = x[i + j] * factor;
+            out[i + 2 * j + 1] = x[i + LANES + j] * factor;
+        }
+}
 
 /* A row and head under way: the softmax so far is sums / weights, its exponents less `most`. */
 typedef struct {
@@ -656,69 +682,86 @@ typedef struct {
     float sums[MAX_HEAD];
 } Partial;
 
-/* scores[t] = query . keys[t]; keys: [BLOCK_TOKENS][stride]. */
-INLINE void score(const float *query, const float *keys, int stride, float *scores) {
-#if VNNI
-    __m512 sums[BLOCK_TOKENS];
-#pragma GCC unroll 16
-    for (int t = 0; t < BLOCK_TOKENS; t++) sums[t] = _mm512_setzero_ps();
-    for (int i = 0; i < stride; i += LANES) {
-        __m512 q = _mm512_loadu_ps(query + i);
-#pragma GCC unroll 16
-        for (int t = 0; t < BLOCK_TOKENS; t++)
-            sums[t] = _mm512_fmadd_ps(q, _mm512_loadu_ps(keys + t * stride + i), sums[t]);
+/* Keys or values of one head by blocks: of each its first token, and the bytes to the next one. */
+typedef struct {
+    const uint8_t *blocks[CHUNK_BLOCKS];
+    size_t pitch;
+} Vectors;
+
+INLINE void load_pair(int is_direct, const uint8_t *vector, int i, vf *first, vf *second) {
+    if (is_direct) {
+        vi words = (vi)load((const float *)(const void *)(vector + 2 * i));
+        *first = (vf)(words << 16), *second = (vf)(words & ~0xffff);
+    } else {
+        *first = load((const float *)(const void *)vector + i);
+        *second = load((const float *)(const void *)vector + i + LANES);
     }
-    /* Sixteen sums over lanes at once: each pass halves the vectors and doubles what a lane holds. */
-#pragma GCC unroll 8
-    for (int t = 0; t < 8; t++)
-        sums[t] = _mm512_add_ps(_mm512_shuffle_f32x4(sums[t], sums[t + 8], 0x44),
-                                _mm512_shuffle_f32x4(sums[t], sums[t + 8], 0xee));
+}
+
+/* scores[q][t] = queries[q] . keys[t] for a block's tokens. keys: the first; queries: [N][stride]. */
+INLINE void score(int N, int is_direct, const float *queries, const uint8_t *keys, size_t pitch,
+                  int stride, float scores[][CHUNK]) {
+    enum { QUAD = 4 };
+#if VNNI
+    __m512 parts[MOST_QUERIES][BLOCK_TOKENS / QUAD];
+#endif
+    for (int quad = 0; quad < BLOCK_TOKENS / QUAD; quad++) {
+        vf sums[MOST_QUERIES][QUAD];
 #pragma GCC unroll 4
-    for (int t = 0; t < 4; t++)
-        sums[t] = _mm512_add_ps(_mm512_shuffle_f32x4(sums[t], sums[t + 4], 0x88),
-                                _mm512_shuffle_f32x4(sums[t], sums[t + 4], 0xdd));
-#pragma GCC unroll 2
-    for (int t = 0; t < 2; t++)
-        sums[t] = _mm512_add_ps(_mm512_unpacklo_ps(sums[t], sums[t + 2]),
-                                _mm512_unpackhi_ps(sums[t], sums[t + 2]));
-    sums[0] = _mm512_add_ps(_mm512_unpacklo_ps(sums[0], sums[1]),
-                            _mm512_unpackhi_ps(sums[0], sums[1]));
-    _mm512_storeu_ps(scores, _mm512_shuffle_f32x4(sums[0], sums[0], 0xd8));
+        for (int q = 0; q < N; q++)
+#pragma GCC unroll 4
+            for (int t = 0; t < QUAD; t++) sums[q][t] = (vf){0};
+        for (int i = 0; i < stride; i += PAIR)
+#pragma GCC unroll 4
+            for (int t = 0; t < QUAD; t++) {
+                vf first, second;
+                load_pair(is_direct, keys + (quad * QUAD + t) * pitch, i, &first, &second);
+#pragma GCC unroll 4
+                for (int q = 0; q < N; q++) {
+                    const float *query = queries + q * stride + i;
+                    sums[q][t] = muladd(load(query), first, sums[q][t]);
+                    sums[q][t] = muladd(load(query + LANES), second, sums[q][t]);
+                }
+            }
+#pragma GCC unroll 4
+        for (int q = 0; q < N; q++) {
+#if VNNI
+            /* Each pass halves the vectors and doubles what a lane holds. */
+            __m512 *s = (__m512 *)sums[q];
+            __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[2]), _mm512_unpackhi_ps(s[0], s[2]));
+            __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(s[1], s[3]), _mm512_unpackhi_ps(s[1], s[3]));
+            parts[q][quad] = _mm512_add_ps(_mm512_unpacklo_ps(low, high), _mm512_unpackhi_ps(low, high));
 #else
-    for (int t = 0; t < BLOCK_TOKENS; t++) {
-        vf sum = {0};
-        for (int i = 0; i < stride; i += LANES) sum = muladd(load(query + i), load(keys + t * stride + i), sum);
-        scores[t] = sum_of(sum);
+            for (int t = 0; t < QUAD; t++) scores[q][quad * QUAD + t] = sum_of(sums[q][t]);
+#endif
+        }
+    }
+#if VNNI
+#pragma GCC unroll 4
+    for (int q = 0; q < N; q++) { /* of each of four quads four parts in four lanes */
+        __m512 *p = parts[q];
+        __m512 low = _mm512_add_ps(_mm512_shuffle_f32x4(p[0], p[1], 0x88), _mm512_shuffle_f32x4(p[0], p[1], 0xdd));
+        __m512 high = _mm512_add_ps(_mm512_shuffle_f32x4(p[2], p[3], 0x88), _mm512_shuffle_f32x4(p[2], p[3], 0xdd));
+        _mm512_storeu_ps(scores[q], _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88),
+                                                  _mm512_shuffle_f32x4(low, high, 0xdd)));
     }
 #endif
 }
 
-/* sums[i] += sum over t of scores[t] * values[t][i], for N vectors. */
-INLINE void weigh(int N, const float *scores, const float *values, int stride, int low, int high,
-                  float *sums) {
-    vf total[4];
-    for (int n = 0; n < N; n++) total[n] = load(sums + n * LANES);
-    for (int t = low; t < high; t++)
-        for (int n = 0; n < N; n++)
-            total[n] = muladd(load(values + t * stride + n * LANES), splat(scores[t]), total[n]);
-    for (int n = 0; n < N; n++) store(sums + n * LANES, total[n]);
-}
-
-/* Take the block's tokens low..high - 1 into a row's softmax. */
-INLINE void take(Partial *partial, const float *query, const float *keys, const float *values,
-                 int stride, int low, int high) {
+/* Scores low..high - 1 of a chunk become weights, the others 0; what is there so far is shrunk to
+ * the largest of all. */
+INLINE void soften(Partial *partial, float *scores, int stride, int low, int high) {
     static const int32_t places[BLOCK_TOKENS] __attribute__((aligned(64))) = {
         0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    float scores[BLOCK_TOKENS] __attribute__((aligned(64)));
-    score(query, keys, stride, scores);
+    const int first = low / BLOCK_TOKENS * BLOCK_TOKENS;
+    vi seen[CHUNK / LANES];
     vf largest = splat(partial->most);
-    vi seen[BLOCK_TOKENS / LANES];
-    for (int i = 0; i < BLOCK_TOKENS / LANES; i++) {
-        vi place = *(const vi *)(const void *)(places + i * LANES);
-        seen[i] = (place >= low) & (place < high);
-        largest = larger(largest, pick(seen[i], load(scores + i * LANES), largest));
+    for (int i = first; i < high; i += LANES) {
+        vi place = *(const vi *)(const void *)(places + i % BLOCK_TOKENS) + (i - i % BLOCK_TOKENS);
+        seen[i / LANES] = (place >= low) & (place < high);
+        largest = larger(largest, pick(seen[i / LANES], load(scores + i), largest));
     }
-    float most = largest_of(largest);
+    const float most = largest_of(largest);
     if (most > partial->most) {
         vf shrunk = exponential(splat(partial->most - most)); /* -inf at first: of zero sums */
         for (int i = 0; i < BLOCK_TOKENS; i += LANES)
@@ -727,17 +770,65 @@ INLINE void take(Partial *partial, const float *query, const float *keys, const 
             store(partial->sums + i, load(partial->sums + i) * shrunk);
         partial->most = most;
     }
-    for (int i = 0; i < BLOCK_TOKENS / LANES; i++) {
-        float *at = scores + i * LANES, *weights = partial->weights + i * LANES;
-        store(at, pick(seen[i], exponential(load(at) - most), splat(0)));
-        store(weights, load(weights) + load(at));
+    for (int i = first; i < high; i += LANES) {
+        float *weights = partial->weights + i % BLOCK_TOKENS;
+        vf weight = pick(seen[i / LANES], exponential(load(scores + i) - most), splat(0));
+        store(scores + i, weight);
+        store(weights, load(weights) + weight);
     }
+}
+
+/* sums[q] += weights[q][t] * values[t] over t = low..high - 1, of P pairs from entry i on. */
+INLINE void weigh(int N, int P, int is_direct, float weights[][CHUNK], const Vectors *values, int i,
+                  int low, int high, Partial *partials) {
+    vf sums[MOST_QUERIES][4];
+#pragma GCC unroll 4
+    for (int q = 0; q < N; q++)
+#pragma GCC unroll 4
+        for (int v = 0; v < 2 * P; v++) sums[q][v] = load(partials[q].sums + i + v * LANES);
+    for (int t = low; t < high; t++) {
+        const uint8_t *value = values->blocks[t / BLOCK_TOKENS] + t % BLOCK_TOKENS * values->pitch;
+        vf parts[4];
+#pragma GCC unroll 2
+        for (int p = 0; p < P; p++)
+            load_pair(is_direct, value, i + p * PAIR, parts + 2 * p, parts + 2 * p + 1);
+#pragma GCC unroll 4
+        for (int q = 0; q < N; q++) {
+            vf weight = splat(weights[q][t]);
+#pragma GCC unroll 4
+            for (int v = 0; v < 2 * P; v++) sums[q][v] = muladd(parts[v], weight, sums[q][v]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < N; q++)
+#pragma GCC unroll 4
+        for (int v = 0; v < 2 * P; v++) store(partials[q].sums + i + v * LANES, sums[q][v]);
+}
+
+/* Ask for a block's vectors of bf16, which lie apart, before they are read. */
+INLINE void fetch(const uint8_t *block, size_t pitch, int stride) {
+    for (int t = 0; t < BLOCK_TOKENS; t++)
+        for (int i = 0; i < 2 * stride; i += 64) __builtin_prefetch(block + t * pitch + i);
+}
+
+/* Take a chunk's tokens low..high - 1 into the softmax of N queries of one row. is_first: whether
+ * nobody has read them in this step. */
+INLINE void take(int N, int is_direct, int is_first, Partial *partials, const float *queries,
+                 const Vectors *keys, const Vectors *values, int stride, int low, int high) {
+    float scores[MOST_QUERIES][CHUNK] __attribute__((aligned(64)));
+    for (int block = low / BLOCK_TOKENS; block * BLOCK_TOKENS < high; block++) {
+        if (is_direct && is_first) {
+            if ((block + 1) * BLOCK_TOKENS < high) fetch(keys->blocks[block + 1], keys->pitch, stride);
+            fetch(values->blocks[block], values->pitch, stride);
+        }
+        score(N, is_direct, queries, keys->blocks[block], keys->pitch, stride,
+              (float(*)[CHUNK])(scores[0] + block * BLOCK_TOKENS));
+    }
+    for (int q = 0; q < N; q++) soften(partials + q, scores[q], stride, low, high);
     int i = 0;
-    if (low == 0 && high == BLOCK_TOKENS) /* nearly all of a long context: loops of known length */
-        for (; i + 4 * LANES <= stride; i += 4 * LANES)
-            weigh(4, scores, values + i, stride, 0, BLOCK_TOKENS, partial->sums + i);
-    for (; i < stride; i += LANES)
-        weigh(1, scores, values + i, stride, low, high, partial->sums + i);
+    for (; i + 2 * PAIR <= stride; i += 2 * PAIR)
+        weigh(N, 2, is_direct, scores, values, i, low, high, partials);
+    for (; i < stride; i += PAIR) weigh(N, 1, is_direct, scores, values, i, low, high, partials);
 }
 
 typedef struct {
@@ -745,12 +836,10 @@ typedef struct {
     float *wide;        /* [MAX_ROWS][widest product] */
     float *narrow;      /* [MAX_ROWS][widest input] */
     float *queries;     /* [MAX_ROWS][heads][head stride] */
-    float *keys, *values; /* [KV heads][BLOCK_TOKENS][head stride] */
+    float *keys, *values; /* [KV heads][CHUNK][head stride] */
     Partial *partials;  /* [KV heads][MAX_ROWS][heads of a KV head] */
     size_t n_bytes;
 } Space;
-
-INLINE int head_stride(const Model *model) { return (model->head_dim + 15) / 16 * 16; }
 
 /* Rows first..last - 1 of one sequence over its KV: out [rows][out_stride], heads side by side.
  * base: the first row of those in `space` and `out`. */
@@ -764,40 +853,71 @@ typedef struct {
     int base, first, last;
 } Attention;
 
-static void attend_head(void *context, int head, int thread) {
-    const Attention *a = context;
+/* One KV head's keys and values of a chunk's blocks: as they lie, or decoded into `space`. */
+INLINE void find_chunk(const Attention *a, int head, const int32_t *table, int begin, int end,
+                       int start, int is_direct, Vectors *keys, Vectors *values) {
+    const Model *model = a->model;
+    const int stride = head_stride(model), first = begin > start ? (begin - start) / BLOCK_TOKENS : 0;
+    const size_t scratch = (size_t)head * CHUNK * stride;
+    keys->pitch = values->pitch =
+        is_direct ? 2 * model->n_kv_heads * code_bytes(model) : stride * sizeof(float);
+    for (int block = first; block < CHUNK_BLOCKS && start + block * BLOCK_TOKENS < end; block++) {
+        int at = start + block * BLOCK_TOKENS, low = begin > at ? begin - at : 0;
+        int high = end - at < BLOCK_TOKENS ? end - at : BLOCK_TOKENS;
+        size_t slot = (size_t)table[at / BLOCK_TOKENS] * BLOCK_TOKENS;
+        if (is_direct) {
+            keys->blocks[block] = a->layer->kv_codes + vector_of(model, slot, 0, head) * code_bytes(model);
+            values->blocks[block] = a->layer->kv_codes + vector_of(model, slot, 1, head) * code_bytes(model);
+            continue;
+        }
+        float *k = a->space->keys + scratch + block * BLOCK_TOKENS * stride;
+        float *v = a->space->values + scratch + block * BLOCK_TOKENS * stride;
+        decode(model, a->layer, slot, 0, head, low, high, stride, k);
+        decode(model, a->layer, slot, 1, head, low, high, stride, v);
+        keys->blocks[block] = (const uint8_t *)k, values->blocks[block] = (const uint8_t *)v;
+    }
+}
+
+INLINE void attend_as(int is_direct, const Attention *a, int head) {
     const Model *model = a->model;
     const Step *step = a->step;
-    (void)thread;
     int stride = head_stride(model), group = model->n_heads / model->n_kv_heads;
     int window = a->layer->window, first = a->first, last = a->last;
+    const int most = is_direct ? MOST_QUERIES : 1;
     const int32_t *table = step->tables + step->table_starts[step->sequences[first]];
     int begin = step->positions[first] + 1 - window, end = step->positions[last - 1] + 1;
     if (!window || begin < 0) begin = 0;
-    float *keys = a->space->keys + (size_t)head * BLOCK_TOKENS * stride;
-    float *values = a->space->values + (size_t)head * BLOCK_TOKENS * stride;
     Partial *partials = a->space->partials + (size_t)head * MAX_ROWS * group;
     for (int i = 0; i < (last - first) * group; i++) {
         partials[i].most = -INFINITY;
         memset(partials[i].weights, 0, sizeof partials[i].weights);
         memset(partials[i].sums, 0, stride * sizeof(float));
     }
-    for (int block = begin / BLOCK_TOKENS; block * BLOCK_TOKENS < end; block++) {
-        int start = block * BLOCK_TOKENS;
-        int n_tokens = end - start < BLOCK_TOKENS ? end - start : BLOCK_TOKENS;
-        size_t slot = (size_t)table[block] * BLOCK_TOKENS;
-        int begin_token = begin > start ? begin - start : 0;
-        decode(model, a->layer, slot, 0, head, begin_token, n_tokens, stride, keys);
-        decode(model, a->layer, slot, 1, head, begin_token, n_tokens, stride, values);
+    for (int start = begin / CHUNK * CHUNK; start < end; start += CHUNK) {
+        Vectors keys, values;
+        find_chunk(a, head, table, begin, end, start, is_direct, &keys, &values);
         for (int row = first; row < last; row++) {
             int position = step->positions[row], low = 0;
-            int high = position + 1 - start < n_tokens ? position + 1 - start : n_tokens;
+            int high = position + 1 - start < CHUNK ? position + 1 - start : CHUNK;
             if (window && position + 1 - window > start) low = position + 1 - window - start;
             if (low >= high) continue;
-            size_t query = (size_t)(row - a->base) * model->n_heads + head * group;
-            for (int g = 0; g < group; g++)
-                take(partials + (row - first) * group + g, a->space->queries + (query + g) * stride,
-                     keys, values, stride, low, high);
+            const float *queries =
+                a->space->queries + ((size_t)(row - a->base) * model->n_heads + head * group) * stride;
+            Partial *own = partials + (row - first) * group;
+            for (int g = 0, n; g < group; g += n, queries += n * stride, own += n) {
+                n = group - g < most ? group - g : most;
+#define TAKE(N) \
+    case N: \
+        take(N <= most ? N : 1, is_direct, row == first && !g, own, queries, &keys, &values, stride, low, high); \
+        break
+                switch (n) {
+                    TAKE(1);
+                    TAKE(2);
+                    TAKE(3);
+                    TAKE(4);
+                }
+#undef TAKE
+            }
         }
     }
     for (int row = first; row < last; row++)
@@ -807,8 +927,17 @@ static void attend_head(void *context, int head, int thread) {
             vf weight = {0};
             for (int i = 0; i < BLOCK_TOKENS; i += LANES) weight += load(partial->weights + i);
             float inverse = 1.0f / sum_of(weight);
-            for (int i = 0; i < model->head_dim; i++) to[i] = partial->sums[i] * inverse;
+            if (is_direct) from_pairs(partial->sums, model->head_dim, inverse, to);
+            else
+                for (int i = 0; i < model->head_dim; i++) to[i] = partial->sums[i] * inverse;
         }
+}
+
+static void attend_head(void *context, int head, int thread) {
+    const Attention *a = context;
+    (void)thread;
+    if (is_read_direct(a->model)) attend_as(1, a, head);
+    else attend_as(0, a, head);
 }
 
 static void attend(const Attention *a) {
@@ -861,7 +990,9 @@ static void project(const Model *model, const Layer *layer, const Step *step, in
         for (int head = 0; head < model->n_heads; head++) {
             float *to = space->queries + ((size_t)(row - first) * model->n_heads + head) * group_stride;
             turn(model, qkv + head * n, layer->q_norm, position);
-            for (int i = 0; i < n; i++) to[i] = qkv[head * n + i] * scale;
+            if (is_read_direct(model)) to_pairs(qkv + head * n, n, scale, to);
+            else
+                for (int i = 0; i < n; i++) to[i] = qkv[head * n + i] * scale;
         }
         const int32_t *table = step->tables + step->table_starts[step->sequences[row]];
         size_t slot = (size_t)table[position / BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS;
@@ -945,7 +1076,7 @@ static Space lay_out(const Model *model, uint8_t *at) {
     size_t kv_heads = model->n_kv_heads;
     size_t sizes[] = {
         n * wide * 4, n * narrow * 4, n * model->n_heads * stride * 4,
-        kv_heads * BLOCK_TOKENS * stride * 4, kv_heads * BLOCK_TOKENS * stride * 4,
+        kv_heads * CHUNK * stride * 4, kv_heads * CHUNK * stride * 4,
         kv_heads * n * group * sizeof(Partial),
         n * narrow * sizeof(Code), n * narrow / GROUP * 4, n * narrow / GROUP * 4,
         n * narrow / GROUP * 4,
