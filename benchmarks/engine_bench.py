@@ -29,6 +29,7 @@ import torch
 from benchmarks.engine import cpu as engine_cpu
 from benchmarks.engine import drafting as engine_drafting
 from benchmarks.engine import exactness as engine_exactness
+from benchmarks.engine import gpu_counts as engine_gpu_counts
 from benchmarks.engine import real_weights as engine_real_weights
 from benchmarks.engine import rows as engine_rows
 from benchmarks.engine import tiers as engine_tiers
@@ -62,6 +63,7 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "branches": engine_exactness.branches,
     "revisions": engine_exactness.revisions,
     "graphs": engine_exactness.graphs,
+    "gpu_counts": engine_gpu_counts.gpu_counts,
 }
 
 

@@ -17,6 +17,7 @@ from .prefix_tree import PUBLIC, PrefixTree
 from .reply import Reply
 from .runner import Extension
 from .sequence import Sequence
+from .step_cost import StepCost
 from .types import EngineConfig, OutOfMemory
 
 SMALLEST_CHUNK = 64  # tokens; up to here the fixed cost of a step dominates
@@ -159,23 +160,20 @@ class Scheduler:
     ) -> None:
         self.pool, self.tree, self.config, self.clock = pool, tree, config, clock
         self._n_staged_of: dict[str, int] = {}  # tokens computed of each tenant that waits
-        self._ms_per_row = 0.0  # running estimate for chunks; 0 until measured
+        self.cost = StepCost()
         self.n_restored = 0  # blocks that came back from the host tier for the newest step
 
     # -- time ------------------------------------------------------------------------------------
 
     def observe(self, n_rows: int, elapsed_ms: float) -> None:
-        """Learn from a step what a row costs."""
-        if n_rows >= SMALLEST_CHUNK:
-            measured = elapsed_ms / n_rows
-            known = self._ms_per_row or measured
-            self._ms_per_row = 0.8 * known + 0.2 * measured
+        """Learn from a step what its rows cost."""
+        # Where rows share no steps a small one tells of Python and little of rows.
+        if self.config.share_steps or n_rows >= SMALLEST_CHUNK:
+            self.cost.observe(n_rows, elapsed_ms)
 
     def _chunk(self, limit: int) -> int:
-        if not self._ms_per_row:
-            return limit
-        affordable = int(self.config.step_budget_ms / self._ms_per_row)
-        return min(limit, max(SMALLEST_CHUNK, affordable))
+        affordable = self.cost.rows_within(self.config.step_budget_ms)
+        return limit if affordable is None else min(limit, max(SMALLEST_CHUNK, affordable))
 
     # -- the step --------------------------------------------------------------------------------
 
@@ -185,26 +183,36 @@ class Scheduler:
         self.n_restored = 0
         self._admit(branches)
         running = [b for b in branches if b.phase is Phase.REPLYING and not awaits_grammar(b)]
-        tasks = self._committed([b for b in running if not is_batch(b)], branches)
+        awaited = [b for b in running if not is_batch(b)]
+        sharing, n_most = self.config.share_steps, self.config.step_tokens
+        # A prompt that reads the weights for nobody else is not cut finer than memory asks for:
+        # who commits meanwhile waits for one such step.
+        if not sharing or any(is_decoding(branch) for branch in awaited):
+            n_most = self._chunk(n_most)
+        tasks = self._committed(awaited, branches, n_most)
         urgent = any(task.service is Service.PREFILL for task in tasks)
-        sharing = self.config.share_steps
-        n_rows = sum(task.extension.n_rows for task in tasks)
+        # One budget for whatever nobody waits for, of rows that committed ones have left.
+        n_background = self._chunk(self.config.background_tokens)
         if not urgent or sharing:
-            tasks += self._staged(branches, self._chunk(self.config.background_tokens) - n_rows)
+            tasks += self._staged(branches, n_background - _n_rows(tasks))
         if not tasks or sharing:
-            tasks += self._preemptive(branches)
-        if not tasks or sharing:
-            tasks += self._committed([b for b in running if is_batch(b)], branches)
+            tasks += self._preemptive(branches, n_background - _n_rows(tasks))
+        n_left = n_background - _n_rows(tasks) if tasks else self._chunk(self.config.step_tokens)
+        if not tasks or (sharing and n_left > 0):
+            tasks += self._committed([b for b in running if is_batch(b)], branches, n_left)
         return tasks
 
-    def _committed(self, running: list[Branch], branches: list[Branch]) -> list[Task]:
-        """Rows for admitted replies: each in decode, then prompts as far as the step has room."""
+    def _committed(self, running: list[Branch], branches: list[Branch], n_most: int) -> list[Task]:
+        """Rows for admitted replies: each in decode, then prompts as far as the step has room.
+
+        n_most: rows; those in decode have theirs in any case.
+        """
         tasks: list[Task] = []
         decoding = [branch for branch in running if is_decoding(branch)]
         turns = [(n, b) for n, b in in_turns(running) if not is_decoding(b)]
         turns = [(n, b) for n, b in turns if self._is_back(b, branches)]
         waiting, rounds = [b for _, b in turns], [n for n, _ in turns]
-        n_left = self._chunk(self.config.step_tokens) - len(decoding)
+        n_left = n_most - len(decoding)
         chunks = share_out([branch.sequence.n_pending for branch in waiting], n_left, rounds)
         limits = [self.config.step_tokens] * len(decoding) + chunks
         for branch, n_rows in zip(decoding + waiting, limits, strict=True):
@@ -254,10 +262,9 @@ class Scheduler:
         turns.sort(key=lambda turn: (turn[0], had[turn[1].sequence.salt]))
         return [b for _, b in turns] + [b for b in pending if is_operators(b)]
 
-    def _preemptive(self, branches: list[Branch]) -> list[Task]:
+    def _preemptive(self, branches: list[Branch], budget: int) -> list[Task]:
         """The shortest one goes first; each up to its bound."""
         tasks: list[Task] = []
-        budget = self._chunk(self.config.background_tokens)
         attempts = [(branch, branch.preemptive) for branch in branches if branch.preemptive]
         for branch, ahead in sorted(attempts, key=lambda attempt: len(attempt[1].reply.tokens)):
             if not ahead.is_active or branch.sequence.n_pending or budget <= 0:
@@ -286,7 +293,7 @@ class Scheduler:
         """
         sequence, tier = branch.sequence, self.tree.tier
         n_parked = sequence.n_to_restore()
-        if not n_parked or tier is None or not tier.pays(self._ms_per_row):
+        if not n_parked or tier is None or not tier.pays(self.cost.ms_per_row):
             return True
         n_most = max(1, int(self.config.step_budget_ms / tier.ms_per_block)) - self.n_restored
         n_blocks = min(n_parked, n_most)
@@ -363,6 +370,10 @@ class Scheduler:
         for branch in holders[:1]:
             branch.yield_room()
         return bool(holders)
+
+
+def _n_rows(tasks: Items[Task]) -> int:
+    return sum(task.extension.n_rows for task in tasks)
 
 
 def _extension(sequence: Sequence, reply: Reply, budget: int) -> Extension:

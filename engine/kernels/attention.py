@@ -286,9 +286,10 @@ def paged_attention_reference(
         n_tokens = first + count
         used = pieces.tables[owner, : -(-n_tokens // BLOCK_TOKENS)].long()
         codes = blocks[used].flatten(0, 1)[:n_tokens]
-        cache = stored.decode(codes, scales[used].flatten(0, 1)[:n_tokens].float()).float()
+        # In doubles: how long a piece is then changes no bit of what is rounded from them.
+        cache = stored.decode(codes, scales[used].flatten(0, 1)[:n_tokens].float()).double()
         keys, values = cache.repeat_interleave(n_heads // blocks.shape[3], 2).unbind(1)
-        scores = torch.einsum("qhd,khd->hqk", queries[start : start + count].float(), keys)
+        scores = torch.einsum("qhd,khd->hqk", queries[start : start + count].double(), keys)
         query = torch.arange(first, n_tokens, device=queries.device)[:, None]
         key = torch.arange(n_tokens, device=queries.device)[None]
         hidden = key > query

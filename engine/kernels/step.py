@@ -202,14 +202,15 @@ class StepGraph:
         self._found = self.results.fields(self.found)
         self._rows = Fed(**{name: given[name] for name in Fed.__dataclass_fields__})
         tables = given["tables"].view(self.n_sequences, shared.max_blocks)
-        parts = torch.zeros(4, n_pieces, dtype=torch.int32, device=device)
+        # Lines of whole 16 bytes: kernels are compiled once for aligned pointers.
+        parts = torch.zeros(4, -(-n_pieces // 4) * 4, dtype=torch.int32, device=device)
 
         def pieces(some: slice) -> Pieces:
             starts, counts, firsts, owners = parts[:, some].unbind(0)
             return Pieces(starts, counts, firsts, owners, tables)
 
-        self._pieces = pieces(slice(None))
-        self._few, self._many = pieces(slice(self.n_few)), pieces(slice(self.n_few, None))
+        self._pieces = pieces(slice(n_pieces))
+        self._few, self._many = pieces(slice(self.n_few)), pieces(slice(self.n_few, n_pieces))
         self._draws = Draws(**{name: given[name] for name in Draws.__dataclass_fields__})
         asked = {"masks": shared.masks, "kept": shared.kept}
         names = [name for name in Adjustments.__dataclass_fields__ if name not in asked]

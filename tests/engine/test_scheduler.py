@@ -9,6 +9,7 @@ from engine.branch import Branch
 from engine.engine import Engine
 from engine.prefix_tree import PUBLIC
 from engine.scheduler import ROUND_WAIT_S, SMALLEST_CHUNK, share_out
+from engine.step_cost import StepCost
 from engine.types import (
     Done,
     EngineConfig,
@@ -269,8 +270,9 @@ def test_a_reply_made_ahead_whose_memory_was_taken_is_computed_again_within_the_
     branch.sequence.release()
     branch.commit([5] * 300 + [8], long, attempt)
     # A row takes a tenth of a step's time: a chunk is the smallest.
-    monkeypatch.setattr(engine.scheduler, "_ms_per_row", engine.config.step_budget_ms / 10)
     monkeypatch.setattr(engine.scheduler, "observe", lambda n_rows, elapsed_ms: None)
+    engine.scheduler.cost = StepCost()
+    engine.scheduler.cost.observe(100, 10 * engine.config.step_budget_ms)
     asked: list[tuple[str, int]] = []
     monkeypatch.setattr(
         engine.speculation,
@@ -317,6 +319,53 @@ def test_callers_words_are_staged_before_the_rest_of_the_operators_prefix(
     told = [event for event in drain(engine) if isinstance(event, Staged)]
     assert [event.branch_id for event in told] == ["sharing", "operator"]
     assert engine.metrics()["staged_tokens"] < len(prefix) + 32
+
+
+def rows_of_steps(engine: Engine, n_steps: int = 40) -> list[int]:
+    """How many rows each of the next steps has."""
+    rows, n_before = list[int](), int(engine.metrics().get("rows", 0))
+    for _ in range(n_steps):
+        engine.step()
+        rows.append(int(engine.metrics()["rows"]) - n_before)
+        n_before += rows[-1]
+    return rows
+
+
+def test_a_cold_prompt_is_cut_fine_only_beside_somebodys_reply(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device where most of a step is the reading of the weights."""
+    alone, beside = (
+        make_engine(share_steps=True, step_tokens=256, kv_tokens=4096) for _ in range(2)
+    )
+    for engine in (alone, beside):
+        engine.scheduler.cost = StepCost()
+        engine.scheduler.cost.observe(64, 8.0)
+        engine.scheduler.cost.observe(256, 14.0)  # 6 ms, and 1 for each 32 rows
+        monkeypatch.setattr(engine.scheduler, "observe", lambda n_rows, elapsed_ms: None)
+    beside.branch("reply").commit([6, 7], SamplingParams(max_tokens=60, ignore_eos=True))
+    beside.step()
+    for engine in (alone, beside):
+        engine.branch("cold").commit([5 + i % 90 for i in range(400)], GREEDY)
+    assert rows_of_steps(alone, 2) == [256, 144]
+    assert rows_of_steps(beside, 4) == [128, 128, 128, 17 + 3]
+
+
+def test_whatever_nobody_waits_for_shares_one_budget(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(share_steps=True, background_tokens=64, kv_tokens=4096)
+    engine.branch("reply").commit([6, 7], SamplingParams(max_tokens=60, ignore_eos=True))
+    batch = SamplingParams(max_tokens=6, ignore_eos=True, is_batch=True)
+    engine.branch("text").commit([8 + i % 80 for i in range(300)], batch)
+    made_ahead = engine.branch("ahead")
+    made_ahead.stage([5] * 20)
+    while made_ahead.sequence.n_pending:
+        engine.step()
+    made_ahead.begin_preemptive([5 + i % 70 for i in range(60)], GREEDY)
+    engine.branch("words").stage([7 + i % 60 for i in range(50)])
+    assert max(rows_of_steps(engine)) <= 64
+    assert not engine.has_work() or engine.metrics()["replies"] >= 1
 
 
 def first_token_steps(engine: Engine, at_once: int, turns: list[int]) -> list[int]:

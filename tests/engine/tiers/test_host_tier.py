@@ -263,7 +263,7 @@ def test_a_step_brings_back_no_more_than_its_time_allows(make_engine: MakeEngine
     answer(engine, "other", [9] * 250)
     tier = engine.tree.tier
     assert tier is not None
-    tier.ms_per_block, engine.scheduler._ms_per_row = 4.0, 1.0  # two blocks a step
+    tier.ms_per_block, engine.scheduler.cost.ms_per_row = 4.0, 1.0  # two blocks a step
     branch = engine.branch("again", prompt[:-2])
     branch.commit(prompt[-2:], GREEDY)
     engine.step()
