@@ -55,6 +55,7 @@ LEAD_MS, TRAIL_MS = 600.0, 1500.0
 ALIGNED_MS = (0.0, 8.0, 16.0, 24.0)
 SOUND_DBFS = -25.0
 DUCKED_MS, SILENT_MS = 120, 250
+MOST_WRONG, LEAST_RIGHT = 3, 98  # percent of sounds that stop the agent: not to, and to
 # Of what is judged sound by sound, babble and dishes as loud as the caller: once in ten seconds.
 # Chosen; the detector alone ducks 3.8 times.
 DUCKS_A_MINUTE = 6
@@ -361,8 +362,8 @@ def main() -> int:
     wrong = 100.0 * sum(v.stopped_ms is not None for v in quiet) / len(quiet)
     p95_ms, n = [percentile(values, 95) for values in (ducked_ms, held_ms)], len(interruptions)
     bars = [
-        Bar("backchannels and noise that stop the agent", wrong, 5, "%", n=len(quiet)),
-        Bar("interruptions that stop it", shares["interruption"], 95, "%", True, n=n),
+        Bar("backchannels and noise that stop the agent", wrong, MOST_WRONG, "%", n=len(quiet)),
+        Bar("interruptions that stop it", shares["interruption"], LEAST_RIGHT, "%", True, n=n),
         Bar("interruption, onset to duck, p95", p95_ms[0], DUCKED_MS, n=n),
         Bar("interruption, onset to silence, p95", p95_ms[1], SILENT_MS, n=n),
     ]

@@ -164,6 +164,10 @@ def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
     ):
         if data[key] is not None:
             print(f"{label:<32}{100 * data[key]:>8.1f} %")
+    print(
+        f"the caller's words that no transcript has: {data['words_lost_around_soft_cuts']} in "
+        f"{data['soft_cuts']} turns that were cut softly, {data['words_lost']} in those not cut"
+    )
     rows = (
         ("gap", "gap_ms"),
         ("audible (40 ms buffer)", "audible_ms"),

@@ -66,6 +66,8 @@ def _gap(data: dict[str, Any], chosen: str) -> list[Bar]:
     if over["n"]:
         name = "heard over the caller after a soft cut, p95"
         bars.append(Bar(name, over["p95"], HEARD_OVER_MS, n=over["n"]))
+        lost = data["words_lost_around_soft_cuts"]
+        bars.append(Bar("words lost around soft cuts", lost, 0, "", n=data["soft_cuts"]))
     if chosen == ANTICIPATION:
         bars.append(Bar("slowest gap", gap["most"], SLOWEST_MS))
     return bars

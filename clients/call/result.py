@@ -11,8 +11,10 @@ was created, so the rest of an interrupted answer is never taken for the next on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any
 
 from clients.call.record import Arrived, CallRecord, Reply, Spoken
@@ -105,6 +107,11 @@ class TurnResult:
     interrupts: bool = False  # the script has the caller speak over the agent here
     silent_ms: float | None = None  # from the caller's end to any sound; None: none before the next
     endpoint: Mapping[str, Any] | None = None
+
+    @property
+    def n_words_lost(self) -> int:
+        """Of what was said: words for which the transcript has none, not even another one."""
+        return words_lost(self.said, self.heard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +213,16 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         silent_ms=silent_ms,
         endpoint=_endpoint([*early, *([first_reply] if first_reply else [])]),
     )
+
+
+def words_lost(said: str, heard: str) -> int:
+    """How many words of a text have nothing in their place in what was heard of it.
+
+    A word that was heard as another is not lost: that is the recognizer's error, and no cut's.
+    """
+    told, known = (re.findall(r"[\w']+", text.lower()) for text in (said, heard))
+    edits = SequenceMatcher(None, told, known, autojunk=False).get_opcodes()
+    return sum(max(0, (i2 - i1) - (j2 - j1)) for tag, i1, i2, j1, j2 in edits if tag != "equal")
 
 
 def _endpoint(replies: Sequence[Reply]) -> Mapping[str, Any] | None:

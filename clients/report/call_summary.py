@@ -26,6 +26,8 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
         "soft_cuts": sum(turn.cut_is_soft for turn in turns),
         "hard_cuts": sum(turn.cut_in and not turn.cut_is_soft for turn in turns),
         "heard_over_soft_cut_ms": _known([t.heard_over_ms for t in turns if t.cut_is_soft]),
+        "words_lost": sum(turn.n_words_lost for turn in turns if not turn.cut_in),
+        "words_lost_around_soft_cuts": sum(t.n_words_lost for t in turns if t.cut_is_soft),
         "hesitations": sum(turn.hesitates for turn in turns),
         "hesitations_cut": sum(turn.hesitation_cut for turn in turns),
         "turns_with_expected_words": len(expecting),

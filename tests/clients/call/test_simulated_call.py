@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clients.call.record import Arrived, CallRecord, Reply, Spoken
-from clients.call.result import CallResult, TurnResult, call_result, ducked_ms
+from clients.call.result import CallResult, TurnResult, call_result, ducked_ms, words_lost
 from clients.call.script import After, ScriptedTurn, Utterance, utterance_of
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, Received
@@ -362,3 +362,14 @@ def test_the_answer_to_a_turn_is_not_one_that_was_taken_back() -> None:
         record.playout.push(name, sound, at)
     [turn] = call_result(record, "test").turns
     assert not turn.cut_in and turn.gap_ms == pytest.approx(900.0, abs=0.5)
+
+
+@pytest.mark.parametrize(("heard", "n_lost"), [
+    ("A latte with oat milk, please.", 0),
+    ("a lot with goat milk please", 0),  # heard wrong, but heard
+    ("a latte please", 3),
+    ("", 6),
+    ("a latte with oat milk and please", 0),
+])  # fmt: skip
+def test_a_word_is_lost_where_the_transcript_has_none_in_its_place(heard: str, n_lost: int) -> None:
+    assert words_lost("A latte ... with oat milk please.", heard) == n_lost

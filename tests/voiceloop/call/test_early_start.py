@@ -135,6 +135,21 @@ async def test_who_goes_on_takes_the_answer_back_within_100_ms_and_nothing_is_lo
     assert caller.of("voiceloop.timeline")[0].event["timeline"]["cut"] == "soft"
 
 
+@pytest.mark.parametrize("wait_ms", range(0, int(EARLY_MS) - 20, 20))
+async def test_whenever_the_caller_goes_on_no_sound_is_lost_and_none_is_heard_twice(
+    clock: Clock, wait_ms: int
+) -> None:
+    async with Caller(clock, backends()) as caller:
+        await until_it_begins(caller)
+        await caller.wait_quietly(wait_ms)
+        await caller.say(600)
+        await caller.listen_until(DONE, count=2)
+        whole = "i want a latte with oat milk"  # a word for each 200 ms of the two stretches
+        assert said(caller) == [("user", whole), ("assistant", f"You said {whole}.")]
+        assert caller.statuses() == ["cancelled", "completed"]
+        assert count(caller, "soft") == 1.0
+
+
 async def test_an_answer_that_may_be_taken_back_fades_in_and_one_that_is_sure_does_not(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
