@@ -36,9 +36,12 @@ GOOD_MS = 800.0
 APART_S = 0.73  # between two callers: not a multiple of any frame, so that their turns fall apart
 
 
-async def measure(most: int, n_turns: int, seed: int, rows: list[dict[str, Any]]) -> None:
+async def measure(
+    most: int, n_turns: int, seed: int, rows: list[dict[str, Any]], *, admits: bool = False
+) -> None:
     """Double the callers until the gap breaks.
 
+    admits: the server refuses whom it has no room for, and callers are doubled up to ``most``.
     ``rows`` is filled level by level: figures as JSON values.
 
     Raises:
@@ -47,7 +50,7 @@ async def measure(most: int, n_turns: int, seed: int, rows: list[dict[str, Any]]
     n_calls = 1
     log = RESULTS / "capacity.log"
     # What breaks where is to be seen, so nobody is refused before it does.
-    lets_all_in = {"VOICELOOP_LIMITS_ADMIT_BY_LOAD": "false"}
+    lets_all_in = {"VOICELOOP_LIMITS_ADMIT_BY_LOAD": str(admits).lower()}
     async with running_server(("--preset", "embedded"), log=log, environment=lets_all_in) as server:
         while n_calls <= most:
             load = Load(
@@ -59,7 +62,7 @@ async def measure(most: int, n_turns: int, seed: int, rows: list[dict[str, Any]]
                 {"n_calls": n_calls, "resident_mb": server.resident_mb(), **figures(load, result)}
             )
             show(rows[-1])
-            if not holds(rows[-1]):
+            if not admits and not holds(rows[-1]):
                 break
             n_calls *= 2
 
@@ -135,18 +138,22 @@ def main() -> int:
         "--seed", type=whole_number(0), default=0, metavar="N",
         help="seed of the room noise (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--admit", action="store_true",
+        help="let the server refuse callers it has no room for, and tell how many it let in",
+    )  # fmt: skip
     chosen = parser.parse_args()
     check_matplotlib("the picture of the results")
     prepare_folder(RESULTS)
     rows: list[dict[str, Any]] = []
-    partial = early_end(measure(chosen.most, chosen.turns, chosen.seed, rows))
+    partial = early_end(measure(chosen.most, chosen.turns, chosen.seed, rows, admits=chosen.admit))
     if partial and not rows:
         return without_results(partial)
     holding = [row["n_calls"] for row in rows if holds(row)]
     data = results(
         "capacity",
         chosen.seed,
-        {"most": chosen.most, "turns": chosen.turns},
+        {"most": chosen.most, "turns": chosen.turns, "admit": chosen.admit},
         [],
         partial=partial,
         levels=rows,

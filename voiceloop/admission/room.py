@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from math import exp
 
+from voiceloop.admission.ladder import Level
+
 # Of one process's time. Above it a queue forms that callers hear: at 0.75 work waits three times as
 # long as it takes (1 / (1 - busy) - 1).
 BUSY_MOST = 0.75
@@ -138,6 +140,18 @@ class Room:
         if self._n_broke is not None:
             n_calls = min(n_calls, self._n_broke)
         return max(1, min(n_calls, self._most))
+
+
+def lack_of_room(level: Level, n_places: int, n_talking: int, is_returning: bool) -> str | None:
+    """Why a call is not let in under this load; None where it is.
+
+    n_places: `Room.n_calls`. is_returning: it was here before, or at another gateway.
+    """
+    if level.sheds or not (level.takes_calls or is_returning):
+        return f"an overload (level {level.name.lower()})"
+    if n_talking >= (n_places if is_returning else for_new_callers(n_places)):
+        return f"as many calls as this machine carries ({n_places})"
+    return None
 
 
 def for_new_callers(n_places: int) -> int:

@@ -22,6 +22,16 @@ from voiceloop.workers.waits import call_of
 DOUBTFUL_S = 2.0
 
 
+def _streams_of(connection: WorkerConnection) -> int:
+    """Of all gateways, as of its last heartbeat: a quarter more than one's own few is soon passed.
+
+    34 gateways of 23 calls each at 18 engines, simulated (`benchmarks.cluster_sim`): by their own
+    counts the prompts of 80 in 100 new calls had been read where they went; by these of 85.
+    """
+    last = connection.pulse.last
+    return max(connection.n_streams, last.n_streams if last is not None else 0)
+
+
 class PooledWorkers:
     """Several workers of a role, each of which can serve every call (`workers.models.Workers`)."""
 
@@ -95,7 +105,7 @@ class PooledWorkers:
                 f"expected a worker with the role {self.role}, found none that answers"
             )
         members = [
-            Member(name, one.n_streams, one.waits.oldest_s(), one.version)
+            Member(name, _streams_of(one), one.waits.oldest_s(), one.version)
             for name, one in taking.items()
         ]
         call = call_of(stream_id)

@@ -23,7 +23,7 @@ from voiceloop.access.origins import check_origin
 from voiceloop.access.quotas import Quotas
 from voiceloop.admission.allowance import Allowance
 from voiceloop.admission.ladder import Level
-from voiceloop.admission.room import Room, for_new_callers
+from voiceloop.admission.room import Room, for_new_callers, lack_of_room
 from voiceloop.admission.slots import Admission, LateCalls
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
@@ -190,12 +190,8 @@ class Gateway:
     def _lacks_for_call(self, is_returning: bool) -> str | None:
         if not self.config.limits.admit_by_load:
             return None
-        level, n_places = self.load_watch.level, self.load_watch.room.n_calls
-        if level.sheds or not (level.takes_calls or is_returning):
-            return f"an overload (level {level.name.lower()})"
-        if self.n_talking >= (n_places if is_returning else for_new_callers(n_places)):
-            return f"as many calls as this machine carries ({n_places})"
-        return None
+        watch = self.load_watch
+        return lack_of_room(watch.level, watch.room.n_calls, self.n_talking, is_returning)
 
     def _lacks_for_request(self, is_returning: bool) -> str | None:
         if not self.n_talking:

@@ -18,7 +18,7 @@ DASHBOARD = json.loads((ROOT / "voiceloop/deploy/grafana.json").read_text(encodi
 PAGE = (ROOT / "voiceloop/OPERATIONS.md").read_text(encoding="utf-8")
 # Of every family that counts or measures, what a query may ask for.
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
-WORDS = {"sum", "max", "rate", "increase", "by", "le", "histogram_quantile", "ignoring"}
+WORDS = {"sum", "min", "max", "rate", "increase", "by", "le", "histogram_quantile", "ignoring"}
 WORDS |= {"group_left", "job"}  # `job` is Prometheus' own label
 
 
