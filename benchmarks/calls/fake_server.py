@@ -30,9 +30,9 @@ def fake_backends() -> Backends:
     )
 
 
-async def serve_fakes(port: int) -> None:
+async def serve_fakes(port: int, n_most: int) -> None:
     # Nothing is computed here that could be too much: a burst of callers is let in at once.
-    config = Config(port=port, limits=Limits(admit_by_load=False))
+    config = Config(port=port, limits=Limits(max_sessions=n_most, admit_by_load=False))
     gateway = Gateway(config, AgentConfig(name="Fake", greeting="Hello."), fake_backends())
     server = make_server(build_app(gateway), config)
     await server.serve(sockets=[listen(config.host, config.port)])
@@ -46,7 +46,12 @@ def main() -> int:
         "--port", type=whole_number(0, 65535), required=True, metavar="N",
         help="loopback port to listen on, 0 for any",
     )  # fmt: skip
-    asyncio.run(serve_fakes(parser.parse_args().port))
+    parser.add_argument(
+        "--most", type=whole_number(1), default=Limits().max_sessions, metavar="N",
+        help="calls at a time (default: %(default)s)",
+    )  # fmt: skip
+    chosen = parser.parse_args()
+    asyncio.run(serve_fakes(chosen.port, chosen.most))
     return 0
 
 
