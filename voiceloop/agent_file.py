@@ -21,7 +21,7 @@ from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
-from voiceloop.knowledge.sources import check_sources
+from voiceloop.knowledge.sources import KnowledgeSource, check_sources, is_address
 
 MINUTE_MS = 60_000
 SUFFIX = ".toml"
@@ -89,11 +89,18 @@ def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
         backchannels=_small(agent.barge_in.backchannels),
     )
     crisis = replace(agent.crisis, words=_small(agent.crisis.words))
-    knowledge = tuple(
-        replace(one, folder=beside / os.path.expanduser(one.folder)) if one.folder else one
-        for one in agent.knowledge
-    )
+    knowledge = tuple(_beside(one, beside) if one.folder else one for one in agent.knowledge)
     return replace(agent, barge_in=barge_in, crisis=crisis, knowledge=knowledge)
+
+
+def _beside(source: KnowledgeSource, beside: Path) -> KnowledgeSource:
+    """A folder of documents, and one of word vectors, begin where the agent file lies."""
+    assert source.folder is not None
+    embeddings = source.embeddings
+    if embeddings is not None and not is_address(embeddings):
+        embeddings = str(beside / os.path.expanduser(embeddings))
+    folder = beside / os.path.expanduser(source.folder)
+    return replace(source, folder=folder, embeddings=embeddings)
 
 
 def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:

@@ -23,14 +23,14 @@ class FusedRetriever:
     """`Retriever` over others, each with a deadline of its own; closed with it."""
 
     def __init__(self, retrievers: Sequence[Retriever]) -> None:
-        self._retrievers = tuple(retrievers)
+        self.retrievers = tuple(retrievers)
 
     @property
     def is_local(self) -> bool:
-        return any(one.is_local for one in self._retrievers)
+        return any(one.is_local for one in self.retrievers)
 
     def is_telling(self, word: str) -> bool:
-        return any(one.is_telling(word) for one in self._retrievers)
+        return any(one.is_telling(word) for one in self.retrievers)
 
     async def search(
         self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
@@ -38,7 +38,7 @@ class FusedRetriever:
         """As `Retriever`; so_far: each time that one has answered. Raises: what the first raised,
         where all did.
         """
-        searches = [asyncio.ensure_future(one.search(words, n_most)) for one in self._retrievers]
+        searches = [asyncio.ensure_future(one.search(words, n_most)) for one in self.retrievers]
         pending = set(searches)
         try:
             while pending:
@@ -58,7 +58,7 @@ class FusedRetriever:
         return _fused(searches, n_most)
 
     async def close(self) -> None:
-        await asyncio.gather(*(one.close() for one in self._retrievers))
+        await asyncio.gather(*(one.close() for one in self.retrievers))
 
 
 def _fused(searches: Sequence[asyncio.Future[Hits]], n_most: int) -> Hits:

@@ -16,7 +16,7 @@ from typing import Protocol
 from voiceloop.errors import Overloaded
 from voiceloop.knowledge.documents import read_folder
 from voiceloop.knowledge.index import Hit, KnowledgeIndex
-from voiceloop.knowledge.passages import passages_of
+from voiceloop.knowledge.passages import Passage, passages_of
 
 # At a millisecond each these take less than two thirds of the 150 ms between two of one caller.
 MAX_WAITING = 100
@@ -69,12 +69,7 @@ class FolderRetriever:
         """
 
         def build() -> KnowledgeIndex:
-            documents = [
-                replace(document, path=f"{folder.name}/{document.path}")
-                for folder in folders
-                for document in read_folder(folder)
-            ]
-            return KnowledgeIndex(passages_of(documents), language)
+            return KnowledgeIndex(passages_in(*folders), language)
 
         return cls(await asyncio.to_thread(build))
 
@@ -106,6 +101,16 @@ class FolderRetriever:
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
         self._index.close()
+
+
+def passages_in(*folders: Path) -> tuple[Passage, ...]:
+    """All passages of these folders. Blocking. Raises: ConfigError: as `read_folder`."""
+    documents = [
+        replace(document, path=f"{folder.name}/{document.path}")
+        for folder in folders
+        for document in read_folder(folder)
+    ]
+    return tuple(passages_of(documents))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:

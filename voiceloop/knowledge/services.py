@@ -68,10 +68,16 @@ class Embeddings(msgspec.Struct):
 
 
 class Service:
-    """JSON to one address and back. deadline_ms: of one search, all its requests together."""
+    """JSON to one address and back. deadline_ms: of one search, all its requests together.
 
-    def __init__(self, headers: Mapping[str, str], deadline_ms: float) -> None:
+    n_most_bytes: of an answer.
+    """
+
+    def __init__(
+        self, headers: Mapping[str, str], deadline_ms: float, n_most_bytes: int = MAX_BODY_BYTES
+    ) -> None:
         self.deadline_s = deadline_ms / 1000.0
+        self._n_most_bytes = n_most_bytes
         self._client = httpx.AsyncClient(
             headers={**headers, "accept-encoding": "identity"},
             timeout=httpx.Timeout(None, connect=CONNECT_S),
@@ -86,9 +92,9 @@ class Service:
                 body = bytearray()
                 async for piece in response.aiter_raw():
                     body += piece
-                    if len(body) > MAX_BODY_BYTES:
+                    if len(body) > self._n_most_bytes:
                         raise BackendError(
-                            f"{where}: expected at most {MAX_BODY_BYTES} bytes, found more"
+                            f"{where}: expected at most {self._n_most_bytes} bytes, found more"
                         )
         except httpx.HTTPError as error:
             found = f"{type(error).__name__} {error}".strip()
@@ -134,7 +140,7 @@ class UrlRetriever:
 
     async def _find(self, query: str, n_most: int) -> list[FoundPassage]:
         body = await self._service.post(self._url, {"query": query, "k": n_most})
-        found: Found = _read(body, Found)
+        found: Found = read(body, Found)
         return found.passages
 
     async def close(self) -> None:
@@ -168,7 +174,7 @@ class QdrantRetriever(UrlRetriever):
 
     async def _find(self, query: str, n_most: int) -> list[FoundPassage]:
         asked = {"model": self._embedding_model, "input": query}
-        told: Embeddings = _read(await self._embedder.post(self._embeddings, asked), Embeddings)
+        told: Embeddings = read(await self._embedder.post(self._embeddings, asked), Embeddings)
         if not told.data:
             raise BackendError("expected an embedding, found none")
         body = await self._service.post(
@@ -180,7 +186,7 @@ class QdrantRetriever(UrlRetriever):
                 "with_payload": ["text", "path", "heading"],
             },
         )
-        answer: QueryAnswer = _read(body, QueryAnswer)
+        answer: QueryAnswer = read(body, QueryAnswer)
         return [point.payload for point in answer.result.points]
 
     async def close(self) -> None:
@@ -192,7 +198,8 @@ def _passage(number: int, found: FoundPassage) -> Passage:
     return Passage(number, path, heading, found.text[:MAX_PASSAGE_CHARS])
 
 
-def _read(body: bytes, kind: Any) -> Any:
+def read(body: bytes, kind: Any) -> Any:
+    """An answer as one of the kinds above. Raises: BackendError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:

@@ -5,6 +5,7 @@ Owns `KnowledgeSource`, one `[[knowledge]]` of an agent file, and what each of i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,14 +18,25 @@ import httpx
 from voiceloop.config_reader import from_environment
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.fused import FusedRetriever
-from voiceloop.knowledge.retriever import FolderRetriever, Retriever
-from voiceloop.knowledge.services import QdrantRetriever, Service, UrlRetriever
+from voiceloop.knowledge.retriever import FolderRetriever, Retriever, passages_in
+from voiceloop.knowledge.services import MAX_BODY_BYTES, QdrantRetriever, Service, UrlRetriever
+from voiceloop.knowledge.vectors import (
+    BATCH,
+    MOST_NUMBERS,
+    Embedder,
+    KeptVectors,
+    ServiceEmbeddings,
+    StaticEmbeddings,
+    VectorRetriever,
+)
 
 log = logging.getLogger(__name__)
 
 MAX_SOURCES = 16
 # Of one search: one is begun every 150 ms, and what is later than the pause is of no use.
 MOST_DEADLINE_MS = 150
+MAX_VECTORS_BYTES = 25 * BATCH * MOST_NUMBERS  # a number in JSON has up to 24 characters, a comma
+VECTORS_FILE = "vectors.sqlite"  # in $VOICELOOP_CACHE, else the user's cache folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,10 @@ class KnowledgeSource:
     ``${NAME}``. ``kind``: how it is asked: in our own few words (`UrlRetriever`), or as a
     collection of Qdrant, by the vector that ``embeddings``, which is sent ``embeddings_headers``,
     makes with ``embedding_model``; of its points those below ``least_score`` do not count.
+
+    Beside ``folder``: ``embeddings`` is such an address too, or a folder with a table of word
+    vectors, and the passages are also searched by their vectors; those whose cosine is below
+    ``least_score`` do not count.
     """
 
     folder: Path | None = None
@@ -57,11 +73,15 @@ def check_sources(sources: Sequence[KnowledgeSource]) -> None:
         if (source.folder is None) == (source.url is None):
             found = "neither" if source.url is None else "both"
             raise _wrong(where, "folder or url", found)
-        if source.url is None:
-            continue
-        if (source.kind == "qdrant") != (source.embeddings is not None):
-            wanted = "an address beside kind qdrant, and only there"
+        is_qdrant, has_embeddings = source.kind == "qdrant", source.embeddings is not None
+        if source.url is not None and is_qdrant != has_embeddings:
+            wanted = "an address beside kind qdrant, and of services only there"
             raise _wrong(f"{where}.embeddings", wanted, repr(source.embeddings))
+        if source.folder is not None and has_embeddings and not 0.0 < source.least_score <= 1.0:
+            wanted = "above 0 to 1 beside the embeddings of a folder"
+            raise _wrong(f"{where}.least_score", wanted, f"{source.least_score:g}")
+        if source.embedding_model and not has_embeddings:
+            raise _wrong(f"{where}.embedding_model", "it beside embeddings", "none of these")
         if source.embeddings_headers and source.embeddings is None:
             raise _wrong(f"{where}.embeddings_headers", "them beside embeddings", "none of these")
         for key in ("headers", "embeddings_headers"):
@@ -79,9 +99,11 @@ async def open_retriever(
 ) -> AsyncIterator[Retriever | None]:
     """What finds passages in an agent's documents; None where it has none.
 
-    All folders are one index, each service is asked for itself, and what they find is fused.
+    All folders are one index, each service is asked for itself, and what they find is fused; so is
+    what is found by the vectors of a folder that has embeddings.
 
-    Raises: ConfigError: as `FolderRetriever.open`; a variable that a source names is not set.
+    Raises: ConfigError: as `FolderRetriever.open` and `StaticEmbeddings`; a variable that a source
+        names is not set.
     """
     if not sources:
         yield None
@@ -93,11 +115,60 @@ async def open_retriever(
         folder = await FolderRetriever.open(folders, language)
         log.info("knowledge: %d passages", folder.n_passages)
         retrievers.insert(0, folder)
+    for source in sources:
+        if source.folder is not None and source.embeddings is not None:
+            retrievers.append(await _by_vectors(source, source.folder, language, environment))
     retriever = retrievers[0] if len(retrievers) == 1 else FusedRetriever(retrievers)
     try:
         yield retriever
     finally:
         await retriever.close()
+
+
+async def _by_vectors(
+    source: KnowledgeSource, folder: Path, language: str, environment: Mapping[str, str]
+) -> VectorRetriever:
+    """Raises: ConfigError."""
+    known = source.embeddings or ""
+    if is_address(known):
+        url = _address(known, environment, "knowledge.embeddings")
+        service = _asked_with(source.embeddings_headers, source, environment, MAX_VECTORS_BYTES)
+        embedder: Embedder = ServiceEmbeddings(url, source.embedding_model, service)
+        kept = KeptVectors(_cache_folder(environment) / VECTORS_FILE)
+    else:
+        embedder, kept = await asyncio.to_thread(StaticEmbeddings, Path(known)), None
+    return VectorRetriever(
+        await asyncio.to_thread(passages_in, folder),
+        embedder,
+        kept,
+        language=language,
+        least_score=source.least_score,
+        deadline_ms=source.deadline_ms,
+    )
+
+
+def is_address(embeddings: str) -> bool:
+    """Whether it names a service, which may come from the environment whole; else a folder."""
+    return embeddings.startswith(("http://", "https://", "${"))
+
+
+def _cache_folder(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(environment.get("VOICELOOP_CACHE") or f"{base}/voiceloop").expanduser()
+
+
+def _asked_with(
+    headers: Mapping[str, Any],
+    source: KnowledgeSource,
+    environment: Mapping[str, str],
+    n_most_bytes: int = MAX_BODY_BYTES,
+) -> Service:
+    """Raises: ConfigError."""
+    known = {
+        name: from_environment(str(value), environment, "knowledge")
+        for name, value in headers.items()
+    }
+    return Service(known, source.deadline_ms, n_most_bytes)
 
 
 def _service(
@@ -106,15 +177,7 @@ def _service(
     """Raises: ConfigError."""
     where = "knowledge"
     url = _address(source.url, environment, f"{where}.url")
-
-    def asked_with(headers: Mapping[str, Any]) -> Service:
-        known = {
-            name: from_environment(str(value), environment, where)
-            for name, value in headers.items()
-        }
-        return Service(known, source.deadline_ms)
-
-    service = asked_with(source.headers)
+    service = _asked_with(source.headers, source, environment)
     if source.kind == "passages":
         return UrlRetriever(url, service, language)
     return QdrantRetriever(
@@ -122,7 +185,7 @@ def _service(
         service,
         language,
         embeddings=_address(source.embeddings, environment, f"{where}.embeddings"),
-        embedder=asked_with(source.embeddings_headers),
+        embedder=_asked_with(source.embeddings_headers, source, environment),
         embedding_model=source.embedding_model,
         least_score=source.least_score,
     )
