@@ -20,6 +20,7 @@ from benchmarks.engine.llama_cpp_peer import LlamaCpp
 from benchmarks.engine.models import SHAPES, write_random_model
 from benchmarks.engine.setting import (
     N_REPLY,
+    TAIL,
     Setting,
     drain,
     median,
@@ -31,8 +32,6 @@ from benchmarks.harness.harness import Bar, interleaved
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.types import Done, EngineConfig, SamplingParams
-
-TAIL = 5  # tokens a commit adds to what is staged: end of turn and assistant header
 
 
 def token_time(setting: Setting) -> list[Bar]:

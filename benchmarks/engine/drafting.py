@@ -1,7 +1,8 @@
 """What speculative decoding gains as it is served: the drafters of `voiceloop serve` beside none.
 
 A variant's figure is all of its time over all of its tokens, so that replies in which a try lost
-count in full. Replies are the same with drafters and without; only the time is not.
+count in full. Replies are the same with drafters and without; only the time is not. A caller's
+words are staged before they are committed, as in a call, and drafters read them then.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 
 from benchmarks.engine.models import embedded_model
-from benchmarks.engine.setting import N_REPLY, Setting, drain
+from benchmarks.engine.setting import N_REPLY, TAIL, Setting, drain
 from benchmarks.harness.harness import Bar, interleaved
 from engine.drafting.speculation import Speculation
 from engine.engine import Engine
@@ -119,7 +120,10 @@ def _ms_per_token(
     for turn in interleaved(list(engines), 4 * setting.repeats, warm_up=1):
         engine = engines[turn.variant]
         branch = engine.branch(f"b{turn.index}{turn.is_warm_up}")
-        branch.commit(*ask(setting, engine, turn.index))
+        prompt, params = ask(setting, engine, turn.index)
+        branch.stage(prompt[:-TAIL])
+        drain(engine)
+        branch.commit(prompt, params)
         done = next(event for event in drain(engine) if isinstance(event, Done))
         branch.close()
         if not turn.is_warm_up:

@@ -13,7 +13,7 @@ from engine.engine import Engine
 from engine.types import Done, EngineConfig, Event, SamplingParams
 
 N_REPLY = 48  # tokens of a measured reply
-
+TAIL = 5  # tokens a commit adds to what is staged: end of turn and assistant header
 
 # What callers say, for the parts whose figures depend on what a trained model answers.
 CALLERS = (

@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from statistics import median
 
 START_ACCEPTANCE = 0.7  # of each try: optimistic, for the first guesses tell
-MEMORY = 0.9  # weight of the past in an acceptance
+MEMORY = 0.97  # weight of the past in an acceptance: some two spoken replies of guesses
+PRIOR_GUESSES = 3  # that the first acceptance counts for, as long as there are few others
 N_KEPT = 5  # measurements of a cost, whose median is taken: one held-up step is not seen in it
 ROW_COST = 0.1  # of a plain step, for each row more, until such a step was measured
 MARGIN = 0.05  # of a plain step: what drafting must promise to begin, where it has no gains to show
-SHARE = 1 / 64  # of plain steps: what drafting may lose in the long run
-FIRST_CREDIT = 4.0  # plain steps that the first try may lose, the reading of a prompt included
-CREDIT = 2.0  # of each later try, so that SHARE sets 128 plain steps between two of them
+SHARE = 1 / 128  # of plain steps: what drafting may lose in the long run
+FIRST_CREDIT = 2.0  # plain steps that the first try may lose, the reading of a prompt included
+CREDIT = 1.0  # of each later try, so that SHARE sets 128 plain steps between two of them
+BET = 1 / 4  # of the credit: what one step may lose, so that bad luck ends no good try
 MOST_CREDIT = 8.0  # of gains: so many plain steps a good drafter may lose before it stands back
 PLAIN_EVERY = 32  # drafted steps from one plain step to the next: its cost changes with the load
 
@@ -26,12 +28,13 @@ class DraftLength:
     Credit, in plain steps, pays for it: gains are added and losses taken off. Where it is used up,
     or no length promises a gain, plain steps follow until `SHARE` of them has made up for the loss
     and for the next try. So a drafter costs its first credit and `SHARE` at most, however it errs.
+    No step bets more than `BET` of the credit: a try begins with few guesses.
     """
 
     def __init__(self, lengths: Iterable[int], n_held: int = 1) -> None:
         """lengths: how many may be drafted, apart from none. n_held: steps a choice holds for."""
         self._lengths, self._n_held = tuple(lengths), n_held
-        self.acceptance = START_ACCEPTANCE
+        self.acceptance, self._n_judged = START_ACCEPTANCE, 0  # guesses seen since it began
         self._step_ms: dict[tuple[int, int], deque[float]] = {}  # by replies and rows
         self._draft_ms: deque[float] = deque(maxlen=N_KEPT)  # per drafted token
         self._credit = FIRST_CREDIT
@@ -54,7 +57,9 @@ class DraftLength:
         is_known = (n_replies, n_replies) in self._step_ms
         if not self._is_on or not is_known or self.is_plain_due or not self._lengths:
             return 0
-        return min(self._lengths, key=lambda n: self._ms_per_token(n_replies, n))
+        most_ms = (1 + BET * max(self._credit, 0.0)) * self._cost_ms(n_replies, n_replies)
+        within = [n for n in self._lengths if self._drafted_ms(n_replies, n) <= most_ms]
+        return min(within or self._lengths[:1], key=lambda n: self._ms_per_token(n_replies, n))
 
     def drafted(self, n_replies: int, n_drafted: int, elapsed_ms: float) -> None:
         """Learn what drafting for one of `n_replies` costs, reading a prompt included."""
@@ -68,7 +73,9 @@ class DraftLength:
     def verified(self, n_drafted: int, n_accepted: int) -> None:
         """Learn how many guesses at one reply stood."""
         for i in range(min(n_accepted + 1, n_drafted)):  # what follows a wrong one tells nothing
-            self.acceptance = MEMORY * self.acceptance + (1 - MEMORY) * (i < n_accepted)
+            self._n_judged += 1
+            share = max(1 - MEMORY, 1 / (self._n_judged + PRIOR_GUESSES))
+            self.acceptance += share * ((i < n_accepted) - self.acceptance)
 
     def stepped(
         self, n_replies: int, n_rows: int, n_accepted: float, elapsed_ms: float | None
@@ -87,6 +94,10 @@ class DraftLength:
         if not is_plain:
             cost = self._cost_ms(n_replies, n_rows) / self._cost_ms(n_replies, n_replies)
             gain = 1 + n_accepted - cost
+            if len(self._step_ms.get((n_replies, n_rows), ())) == 1:
+                # The first step of so many rows may have been held up: it uses up no more than
+                # there is.
+                gain = max(gain, -max(self._credit, 0.0))
             self._credit, self._is_untried = min(self._credit + gain, MOST_CREDIT), False
             self._judge(n_replies)
         elif not self._is_on:
@@ -97,7 +108,7 @@ class DraftLength:
     def _begin(self) -> None:
         """Try again, judging afresh: of what drafting took before the newest step alone counts."""
         self._is_on = self._is_untried = True
-        self.acceptance = START_ACCEPTANCE
+        self.acceptance, self._n_judged = START_ACCEPTANCE, 0
         self._draft_ms.clear()
         for known in [ms for (replies, rows), ms in self._step_ms.items() if replies != rows]:
             while len(known) > 1:
@@ -112,10 +123,14 @@ class DraftLength:
             self._is_on, self._credit = False, min(self._credit, 0.0)
 
     def _ms_per_token(self, n_replies: int, n_drafted: int) -> float:
+        n_tokens = sum(self.acceptance**i for i in range(n_drafted + 1))
+        return self._drafted_ms(n_replies, n_drafted) / n_tokens
+
+    def _drafted_ms(self, n_replies: int, n_drafted: int) -> float:
+        """Of a step that verifies so many guesses at each reply, the guessing included."""
         draft_ms = median(self._draft_ms) if self._draft_ms else 0.0
         step_ms = self._cost_ms(n_replies, n_replies * (1 + n_drafted))
-        n_tokens = sum(self.acceptance**i for i in range(n_drafted + 1))
-        return (step_ms + n_replies * n_drafted * draft_ms) / n_tokens
+        return step_ms + n_replies * n_drafted * draft_ms
 
     def _cost_ms(self, n_replies: int, n_rows: int) -> float:
         plain_ms = median(self._step_ms[n_replies, n_replies])

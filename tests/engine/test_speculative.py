@@ -283,6 +283,21 @@ def test_no_drafter_costs_more_than_a_few_percent(
     assert ratio <= 1.02
 
 
+@pytest.mark.parametrize("draft_ms", [0.0, 0.6])
+def test_a_drafter_that_always_errs_costs_little_in_its_first_replies_too(draft_ms: float) -> None:
+    ratio, _ = decode(DraftLength(range(1, 9)), 400, 0.0, per_row_ms=0.25, draft_ms=draft_ms)
+    assert ratio <= 1.015
+
+
+def test_bad_luck_ends_no_try_that_pays() -> None:
+    """Seven guesses of ten stand, each for half a step's time with its row: 0.88 is to be had."""
+    ratios = [
+        decode(DraftLength(range(1, 9)), 3000, 0.7, per_row_ms=0.25, draft_ms=0.7, seed=seed)[0]
+        for seed in range(10)
+    ]
+    assert sum(ratios) / len(ratios) < 0.9
+
+
 def test_a_good_drafter_is_used_from_the_first_reply_on() -> None:
     ratio, choices = decode(DraftLength(range(1, 5)), 60, 0.95, per_row_ms=0.1, draft_ms=0.1)
     assert ratio < 0.6 and choices.index(4) < 8
