@@ -41,6 +41,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().__init__(**options)
         self._open_connections = open_connections
         self._controls = Pace(CONTROL_FRAMES_PER_S, CONTROL_FRAMES_AT_ONCE, self.loop.time)
+        self._heard_at = self.loop.time()  # when something came last
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
@@ -51,10 +52,22 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self.loop.time()
         for start in range(0, len(data), SLICE_BYTES):
             if self.transport.is_closing():
                 return
             super().data_received(data[start : start + SLICE_BYTES])
+
+    def keepalive_timeout(self) -> None:
+        """A pong is missing: that ends the call of a client of whom nothing else comes either.
+
+        Under overload we are late to read, and the pong stands behind a caller's sound.
+        """
+        if self.read_paused or self._heard_at > self.ping_sent_at:
+            self.stop_keepalive()
+            self.send_keepalive_ping()
+        else:
+            super().keepalive_timeout()
 
     def handle_ping(self) -> None:
         if self._controls.take() > 0.0:

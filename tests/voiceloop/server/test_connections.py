@@ -167,6 +167,23 @@ async def test_a_line_that_answers_no_ping_is_free_again_in_25_s(
         assert clock() - began <= 25.0
 
 
+async def test_a_caller_whose_pong_stands_behind_sound_is_not_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
+) -> None:
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        line.writer.write(UPGRADE)
+        await line.reader.readuntil(b"\r\n\r\n")
+        ended = asyncio.create_task(line.read_all())
+        for _ in range(60):  # it answers no ping, but something comes
+            line.writer.write(EMPTY_PING)
+            await asyncio.sleep(1.0)
+        assert not ended.done()
+        fell_silent = clock()
+        await ended
+        assert clock() - fell_silent <= 25.0
+
+
 @pytest.mark.parametrize(
     "flood",
     [
