@@ -79,12 +79,29 @@ def add_cluster_arguments(cluster: argparse.ArgumentParser) -> None:
         "deploy", help="roll out another plan, or the one before: new calls move first"
     )
     _add_plan(deploy)
+    deploy.add_argument(
+        "--canary",
+        type=_share,
+        default=0.0,
+        metavar="SHARE",
+        help="only give workers that differ this share of new calls, as 0.05; deploy ends it",
+    )
     drain = verbs.add_parser("drain", help="leave a machine: its calls end, or move")
     drain.add_argument("node", metavar="NODE", help="its address or id, as status shows it")
     drain.add_argument("--undo", action="store_true", help="place processes there again")
     down = verbs.add_parser("down", help="drain and end all of it")
     for verb in (status, deploy, drain, down):
         _add_address(verb, "the Ray cluster it runs on (default: the one of this machine)")
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 0.5:
+        raise argparse.ArgumentTypeError(f"expected more than 0, 0.5 at most, found {text!r}")
+    return share
 
 
 def _add_plan(verb: argparse.ArgumentParser) -> None:

@@ -72,13 +72,20 @@ class _Host:
                 self._group.launch,
                 folder=Path(folder),
                 node=ray.get_runtime_context().get_node_id(),
-                address=ray.util.get_node_ip_address(),
+                address=await asyncio.to_thread(_own_address),
                 ask=_ask,
                 environ=self._desired.environ,
                 desired=self._desired,
                 command=self._command,
             )
             await keeper.run()
+
+
+def _own_address() -> str:
+    """This machine's, as the others of the cluster know it."""
+    own = ray.get_runtime_context().get_node_id()
+    nodes = ray.nodes()
+    return str(next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == own))
 
 
 async def _ask(report: HostReport) -> Orders:
@@ -96,7 +103,8 @@ class _Directory:
 
     def __init__(self, desired: Desired, command: tuple[str, ...]) -> None:
         logging.basicConfig(level=logging.INFO, format="directory: %(levelname)s %(message)s")
-        self._directory = Directory(desired, monotonic(), _new_name)
+        is_anew = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        self._directory = Directory(desired, monotonic(), _new_name, is_anew=is_anew)
         self._command = command
         self._outliving = set[asyncio.Task[None]]()
         self._ticking: asyncio.Task[None] | None = None
@@ -110,10 +118,17 @@ class _Directory:
         await self.begin()
         return self._directory.hear(report, monotonic())
 
-    async def want(self, groups: tuple[Group, ...], environ: dict[str, str]) -> None:
+    async def want(
+        self, groups: tuple[Group, ...], environ: dict[str, str], canary: float
+    ) -> list[str]:
         await self.begin()
-        self._directory.want(groups, environ)
+        if canary:
+            tried = self._directory.try_out(groups, canary)
+        else:
+            tried = []
+            self._directory.want(groups, environ)
         await self._until_known()
+        return tried
 
     async def leave(self, node: str, is_left: bool) -> None:
         await self.begin()
@@ -220,17 +235,20 @@ _directory_class = ray.remote(_Directory)
 
 
 def begin_here() -> None:
-    """Start Ray on this machine alone; it ends with this process."""
+    """Start Ray on this machine alone; it ends with this process. Raises: ClusterError."""
     os.environ.update({**KEEPS_CHILDREN, **PLAIN_LOG})
-    ray.init(
-        address="local",
-        namespace=NAMESPACE,
-        _node_ip_address="127.0.0.1",  # what workers listen at: nobody else is to reach them
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        configure_logging=False,
-        log_to_driver=True,
-    )
+    try:
+        ray.init(
+            address="local",
+            namespace=NAMESPACE,
+            _node_ip_address="127.0.0.1",  # what workers listen at: nobody else is to reach them
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            configure_logging=False,
+            log_to_driver=True,
+        )
+    except Exception as error:  # Ray raises these bare: half a minute was too little for its start
+        raise ClusterError(f"expected Ray to start here, found: {error}") from error
 
 
 def join(address: str) -> None:
@@ -272,8 +290,10 @@ def status() -> Status:
     return found
 
 
-def deploy(groups: Sequence[Group], environ: dict[str, str]) -> None:
-    _call("want", tuple(groups), environ)
+def deploy(groups: Sequence[Group], environ: dict[str, str], *, canary: float = 0.0) -> list[str]:
+    """Roll it out; or give what differs this share of new calls. Returns the groups of a canary."""
+    tried: list[str] = _call("want", tuple(groups), environ, canary)
+    return tried
 
 
 def drain(node: str, *, is_left: bool = True) -> Machine:
@@ -294,6 +314,11 @@ def stop() -> None:
 
 def is_down() -> bool:
     return bool(_call("is_down"))
+
+
+def lose_directory() -> None:
+    """Kill it, as a crash would; Ray starts it anew. For who wants to see that nobody notices."""
+    ray.kill(ray.get_actor(DIRECTORY, NAMESPACE), no_restart=False)
 
 
 def forget() -> None:

@@ -48,8 +48,8 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
                 control.begin(groups, {**new_keys(groups), **settings})
                 print("the cluster starts: voiceloop cluster status", file=sys.stderr)
             case "deploy":
-                control.deploy(groups, settings)
-                print("it is rolled out: voiceloop cluster status", file=sys.stderr)
+                tried = control.deploy(groups, settings, canary=arguments.canary)
+                print(_told_of_deploy(tried, arguments.canary), file=sys.stderr)
             case "drain":
                 machine = control.drain(arguments.node, is_left=not arguments.undo)
                 told = "is taken again" if arguments.undo else "is being left"
@@ -64,6 +64,14 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
     finally:
         control.leave()
     return 0
+
+
+def _told_of_deploy(tried: Sequence[str], canary: float) -> str:
+    if not canary:
+        return "it is rolled out: voiceloop cluster status"
+    if not tried:
+        return "nothing is tried: no workers of this plan differ"
+    return f"{canary:.0%} of new calls go to the other version of {', '.join(tried)}"
 
 
 def settings_for(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ one is drained for each that has been ready for a while.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +26,9 @@ from voiceloop.cluster.worker_list import WorkerList
 
 LEASE_S = 2.0  # four reports: who is silent for longer counts for nothing
 LOST_S = 10.0  # and is replaced: a machine under load wakes late, and a start costs more than that
-REBUILD_S = 2.0  # a directory that begins hears everybody who lives first
 SETTLE_S = 5.0  # a process that has just got ready takes new calls before an old one is drained
 PLACE_WAIT_S = 60.0  # for room beside the old ones; after that one of these makes room
+CANARY = "-canary"  # behind the name of the group that it is tried beside
 SURGE = 2  # processes being started beside those they replace, of one group
 
 ANSWER_S = 0.5  # a queue as old as what callers are promised (slo.answer_ms) is a full worker
@@ -83,14 +84,24 @@ class Host:
 class Directory:
     """The processes of a cluster, and what is wanted of it.
 
-    new_name: a name for a host that no other has had, of a group's.
+    new_name: a name for a host that no other has had, of a group's. is_anew: whether there was one
+    before it. Then it knows of everybody who lives by the first reports; who was not heard yet may
+    be late, and counts as lost when any other would: until then it places nothing, and tells nobody
+    which workers there are.
     """
 
-    def __init__(self, desired: Desired, now_s: float, new_name: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        desired: Desired,
+        now_s: float,
+        new_name: Callable[[str], str],
+        *,
+        is_anew: bool = False,
+    ) -> None:
         self.desired = desired
         self.hosts: dict[str, Host] = {}
         self._scalers: dict[str, Scaler] = {}
-        self._began_s = now_s
+        self._rebuilt_s = now_s + LOST_S if is_anew else now_s
         self._new_name = new_name
 
     @property
@@ -113,7 +124,7 @@ class Directory:
         return scaler.n_wanted if scaler is not None else group.least
 
     def is_rebuilding(self, now_s: float) -> bool:
-        return now_s - self._began_s < REBUILD_S
+        return now_s < self._rebuilt_s
 
     # --- what is told to it ---
 
@@ -124,9 +135,30 @@ class Directory:
                 self.desired,
                 groups=tuple(groups),
                 environ={**self.desired.environ, **environ},
+                canary=(),
+                share=0.0,
                 is_stopping=False,
             )
         )
+
+    def try_out(self, groups: Sequence[Group], share: float) -> list[str]:
+        """Have the workers of another plan that differ take this share of new calls.
+
+        The plan that there is stays; `want` ends it, with either. Returns the groups that differ.
+        """
+        versions = {group.name: group.version for group in self.desired.groups}
+        canary = tuple(
+            replace(
+                group,
+                name=f"{group.name}{CANARY}",
+                least=max(1, math.ceil(share * group.least)),
+                spare=0,
+            )
+            for group in groups
+            if group.roles and versions.get(group.name, group.version) != group.version
+        )
+        self._change(msgspec.structs.replace(self.desired, canary=canary, share=share))
+        return [group.name.removesuffix(CANARY) for group in canary]
 
     def cordon(self, node: str) -> None:
         """Leave this machine: its processes are replaced elsewhere, then drained."""
@@ -187,20 +219,29 @@ class Directory:
                 continue
             for role in group.roles:
                 listed[role].append(host.report)
-        shares = {role: self._shares(reports) for role, reports in listed.items()}
+        shares = {role: self._shares(role, reports) for role, reports in listed.items()}
         addresses = {
             role: tuple(sorted(report.process.address for report in reports))
             for role, reports in listed.items()
         }
         return WorkerList(**addresses, shares={role: by for role, by in shares.items() if by})
 
-    def _shares(self, reports: Sequence[HostReport]) -> dict[str, float]:
-        """Of new calls, as many to each version as it has workers; none where all are wanted."""
-        wanted = {group.version for group in self.desired.groups}
+    def _shares(self, role: RoleName, reports: Sequence[HostReport]) -> dict[str, float]:
+        """Of new calls: to a canary its share, to the others as many as each has workers.
+
+        None where all versions are wanted alike.
+        """
+        tried = {group.version for group in self.desired.canary if role in group.roles}
         counts = Counter(report.version for report in reports)
-        if counts.keys() <= wanted:
+        others = {version: n for version, n in counts.items() if version not in tried}
+        wanted = {group.version for group in self.desired.groups}
+        if not others or (others.keys() <= wanted and others.keys() == counts.keys()):
             return {}
-        return {version: round(n / counts.total(), 4) for version, n in sorted(counts.items())}
+        share = self.desired.share if others.keys() != counts.keys() else 0.0
+        found = {version: (1.0 - share) * n / sum(others.values()) for version, n in others.items()}
+        canaries = counts.keys() - others.keys()
+        found |= {version: share / len(canaries) for version in canaries}
+        return {version: round(found[version], 4) for version in sorted(found)}
 
     # --- what follows ---
 
@@ -214,7 +255,7 @@ class Directory:
             if is_over or host.is_lost(now_s) or (host.drains and host.report is None):
                 actions.append(Remove(host.name))
                 self.forget(host.name)
-        wanted = () if self.desired.is_stopping else self.desired.groups
+        wanted = () if self.desired.is_stopping else self.desired.all_groups
         names = {group.name for group in wanted}
         for host in list(self.hosts.values()):
             if host.group not in names:

@@ -96,8 +96,9 @@ class Keeper:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
             await self._end()
-            with suppress(Exception):  # the directory finds it out by itself else
-                await asyncio.wait_for(self._ask(self._report(HostState.ENDED)), ANSWER_WAIT_S)
+            with suppress(OSError, TimeoutError, VoiceLoopError):  # it finds it out by itself else
+                async with asyncio.timeout(ANSWER_WAIT_S):
+                    await self._ask(self._report(HostState.ENDED))
 
     # --- the process ---
 
@@ -121,13 +122,14 @@ class Keeper:
             pause_s = RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)]
             n_failures += 1
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._drains.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._drains.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
         places = {"folder": str(self._folder), "address": self._address}
         arguments = [text.format_map(places) for text in self._launch.arguments]
         own = {LIST_VARIABLE: str(self._folder / LIST_FILE)} if not self._is_worker else {}
-        self._process = await asyncio.create_subprocess_exec(
+        starting = asyncio.create_subprocess_exec(
             *self._command,
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
@@ -136,6 +138,12 @@ class Keeper:
             start_new_session=True,  # what is sent to our group is ours to answer
             env={**_without_settings(os.environ), **self._environ, **own},
         )
+        task = asyncio.ensure_future(starting)
+        try:
+            self._process = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._process = await task  # it is there, and has to be ended
+            raise
         return self._process
 
     @property
@@ -158,7 +166,8 @@ class Keeper:
         """Take one line; False where there will be none any more."""
         assert process.stdout is not None
         try:
-            line = await asyncio.wait_for(process.stdout.readline(), SILENT_S)
+            async with asyncio.timeout(SILENT_S):
+                line = await process.stdout.readline()
         except TimeoutError:
             log.error("%s has said nothing for %.0f s and is killed", self._identity[0], SILENT_S)
             return False
@@ -184,7 +193,8 @@ class Keeper:
             return
         _signal(process, signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), KILL_AFTER_S)
+            async with asyncio.timeout(KILL_AFTER_S):
+                await process.wait()
         except TimeoutError:
             _signal(process, signal.SIGKILL)
             await process.wait()
@@ -194,7 +204,8 @@ class Keeper:
     async def _tell_on(self) -> None:
         while True:
             try:
-                orders = await asyncio.wait_for(self._ask(self._report()), ANSWER_WAIT_S)
+                async with asyncio.timeout(ANSWER_WAIT_S):
+                    orders = await self._ask(self._report())
             except (OSError, TimeoutError, VoiceLoopError) as error:
                 log.info("%s: the directory does not answer (%s)", self._identity[0], error)
             else:

@@ -120,17 +120,24 @@ class Desired(msgspec.Struct, frozen=True):
     """What the cluster is to be; the higher generation is the newer.
 
     environ: settings and keys that its processes have in common; never logged, never shown.
+    canary: workers of another version, beside those of `groups`; share: what of new calls they get.
     cordoned: machines to leave.
     """
 
     generation: int
     groups: tuple[Group, ...]
     environ: Mapping[str, str] = {}
+    canary: tuple[Group, ...] = ()
+    share: float = 0.0
     cordoned: tuple[str, ...] = ()
     is_stopping: bool = False
 
     def group(self, name: str) -> Group | None:
-        return next((group for group in self.groups if group.name == name), None)
+        return next((group for group in self.all_groups if group.name == name), None)
+
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        return (*self.groups, *self.canary)
 
 
 def read_plan(path: Path) -> tuple[Group, ...]:

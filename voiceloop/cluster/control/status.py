@@ -66,7 +66,7 @@ def status_of(directory: Directory, now_s: float, machines: Sequence[Machine] = 
     """What the directory knows now."""
     desired = directory.desired
     cordoned = set(desired.cordoned)
-    groups = tuple(_group(directory, group, now_s) for group in desired.groups)
+    groups = tuple(_group(directory, group, now_s) for group in desired.all_groups)
     hosts = sorted(directory.hosts.values(), key=lambda host: host.name)
     is_settled = all(group.ready == group.wanted and not group.old for group in groups)
     return Status(

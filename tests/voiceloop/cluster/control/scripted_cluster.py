@@ -72,12 +72,17 @@ class ScriptedCluster:
         self._first = Desired(1, groups)
         self.directory = self._new_directory()
 
-    def _new_directory(self) -> Directory:
-        return Directory(self._first, self.now_s, lambda group: f"{group}-{next(self._serial)}")
+    def _new_directory(self, is_anew: bool = False) -> Directory:
+        return Directory(
+            self._first,
+            self.now_s,
+            lambda group: f"{group}-{next(self._serial)}",
+            is_anew=is_anew,
+        )
 
     def lose_directory(self) -> None:
         """It is started anew, with what it was started with at first."""
-        self.directory = self._new_directory()
+        self.directory = self._new_directory(is_anew=True)
 
     def lose_node(self, node: str) -> None:
         self.places.pop(node)

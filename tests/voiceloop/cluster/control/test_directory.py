@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.voiceloop.cluster.control.scripted_cluster import TICK_S, ScriptedCluster, group
-from voiceloop.cluster.control.directory import LOST_S, PLACE_WAIT_S, REBUILD_S, SETTLE_S
+from voiceloop.cluster.control.directory import LOST_S, PLACE_WAIT_S, SETTLE_S
 from voiceloop.cluster.control.status import status_of, text_of
 
 
@@ -24,7 +24,7 @@ def test_a_cluster_comes_up_and_rests() -> None:
 
 def test_gateways_are_told_of_workers_that_are_ready_and_of_no_others() -> None:
     cluster = ScriptedCluster(group("gateways"), group("engine"))
-    cluster.run(REBUILD_S + 2 * TICK_S)
+    cluster.run(2 * TICK_S)
     assert cluster.directory.worker_list().engine == ()
     cluster.run(30)
     [gateway, _] = [host for host in cluster.hosts.values() if host.start.group.name == "gateways"]
@@ -74,7 +74,7 @@ def test_a_directory_that_is_lost_knows_everything_from_the_first_reports() -> N
     assert len(cluster.ready("engine")) == 3
     cluster.lose_directory()
     assert cluster.directory.desired.generation == 1
-    cluster.run(REBUILD_S)
+    cluster.run(2.0)
     assert cluster.directory.desired.generation == generation
     assert cluster.directory.desired.environ == {"A": "b"}
     cluster.run(60)
@@ -126,6 +126,56 @@ def test_new_calls_go_to_a_version_before_the_old_one_is_drained() -> None:
     assert cluster.directory.worker_list().shares["engine"] == {"one": 0.5, "two": 0.5}
     cluster.run(SETTLE_S - 3 * TICK_S)
     assert len(cluster.ready(version="one")) == 2
+
+
+def test_a_canary_gets_its_share_of_new_calls_and_replaces_nothing() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine", least=3, most=3), group("voice"))
+    cluster.run(30)
+    before = set(cluster.hosts)
+    other = [group("gateways", "two"), group("engine", "two", least=3, most=3), group("voice")]
+    assert cluster.directory.try_out(other, 0.05) == ["engine"]
+    assert cluster.directory.worker_list().shares == {}  # until it is ready
+    cluster.run(60)
+    assert before < set(cluster.hosts) and len(cluster.hosts) == len(before) + 1
+    assert cluster.directory.worker_list().shares == {"engine": {"one": 0.95, "two": 0.05}}
+    cluster.kill(cluster.ready("engine")[0])
+    cluster.run(30)  # what is lost is replaced by what it was
+    assert len(cluster.ready("engine", "one")) == 3
+    cluster.lose_directory()
+    cluster.run(30)
+    assert cluster.directory.worker_list().shares == {"engine": {"one": 0.95, "two": 0.05}}
+
+
+def test_who_is_late_for_a_new_directory_is_neither_replaced_nor_left_out() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"))
+    cluster.run(30)
+    before = set(cluster.hosts)
+    late = cluster.hosts[cluster.ready("engine")[0]]
+    cluster.lose_directory()
+    late.is_silent = True
+    for _ in range(int((LOST_S - 1) / TICK_S)):
+        cluster.run(TICK_S)
+        for host in cluster.hosts.values():
+            assert host.orders is not None
+            assert host.orders.workers is None or len(host.orders.workers.engine) == 2
+    late.is_silent = False
+    cluster.run(30)
+    assert set(cluster.hosts) == before
+
+
+@pytest.mark.parametrize("version", ["one", "two"])
+def test_a_canary_ends_with_either_version(version: str) -> None:
+    cluster = ScriptedCluster(group("engine"))
+    cluster.run(30)
+    cluster.directory.try_out([group("engine", "two")], 0.2)
+    cluster.run(30)
+    cluster.directory.want([group("engine", version)], {})
+    for _ in range(200):
+        cluster.run(TICK_S)
+        assert len(cluster.ready()) >= 2
+    hosts = [host.start.group for host in cluster.hosts.values()]
+    assert [(one.name, one.version) for one in hosts] == [("engine", version)] * 2
+    assert cluster.directory.worker_list().shares == {}
 
 
 def test_a_version_that_does_not_start_takes_nothing_of_the_old_one() -> None:

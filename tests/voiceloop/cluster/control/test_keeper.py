@@ -148,6 +148,8 @@ async def test_gateways_find_the_list_in_a_file_and_keep_it_without_a_directory(
     os.kill(int(str(pid)), signal.SIGKILL)
     await until(lambda: len(kept.started()) == 2)
     assert json.loads(path.read_text())["engine"] == ["10.0.0.5:9001"]
+    kept.directory.is_lost = False
+    await kept.directory.until(lambda report: report.n_restarts == 1 and is_ready(report))
 
 
 async def test_a_directory_that_knows_less_is_told_what_is_wanted(kept: Kept) -> None:

@@ -1,0 +1,137 @@
+"""Processes of a cluster without models: the ``voiceloop`` command, whose workers are scripted.
+
+    python -m benchmarks.cluster.scripted worker --role engine --listen 127.0.0.1:0 --json
+
+The engine answers each turn at once, after two seconds where it is asked slowly. It remembers which
+messages it has read, as a prefix cache would, and writes a line for each branch into the folder
+that ``CLUSTER_BENCH_FOLDER`` names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from voiceloop.backends import ChatMessage, Generated, Speech, SpeechEnd, Staged, TextDelta, Usage
+from voiceloop.cli import build_parser
+from voiceloop.cli import main as voiceloop
+from voiceloop.cluster.address import read_address
+from voiceloop.cluster.host import host_worker
+from voiceloop.config import load_config
+from voiceloop.workers.messages import (
+    Commit,
+    FeedText,
+    FinishText,
+    HeldModel,
+    OpenBranch,
+    RoleSpec,
+    Stage,
+    StreamEvent,
+    StreamFailed,
+    StreamOutput,
+    ToRole,
+    WorkerSpec,
+)
+
+FOLDER = "CLUSTER_BENCH_FOLDER"
+RATE_HZ = 24_000
+ANSWER = "Certainly, that is noted."
+SLOWLY, SLOWLY_S = "slowly", 2.0  # about as long as a caller keeps a branch open in each turn
+HELD = {
+    "engine": HeldModel("scripted engine", context_tokens=4096),
+    "recognizer": HeldModel("scripted ears", languages=("en",)),
+    "voice": HeldModel("scripted voice", voices=("ava",)),
+}
+
+
+def chain_of(history: Sequence[ChatMessage]) -> list[str]:
+    """Of each message a digest of it and all before it."""
+    running, found = hashlib.blake2b(digest_size=8), []
+    for message in history:
+        running.update(f"{message.role}\0{message.content}\0".encode())
+        found.append(running.hexdigest())
+    return found
+
+
+class Scripted:
+    """Any role. What it is asked is answered at its next step."""
+
+    rate_hz = RATE_HZ
+    detail = "scripted"
+    tokenizer = b""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, StreamEvent | StreamFailed]] = []
+        self._log = Path(os.environ[FOLDER]) / f"engine-{os.getpid()}.jsonl"
+
+    def warm_up(self) -> None:
+        pass
+
+    def receive(self, message: ToRole) -> None:
+        match message:
+            case OpenBranch():
+                line = [time.time(), message.stream_id, chain_of(message.history)]
+                with self._log.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+            case Stage():
+                self._answer(message.stream_id, Staged(message.stage_id, 1, 1, 0.5))
+            case Commit():
+                wait_s = SLOWLY_S if SLOWLY in message.tail[-1].content else 0.0
+                self._answer(message.stream_id, TextDelta(ANSWER), wait_s)
+                self._answer(message.stream_id, Generated("stop", Usage()), wait_s)
+            case FeedText():
+                self._answer(message.stream_id, Speech(bytes(2 * RATE_HZ // 10), RATE_HZ))
+            case FinishText():
+                self._answer(message.stream_id, SpeechEnd(0))
+
+    def _answer(self, stream_id: str, event: StreamOutput, wait_s: float = 0.0) -> None:
+        self._due.append((time.monotonic() + wait_s, StreamEvent(stream_id, event)))
+
+    def close(self, stream_id: str) -> None:
+        self._due = [(due_s, one) for due_s, one in self._due if one.stream_id != stream_id]
+
+    def has_work(self) -> bool:
+        return any(due_s <= time.monotonic() for due_s, _ in self._due)
+
+    def totals(self) -> dict[str, float]:
+        return {}
+
+    def step(
+        self, interrupted: Callable[[], bool] | None = None
+    ) -> Sequence[StreamEvent | StreamFailed]:
+        now_s = time.monotonic()
+        due = [event for due_s, event in self._due if due_s <= now_s]
+        self._due = [(due_s, event) for due_s, event in self._due if due_s > now_s]
+        return due
+
+
+def load() -> Scripted:
+    return Scripted()
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments[0] != "worker":
+        return voiceloop(arguments)
+    given = build_parser().parse_args(list(arguments))
+    factory = "benchmarks.cluster.scripted:load"
+    roles = tuple(RoleSpec(role, {}, factory, HELD[role]) for role in given.role)
+    asyncio.run(
+        host_worker(
+            WorkerSpec("scripted", roles, version=given.version),
+            read_address("--listen", given.listen),
+            load_config(environ=os.environ).workers,
+            drain_s=20.0,
+            tells=True,
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

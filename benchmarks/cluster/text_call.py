@@ -1,0 +1,77 @@
+"""A caller who types: one call of a cluster, which outlives what is killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from clients.errors import ClientError
+from clients.resuming import ResumingConnection
+
+ANSWER_WAIT_S = 30.0  # a call without an answer for so long is lost
+
+
+@dataclass(slots=True)
+class TypedCall:
+    """Turns one after the other. waits_s: of each answer; lost: why the call is."""
+
+    url: str
+    instructions: str
+    n_turns: int
+    pause_s: float
+    question: str = "please"
+    waits: list[tuple[float, float]] = field(default_factory=list)  # asked at, seconds
+    n_resumed: int = 0
+    lost: str = ""
+
+    async def run(self) -> TypedCall:
+        try:
+            line = await ResumingConnection.open(self.url, extras={"greeting": "0"})
+        except ClientError as error:
+            self.lost = f"not let in: {error}"
+            return self
+        try:
+            await self._talk(line)
+        except (ClientError, TimeoutError, StopAsyncIteration) as error:
+            self.lost = f"{type(error).__name__} {error}"
+        finally:
+            self.n_resumed = line.n_resumed
+            await line.close()
+        return self
+
+    async def _talk(self, line: ResumingConnection) -> None:
+        session = {
+            "type": "realtime",
+            "instructions": self.instructions,
+            "output_modalities": ["text"],
+        }
+        events = aiter(line.events())
+        await line.send({"type": "session.update", "session": session})
+        for turn in range(self.n_turns):
+            asked_s = time.monotonic()
+            async with asyncio.timeout(ANSWER_WAIT_S):
+                await self._ask(line, events, f"Question {turn}, {self.question}?")
+            self.waits.append((asked_s, time.monotonic() - asked_s))
+            await asyncio.sleep(self.pause_s)
+
+    async def _ask(self, line: ResumingConnection, events: Any, text: str) -> None:
+        """Ask until an answer is whole; what a broken line took is asked again."""
+        item = {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": text}],
+        }
+        await line.send({"type": "conversation.item.create", "item": item})
+        await line.send({"type": "response.create"})
+        async for received in events:
+            match received.type:
+                case "voiceloop.resumed":
+                    await line.send({"type": "conversation.item.create", "item": item})
+                    await line.send({"type": "response.create"})
+                case "response.done":
+                    if received.event["response"]["status"] == "completed":
+                        return
+                    await line.send({"type": "response.create"})
+        raise StopAsyncIteration(line.ended_by or "the line has ended")
