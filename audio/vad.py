@@ -18,6 +18,9 @@ from .errors import MissingExtra
 from .frames import VAD_WINDOW, Samples
 
 MODEL_FILE = Path(__file__).parent / "embedded" / "voice_activity" / "silero_vad_v6.onnx"
+# Before a sound, the second detector's beginning: with 3 it tells of the interruptions of
+# `benchmarks.backchannels` what one does that never stops (LOG.md, 2026-11-22, "the first 100 ms").
+LEAD_WINDOWS = 3
 _CONTEXT = 64  # samples of the previous window that the graph's first convolution reads
 _STATE_SHAPE = (1, 1, 128)  # of h and of c
 
@@ -37,15 +40,14 @@ class SpeechProbability:
 class Vad:
     """The detector of one stream of int16 samples at 16 kHz; about 0.1 ms a window.
 
-    looks_between: a second detector, half a window later, tells of the windows between: where a
-    sound begins in a window is chance, and it may take the first one longer to notice.
+    After `look_between` a second detector, half a window later, tells of the windows between too:
+    where a sound begins in a window is chance, and it may take the first one longer to notice.
 
     Raises: MissingExtra if onnxruntime is not installed.
     """
 
-    def __init__(self, *, looks_between: bool = False) -> None:
+    def __init__(self) -> None:
         self._session = _load_session()
-        self._between = Vad() if looks_between else None
         self.reset()
 
     def reset(self) -> None:
@@ -55,20 +57,31 @@ class Vad:
         self._window: NDArray[np.float32] = np.zeros((1, _CONTEXT + VAD_WINDOW), np.float32)
         self._filled = 0  # samples of the current window that are there
         self._position = 0
-        self._n_ahead = VAD_WINDOW // 2  # samples that the windows between do not begin with
-        if self._between is not None:
-            self._between.reset()
+        self._latest = np.zeros(0, np.int16)  # what a second detector would begin with
+        self._between: Vad | None = None
+        self._between_at = 0  # where that began
+
+    def look_between(self, does: bool) -> None:
+        """Look there from now on, beginning with the latest LEAD_WINDOWS; or no longer."""
+        if not does:
+            self._between = None
+        elif self._between is None:
+            fed = self._position + self._filled
+            begins = max(0, fed // VAD_WINDOW - LEAD_WINDOWS) * VAD_WINDOW + VAD_WINDOW // 2
+            if begins > fed:
+                return  # a stream of a few samples
+            self._between, self._between_at = Vad(), begins
+            self._between.feed(self._latest[max(0, len(self._latest) - (fed - begins)) :])
 
     def feed(self, samples: Samples) -> list[SpeechProbability]:
         """One probability for each window that samples [n] complete, in the order of their ends."""
-        if self._between is None:
-            return self._advance(samples)
-        n_skipped = min(self._n_ahead, len(samples))
-        self._n_ahead -= n_skipped
         found = self._advance(samples)
+        self._latest = np.concatenate((self._latest, samples))[-(LEAD_WINDOWS + 1) * VAD_WINDOW :]
+        if self._between is None:
+            return found
         found += [
-            SpeechProbability(w.end_position + VAD_WINDOW // 2, w.probability, is_between=True)
-            for w in self._between.feed(samples[n_skipped:])
+            SpeechProbability(w.end_position + self._between_at, w.probability, is_between=True)
+            for w in self._between.feed(samples)
         ]
         return sorted(found, key=lambda window: window.end_position)
 

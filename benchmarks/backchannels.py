@@ -209,7 +209,7 @@ class Ear:
         self.listening = Listening(self.onset)
         self.probability: float | None = None
         self.led_in_ms = 0.0
-        self._vad = Vad(looks_between=True)
+        self._vad = Vad()
 
     def hear(self, frame: Samples) -> list[Heard | Literal["paused", "resumed"]]:
         self.onset.feed(frame)
@@ -217,6 +217,7 @@ class Ear:
             self.onset.keep(frame)
         self.probability = None
         found: list[Heard | Literal["paused", "resumed"]] = []
+        self._vad.look_between(self.listening.onset_ms is None and self.onset.is_sounding)
         for window in self._vad.feed(frame):
             self.onset.observe_likeness(window.probability)
             if not window.is_between:

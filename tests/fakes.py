@@ -581,6 +581,9 @@ class EnergyVad:
         self._rest = joined
         return found
 
+    def look_between(self, does: bool) -> None:
+        """There it hears nothing."""
+
     def reset(self) -> None:
         self.position, self._rest = 0, np.zeros(0, np.int16)
 

@@ -10,7 +10,7 @@ import pytest
 
 from audio import vad
 from audio.errors import MissingExtra
-from audio.vad import Vad
+from audio.vad import LEAD_WINDOWS, Vad
 from tests.test_layering import ROOMS, ROOT, imports, python_files
 
 
@@ -28,15 +28,29 @@ def test_any_chunking_gives_the_same_probabilities(clip):
     assert [p.end_position for p in whole] == [512 * (i + 1) for i in range(len(clip) // 512)]
 
 
-def test_the_windows_between_are_those_of_a_detector_that_began_half_a_window_later(clip):
-    detector = Vad(looks_between=True)
-    told = [p for part in np.array_split(clip, 71) for p in detector.feed(part)]
-    assert [p for p in told if not p.is_between] == Vad().feed(clip)
-    between = [(p.end_position - 256, p.probability) for p in told if p.is_between]
-    assert between == [(p.end_position, p.probability) for p in Vad().feed(clip[256:])]
-    assert len(between) >= len(clip) // 512 - 1
-    detector.reset()
-    assert detector.feed(clip[:1024]) == Vad(looks_between=True).feed(clip[:1024])
+def test_the_windows_between_are_those_of_a_detector_that_begins_just_before_it_looks(clip):
+    detector, whole = Vad(), Vad().feed(clip)
+    parts = [clip[start : start + 320] for start in range(0, len(clip), 320)]
+    told = [p for part in parts[:40] for p in detector.feed(part)]
+    detector.look_between(True)
+    told += [p for part in parts[40:80] for p in detector.feed(part)]
+    detector.look_between(False)
+    told += [p for part in parts[80:] for p in detector.feed(part)]
+    assert [p for p in told if not p.is_between] == whole
+    assert [p.end_position for p in told] == sorted(p.end_position for p in told)
+    begins = (40 * 320 // 512 - LEAD_WINDOWS) * 512 + 256
+    alone = Vad().feed(clip[begins : 80 * 320])
+    expected = [(p.end_position + begins, p.probability) for p in alone]
+    between = [(p.end_position, p.probability) for p in told if p.is_between]
+    assert between == [one for one in expected if one[0] > 40 * 320]
+    assert len(between) == 25
+
+
+def test_a_stream_of_a_few_samples_has_no_windows_between(clip):
+    detector = Vad()
+    detector.feed(clip[:100])
+    detector.look_between(True)
+    assert detector.feed(clip[100:600]) == Vad().feed(clip[:600])
 
 
 def test_state_is_carried_as_in_the_model_run_over_all_windows_at_once(clip):

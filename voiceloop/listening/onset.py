@@ -52,6 +52,8 @@ class VoiceActivity(Protocol):
 
     def feed(self, samples: Samples) -> Sequence[Any]: ...
 
+    def look_between(self, does: bool) -> None: ...
+
 
 class Onset:
     """Awaits one segment after another. `feed` takes all sound, `keep` what no segment has."""
@@ -98,6 +100,11 @@ class Onset:
         """Of speech, in any window of the detector: those between too, and within a segment."""
         self._likeness.append(probability)
 
+    @property
+    def is_sounding(self) -> bool:
+        """Something is plainly louder than the room, or was within a closure."""
+        return self._loudness.n_risen(CLOSURE_FRAMES + 1) > 0
+
     def observe_level(self) -> Heard:
         """What loudness tells of a sound outside any segment: to be asked with every chunk.
 
@@ -111,7 +118,7 @@ class Onset:
             self._is_risen = True
             is_likely = max(self._likeness, default=0.0) >= LIKELY
             return "nothing" if not is_trusted else "likely" if is_likely else "risen"
-        if not self._is_risen or self._loudness.n_risen(CLOSURE_FRAMES + 1):
+        if not self._is_risen or self.is_sounding:
             return "nothing"
         self._is_risen = False
         self._n_in_vain = min(self._n_in_vain + 1, MOST_IN_VAIN)

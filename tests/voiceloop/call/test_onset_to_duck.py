@@ -39,6 +39,10 @@ class HissVad:
         self._hiss = hiss
         self._heard = np.zeros(0, np.int16)
         self._n_told = 0
+        self._looks_between = False
+
+    def look_between(self, does: bool) -> None:
+        self._looks_between = does
 
     def feed(self, samples: np.ndarray) -> Sequence[SpeechProbability]:
         self._heard = np.concatenate((self._heard, samples))
@@ -47,8 +51,10 @@ class HissVad:
             window = self._heard[end - WINDOW : end].astype(float)
             level = float(np.sqrt((window * window).mean()))
             probability = 1.0 if level > 2000 else self._hiss if level > 150 else 0.0
-            found.append(SpeechProbability(end, probability, is_between=self._n_told % 2 == 1))
+            is_between = self._n_told % 2 == 1
             self._n_told += 1
+            if self._looks_between or not is_between:
+                found.append(SpeechProbability(end, probability, is_between))
         return found
 
 
