@@ -156,9 +156,11 @@ class Decoder:
         shape = (config.vocab_size, config.hidden_size)
         embedding = checkpoint.tensor("model.embed_tokens.weight", shape)
         self.embedding = embedding.to(device=device, dtype=self.dtype)
-        head = embedding if config.tied_head else checkpoint.tensor("lm_head.weight", shape)
         # The head stays at 8 bits where the rest has 4: rounding it costs most.
         head_quant = None if quant is None else "int8"
+        head = embedding if config.tied_head else checkpoint.tensor("lm_head.weight", shape)
+        if config.tied_head and head_quant is None:
+            head = self.embedding  # the same memory, on the device too
         self.head = make_linear(head, None, dtype=self.dtype, quant=head_quant, device=device)
         rounds = head_quant is not None or self.dtype == torch.bfloat16
         self.is_refined = rounds and config.tied_head

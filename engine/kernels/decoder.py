@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ..kv_cache import KvPool
-from ..load.packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight, format_of
+from ..load.packed import Int4Weight, ScaledWeight, Stored, Weight, format_of
 from ..load.quant import quantize
 from ..model import Decoder
 from . import (
@@ -73,11 +73,7 @@ class KernelSet:
         device: str,
     ) -> "KernelLinear":  # fmt: skip
         """The product for a weight [out, in]; a dense one is quantized as `quant` says."""
-        if isinstance(weight, FinerWeight):
-            weight = FinerWeight(weight.numbers.to(device))
-        elif isinstance(weight, Tensor):
-            weight = weight.to(device)
-        rounded = quantize(weight, quant, INT4_GROUP)
+        rounded = quantize(weight, quant, INT4_GROUP, device=device)
         bias = None if bias is None else bias.to(device=device, dtype=dtype)
         return KernelLinear(self, rounded, bias, dtype, device)
 

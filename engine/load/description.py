@@ -8,24 +8,29 @@ from ..engine import Engine
 from ..types import BLOCK_TOKENS
 
 KV = {"plain": "bf16"}
+CALLER_TOKENS = 4096  # of a long call: instructions, tools and half an hour of talk
+CODE_BYTES = {"int8": 1.0, "fp8": 1.0, "int4": 0.5}  # of a weight, scales left out
 
 
 def describe(engine: Engine) -> str:
-    """Formats, what runs the layers, drafters, and the room for keys and values in callers.
+    """Formats, what runs the layers, drafters, and what memory goes to: weights, and callers.
 
-    A caller is counted with a whole context: most take less, and share what is alike.
+    A caller is counted with `CALLER_TOKENS`, or a context of less: most take less, and share what
+    is alike.
     """
     config = engine.config
     dense = config.dtype if config.dtype != "bf16" else None
     kv = dense if dense and config.kv_format == "plain" else KV.get(config.kv_format)
     n_tokens = engine.pool.n_blocks * BLOCK_TOKENS
-    n_callers = n_tokens / engine.context_length
+    n_each = min(CALLER_TOKENS, engine.context_length)
+    n_kv_bytes = engine.pool.block_bytes * engine.pool.n_blocks
     parts = [
         f"{_weights(engine)} weights",
         f"layers by {engine.runner.layers}" + (f" ({engine.lacks})" if engine.lacks else ""),
         f"drafts by {' and '.join(_drafters(engine)) or 'nobody'}",
         f"{kv or config.kv_format} KV for {n_tokens} tokens: "
-        f"{n_callers:.1f} callers of {engine.context_length}",
+        f"{n_tokens / n_each:.1f} callers of {n_each}",
+        f"{_size(_weight_bytes(engine))} of weights and {_size(n_kv_bytes)} of keys and values",
     ]
     if engine.tree.tier is not None:
         n_parked = engine.tree.tier.n_slots * BLOCK_TOKENS
@@ -33,8 +38,30 @@ def describe(engine: Engine) -> str:
     return ", ".join(parts)
 
 
+def _size(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
+
+
+def _weight_bytes(engine: Engine) -> float:
+    """Of layers, embedding and head, as kept; a head that is the embedding itself counts once."""
+    decoder = engine.runner.decoder
+    n_itself, model = decoder.embedding.itemsize, decoder.config
+    n_bytes = sum(n * CODE_BYTES.get(name, n_itself) for name, n in _kept(engine).items())
+    n_head = 0.0 if model.tied_head and decoder.head.kept == "dense" else 1.0
+    n_head *= CODE_BYTES.get(decoder.head.kept, n_itself)
+    return n_bytes + model.vocab_size * model.hidden_size * (n_itself + n_head)
+
+
 def _weights(engine: Engine) -> str:
     """What the layers' weights are kept in, the most first, with their shares where they differ."""
+    kept = _kept(engine)
+    if len(kept) == 1:
+        return next(iter(kept))
+    return " and ".join(f"{n / kept.total():.0%} {name}" for name, n in kept.most_common())
+
+
+def _kept(engine: Engine) -> Counter[str]:
+    """How many of the layers' weights each format has."""
     model = engine.runner.decoder.config
     hidden, heads = model.hidden_size, model.n_heads * model.head_dim
     n_in = (hidden, heads, hidden, model.intermediate_size)
@@ -43,9 +70,7 @@ def _weights(engine: Engine) -> str:
         for product, n_inputs in zip(layer.products(), n_in, strict=True):
             name = engine.config.dtype if product.kept == "dense" else product.kept
             kept[name] += product.out_features * n_inputs
-    if len(kept) == 1:
-        return next(iter(kept))
-    return " and ".join(f"{n / kept.total():.0%} {name}" for name, n in kept.most_common())
+    return kept
 
 
 def _drafters(engine: Engine) -> list[str]:

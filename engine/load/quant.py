@@ -1,9 +1,11 @@
 """Owns the quantization of weights: from floats to integer codes and scales; how formats meet.
 
-Round-to-nearest on load.
+Round-to-nearest on load, some outputs at a time: floats of a whole weight are there but once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,16 +13,23 @@ from torch import Tensor
 from .packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight, dense
 
 FP8_LARGEST = 448.0  # of e4m3
+SLICE_NUMBERS = 1 << 24  # quantized at a time: 64 MB in fp32, and as much again for quotients
+Coded = TypeVar("Coded", ScaledWeight, Int4Weight)
 
 
 def quantize(
-    weight: Stored, quant: str | None, group: int, int8_group: int | None = None
+    weight: Stored,
+    quant: str | None,
+    group: int,
+    int8_group: int | None = None,
+    device: str | None = None,
 ) -> Weight:
     """A dense weight as `quant` says: int4 where `group` divides its inputs; others as they are.
 
     A finer weight is int8 where `quant` is int4.
 
     int8_group: inputs that share a scale of int8, where it divides them; else all of them do.
+    device: where a weight that is quantized comes to lie; None for where it is.
     """
     if isinstance(weight, FinerWeight):
         weight, quant = weight.numbers, "int8" if quant == "int4" else quant
@@ -29,12 +38,34 @@ def quantize(
     match quant:
         case "int8":
             is_grouped = int8_group is not None and weight.shape[1] % int8_group == 0
-            return quantize_int8(weight, int8_group if is_grouped else None)
+            of_scale = int8_group if is_grouped else None
+            return _by_slices(lambda some: quantize_int8(some, of_scale), weight, device)
         case "fp8":
-            return quantize_fp8(weight)
+            return _by_slices(quantize_fp8, weight, device)
         case "int4" if weight.shape[1] % group == 0:
-            return quantize_int4(weight, group)
+            return _by_slices(lambda some: quantize_int4(some, group), weight, device)
     return weight
+
+
+def _by_slices(rounded: Callable[[Tensor], Coded], weight: Tensor, device: str | None) -> Coded:
+    """Outputs have scales of their own: some at a time give what all at once would."""
+    n_out, n_in = weight.shape
+    whole: Coded | None = None
+    first = 0
+    for some in weight.split(max(1, SLICE_NUMBERS // n_in)):
+        part = rounded(some.to(device or weight.device))
+        if whole is None and len(some) == n_out:
+            return part
+        names = [field.name for field in fields(part)]
+        if whole is None:
+            parts: dict[str, Tensor] = {name: getattr(part, name) for name in names}
+            empty = {name: one.new_empty(n_out, *one.shape[1:]) for name, one in parts.items()}
+            whole = type(part)(**empty)
+        for name in names:
+            getattr(whole, name)[first : first + len(some)] = getattr(part, name)
+        first += len(some)
+    assert whole is not None
+    return whole
 
 
 def quantize_int8(weight: Tensor, group: int | None = None) -> ScaledWeight:

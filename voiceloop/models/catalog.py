@@ -354,11 +354,12 @@ GPU = Preset(
     models={"engine": QWEN3_4B, "recognizer": NEMOTRON, "voice": PHONON},
     processes=APART,
     options={
-        # 49152 tokens of keys and values are 7.2 GB: a dozen callers of 4096 each. Partial sums of
-        # attention over contexts this long are 0.27 GB more, eight times that at 131072.
+        # Of what is free once the weights are read; the rest is for speech, which loads beside the
+        # engine, for graphs, and for partial sums of attention: over contexts this long 0.27 GB,
+        # eight times that at 131072.
         "engine": {
             "device": "cuda",
-            "kv_tokens": 49152,
+            "kv_memory_share": 0.6,
             "context_length": 16384,
             "share_steps": True,
         },

@@ -103,6 +103,7 @@ def _memory(config: Config, options: Mapping[str, Any]) -> dict[str, Any]:
         # A preset's own context gives way.
         length = engine.context_tokens or options.get("context_length") or longest
         found |= {"kv_tokens": engine.kv_tokens, "context_length": min(length, longest)}
+        found["kv_memory_share"] = 0.0  # a preset's own, too
     if engine.kv_memory_share:
         found["kv_memory_share"] = engine.kv_memory_share
     return found

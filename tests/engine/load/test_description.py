@@ -19,8 +19,20 @@ def test_formats_layers_drafters_and_room_are_told(tiny_model: Path, shallow_mod
     )  # fmt: skip
     assert describe(Engine.load(tiny_model, config)) == (
         "int8 weights, layers by torch, drafts by grammars and n-grams and a draft model, "
-        "int8 KV for 1024 tokens: 2.0 callers of 512"
+        "int8 KV for 1024 tokens: 2.0 callers of 512, "
+        "0.1 MB of weights and 0.1 MB of keys and values"
     )
+
+
+def test_a_long_context_is_told_in_calls_of_4096_tokens(
+    write_checkpoint: Callable[..., Path],
+) -> None:
+    folder = write_checkpoint(max_position_embeddings=16384, tie_word_embeddings=True)
+    config = EngineConfig(kv_tokens=40960, native=False, kv_format="int8")
+    told = describe(Engine.load(folder, config))
+    assert "int8 KV for 40960 tokens: 10.0 callers of 4096, " in told
+    n_kv_bytes = 40960 * 2 * 2 * 2 * (8 + 2)  # layers, keys and values, heads; codes and a scale
+    assert told.endswith(f" and {n_kv_bytes / 1e6:.1f} MB of keys and values")
 
 
 def test_room_in_the_machines_memory_is_told(make_engine: Callable[..., Engine]) -> None:

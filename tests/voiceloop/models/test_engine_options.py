@@ -118,6 +118,13 @@ def test_another_model_and_an_adapted_one_have_n_grams_alone(tmp_path: Path) -> 
     assert adapted["ngram_draft"] is True and "draft_dir" not in adapted
 
 
+def test_a_number_of_tokens_takes_the_place_of_a_presets_share_of_memory() -> None:
+    assert options_of({}, "gpu")["kv_memory_share"] == 0.6
+    options = options_of({"kv_tokens": 32768}, "gpu")
+    assert (options["kv_tokens"], options["kv_memory_share"]) == (32768, 0.0)
+    assert options_of({"kv_memory_share": 0.25}, "gpu")["kv_memory_share"] == 0.25
+
+
 def test_a_draft_model_that_nobody_brings_is_refused() -> None:
     config = load_config(flags={"engine.drafter": "model"})
     with pytest.raises(ConfigError, match="expected engine.draft_model beside model"):
