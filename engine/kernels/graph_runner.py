@@ -58,9 +58,6 @@ class Launch:
     done: Any = None  # CUDA event after the results' copy; None where there is no GPU
     is_ahead: bool = False  # launched before the step before it was read
 
-    def part_of(self, sequence: Sequence) -> Part | None:
-        return next((part for part in self.parts if part.sequence is sequence), None)
-
 
 class GraphRunner:
     """Replays a decoder's step graphs on one KV pool; see `runner.Runner` for the interface."""
@@ -153,10 +150,11 @@ class GraphRunner:
         Raises: EngineError where an extension is larger than any step.
         """
         ahead, self._ahead = self._ahead, None
+        parts = {id(part.sequence): part for part in ahead.parts} if ahead is not None else {}
         answered: list[tuple[Extension, Part]] = []
         rest: list[Extension] = []
         for extension in extensions:
-            part = ahead.part_of(extension.sequence) if ahead is not None else None
+            part = parts.get(id(extension.sequence))
             remainder = self._adopt(part, extension) if part is not None else extension
             if part is not None and remainder is not extension:
                 answered.append((extension, part))

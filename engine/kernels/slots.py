@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..sequence import Sequence, common_prefix
 
-N_STAGING = 4  # uploads of tokens under way at once
+N_STAGING = 32  # uploads of tokens under way at once; the next waits for the first
 
 
 class Slots:
