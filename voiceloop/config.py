@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from voiceloop.config_reader import field_types, nearest, overlay, read_toml
+from voiceloop.config_reader import check_url, field_types, nearest, one_or_list, overlay, read_toml
 from voiceloop.errors import ConfigError
 from voiceloop.operation import KeyQuota, Prices, Slo, TraceSettings, WorkerAddresses
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
@@ -27,6 +27,7 @@ TABLE_PATHS = {
     "workers": ("list", "ca", "certfile", "keyfile"),
 }
 MODELS = ("stt_model", "llm_model", "tts_model")
+URLS = ("stt_url", "llm_url", "tts_url")
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
 MOST_KV_SHARE = 0.9  # the rest is for what a step computes with, and for drafters
@@ -36,10 +37,10 @@ BARE_WORD = re.compile(r"[\w-]+")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 AUTO = "auto"  # the preset that is not named: the best that can start here
 # Set for the test suite, recipes and benchmarks; no settings of a server.
-FOREIGN = frozenset({
-    "VOICELOOP_CACHE", "VOICELOOP_CONNECTIONS", "VOICELOOP_DATA", "VOICELOOP_FUZZ",
-    "VOICELOOP_FUZZ_EXAMPLES", "VOICELOOP_LLAMA_CPP", "VOICELOOP_TAGGED_CALLS",
-})  # fmt: skip
+FOREIGN = frozenset(
+    f"VOICELOOP_{name}"
+    for name in "CACHE CONNECTIONS DATA FUZZ FUZZ_EXAMPLES LLAMA_CPP TAGGED_CALLS".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,9 @@ class Config:
     secret_key: str = field(default="", repr=False)  # of all gateways that share calls
     allowed_origins: tuple[str, ...] = ()
     allow_unauthenticated: bool = False
-    stt_url: str | None = None
-    llm_url: str | None = None
-    tts_url: str | None = None
+    stt_url: tuple[str, ...] = ()  # services; a call goes on with the next where one fails
+    llm_url: tuple[str, ...] = ()
+    tts_url: tuple[str, ...] = ()
     # At a URL the service's own name of its model; else a folder or an id instead of the preset's.
     stt_model: str = ""
     llm_model: str = ""
@@ -185,10 +186,10 @@ def load_config(
     """
     config = Config()
     if path is not None:
-        config = overlay(config, _beside(path, read_toml(path)), str(path))
+        config = overlay(config, _beside(path, one_or_list(read_toml(path), URLS)), str(path))
     if environ is not None:
         config = overlay(config, _from_environment(environ), "the environment", is_text=True)
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    given = one_or_list({k: v for k, v in (flags or {}).items() if v is not None}, URLS)
     config = _with_key_file(overlay(config, _nested(given), "the command line"))
     _check(config)
     return config
@@ -301,9 +302,10 @@ def _check(config: Config) -> None:
             raise ConfigError(
                 f"{name}: expected {LEAST_SECRET_CHARACTERS} characters or more, found fewer"
             )
-    for name in ("stt_url", "llm_url", "tts_url"):
-        _check_url(name, getattr(config, name))
-    _check_url("traces.url", config.traces.url)
+    for name in URLS:
+        for url in getattr(config, name):
+            check_url(name, url)
+    check_url("traces.url", config.traces.url)
     for origin in config.allowed_origins:
         _check_origin(origin)
     for name, value, low, high in ranges:
@@ -320,7 +322,7 @@ def _check(config: Config) -> None:
         if not _is_origin(host if host.startswith(("http://", "https://")) else f"https://{host}"):
             wanted = "mcp_allowed_hosts: expected host, host:port or http://host:port"
             raise ConfigError(f"{wanted}, found {host!r}")
-    if config.llm_adapter is not None and config.llm_url is not None:
+    if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     for where, pair in (("", config), ("workers.", config.workers)):
         if (pair.certfile is None) != (pair.keyfile is None):
@@ -343,7 +345,7 @@ def _engine_ranges(engine: EngineSettings) -> list[tuple[str, float, float, floa
 def _check_engine(config: Config) -> None:
     """Keys of ``[engine]`` that contradict each other, or act on nothing."""
     engine = config.engine
-    if config.llm_url is not None:
+    if config.llm_url:
         own = EngineSettings(native=engine.native)  # which the end reader beside a service has too
         for name in field_types(EngineSettings):
             if getattr(engine, name) != getattr(own, name):
@@ -367,20 +369,6 @@ def _check_engine(config: Config) -> None:
         raise ConfigError(
             f"engine.calibration_text: expected engine.weights int4, found {engine.weights}"
         )
-
-
-def _check_url(name: str, url: str | None) -> None:
-    """Before any model is loaded: a service's address must be one."""
-    schemes = ("http", "https", "ws", "wss") if name == "stt_url" else ("http", "https")
-    if url is None:
-        return
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise ConfigError(f"{name}: expected a URL ({', '.join(schemes)}), found {url!r}")
 
 
 def _check_origin(origin: str) -> None:

@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from voiceloop.errors import ConfigError
 
@@ -58,6 +59,12 @@ def overlay(base: T, values: Mapping[str, Any], source: str, *, is_text: bool = 
     return changed
 
 
+def one_or_list(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """The values, where of these keys a text stands for the list that it is, split at commas."""
+    texts = {key: values[key] for key in keys if isinstance(values.get(key), str)}
+    return {**values, **{key: text.split(",") for key, text in texts.items()}}
+
+
 def from_environment(text: str, environment: Mapping[str, str], where: str) -> str:
     """``text`` with the values of the variables that it names as ``${NAME}``.
 
@@ -80,6 +87,20 @@ def field_types(kind: type[Any]) -> dict[str, Any]:
     """Field names of a dataclass with their types."""
     hints = get_type_hints(kind)
     return {entry.name: hints[entry.name] for entry in dataclasses.fields(kind)}
+
+
+def check_url(name: str, url: str | None) -> None:
+    """Before any model is loaded: a service's address must be one. Raises: ConfigError."""
+    schemes = ("http", "https", "ws", "wss") if name == "stt_url" else ("http", "https")
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"{name}: expected a URL ({', '.join(schemes)}), found {url!r}")
 
 
 def _overlay(base: Any, values: Mapping[str, Any], source: str, path: str, is_text: bool) -> Any:

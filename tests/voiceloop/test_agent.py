@@ -289,7 +289,7 @@ def test_a_voice_that_the_preset_lacks_is_refused(tmp_path: Path) -> None:
         "found 'nobody'"
     )
     # A service's voices are not known here.
-    assert resolve_agent(replace(config, tts_url="http://127.0.0.1:9/v1")).voice == "nobody"
+    assert resolve_agent(replace(config, tts_url=("http://127.0.0.1:9/v1",))).voice == "nobody"
 
 
 def test_an_agent_without_noise_needs_the_package_that_takes_it_out(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_a_language_that_the_recognizer_lacks_is_refused(tmp_path: Path) -> None
     config = agent_of(tmp_path, "language = 'xx'")
     with pytest.raises(ConfigError, match=r"language: expected a language of \S+ .en., fou"):
         resolve_agent(config)
-    assert resolve_agent(replace(config, stt_url="http://127.0.0.1:9/v1")).language == "xx"
+    assert resolve_agent(replace(config, stt_url=("http://127.0.0.1:9/v1",))).language == "xx"
     assert resolve_agent(agent_of(tmp_path, "language = 'en-US'")).language == "en-US"
 
 

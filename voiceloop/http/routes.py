@@ -49,7 +49,7 @@ def model_names(config: Config) -> tuple[str, ...]:
         (config.stt_url, config.stt_model),
         (config.tts_url, config.tts_model),
     )
-    named = [name for url, name in remote if url is not None and name]
+    named = [name for url, name in remote if url and name]
     return tuple(dict.fromkeys([OWN_NAME, *named]))
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
@@ -29,11 +29,18 @@ from voiceloop.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from voiceloop.remote.service import RemoteService
-    from voiceloop.remote.transcriber import RemoteTranscriber
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[str, str], Awaitable["RemoteService"]]
+Connect = Callable[[Sequence[str], str], Awaitable[Sequence["RemoteService"]]]
+
+
+class Reachable(Protocol):
+    """A service, as far as readiness asks."""
+
+    @property
+    def reachable(self) -> bool: ...
+
 
 # The first call should have its turns read, but a server does not wait for long without one.
 END_READER_WAIT_S = 10.0
@@ -59,17 +66,18 @@ async def open_backends(
     async with AsyncExitStack() as stack:
         supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
         elsewhere = RemoteWorkers(config.workers, roles_elsewhere(config))
-        services: list[RemoteService | RemoteTranscriber] = []
+        services: list[tuple[Reachable, ...]] = []  # of each role
 
-        async def connect(url: str, model: str) -> RemoteService:
+        async def connect(urls: Sequence[str], model: str) -> Sequence[RemoteService]:
             # httpx costs a start without it 0.2 s
             from voiceloop.remote.service import RemoteService
 
-            service = RemoteService(url, model=model, key=config.remote_key)
-            stack.push_async_callback(service.close)
-            await service.start()
-            services.append(service)
-            return service
+            each = tuple(RemoteService(url, model=model, key=config.remote_key) for url in urls)
+            for service in each:
+                stack.push_async_callback(service.close)
+            await _start_any(each)
+            services.append(each)
+            return each
 
         recognizer = await _remote_recognizer(config, connect, services)
         language_model = await _remote_language_model(config, connect)
@@ -102,10 +110,12 @@ async def open_backends(
         if agent is not None:  # what is elsewhere has said by now what it speaks
             check_models(agent, backends.capabilities, str(config.agent or "the preset's agent"))
         asked = (supervisor.ready, elsewhere.ready)
-        yield (
-            backends,
-            lambda: all(ready() for ready in asked) and all(one.reachable for one in services),
-        )
+
+        def answers() -> bool:
+            served = (any(one.reachable for one in role) for role in services)
+            return all(ready() for ready in asked) and all(served)
+
+        yield backends, answers
 
 
 def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None:
@@ -116,31 +126,35 @@ def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None
 
 
 async def _remote_recognizer(
-    config: Config, connect: Connect, services: list[RemoteService | RemoteTranscriber]
+    config: Config, connect: Connect, services: list[tuple[Reachable, ...]]
 ) -> Recognizer | None:
-    if config.stt_url is None:
+    if not config.stt_url:
         return None
     model = config.stt_model or REMOTE_RECOGNIZER
-    if config.stt_url.startswith(("ws://", "wss://")):
+    if all(url.startswith(("ws://", "wss://")) for url in config.stt_url):
         from voiceloop.remote.transcriber import RemoteTranscriber
+        from voiceloop.remote.transcribers import Transcribers
 
-        transcriber = RemoteTranscriber(config.stt_url, model=model, key=config.remote_key)
-        await transcriber.start()
-        services.append(transcriber)
-        return transcriber
+        each = [
+            RemoteTranscriber(url, model=model, key=config.remote_key) for url in config.stt_url
+        ]
+        transcribers = Transcribers(each)
+        await transcribers.start()
+        services.append(tuple(each))
+        return transcribers
     from voiceloop.remote.recognizer import RemoteRecognizer
 
-    return RemoteRecognizer(await connect(config.stt_url, model))
+    return RemoteRecognizer(*await connect(config.stt_url, model))
 
 
 async def _remote_language_model(config: Config, connect: Connect) -> LanguageModel | None:
-    if config.llm_url is None:
+    if not config.llm_url:
         return None
     from voiceloop.remote.language import RemoteLanguageModel
 
     ahead = config.anticipation
     return RemoteLanguageModel(
-        await connect(config.llm_url, config.llm_model),
+        *await connect(config.llm_url, config.llm_model),
         keeps_warm=ahead.warm_requests,
         reads_ahead=ahead.prefill and ahead.remote_prefill,
         is_preemptive=ahead.remote_drafts,
@@ -150,13 +164,30 @@ async def _remote_language_model(config: Config, connect: Connect) -> LanguageMo
 
 
 async def _remote_voice(config: Config, connect: Connect) -> Voice | None:
-    if config.tts_url is None:
+    if not config.tts_url:
         return None
     from voiceloop.remote.voice import RemoteVoice
 
     # The speech of a service is asked for by its own model's name.
     name = config.tts_model or REMOTE_VOICE
-    return RemoteVoice(await connect(config.tts_url, name))
+    return RemoteVoice(*await connect(config.tts_url, name))
+
+
+async def _start_any(services: Sequence[RemoteService]) -> None:
+    """Connect to all; those that do not answer are looked after until they do.
+
+    Raises: BackendError where none answers, ConfigError where one is not what was asked for.
+    """
+    starts = (service.start() for service in services)
+    outcomes = await asyncio.gather(*starts, return_exceptions=True)
+    failures = [one for one in outcomes if isinstance(one, BaseException)]
+    for failure in failures:
+        if len(failures) == len(services) or not isinstance(failure, BackendError):
+            raise failure
+        log.warning("%s; others of its role do", failure)
+    for service, outcome in zip(services, outcomes, strict=True):
+        if outcome is not None:
+            service.watch()
 
 
 @asynccontextmanager

@@ -239,7 +239,7 @@ def _bounds_of_named(config: Config) -> dict[str, Any]:
 
 def end_reader_spec(config: Config) -> WorkerSpec | None:
     """The process that reads the end of turn beside a remote language model, if it is wanted."""
-    if config.llm_url is None or config.end_reader == "none":
+    if not config.llm_url or config.end_reader == "none":
         return None
     # It reads, and says nothing: there is nothing to draft.
     quiet = replace(config, anticipation=replace(config.anticipation, speculative_decoding=False))

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 from msgspec.structs import replace
@@ -29,14 +31,19 @@ from voiceloop.backends import (
     Tool,
     Usage,
 )
+from voiceloop.cluster.pool import Member, Pins, by_prompt
 from voiceloop.errors import BackendError, BackendRefused, error_of
 from voiceloop.event_stream import TaskStream
 from voiceloop.remote.chat_answer import ChatAnswer, chunk_of
 from voiceloop.remote.chat_request import request_body, tool_json, unanswered
-from voiceloop.remote.dialect import Dialect, PriorityOrder, Urgency
+from voiceloop.remote.dialect import PriorityOrder, Urgency
 from voiceloop.remote.open_turn import OpenTurn
+from voiceloop.remote.pool import Hedging
 from voiceloop.remote.prompt_cache import Prompt, PromptCache
+from voiceloop.remote.race import Place, Race, first_answer
 from voiceloop.remote.service import RemoteService
+
+log = logging.getLogger(__name__)
 
 ONE_TOKEN = GenerateParams(max_tokens=1)
 # Before the caller has said a word: many a chat template wants a message of theirs at the end.
@@ -44,7 +51,10 @@ NO_WORDS_YET = "."
 
 
 class RemoteLanguageModel:
-    """``LanguageModel`` over a service.
+    """``LanguageModel`` over services. A call stays with one while that answers.
+
+    A request that fails before its first token is sent to another; one whose first token is later
+    than nearly all is sent to a second one too, of at most one in twenty (`pool.py`).
 
     ``keeps_warm``: a connection is made as the caller begins. ``reads_ahead``: the service is made
     to read the history then, and the words once they are staged, where that pays.
@@ -53,8 +63,7 @@ class RemoteLanguageModel:
 
     def __init__(
         self,
-        service: RemoteService,
-        *,
+        *services: RemoteService,
         keeps_warm: bool = True,
         reads_ahead: bool = True,
         is_preemptive: bool = True,
@@ -64,10 +73,13 @@ class RemoteLanguageModel:
     ) -> None:
         self.reads_ahead = reads_ahead
         self.is_preemptive = is_preemptive
-        self.dialect = Dialect(service.owner, priority, salt_of)
-        self.prompt_cache = PromptCache(clock)
         self.clock = clock
-        self.service = service
+        self.places = {
+            one.url: Place(one, priority, salt_of, PromptCache(clock)) for one in services
+        }
+        self.hedging = Hedging()
+        self.n_hedged = 0
+        self._pins = Pins()
         self.n_unreported = 0  # tokens read ahead of turns that came to no reply: the next tells
         self._keeps_warm = keeps_warm
 
@@ -78,9 +90,26 @@ class RemoteLanguageModel:
         tools: tuple[Tool, ...] = (),
         tenant: str = "",
     ) -> RemoteBranch:
+        place = self.place_of(branch_id, tenant, history)
         if self._keeps_warm:
-            self.service.keep_warm()
-        return RemoteBranch(branch_id, self, history, tools, tenant)
+            place.service.keep_warm()
+        return RemoteBranch(branch_id, self, place, history, tools, tenant)
+
+    def place_of(self, branch_id: str, tenant: str, history: tuple[ChatMessage, ...]) -> Place:
+        """The service that has read the most of this call, or of what it begins with."""
+        there = [one for one in self.places.values() if one.service.reachable]
+        members = [
+            Member(one.service.url, one.service.n_open) for one in there or self.places.values()
+        ]
+        prompt = f"{tenant}\0{history[0].content if history else ''}".encode(errors="replace")
+        call = branch_id.partition(".")[0]
+        chosen = self._pins.stay(call, members, {}, partial(by_prompt, prompt))
+        return self.places[chosen.name]
+
+    def another(self, than: Collection[Place]) -> Place | None:
+        """One that is there and was not asked yet; the least busy."""
+        left = [one for one in self.places.values() if one not in than and one.service.reachable]
+        return min(left, key=lambda one: one.service.n_open, default=None)
 
 
 class RemoteBranch(TaskStream[LanguageEvent]):
@@ -90,12 +119,14 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         self,
         branch_id: str,
         model: RemoteLanguageModel,
+        place: Place,
         history: tuple[ChatMessage, ...],
         tools: tuple[Tool, ...],
         tenant: str = "",
     ) -> None:
         super().__init__(branch_id)
         self._model = model
+        self._place = place
         self._messages = history
         self._tools = [tool_json(tool) for tool in tools]
         self._tools_text = json.dumps(self._tools) if tools else ""
@@ -121,7 +152,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
             self.deliver(Staged(stage_id, 0, 0, None))
 
     def _pays(self, user_text: str) -> bool:
-        return self._model.prompt_cache.pays(self._prompt(_open_turn(user_text)))
+        return self._place.prompt_cache.pays(self._prompt(_open_turn(user_text)))
 
     async def _read(self, user_text: str) -> Usage:
         """Have the service read the turn so far; the token it answers with is thrown away.
@@ -219,7 +250,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         """The reply is whole. Raises: BackendError when it stopped before its end."""
         generated, calls = answer.finish()
         self._messages += (ChatMessage("assistant", answer.text, calls),)
-        self._model.prompt_cache.add(self._prompt())
+        self._place.prompt_cache.add(self._prompt())
         for call in calls:
             self.deliver(call)
         usage = replace(
@@ -246,23 +277,80 @@ class RemoteBranch(TaskStream[LanguageEvent]):
 
         Raises: BackendError, BackendRefused, BackendTimeout.
         """
-        fields = self._model.dialect.fields(urgency, self._tenant)
-        try:
-            return await self._ask_once(turn, params, fields, on_text)
-        except BackendRefused as refusal:
-            if "priority" not in fields or not self._model.dialect.gives_way(refusal):
+        tried: list[Place] = []
+        race = Race(on_text)
+        while True:
+            tried.append(self._place)
+            try:
+                return await self._ask_soon(race, turn, params, urgency)
+            except BackendRefused:
                 raise
-        fields.pop("priority")
-        return await self._ask_once(turn, params, fields, on_text)
+            except BackendError as error:
+                another = self._model.another(tried)
+                is_awaited = urgency is not Urgency.STAGED
+                if race.has_begun or another is None or not is_awaited:
+                    raise
+                log.warning("%s; another service is asked", error)
+                self._place = another
+
+    async def _ask_soon(
+        self,
+        race: Race,
+        turn: tuple[ChatMessage, ...],
+        params: GenerateParams,
+        urgency: Urgency,
+    ) -> ChatAnswer:
+        """By the call's own service; where its first token is late, by a second one beside it."""
+        asked = asyncio.create_task(self._ask_place(self._place, race, turn, params, urgency))
+        asks = [asked]
+        try:
+            after_s = self._model.hedging.after_s
+            if urgency is Urgency.COMMITTED and after_s is not None:
+                await race.begins_within(after_s, asked)
+                another = self._model.another([self._place])
+                is_late = not race.has_begun and not asked.done()
+                if is_late and another is not None and self._model.hedging.take():
+                    self._model.n_hedged += 1
+                    asks.append(
+                        asyncio.create_task(self._ask_place(another, race, turn, params, urgency))
+                    )
+            return await first_answer(asks)
+        finally:
+            for task in asks:
+                task.cancel()
+            await asyncio.gather(*asks, return_exceptions=True)
+
+    async def _ask_place(
+        self,
+        place: Place,
+        race: Race,
+        turn: tuple[ChatMessage, ...],
+        params: GenerateParams,
+        urgency: Urgency,
+    ) -> ChatAnswer:
+        """By this service. Raises: as `_ask`, and Overtaken."""
+        fields = place.dialect.fields(urgency, self._tenant)
+        try:
+            answer = await self._ask_once(place, race, turn, params, fields)
+        except BackendRefused as refusal:
+            if "priority" not in fields or not place.dialect.gives_way(refusal):
+                raise
+            fields.pop("priority")
+            answer = await self._ask_once(place, race, turn, params, fields)
+        self._place = place
+        if urgency is Urgency.COMMITTED:
+            self._model.hedging.observe(answer.ttft_ms / 1000.0)
+        return answer
 
     async def _ask_once(
         self,
+        place: Place,
+        race: Race,
         turn: tuple[ChatMessage, ...],
         params: GenerateParams,
         fields: dict[str, object],
-        on_text: Callable[[str], None],
     ) -> ChatAnswer:
-        service, cache, prompt = self._model.service, self._model.prompt_cache, self._prompt(turn)
+        service, cache, prompt = place.service, place.prompt_cache, self._prompt(turn)
         body = {**request_body(service.model, prompt.messages, self._tools, params), **fields}
         path = "/completions" if params.is_raw else "/chat/completions"
         n_unread, started_s = cache.n_unread(prompt), self._model.clock()
@@ -273,10 +361,11 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                 async for line in lines:
                     text = answer.add(chunk_of(line))
                     if answer.has_begun and answer.ttft_ms == 0.0:
+                        race.begin(place)
                         answer.ttft_ms = 1000 * (self._model.clock() - started_s)
                         cache.observe(prompt, n_unread, answer.ttft_ms)
                     if text:
-                        on_text(text)
+                        race.on_text(text)
         answer.total_ms = 1000 * (self._model.clock() - started_s)
         return answer
 

@@ -10,16 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
+import random
 import wave
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import httpx
 import numpy as np
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
-from voiceloop.errors import BackendError
+from voiceloop.errors import BackendError, BackendRefused
 from voiceloop.event_stream import TaskStream
+from voiceloop.remote.pool import reachable_first
 from voiceloop.remote.service import RemoteService
+
+log = logging.getLogger(__name__)
 
 # Over the ten minutes that may be uncommitted, and below the 25 MB that OpenAI's own service takes.
 MAX_PART_BYTES = 24 * 1024 * 1024
@@ -35,12 +43,14 @@ PROMPT_CHARACTERS = 600  # whisper reads at most 224 tokens of its prompt, the l
 class RemoteRecognizer:
     """``Recognizer`` over a service."""
 
-    def __init__(self, service: RemoteService) -> None:
-        self._service = service
+    def __init__(self, *services: RemoteService, draw: random.Random | None = None) -> None:
+        self._services = services
+        self._draw = draw or random.Random()
 
     async def open(self, stream_id: str, options: RecognizerOptions) -> RemoteRecognizerStream:
-        self._service.keep_warm()
-        return RemoteRecognizerStream(stream_id, self._service, options)
+        services = reachable_first(self._services, self._draw)
+        services[0].keep_warm()
+        return RemoteRecognizerStream(stream_id, services, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +72,12 @@ async def _text_of(parts: _Parts) -> str:
 class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
     """One caller. Transcripts come in the order of their segments."""
 
-    def __init__(self, stream_id: str, service: RemoteService, options: RecognizerOptions) -> None:
+    def __init__(
+        self, stream_id: str, services: Sequence[RemoteService], options: RecognizerOptions
+    ) -> None:
+        """services: in the order in which they are asked; who has answered is asked again."""
         super().__init__(stream_id)
-        self._service = service
+        self._services = list(services)
         self._options = options
         self._segment = 0
         self._audio = bytearray()
@@ -164,17 +177,32 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
         if len(audio) < MIN_SEGMENT_BYTES:
             return ""
         form = {"response_format": "json", "language": self._options.language}
-        form["model"] = self._service.model
         prompt = ", ".join(self._options.hotwords)
         if prompt:
             form["prompt"] = prompt[-PROMPT_CHARACTERS:]
         files = {"file": ("segment.wav", wav(audio), "audio/wav")}
-        response = await self._service.post("/audio/transcriptions", data=form, files=files)
+        response = await self._post(form, files)
         try:
             text = response.json()["text"]
         except (ValueError, KeyError, TypeError):
             raise BackendError('expected a transcription {"text": ...}, found none') from None
         return str(text)
+
+    async def _post(self, form: dict[str, str], files: dict[str, Any]) -> httpx.Response:
+        """By the first service that answers. Raises: BackendError, as of the last one."""
+        for service in list(self._services):
+            try:
+                form["model"] = service.model
+                return await service.post("/audio/transcriptions", data=form, files=files)
+            except BackendRefused:
+                raise
+            except BackendError as error:
+                if service is self._services[-1]:
+                    raise
+                log.warning("%s; the next service is asked", error)
+                if service is self._services[0]:  # else another segment has found it out
+                    self._services.pop(0)
+        raise AssertionError("unreachable: the last one answers or raises")
 
 
 def is_quiet(audio: bytes, start_byte: int) -> bool:

@@ -70,6 +70,7 @@ class RemoteService:
         self.model = model or UNNAMED_MODEL
         self._is_named = bool(model)
         self.owner = ""  # whom the service names as the owner of its model: "vllm", "openai"
+        self._is_known = False  # which models it has
         self._is_there = False  # whether the last request was answered, or might still have been
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.AsyncClient(
@@ -80,6 +81,7 @@ class RemoteService:
         self._clock = clock
         self._breaker = CircuitBreaker(clock)
         self._used_at = -WARM_FOR_S
+        self.n_open = 0  # requests that are under way
         self._warming: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -97,12 +99,21 @@ class RemoteService:
             BackendError: nobody answers.
             ConfigError: the service has several models, and none of them was named.
         """
-        owners = _owners_by_model(await self.warm_up())
+        self._learn(await self.warm_up())
+        self.watch()
+
+    def watch(self) -> None:
+        """Look after a service from now on, be it one that is not there yet."""
+        self._watch = asyncio.create_task(self._look_again(), name=f"watch {self.url}")
+
+    def _learn(self, response: httpx.Response) -> None:
+        """Which models it has. Raises: ConfigError."""
+        owners = _owners_by_model(response)
         if owners and not self._is_named:
             self.model = self._only(list(owners))
         # An adapter that SGLang is asked for as MODEL:NAME is not among those it lists.
         self.owner = owners.get(self.model, next(iter(owners.values()), ""))
-        self._watch = asyncio.create_task(self._look_again(), name=f"watch {self.url}")
+        self._is_known = True
 
     def _only(self, listed: list[str]) -> str:
         if len(listed) > 1:
@@ -146,8 +157,10 @@ class RemoteService:
 
     async def _warm_quietly(self) -> None:
         try:
-            await self.warm_up()
-        except BackendError as error:
+            response = await self.warm_up()
+            if not self._is_known:
+                self._learn(response)
+        except (BackendError, ConfigError) as error:
             log.warning("%s", error)  # the request itself will say so to its stream
 
     async def close(self) -> None:
@@ -173,13 +186,17 @@ class RemoteService:
         Read it through ``lines`` or ``pieces``, which raise the same.
         Raises: BackendError, BackendRefused, BackendTimeout.
         """
-        with self._breaker.request(self.url):
-            response = await self._open(path, content, () if is_ahead else RETRY_PAUSES_S)
+        self.n_open += 1
         try:
-            yield response
+            with self._breaker.request(self.url):
+                response = await self._open(path, content, () if is_ahead else RETRY_PAUSES_S)
+            try:
+                yield response
+            finally:
+                self._used_at = self._clock()
+                await response.aclose()
         finally:
-            self._used_at = self._clock()
-            await response.aclose()
+            self.n_open -= 1
 
     async def lines(self, response: httpx.Response) -> AsyncGenerator[str, None]:
         async with self._failures(has_answered=True):

@@ -88,6 +88,7 @@ class RemoteTranscriber:
         self._model = model
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._breaker = CircuitBreaker(clock)
+        self.n_open = 0  # streams
 
     @property
     def reachable(self) -> bool:
@@ -103,7 +104,12 @@ class RemoteTranscriber:
         """Raises: BackendError (nobody there), BackendTimeout, BackendRefused (key, session)."""
         with self._breaker.request(self.url):
             socket = await self._connect(_session(self._model, options))
-        return RemoteTranscriberStream(stream_id, self.url, socket, self._model)
+        self.n_open += 1
+        stream = RemoteTranscriberStream(stream_id, self.url, socket, self._model, self._closed)
+        return stream
+
+    def _closed(self) -> None:
+        self.n_open -= 1
 
     async def _connect(self, session: dict[str, Any]) -> ClientConnection:
         try:
@@ -148,8 +154,16 @@ async def _await_settings(socket: ClientConnection, url: str) -> None:
 class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
     """One caller. Transcripts come in the order of their segments."""
 
-    def __init__(self, stream_id: str, url: str, socket: ClientConnection, model: str) -> None:
+    def __init__(
+        self,
+        stream_id: str,
+        url: str,
+        socket: ClientConnection,
+        model: str,
+        on_closed: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(stream_id)
+        self._on_closed = on_closed
         self._url = url
         self._socket = socket
         self._model = model
@@ -203,6 +217,8 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
         self._post({"type": "session.update", "session": _session(self._model, options)})
 
     async def close(self) -> None:
+        self._on_closed()
+        self._on_closed = lambda: None
         await super().close()
         await self._socket.close()
 

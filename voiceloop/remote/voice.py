@@ -8,16 +8,22 @@ follow the letters at the rate this voice has spoken so far, and are set right a
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 import re
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from audio.frames import BYTES_PER_SAMPLE
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, VoiceEvent, VoiceOptions
-from voiceloop.errors import BackendError, Overloaded
+from voiceloop.errors import BackendError, BackendRefused, Overloaded
 from voiceloop.event_stream import TaskStream
+from voiceloop.remote.pool import reachable_first
 from voiceloop.remote.service import RemoteService
+
+log = logging.getLogger(__name__)
 
 RATE_HZ = 24_000  # of response_format "pcm", by OpenAI's definition
 BYTES_PER_MS = RATE_HZ * BYTES_PER_SAMPLE / 1000
@@ -40,14 +46,18 @@ class RemoteVoice:
 
     rate_hz = RATE_HZ
 
-    def __init__(self, service: RemoteService, voice: str = "alloy") -> None:
-        self._service = service
+    def __init__(
+        self, *services: RemoteService, voice: str = "alloy", draw: random.Random | None = None
+    ) -> None:
+        self._services = services
         self._voice = voice
+        self._draw = draw or random.Random()
 
     async def open(self, stream_id: str, options: VoiceOptions) -> RemoteVoiceStream:
-        self._service.keep_warm()
+        services = reachable_first(self._services, self._draw)
+        services[0].keep_warm()
         name = self._voice if options.voice in ("", "default") else options.voice
-        return RemoteVoiceStream(stream_id, self._service, name, options.speed)
+        return RemoteVoiceStream(stream_id, services, name, options.speed)
 
 
 class ClauseCutter:
@@ -96,9 +106,12 @@ class _PlacedWord:
 class RemoteVoiceStream(TaskStream[VoiceEvent]):
     """One utterance: its clauses are asked for one after the other."""
 
-    def __init__(self, stream_id: str, service: RemoteService, voice: str, speed: float) -> None:
+    def __init__(
+        self, stream_id: str, services: Sequence[RemoteService], voice: str, speed: float
+    ) -> None:
+        """services: in the order in which they are asked; who has answered is asked again."""
         super().__init__(stream_id)
-        self._service = service
+        self._services = list(services)
         self._voice = voice
         self._speed = speed
         self._cutter = ClauseCutter()
@@ -144,8 +157,24 @@ class RemoteVoiceStream(TaskStream[VoiceEvent]):
         self._n_spoken += len(clause)
         if not words:
             return
+        while True:
+            service, n_bytes = self._services[0], self._n_bytes
+            try:
+                await self._speak_by(service, clause, words)
+                return
+            except BackendRefused:
+                raise
+            except BackendError as error:
+                if self._n_bytes > n_bytes or len(self._services) == 1:
+                    raise
+                log.warning("%s; the next service is asked", error)
+                self._services.pop(0)
+
+    async def _speak_by(
+        self, service: RemoteService, clause: str, words: list[_PlacedWord]
+    ) -> None:
         body: dict[str, Any] = {
-            "model": self._service.model,
+            "model": service.model,
             "input": clause.strip(),
             "voice": self._voice,
             "response_format": "pcm",
@@ -153,9 +182,9 @@ class RemoteVoiceStream(TaskStream[VoiceEvent]):
         }
         start_ms = self._n_bytes / BYTES_PER_MS
         waiting = bytearray()
-        async with self._service.stream("/audio/speech", json=body) as response:
+        async with service.stream("/audio/speech", json=body) as response:
             _check_pcm(response.headers.get("content-type", ""))
-            async with aclosing(self._service.pieces(response)) as pieces:
+            async with aclosing(service.pieces(response)) as pieces:
                 async for piece in pieces:
                     waiting += piece
                     if len(waiting) >= MIN_PIECE_BYTES:

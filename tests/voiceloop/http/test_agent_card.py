@@ -31,7 +31,7 @@ def backends() -> Backends:
 
 
 async def test_a_page_learns_who_answers_and_which_tools_are_its_own() -> None:
-    config = Config(preset="embedded", llm_url="http://x/v1", llm_model="qwen")
+    config = Config(preset="embedded", llm_url=("http://x/v1",), llm_model="qwen")
     async with http_client(config=config, agent=AGENT, backends=backends()) as http:
         found = (await http.get("/v1/agent")).json()
     assert found == {

@@ -366,7 +366,7 @@ async def test_a_client_secret_reads_the_models_and_spends_none() -> None:
 
 
 async def test_models_are_listed_and_unknown_ones_are_404() -> None:
-    config = Config(llm_url="http://llm/v1", llm_model="org/model-8b")
+    config = Config(llm_url=("http://llm/v1",), llm_model="org/model-8b")
     async with http_client(config=config) as http:
         listed: httpx.Response = await http.get("/v1/models")
         assert [one["id"] for one in listed.json()["data"]] == ["voiceloop", "org/model-8b"]

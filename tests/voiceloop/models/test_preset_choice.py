@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,14 +146,14 @@ def test_a_named_preset_is_taken_as_it_is(hub: Path) -> None:
 
 def test_three_urls_need_no_model(hub: Path) -> None:
     url = "http://127.0.0.1:9/v1"
-    config = Config(stt_url=url, llm_url=url, tts_url=url)
+    config = Config(stt_url=(url,), llm_url=(url,), tts_url=(url,))
     assert choose(config, machine(), hub).preset.name == "remote"
 
 
 def test_a_url_spares_the_preset_that_part(hub: Path) -> None:
     put(hub, *CPU.models["recognizer"].repos, *CPU.models["voice"].repos)
     assert choose(Config(), machine(), hub).preset == EMBEDDED
-    assert choose(Config(llm_url="http://127.0.0.1:9/v1"), machine(), hub).preset == CPU
+    assert choose(Config(llm_url=("http://127.0.0.1:9/v1",)), machine(), hub).preset == CPU
 
 
 def test_every_missing_piece_is_named_with_its_command(hub: Path) -> None:
@@ -447,7 +447,7 @@ def test_the_switches_of_anticipation_reach_the_engine() -> None:
 
 
 def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> None:
-    config = Config(preset="embedded", llm_url="http://127.0.0.1:9/v1")
+    config = Config(preset="embedded", llm_url=("http://127.0.0.1:9/v1",))
     spec = end_reader_spec(config)
     assert spec is not None
     assert spec.roles[0].options["model_dir"] == str(presets.embedded_model_dir())
@@ -463,7 +463,7 @@ async def test_a_server_starts_without_the_reader_where_that_cannot_load(
     monkeypatch.setattr(presets, "end_reader_spec", lambda config: unloadable)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"))
     url = connect().url
-    config = Config(preset="remote", stt_url=url, llm_url=url, tts_url=url)
+    config = Config(preset="remote", stt_url=(url,), llm_url=(url,), tts_url=(url,))
     async with opening.open_backends(config) as (backends, is_ready):
         assert is_ready()
         assert isinstance(backends.language_model, EndReadingModel)
@@ -488,16 +488,17 @@ async def test_a_remote_language_model_does_ahead_what_the_configuration_says(
     is_preemptive: bool,
     priority: int | None,
 ) -> None:
-    async def vllm(url: str, model: str) -> RemoteService:
+    async def vllm(urls: Sequence[str], model: str) -> list[RemoteService]:
         service = connect()
         service.owner = "vllm"
-        return service
+        return [service]
 
     config = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "anticipation": table})
     model = await opening._remote_language_model(config, vllm)
     assert isinstance(model, RemoteLanguageModel)
     assert (model.reads_ahead, model.is_preemptive) == (reads_ahead, is_preemptive)
-    assert model.dialect.fields(Urgency.STAGED, "").get("priority") == priority
+    [place] = model.places.values()
+    assert place.dialect.fields(Urgency.STAGED, "").get("priority") == priority
 
 
 # --- the table ---

@@ -59,7 +59,7 @@ async def test_a_servers_first_caller_after_a_restart_finds_the_instructions_rea
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     url = connect().url
     config = Config(
-        preset="embedded", stt_url=url, tts_url=url, engine=EngineSettings(native=False)
+        preset="embedded", stt_url=(url,), tts_url=(url,), engine=EngineSettings(native=False)
     )
     async with open_backends(config, agent=AGENT) as (backends, _):
         for _ in range(600):

@@ -32,7 +32,7 @@ async def test_clauses_are_spoken_in_order_with_words_that_fill_their_time(
     service: Service, connect: Connect
 ) -> None:
     service.say("/audio/speech", pcm(1000), pcm(500))
-    stream = await RemoteVoice(connect(), "nova").open("sess_1/turn_1", VoiceOptions())
+    stream = await RemoteVoice(connect(), voice="nova").open("sess_1/turn_1", VoiceOptions())
     text = "Good morning to you. See you"
     for letter in text:
         stream.feed(letter)
