@@ -252,7 +252,9 @@ def cafe() -> Gateway:
         lambda messages: "I cannot book that." if messages[-1].role == "tool" else call
     )
     known = Capabilities(frozenset({"ava", "ben"}), "hibari", recognizer="moonshine-tiny")
-    backends = Backends(FakeRecognizer(("well this is what i said",)), model, FakeVoice(), known)
+    backends = Backends(
+        FakeRecognizer(("well this is what i said",)), model, FakeVoice(), lambda: known
+    )
     return Gateway(Config(preset="embedded"), agent, backends)
 
 

@@ -27,7 +27,7 @@ KNOWN = Capabilities(
 
 
 def backends() -> Backends:
-    return Backends(FakeRecognizer(()), FakeLanguageModel(()), FakeVoice(), KNOWN)
+    return Backends(FakeRecognizer(()), FakeLanguageModel(()), FakeVoice(), lambda: KNOWN)
 
 
 async def test_a_page_learns_who_answers_and_which_tools_are_its_own() -> None:
