@@ -1,14 +1,13 @@
 """The engine's table: exactness, speed beside peers, latency after commit, sharing, speculation.
 
     python -m benchmarks.engine_bench --check [--resume] [--part NAME ...] [--model PATH] [--json]
-    python -m benchmarks.engine_bench --gpu [--part NAME ...]
 
 On a CPU peers run in the same process (llama.cpp in its own, see `llama_cpp_peer`) on the same
 weights, in interleaved rounds, each pinned to `--threads`. A row that cannot be measured here (a
 peer that is not installed, a model that is not trained yet) says so and counts as missed. Without
 `--part` all of them run, in about ten minutes on two idle cores; each is written down as it ends,
 and `--resume` leaves out those that stand there for the same commit, engine sources, model and
-settings. `--gpu` runs the parts of `engine_gpu` instead, which do so themselves.
+settings.
 """
 
 from __future__ import annotations
@@ -126,11 +125,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     parser.add_argument("--resume", action="store_true", help="go on where a run was interrupted")
     parser.add_argument(
-        "--gpu", action="store_true",
-        help="the parts that need a GPU instead; they have no bars, always resume, and take none "
-        "of the other options but --part",
-    )  # fmt: skip
-    parser.add_argument(
         "--part", action="append", metavar="NAME",
         help=f"only this part; repeatable (default: all of {', '.join(PARTS)})",
     )  # fmt: skip
@@ -154,10 +148,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--json", action="store_true", help="print the results as JSON instead of a table"
     )
     options = parser.parse_args(arguments)
-    if options.gpu:
-        if options.check or options.json or options.model:
-            parser.error("--gpu: expected it without --check, --json and --model")
-        return options
     unknown = set(options.part or ()) - set(PARTS)
     if unknown:
         parser.error(f"--part: expected of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
@@ -170,10 +160,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     prepare_folder(RESULTS)
-    if options.gpu:
-        from benchmarks.engine import gpu as engine_gpu
-
-        return engine_gpu.main(options.part)
     torch.set_num_threads(options.threads)
     names = options.part or list(PARTS)
     model_dir = options.model or embedded_model()
@@ -200,4 +186,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main, "what had been measured is kept; --resume goes on (--gpu by itself)"))
+    sys.exit(run(main, "what had been measured is kept; --resume goes on"))

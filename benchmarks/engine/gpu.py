@@ -1,10 +1,8 @@
-"""The engine on a GPU, in parts of at most eight minutes, each row written as soon as it is known.
+"""The engine on a GPU, in parts, each row written as soon as it is known: see `gpu_first_run`.
 
-    python -m benchmarks.engine_bench --gpu [--part NAME ...]
-
-Rows go to `out/benchmarks/engine_gpu.json`; what stands there for this engine's sources and device
-is not measured again, so an interrupted part goes on where it stopped; rows that failed are tried
-again. Weights are random, made on the device: they serve speed alone. No network is needed.
+What stands in the file of rows for this engine's sources and device is not measured again, so an
+interrupted run goes on where it stopped; rows that failed are tried again. Weights are random, made
+on the device: they serve speed alone. No network is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import statistics
-import sys
 import tempfile
 import time
 import traceback
@@ -22,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 
 from benchmarks.engine import gpu_kernels, gpu_serving
+from benchmarks.engine.gpu_model import decode_ms
 from benchmarks.engine.models import SHAPES, RandomCheckpoint, sources, write_folder
-from benchmarks.harness.harness import RESULTS
 from clients.provenance import provenance
 from engine.branch import Branch
 from engine.device import open_device
@@ -35,8 +33,10 @@ from engine.model import Decoder
 from engine.text.text import Text
 from engine.types import Done, EngineConfig, Event, SamplingParams
 
-PART_SECONDS = 440  # after this no further row is begun: a part must end within eight minutes
 DEVICE = "cuda"  # tests put "reference" here, to try the parts where there is no GPU
+LARGE = "qwen3-8b"
+# Replies side by side, and what each of them sees.
+MATRIX = ((1, 64), (1, 4096), (8, 4096), (32, 1024), (64, 1024))
 N_TOKENS = 64  # of a measured reply
 N_COMMITS = 20
 TAIL = [17, 18, 19, 20, 21]  # what a commit adds to staged words
@@ -44,32 +44,40 @@ Row = tuple[str, Callable[[], dict[str, Any]]]
 
 
 class Rows:
-    """The file of rows; one measurement a row, kept for the same sources and device."""
+    """The file of rows; one measurement a row, kept for the same sources and device.
 
-    def __init__(self, path: Path = RESULTS / "engine_gpu.json") -> None:
-        self._path = path
+    It ends with the time it may take: of one command, and of all commands together.
+    """
+
+    def __init__(self, path: Path, *, command_s: float, total_s: float) -> None:
+        self._path, self._began = path, time.monotonic()
         where = {
             **provenance(),
             "sources": sources(),
-            "device": torch.cuda.get_device_name(),
+            "device": device_name(),
             "torch": torch.__version__,
-            "bandwidth_gb_s": 0.0,
+            "triton": triton.__version__,
         }
         known = json.loads(path.read_text()) if path.is_file() else {}
         same = all(known.get(key) == where[key] for key in ("sources", "device"))
-        self.data = known if same else {**where, "rows": {}}
-        if not self.data["bandwidth_gb_s"]:
-            self.data["bandwidth_gb_s"] = gpu_kernels.copy_bandwidth()
+        self.data = known if same else {**where, "spent_s": 0.0, "rows": {}}
+        self._spent_s = self.data["spent_s"]
+        self._end_s = min(command_s, total_s - self._spent_s)
+        if "bandwidth_gb_s" not in self.data:
+            self.data["bandwidth_gb_s"] = round(gpu_kernels.copy_bandwidth(), 1)
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() - self._began > self._end_s
 
     def run(self, part: str, rows: Iterator[Row]) -> bool:
         """Measure what is missing; False when time ran out first."""
-        started = time.monotonic()
         for name, measure in rows:
             key = f"{part}/{name}"
             if key in self.data["rows"] and not self.data["rows"][key].get("error"):
                 continue
-            if time.monotonic() - started > PART_SECONDS:
-                print(f"{part}: time is up before {name}; run the part again to go on")
+            if self.is_over:
+                print(f"{part}: time is up before {name}; run it again to go on")
                 return False
             try:
                 row = measure()
@@ -78,12 +86,20 @@ class Rows:
                 row = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
             self.data["rows"][key] = row
             print(key, json.dumps(row), flush=True)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(self.data, indent=1) + "\n")
+            self._write()
             if "CUDA error" in (row.get("error") or ""):
-                print(f"{part}: the device is lost to this process; run the part again")
+                print(f"{part}: the device is lost to this process; run it again")
                 return False
         return True
+
+    def _write(self) -> None:
+        self.data["spent_s"] = round(self._spent_s + time.monotonic() - self._began, 1)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self.data, indent=1) + "\n")
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name() if DEVICE == "cuda" else DEVICE
 
 
 # -- an engine of a given shape ------------------------------------------------------------------
@@ -171,36 +187,27 @@ def decode(engine: Engine, n_sequences: int, n_context: int) -> dict[str, Any]:
 
 
 def matrix() -> Iterator[Row]:
-    """8B: weights x KV format x batch x context."""
-    for quant, kv_format in (
-        (None, "plain"), ("int4", "int8"), ("int8", "plain"), ("fp8", "fp8"), ("int4", "int4"),
-    ):  # fmt: skip
+    """8B: weights x KV format x batch x context; one engine a format."""
+    for quant, kv_format in (("int4", "int8"), ("fp8", "fp8"), (None, "plain")):
         engines: list[Engine] = []
-        for batch in (1, 8, 32):
-            for context in (64, 4096, 16384):
-                n_tokens = batch * (context + 256) + 4096
+        for batch, context in MATRIX:
 
-                def measure(
-                    batch: int = batch,
-                    context: int = context,
-                    n_tokens: int = n_tokens,
-                    engines: list[Engine] = engines,
-                    quant: str | None = quant,
-                    kv_format: str = kv_format,
-                ) -> dict[str, Any]:
-                    held = engines[0].config.kv_tokens if engines else 0
-                    if held < n_tokens:  # one engine serves the small batches, one the large
-                        engines.clear()
-                        room = 8 * 16384 + 8192 if n_tokens <= 8 * 16384 + 8192 else n_tokens
-                        engines.append(
-                            build("8b", quant=quant, kv_format=kv_format, kv_tokens=room)
-                        )
-                    return decode(engines[0], batch, context)
+            def measure(
+                batch: int = batch,
+                context: int = context,
+                engines: list[Engine] = engines,
+                quant: str | None = quant,
+                kv_format: str = kv_format,
+            ) -> dict[str, Any]:
+                if not engines:
+                    room = max(n * (seen + 256) for n, seen in MATRIX) + 4096
+                    engines.append(build(LARGE, quant=quant, kv_format=kv_format, kv_tokens=room))
+                row = decode(engines[0], batch, context)
+                predicted = decode_ms(SHAPES[LARGE], quant, kv_format, batch, context)
+                told = {"predicted": round(predicted, 2), "unit": "ms"}
+                return {**row, **told, "measured": row["ms_per_step"]["p50"]}
 
-                yield (
-                    f"{quant or 'bf16'}, kv {kv_format}, batch {batch}, context {context}",
-                    measure,
-                )
+            yield f"{quant or 'bf16'}, kv {kv_format}, batch {batch}, context {context}", measure
         engines.clear()
 
 
@@ -217,12 +224,12 @@ def _small(shape: str, quant: str | None) -> dict[str, Any]:
 
 def breakdown() -> Iterator[Row]:
     """Where a step's time goes: microseconds by kernel, of one reply at 8B."""
-    for quant, kv_format in (("int4", "int8"), (None, "plain")):
-        yield f"8b, {quant or 'bf16'}, kv {kv_format}", partial(_breakdown, quant, kv_format)
+    for quant, kv_format in (("int4", "int8"), ("fp8", "fp8")):
+        yield f"8b, {quant}, kv {kv_format}", partial(_breakdown, quant, kv_format)
 
 
-def _breakdown(quant: str | None, kv_format: str) -> dict[str, Any]:
-    engine = build("8b", quant=quant, kv_format=kv_format, kv_tokens=16384)
+def _breakdown(quant: str, kv_format: str) -> dict[str, Any]:
+    engine = build(LARGE, quant=quant, kv_format=kv_format, kv_tokens=16384)
     branch = engine.branch("b")
     resident(engine, branch, 4096)
     branch.commit(TAIL, SamplingParams(max_tokens=N_TOKENS, ignore_eos=True))
@@ -236,38 +243,30 @@ def _breakdown(quant: str | None, kv_format: str) -> dict[str, Any]:
     n_steps = engine.metrics()["steps"] - n_before
     drain(engine)
     kernels = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    on_device = sum(event.self_device_time_total for event in kernels) / n_steps / 1e3
     return {
+        "predicted": round(decode_ms(SHAPES[LARGE], quant, kv_format, 1, 4096), 2),
+        "measured": round(on_device, 2),
+        "unit": "ms",
+        "nodes_a_step": round(sum(event.count for event in kernels) / n_steps, 1),
         "us_per_step": {
             event.key[:60]: [round(event.self_device_time_total / n_steps, 1), event.count]
             for event in kernels[:24]
-        }
+        },
     }
 
 
+# In the order of what they settle: whether the kernels are right, where a step's time goes, whether
+# anything compiles late, and then speed; what only rounds off the picture comes last.
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "kernels": gpu_kernels.rows,
-    "sealed": lambda: gpu_serving.sealed(build),
     "breakdown": breakdown,
+    "sealed": lambda: gpu_serving.sealed(build),
     "matrix": matrix,
-    "small": small,
-    "peers": lambda: gpu_serving.peers(build, decode),
-    "speculation": lambda: gpu_serving.speculation(build),
+    "mixed": lambda: gpu_serving.mixed(build),
+    "cold": lambda: gpu_serving.cold(build),
     "conversations": lambda: gpu_serving.conversations(build),
+    "speculation": lambda: gpu_serving.speculation(build),
+    "peers": lambda: gpu_serving.peers(build, decode),
+    "small": small,
 }
-
-
-def main(parts: list[str] | None) -> int:
-    if not torch.cuda.is_available():
-        print("engine_bench --gpu: expected a CUDA GPU, found none", file=sys.stderr)
-        return 2
-    unknown = set(parts or ()) - set(PARTS)
-    if unknown:
-        found = ", ".join(sorted(unknown))
-        print(f"--part: expected of {', '.join(PARTS)}, found {found}", file=sys.stderr)
-        return 2
-    rows = Rows()
-    finished = [rows.run(part, PARTS[part]()) for part in parts or PARTS]
-    failed = [key for key, row in rows.data["rows"].items() if row.get("error")]
-    for key in failed:
-        print(f"FAILED {key}: {rows.data['rows'][key]['error']}")
-    return 0 if all(finished) and not failed else 1

@@ -9,6 +9,7 @@ in the same run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.engine import gpu_model
 from engine.kernels import (
     adjust,
     attention,
@@ -41,6 +43,7 @@ from engine.types import BLOCK_TOKENS
 
 Row = tuple[str, Callable[[], dict[str, Any]]]
 
+DEVICE = "cuda"  # tests put "cpu" here, and run the kernels in Triton's interpreter
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 4096, 14336, 32, 8, 128, 128256  # an 8B Llama
 N_CALLS = 20  # at least, in one timed graph; every copy of the data has its turn
 CACHE_BYTES = 100e6  # copies of a kernel's data exceed this together: two caches of an H200
@@ -122,7 +125,6 @@ def _measure(make: Callable[[], Case]) -> dict[str, Any]:
     for out, old in zip(case.outputs, before, strict=True):
         out.copy_(old)
     case.kernel(*case.arguments)
-    torch.cuda.synchronize()
     worst = 0.0
     for i, (found, right) in enumerate(zip(case.outputs, expected, strict=True)):
         a, b = (found.sum(0), right.sum(0)) if i in case.sums else (found, right)
@@ -138,7 +140,11 @@ def _measure(make: Callable[[], Case]) -> dict[str, Any]:
         worst = max(worst, error)
     took_us, is_cached = _time_us(make, case)
     share = case.n_bytes / (took_us * 1e3) / copy_bandwidth()
-    row = {"error": None, "worst": worst, "us": round(took_us, 2), "of_copy": round(share, 3)}
+    row = {
+        "error": None, "worst": worst, "us": round(took_us, 2), "of_copy": round(share, 3),
+        "predicted": round(gpu_model.streamed_us(case.n_bytes), 2), "measured": round(took_us, 2),
+        "unit": "us",
+    }  # fmt: skip
     return row | ({"cached": True} if is_cached else {})
 
 
@@ -156,6 +162,10 @@ def _time_us(make: Callable[[], Case], case: Case) -> tuple[float, bool]:
 
 
 def _graph_us(run: Callable[[], None]) -> float:
+    if DEVICE == "cpu":
+        began = time.perf_counter()
+        run()
+        return (time.perf_counter() - began) * 1e6
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -181,7 +191,7 @@ _bandwidth: list[float] = []
 def copy_bandwidth() -> float:
     """GB/s of a device copy of 1 GiB, bytes read and written."""
     if not _bandwidth:
-        source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+        source = torch.empty(2**30 if DEVICE == "cuda" else 2**20, dtype=torch.uint8, device=DEVICE)
         target = torch.empty_like(source)
         _bandwidth.append(2 * source.nbytes / (_graph_us(lambda: target.copy_(source)) * 1e3))
     return _bandwidth[0]
@@ -191,11 +201,11 @@ def copy_bandwidth() -> float:
 
 
 def _random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.randn(*shape, device="cuda").to(dtype)
+    return torch.randn(*shape, device=DEVICE).to(dtype)
 
 
 def _poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.full(shape, torch.nan, dtype=dtype, device="cuda")
+    return torch.full(shape, torch.nan, dtype=dtype, device=DEVICE)
 
 
 def _gemm(quant: str, m: int, n_out: int, n_in: int) -> Case:
@@ -219,12 +229,12 @@ def _pool(kv_format: str, n_tokens: int) -> tuple[Tensor, Tensor]:
     stored = KV_FORMATS[kv_format](HEAD_DIM, torch.bfloat16)
     vectors = _random(n_tokens // BLOCK_TOKENS, BLOCK_TOKENS, 2, KV_HEADS, HEAD_DIM)
     codes, scales = stored.encode(vectors)
-    empty = torch.empty(*vectors.shape[:-1], 0, device="cuda", dtype=torch.bfloat16)
+    empty = torch.empty(*vectors.shape[:-1], 0, device=DEVICE, dtype=torch.bfloat16)
     return codes.contiguous(), empty if scales is None else scales.contiguous()
 
 
 def _int32(values: Any) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.int32, device="cuda")
+    return torch.as_tensor(values, dtype=torch.int32, device=DEVICE)
 
 
 def _attention(kv_format: str, batch: int, n_rows: int, context: int) -> Case:
@@ -260,12 +270,12 @@ def _cut(batch: int, n_rows: int, context: int, tables: Tensor) -> tuple[Pieces,
 def _kv_write(kv_format: str, m: int) -> Case:
     blocks, scales = _pool(kv_format, 64 * m)
     qkv = _random(1, m, (HEADS + 2 * KV_HEADS) * HEAD_DIM)
-    angles = torch.randn(8192, HEAD_DIM // 2, device="cuda")
+    angles = torch.randn(8192, HEAD_DIM // 2, device=DEVICE)
     cos = torch.cat([angles.cos()] * 2, -1).bfloat16()
     sin = torch.cat([-angles.sin(), angles.sin()], -1).bfloat16()
     queries = _poisoned(m, HEADS, HEAD_DIM, dtype=torch.bfloat16)
     slots = _int32(torch.randperm(64 * m)[:m])
-    weight = torch.rand(HEAD_DIM, device="cuda")
+    weight = torch.rand(HEAD_DIM, device=DEVICE)
     arguments = [
         qkv, _int32(torch.arange(m) * 7), slots, cos, sin, weight, weight, 1e-5, queries, blocks,
         scales,
@@ -278,7 +288,7 @@ def _kv_write(kv_format: str, m: int) -> Case:
 
 def _add_norm(m: int) -> Case:
     residual, delta = _random(m, HIDDEN, dtype=torch.float32), _random(2, m, HIDDEN).float()
-    weight = torch.rand(HIDDEN, device="cuda")
+    weight = torch.rand(HIDDEN, device=DEVICE)
     out = _poisoned(m, HIDDEN, dtype=torch.bfloat16)
     n_bytes = 2 * residual.nbytes + delta.nbytes + out.nbytes
     arguments = [residual, delta, weight, 1e-5, out]
@@ -293,30 +303,30 @@ def _silu_mul(m: int) -> Case:
 
 
 def _sample(m: int, filtered: bool) -> Case:
-    logits = 3 * torch.randn(m, VOCAB, device="cuda")
+    logits = 3 * torch.randn(m, VOCAB, device=DEVICE)
 
     def each(value: float, dtype: torch.dtype) -> Tensor:
-        return torch.full((m,), value, dtype=dtype, device="cuda")
+        return torch.full((m,), value, dtype=dtype, device=DEVICE)
 
     draws = Draws(
         temperature=each(0.8, torch.float64),
         top_k=each(0, torch.int64),
         top_p=each(0.9 if filtered else 1.0, torch.float64),
         seed=each(7, torch.int64),
-        index=torch.arange(m, device="cuda"),
-        owners=torch.arange(m, device="cuda"),
-        offsets=torch.zeros(m, dtype=torch.int64, device="cuda"),
+        index=torch.arange(m, device=DEVICE),
+        owners=torch.arange(m, device=DEVICE),
+        offsets=torch.zeros(m, dtype=torch.int64, device=DEVICE),
     )
-    tokens = torch.full((m,), -1, dtype=torch.int64, device="cuda")
+    tokens = torch.full((m,), -1, dtype=torch.int64, device=DEVICE)
     space = SampleSpace.allocate(m, VOCAB, logits.device)
     arguments = [logits, draws, space, tokens]
     return Case(sample.sample, sample.sample_reference, arguments, [tokens], logits.nbytes)
 
 
 def _probability() -> Case:
-    logits, rows = 3 * torch.randn(1, VOCAB, device="cuda"), torch.zeros(1, device="cuda").long()
+    logits, rows = 3 * torch.randn(1, VOCAB, device=DEVICE), torch.zeros(1, device=DEVICE).long()
     masses, out = _poisoned(1, probability.n_chunks(VOCAB), 2), _poisoned(1).double()
-    tokens = torch.tensor([17, 18, 19], device="cuda")
+    tokens = torch.tensor([17, 18, 19], device=DEVICE)
     arguments = [logits, rows, tokens, masses, out]
     return Case(
         probability.probability, probability.probability_reference, arguments, [out], logits.nbytes
@@ -325,7 +335,7 @@ def _probability() -> Case:
 
 def _going_on(n: int, q: int) -> tuple[step_rows.Fed, Slots, Pieces]:
     """So many replies of which the device knows a token and `q` - 1 guesses each."""
-    slots = Slots(n, 4096 + BLOCK_TOKENS, max(1, q - 1), torch.device("cuda"))
+    slots = Slots(n, 4096 + BLOCK_TOKENS, max(1, q - 1), torch.device(DEVICE))
     slots.position[1:] = torch.arange(n) * 37
     slots.n_guesses.fill_(q - 1)
     pieces, most_rows = _cut(n, q, q, _int32(torch.randperm(n * 257).view(n, 257)))
@@ -336,9 +346,9 @@ def _going_on(n: int, q: int) -> tuple[step_rows.Fed, Slots, Pieces]:
     }  # fmt: skip
     offsets = pieces.starts % q
     fed = step_rows.Fed(
-        tokens=torch.zeros(n * q, dtype=torch.int64, device="cuda"),
+        tokens=torch.zeros(n * q, dtype=torch.int64, device=DEVICE),
         **{
-            name: torch.tensor(list(values), device="cuda") for name, values in per_sequence.items()
+            name: torch.tensor(list(values), device=DEVICE) for name, values in per_sequence.items()
         },
         piece_starts=pieces.starts.long(),
         piece_widths=(q - offsets).clamp_max(most_rows).long(),
@@ -351,8 +361,8 @@ def _going_on(n: int, q: int) -> tuple[step_rows.Fed, Slots, Pieces]:
 def _verify() -> Case:
     n, q = 16, 8
     fed, slots, _ = _going_on(n, q)
-    tokens, chosen = (torch.randint(0, 2, (n * q,), device="cuda") for _ in range(2))
-    counts, n_accepted = (torch.full((n,), -1, device="cuda") for _ in range(2))
+    tokens, chosen = (torch.randint(0, 2, (n * q,), device=DEVICE) for _ in range(2))
+    counts, n_accepted = (torch.full((n,), -1, device=DEVICE) for _ in range(2))
     outputs = [counts, n_accepted, slots.position, slots.token, slots.index]
     arguments = [fed, slots, tokens, chosen, counts, n_accepted]
     return Case(step_rows.verify, step_rows.verify_reference, arguments, outputs, tokens.nbytes * 2)
@@ -360,8 +370,8 @@ def _verify() -> Case:
 
 def _place_rows(n: int, q: int) -> Case:
     fed, slots, pieces = _going_on(n, q)
-    tokens = torch.full((n * q,), -7, device="cuda")
-    positions, kv_slots = (torch.full((n * q,), -7, dtype=torch.int32, device="cuda") for _ in "ab")
+    tokens = torch.full((n * q,), -7, device=DEVICE)
+    positions, kv_slots = (torch.full((n * q,), -7, dtype=torch.int32, device=DEVICE) for _ in "ab")
     outputs = [tokens, positions, kv_slots, pieces.counts, pieces.firsts, fed.firsts, fed.index]
     n_bytes = sum(out.nbytes for out in outputs)
     most_rows = int(fed.piece_widths.max())
@@ -386,14 +396,14 @@ def _adjust(m: int, is_asked: bool) -> Case:
     _, slots, _ = _going_on(m, 1)
     slots.history.random_(0, VOCAB)
     logits = _random(m, VOCAB, dtype=torch.float32)
-    each = torch.arange(m, device="cuda")
-    penalty = torch.full((m,), 0.5 * is_asked, dtype=torch.float64, device="cuda")
+    each = torch.arange(m, device=DEVICE)
+    penalty = torch.full((m,), 0.5 * is_asked, dtype=torch.float64, device=DEVICE)
     asked = adjust.Adjustments(
         presence=penalty, frequency=penalty, said_from=torch.zeros_like(each), slots=each + 1,
         rows=each, owners=each, mask_lines=each if is_asked else each * 0 - 1,
         kept_lines=each * 0 - 1,
-        masks=torch.full((m, -(-VOCAB // adjust.MASK_BITS)), -1, dtype=torch.int32, device="cuda"),
-        kept=torch.zeros(1, VOCAB, device="cuda"),
+        masks=torch.full((m, -(-VOCAB // adjust.MASK_BITS)), -1, dtype=torch.int32, device=DEVICE),
+        kept=torch.zeros(1, VOCAB, device=DEVICE),
     )  # fmt: skip
     arguments = [logits, _int32([200] * m), asked, slots]
     n_bytes = 2 * logits.nbytes * is_asked

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.engine.gpu_model import cold_ttft_ms, commit_ttft_ms, decode_ms
 from benchmarks.engine.models import SHAPES, config_of, embedded_model
 from benchmarks.engine.setting import ms_per_token
 from engine.branch import Branch
@@ -22,7 +23,9 @@ from engine.types import Done, EngineConfig, SamplingParams
 
 Row = tuple[str, Callable[[], dict[str, Any]]]
 Build = Callable[..., Engine]
+LARGE = "qwen3-8b"
 N_TOKENS = 128
+N_COLD = 4096  # tokens of a prompt that nobody has read
 N_UNSETTLED = 2  # steps after a prompt, the first of which are launched behind a prefill
 N_CONVERSATIONS, CONVERSATION_SECONDS = 64, 60.0
 
@@ -177,7 +180,7 @@ def speculation(build: Build) -> Iterator[Row]:
 
     def sweep(acceptance: float, n_drafted: int) -> dict[str, Any]:
         if not engines:
-            engines.append(build("8b", quant="int4", kv_format="int8", kv_tokens=16384))
+            engines.append(build(LARGE, quant="int4", kv_format="int8", kv_tokens=16384))
         engine = engines[0]
         engine.speculation = Speculation((), 0, engine.clock)
         tokens, _ = reply(engine, prompt, params)
@@ -228,6 +231,69 @@ def _embedded(changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+# -- company, and prompts nobody has read ---------------------------------------------------------
+
+
+def mixed(build: Build) -> Iterator[Row]:
+    """8B int4: the token gaps of one reply alone, and while others say a word in every step."""
+    engines: list[Engine] = []
+
+    def measure(n_stagers: int) -> dict[str, Any]:
+        engine = engines[0] if engines else build(LARGE, quant="int4", kv_format="int8")
+        engines[:] = [engine]
+        runner: Any = engine.runner
+        n_launches, n_before = runner.n_launches, engine.metrics().get("steps", 0)
+        words = [16 + i % 97 for i in range(512)]
+        stagers = [engine.branch(f"s{time.perf_counter_ns()}-{i}") for i in range(n_stagers)]
+        speaker = engine.branch(f"r{time.perf_counter_ns()}", words)
+        speaker.commit([17, 18], SamplingParams(max_tokens=N_TOKENS, ignore_eos=True))
+        done, n_words = None, 0
+        while done is None:
+            n_words = n_words % 200 + 1
+            for i, stager in enumerate(stagers):
+                stager.stage([30 + i, *words[:n_words]])
+            done = next((event for event in engine.step() if isinstance(event, Done)), None)
+        for branch in (speaker, *stagers):
+            branch.close()
+        gaps = sorted(done.timings.token_gaps_ms[N_UNSETTLED:])
+        return {
+            "gap_ms": {f"p{p}": round(gaps[p * len(gaps) // 100], 3) for p in (50, 90, 99)},
+            "launches_a_step": round(
+                (runner.n_launches - n_launches) / (engine.metrics().get("steps", 0) - n_before), 2
+            ),
+            "predicted": round(decode_ms(SHAPES[LARGE], "int4", "int8", 1 + n_stagers, 640), 2),
+            "measured": round(gaps[len(gaps) // 2], 2),
+            "unit": "ms",
+        }
+
+    for n_stagers in (0, 1, 4):
+        yield f"8b int4, one reply beside {n_stagers} that speak", partial(measure, n_stagers)
+
+
+def cold(build: Build) -> Iterator[Row]:
+    """8B: the first token after a prompt of `N_COLD` tokens that nobody has read."""
+    for quant, kv_format in (("fp8", "fp8"), ("int4", "int8")):
+
+        def measure(quant: str = quant, kv_format: str = kv_format) -> dict[str, Any]:
+            engine = build(LARGE, quant=quant, kv_format=kv_format, kv_tokens=4 * N_COLD)
+            params = SamplingParams(max_tokens=2, ignore_eos=True)
+            ttft = []
+            for attempt in range(4):
+                prompt = [16 + (i * 7 + attempt) % 200 for i in range(N_COLD)]
+                ttft.append(reply(engine, prompt, params)[1].timings.ttft_ms)
+            median_ms = statistics.median(ttft[1:])
+            return {
+                "ttft_ms": [round(ms, 1) for ms in ttft],
+                "predicted": round(
+                    cold_ttft_ms(SHAPES[LARGE], quant, kv_format, N_COLD, engine.config.step_tokens)
+                ),
+                "measured": round(median_ms, 1),
+                "unit": "ms",
+            }
+
+        yield f"8b {quant}, a cold prompt of {N_COLD}", measure
+
+
 # -- conversations -------------------------------------------------------------------------------
 
 
@@ -257,7 +323,7 @@ def conversations(build: Build) -> Iterator[Row]:
     """64 callers on one 8B int4 engine for a minute."""
 
     def measure() -> dict[str, Any]:
-        engine = build("8b", quant="int4", kv_format="int8", kv_tokens=64 * 4096, max_branches=64)
+        engine = build(LARGE, quant="int4", kv_format="int8", kv_tokens=64 * 4096, max_branches=64)
         now = time.monotonic()
         callers = {f"c{i}": Caller(engine, i, now) for i in range(N_CONVERSATIONS)}
         ttft, gaps = list[float](), list[float]()
@@ -277,6 +343,9 @@ def conversations(build: Build) -> Iterator[Row]:
             "replies": len(ttft),
             "ttft_ms": {f"p{p}": round(ttft[p * len(ttft) // 100], 2) for p in (50, 95, 99)},
             "gap_ms": {f"p{p}": round(gaps[p * len(gaps) // 100], 2) for p in (50, 95, 99)},
+            "predicted": round(commit_ttft_ms(SHAPES[LARGE], "int4", "int8", 1000), 1),
+            "measured": round(ttft[len(ttft) // 2], 2),
+            "unit": "ms",
         }
 
     yield f"8b int4, {N_CONVERSATIONS} callers", measure

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +14,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by the first who imports triton, for all
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
+from benchmarks import gpu_first_run
 from benchmarks.engine import gpu as engine_gpu
+from benchmarks.engine import gpu_kernels, gpu_model
 from benchmarks.engine import gpu_serving as engine_gpu_serving
 from benchmarks.engine.models import SHAPES, Shape  # noqa: E402
 
@@ -23,15 +26,19 @@ TINY = Shape(128, 128, 1, 2, 1, vocab_size=300, max_position_embeddings=1500)
 @pytest.fixture(autouse=True)
 def on_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_gpu, "DEVICE", "reference")
-    monkeypatch.setitem(SHAPES, "1b", TINY)
-    monkeypatch.setitem(SHAPES, "8b", TINY)
+    monkeypatch.setattr(gpu_kernels, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_kernels, "copy_bandwidth", lambda: 4000.0)
+    for name in ("1b", "4b", "8b", "qwen3-8b"):
+        monkeypatch.setitem(SHAPES, name, TINY)
 
 
 @pytest.mark.parametrize("quant", [None, "int4"])
 def test_a_row_of_the_matrix_tells_steps_and_ttft(quant: str | None, monkeypatch) -> None:
     monkeypatch.setattr(engine_gpu, "N_COMMITS", 3)
     monkeypatch.setattr(engine_gpu, "N_TOKENS", 6)
-    engine = engine_gpu.build("8b", quant=quant, kv_format="int8", kv_tokens=2048, max_branches=4)
+    engine = engine_gpu.build(
+        "qwen3-8b", quant=quant, kv_format="int8", kv_tokens=2048, max_branches=4
+    )
     row = engine_gpu.decode(engine, 2, 64)
     assert set(row["ms_per_step"]) == set(row["ttft_ms"]) == {"p50", "p90", "p99"}
     assert row["tokens_s"] > 0
@@ -77,14 +84,16 @@ def _rows(*results: object) -> Iterator[engine_gpu.Row]:
         yield f"row {i}", measure
 
 
-def test_rows_that_failed_are_tried_again_and_others_are_kept(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(engine_gpu.torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(engine_gpu.gpu_kernels, "copy_bandwidth", lambda: 4000.0)
+def _rows_file(path: Path, **times: float) -> engine_gpu.Rows:
+    return engine_gpu.Rows(path, **{"command_s": 60.0, "total_s": 60.0} | times)
+
+
+def test_rows_that_failed_are_tried_again_and_others_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    assert engine_gpu.Rows(path).run("part", _rows(1, ValueError("expected this"), 3))
+    assert _rows_file(path).run("part", _rows(1, ValueError("expected this"), 3))
     found = json.loads(path.read_text())["rows"]
     assert found["part/row 1"] == {"error": "ValueError: expected this"}
-    assert engine_gpu.Rows(path).run("part", _rows(5, 6, 7))
+    assert _rows_file(path).run("part", _rows(5, 6, 7))
     assert json.loads(path.read_text())["rows"] == {
         "part/row 0": {"ms": 1},
         "part/row 1": {"ms": 6},
@@ -92,10 +101,81 @@ def test_rows_that_failed_are_tried_again_and_others_are_kept(tmp_path: Path, mo
     }
 
 
-def test_a_lost_device_ends_the_part(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(engine_gpu.torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(engine_gpu.gpu_kernels, "copy_bandwidth", lambda: 4000.0)
+def test_a_lost_device_ends_the_part(tmp_path: Path) -> None:
     lost = RuntimeError("CUDA error: an illegal memory access was encountered")
-    rows = engine_gpu.Rows(tmp_path / "rows.json")
+    rows = _rows_file(tmp_path / "rows.json")
     assert not rows.run("part", _rows(1, lost, 3))
     assert len(rows.data["rows"]) == 2
+
+
+@pytest.mark.parametrize("times", [{"command_s": 0.5}, {"total_s": 0.5}])
+def test_no_row_is_begun_once_the_time_of_a_command_or_of_all_is_over(
+    times: dict[str, float], tmp_path: Path, monkeypatch
+) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(engine_gpu.time, "monotonic", lambda: next(clock) / 10)
+    rows = _rows_file(tmp_path / "rows.json", **times)
+    assert not rows.run("part", _rows(*range(20)))
+    assert 1 < len(rows.data["rows"]) < 20
+    goes_on = _rows_file(tmp_path / "rows.json", **times)
+    assert goes_on.is_over == ("total_s" in times)  # what others have spent counts
+
+
+def test_every_part_of_the_first_run_runs_where_there_is_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row of each part, of a tiny model; a part that needs CUDA itself is named here."""
+    monkeypatch.setattr(engine_gpu, "MATRIX", ((2, 64),))
+    monkeypatch.setattr(engine_gpu, "N_COMMITS", 3)
+    monkeypatch.setattr(engine_gpu, "N_TOKENS", 5)
+    monkeypatch.setattr(engine_gpu_serving, "N_TOKENS", 6)
+    monkeypatch.setattr(engine_gpu_serving, "N_COLD", 96)
+    monkeypatch.setattr(engine_gpu_serving, "N_CONVERSATIONS", 2)
+    monkeypatch.setattr(engine_gpu_serving, "CONVERSATION_SECONDS", 15.0)
+    for name, size in {"HIDDEN": 128, "MAX_COPIES": 1, "N_CALLS": 1}.items():
+        monkeypatch.setattr(gpu_kernels, name, size)
+    needs_cuda = {"breakdown", "sealed", "peers"}  # CUPTI, the allocator's count, a compiler
+    parts = {
+        name: (lambda rows=rows: islice(rows(), 1))
+        for name, rows in engine_gpu.PARTS.items()
+        if name not in needs_cuda
+    }
+    monkeypatch.setattr(engine_gpu, "PARTS", parts)
+    clock = iter(range(10**6))
+    monkeypatch.setattr(engine_gpu_serving.time, "monotonic", lambda: next(clock) / 4)
+    long = ["--minutes", "9999999", "--command-minutes", "9999999"]
+    assert gpu_first_run.main(long, tmp_path) == 0
+    data = json.loads((tmp_path / "gpu_first_run.json").read_text())
+    assert {key.partition("/")[0] for key in data["rows"]} == set(parts)
+    told = (tmp_path / "gpu_first_run.txt").read_text()
+    assert told.count("matrix/") == told.count("cold/") == told.count("mixed/") == 1
+    n_spent = data["spent_s"]
+    assert gpu_first_run.main(long, tmp_path) == 0  # nothing is due
+    assert json.loads((tmp_path / "gpu_first_run.json").read_text())["spent_s"] == n_spent
+
+
+def test_a_first_run_without_a_gpu_says_so_and_tells_what_the_model_expects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine_gpu, "DEVICE", "cuda")
+    monkeypatch.setattr(gpu_first_run.torch.cuda, "is_available", lambda: False)
+    assert gpu_first_run.main([], tmp_path) == 2
+    told = capsys.readouterr()
+    assert "expected a CUDA GPU" in told.err and "64 replies" in told.out
+
+
+def test_the_model_of_a_step_counts_weights_keys_and_row_tiles() -> None:
+    shape = replace(TINY, hidden_size=4096, intermediate_size=12288, num_hidden_layers=36,
+                    num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+                    vocab_size=151936)  # fmt: skip
+
+    def ms(quant: str | None, kv: str, n: int, context: int) -> float:
+        return gpu_model.decode_ms(shape, quant, kv, n, context)
+
+    weights = sum(n_out * n_in for n_out, n_in in gpu_model.products(shape).values()) * 36
+    assert weights == pytest.approx(6.95e9, rel=0.01)
+    fp8_ms, int4_ms = weights / (4300e6 * 0.85), weights * 0.53125 / (4300e6 * 0.78)
+    assert ms("fp8", "int8", 1, 64) - ms("int4", "int8", 1, 64) == pytest.approx(fp8_ms - int4_ms)
+    assert ms("int4", "plain", 32, 4096) > 1.3 * ms("int4", "int8", 32, 4096)  # half of the bytes
+    assert ms("int4", "int8", 64, 64) > 1.2 * ms("int4", "int8", 32, 64)  # unpacked twice
+    assert ms("int4", "int8", 8, 64) == pytest.approx(ms("int4", "int8", 1, 64), rel=0.01)

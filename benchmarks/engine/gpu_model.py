@@ -1,0 +1,152 @@
+"""What a step should take on an H200, from bytes, arithmetic and launches: a model, no measurement.
+
+A step is a chain of nodes of one graph. Each takes as long as its bytes take to stream or its
+products to multiply, whichever is longer, and a start; between two dependent nodes lies a gap. The
+shares below are assumptions, each with its reason; `gpu_first_run` prints what comes of them beside
+what was measured, and a share that a measurement contradicts is corrected here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.engine.models import SHAPES, Shape
+from benchmarks.harness.harness import Bar
+
+BANDWIDTH_GB_S = 4300.0  # of a large copy on an H200: 90 % of what its data sheet says
+BF16_TFLOPS = 790.0  # of a large cuBLAS product
+GAP_US = 1.0  # between dependent nodes of a graph
+SMALL_US = 2.3  # a kernel of a row or few: norms, SiLU, KV writes, merges ([P] RMSNorm: 2.9-4.1)
+START_US = 1.5  # of a product: its first loads and its partial sums
+ATTENTION_START_US = 2.5
+TAIL_NODES = 16  # of a step, outside its layers: places, embedding, last norm, choice, results
+TILE_ROWS = 32  # rows that share one unpacking of the weights, in the products of few rows
+FEW_ROWS = 128  # up to here a product streams its weights; above it is bound by arithmetic
+STREAMED = {"int4": 0.78, "int8": 0.85, "fp8": 0.85, None: 0.85}  # of the bandwidth, by weights
+# Of the bandwidth's time, what unpacking all weights for one more tile of rows takes: int4 at full
+# bandwidth keeps 55 % of the arithmetic units busy, and as much again waits for them.
+UNPACKED = {"int4": 1.0, "int8": 0.8, "fp8": 0.8, None: 0.0}
+ATTENTION_STREAMED = 0.80
+# Of BF16_TFLOPS: cuBLAS on bf16; tiles that unpack their weights on the way to the tensor cores.
+DENSE_SHARE, UNPACKING_SHARE, PREFILL_ATTENTION_SHARE = 0.85, 0.60, 0.40
+CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, "fp8": 1.0, None: 2.0}  # a weight, with its scale
+KV_BYTES = {"plain": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}  # a number
+KV_SCALE_BYTES = {"plain": 0, "fp8": 2, "int8": 2, "int4": 2}  # a token, head, and of both
+HOST_MS = 1.5  # of a TTFT: encoding, composing, reading, telling
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step: its rows in all, of sequences that see so many tokens each."""
+
+    shape: Shape
+    quant: str | None
+    kv_format: str
+    n_rows: int
+    n_sequences: int
+    n_context: int
+
+
+def _head_dim(shape: Shape) -> int:
+    return shape.head_dim or shape.hidden_size // shape.num_attention_heads
+
+
+def products(shape: Shape) -> dict[str, tuple[int, int]]:
+    """Of one layer, by name: outputs and inputs."""
+    dim = _head_dim(shape)
+    heads, kv = shape.num_attention_heads * dim, shape.num_key_value_heads * dim
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    return {
+        "qkv": (heads + 2 * kv, hidden),
+        "o": (hidden, heads),
+        "gate_up": (2 * inner, hidden),
+        "down": (hidden, inner),
+    }
+
+
+def product_us(n_out: int, n_in: int, n_rows: int, quant: str | None) -> float:
+    """One product with weights kept as `quant` says."""
+    n_weights = n_out * n_in
+    streamed_us = n_weights * CODE_BYTES[quant] / BANDWIDTH_GB_S / 1e3
+    if n_rows <= FEW_ROWS:
+        n_tiles = -(-n_rows // TILE_ROWS)
+        unpacked_us = streamed_us * UNPACKED[quant] * n_tiles
+        return START_US + max(streamed_us / STREAMED[quant], unpacked_us)
+    share = UNPACKING_SHARE if quant else DENSE_SHARE
+    return START_US + max(streamed_us, 2 * n_weights * n_rows / (BF16_TFLOPS * share) / 1e6)
+
+
+def streamed_us(n_bytes: int) -> float:
+    """A kernel alone that moves so many bytes."""
+    return max(SMALL_US, START_US + n_bytes / (BANDWIDTH_GB_S * ATTENTION_STREAMED) / 1e3)
+
+
+def kv_bytes_per_token(shape: Shape, kv_format: str) -> float:
+    """Of one layer."""
+    per_head = _head_dim(shape) * KV_BYTES[kv_format] + KV_SCALE_BYTES[kv_format]
+    return 2 * shape.num_key_value_heads * per_head
+
+
+def attention_us(work: Work) -> float:
+    """Of one layer, the merge of its splits included."""
+    shape = work.shape
+    streamed = work.n_sequences * work.n_context * kv_bytes_per_token(shape, work.kv_format)
+    streamed_us = streamed / (BANDWIDTH_GB_S * ATTENTION_STREAMED) / 1e3
+    if work.n_rows <= FEW_ROWS:
+        return ATTENTION_START_US + streamed_us + GAP_US + SMALL_US
+    flops = 4 * work.n_rows * work.n_context * shape.num_attention_heads * _head_dim(shape)
+    return ATTENTION_START_US + flops / (BF16_TFLOPS * PREFILL_ATTENTION_SHARE) / 1e6
+
+
+def step_ms(work: Work) -> float:
+    """The whole step, on the device."""
+    shape = work.shape
+    multiplied = sum(
+        product_us(*size, work.n_rows, work.quant) for size in products(shape).values()
+    )
+    # Ten nodes: two norms, four products, the KV write, attention and its merge, SiLU.
+    layer_us = multiplied + attention_us(work) + 4 * SMALL_US + 9 * GAP_US
+    # Of a prompt the last row alone meets the head. It stays at eight bits where the rest has four.
+    head = "int8" if work.quant else None
+    n_chosen = work.n_rows if work.n_rows <= FEW_ROWS else 1
+    head_us = product_us(shape.vocab_size, shape.hidden_size, n_chosen, head)
+    tail_us = TAIL_NODES * (SMALL_US + GAP_US)
+    return (shape.num_hidden_layers * layer_us + head_us + tail_us) / 1e3
+
+
+def decode_ms(
+    shape: Shape, quant: str | None, kv_format: str, n_replies: int, n_context: int
+) -> float:
+    """ms per token of each of so many replies side by side."""
+    return step_ms(Work(shape, quant, kv_format, n_replies, n_replies, n_context))
+
+
+def cold_ttft_ms(
+    shape: Shape, quant: str | None, kv_format: str, n_prompt: int, chunk: int
+) -> float:
+    """From a prompt nobody has read, fed in chunks of so many rows, to its first token."""
+    total = HOST_MS
+    for first in range(0, n_prompt, chunk):
+        rows = min(chunk, n_prompt - first)
+        # Half of a chunk's own rows are seen, on average, besides all before it.
+        total += step_ms(Work(shape, quant, kv_format, rows, 1, first + rows // 2))
+    return total
+
+
+def commit_ttft_ms(shape: Shape, quant: str | None, kv_format: str, n_context: int) -> float:
+    """After a commit of a few words behind so many that are staged, nobody else being served."""
+    return HOST_MS + step_ms(Work(shape, quant, kv_format, 8, 1, n_context))
+
+
+def bars(chunk: int) -> list[Bar]:
+    """What the pages promise of Qwen3-8B, as modelled. chunk: rows of one prefill step."""
+    shape = SHAPES["qwen3-8b"]
+    alone = decode_ms(shape, "int4", "int8", 1, 64)
+    together = decode_ms(shape, "int4", "int8", 64, 1024)
+    cold = {quant: cold_ttft_ms(shape, quant, "fp8", 4096, chunk) for quant in ("int4", "fp8")}
+    return [
+        Bar("8B int4, one reply, 64 tokens of context: ms a token (model)", alone, 2.4),
+        Bar("8B int4, 64 replies, 1,024 each: ms a token (model)", together, 5.5),
+        Bar("8B int4, a cold prompt of 4,096 tokens: TTFT (model)", cold["int4"], 110.0),
+        Bar("8B fp8, a cold prompt of 4,096 tokens: TTFT (model)", cold["fp8"], 110.0),
+    ]

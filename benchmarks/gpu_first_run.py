@@ -1,0 +1,95 @@
+"""All that is to be known of the first GPU, in one command that may be run until it is done.
+
+    python -m benchmarks.gpu_first_run [--minutes 25] [--command-minutes 9] [--part NAME ...]
+
+Parts run in the order of what they settle: kernels (right? how near to a copy's bandwidth?), where
+a step's time goes, whether anything is compiled, allocated or waited for late, then speed: replies
+side by side, one beside callers that speak, a cold prompt, 64 callers. What a model of bytes,
+arithmetic and launches expects (`benchmarks.engine.gpu_model`) stands beside what was measured.
+`--minutes` is the time of all runs together, `--command-minutes` that of one, for machines that end
+a command: rows are written as they are known, and the next run goes on. It needs torch, Triton,
+numpy, safetensors, tokenizers and jinja2, and makes its weights on the device; no network.
+Without a GPU it prints what the model expects.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.engine import gpu, gpu_model
+from benchmarks.harness.command_line import benchmark_parser, run
+from benchmarks.harness.harness import RESULTS, bar_table
+from clients.arguments import whole_number
+from clients.command import EXIT_BAD_INPUT, EXIT_FAILED
+from clients.outputs import prepare_folder
+from engine.types import EngineConfig
+
+CHUNK = EngineConfig().step_tokens  # rows of one prefill step, as served
+
+
+def table_of(data: dict[str, Any]) -> str:
+    """Each row that has a prediction: what was expected, what was found, and their ratio."""
+    lines = [f"{'':<58} {'expected':>9} {'found':>9}  found / expected"]
+    for key, row in data["rows"].items():
+        if row.get("error"):
+            lines.append(f"{key[:58]:<58} FAILED: {row['error']}")
+        elif "predicted" in row:
+            expected, found = row["predicted"], row["measured"]
+            lines.append(
+                f"{key[:58]:<58} {expected:>9.2f} {found:>9.2f} {row['unit']:<3} "
+                f"{found / expected:>6.2f}"
+            )
+    return "\n".join(lines)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = benchmark_parser("gpu_first_run", "All that is to be known of the first GPU.")
+    parser.add_argument(
+        "--minutes", type=whole_number(1), default=25, metavar="N",
+        help="for all runs together (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--command-minutes", type=whole_number(1), default=9, metavar="N",
+        help="for this run; no row is begun in its last two (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--part", action="append", metavar="NAME",
+        help=f"only this part; repeatable (default: all of {', '.join(gpu.PARTS)})",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    unknown = set(options.part or ()) - set(gpu.PARTS)
+    if unknown:
+        parser.error(
+            f"--part: expected of {', '.join(gpu.PARTS)}, found {', '.join(sorted(unknown))}"
+        )
+    return options
+
+
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
+    options = _parse(arguments)
+    print(f"{bar_table(gpu_model.bars(CHUNK))}\n")
+    if gpu.DEVICE == "cuda" and not torch.cuda.is_available():
+        print("gpu_first_run: expected a CUDA GPU, found none", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    prepare_folder(results)
+    # A row takes two minutes at most, a model's weights and graphs included.
+    command_s = 60.0 * max(1, options.command_minutes - 2)
+    rows = gpu.Rows(
+        results / "gpu_first_run.json", command_s=command_s, total_s=60.0 * options.minutes
+    )
+    is_done = all(rows.run(part, gpu.PARTS[part]()) for part in options.part or gpu.PARTS)
+    table = table_of(rows.data)
+    (results / "gpu_first_run.txt").write_text(f"{table}\n", encoding="utf-8")
+    print(f"\n{rows.data['device']}, a copy {rows.data['bandwidth_gb_s']} GB/s\n{table}")
+    has_failed = any(row.get("error") for row in rows.data["rows"].values())
+    return EXIT_FAILED if has_failed or not is_done else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "rows that were measured are kept; run it again to go on"))
