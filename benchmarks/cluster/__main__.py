@@ -117,6 +117,7 @@ async def spread(control: Any, url: str, folder: Path, n_calls: int) -> dict[str
     return {
         "calls": n_calls,
         "lost": sum(bool(one.lost) for one in ended),
+        "why": sorted({one.lost for one in ended if one.lost})[:3],
         "calls_of_gateways": of_gateways,
         "imbalance_gateways": imbalance(of_gateways),
         "calls_of_engines": of_engines,
