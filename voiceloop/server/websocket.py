@@ -42,12 +42,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._open_connections = open_connections
         self._controls = Pace(CONTROL_FRAMES_PER_S, CONTROL_FRAMES_AT_ONCE, self.loop.time)
         self._heard_at = self.loop.time()  # when something came last
+        self._cutting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._cutting is not None:
+            self._cutting.cancel()  # a transport that is gone cannot be aborted
         self._open_connections.release(self.transport)
         super().connection_lost(exc)
 
@@ -107,7 +110,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()
-        self.loop.call_later(CLOSE_GRACE_S, self.transport.abort)
+        self._cutting = self.loop.call_later(CLOSE_GRACE_S, self.transport.abort)
 
 
 class SocketTransport:

@@ -21,7 +21,7 @@ from voiceloop.server import process
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.connections import BODY_S, HEAD_S, Connections
 from voiceloop.server.process import listen, make_server
-from voiceloop.server.websocket import CONTROL_FRAMES_AT_ONCE, MAX_FRAGMENTS
+from voiceloop.server.websocket import CLOSE_GRACE_S, CONTROL_FRAMES_AT_ONCE, MAX_FRAGMENTS
 
 pytestmark = pytest.mark.virtual_time
 
@@ -202,6 +202,22 @@ async def test_a_flood_of_frames_that_say_nothing_ends_the_call(
         await line.reader.readuntil(b"\r\n\r\n")
         line.writer.write(flood)
         assert (1008).to_bytes(2, "big") in await line.read_all()
+
+
+async def test_a_client_that_leaves_as_it_is_dropped_leaves_nothing_to_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, told: failed.append(told))
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        line.writer.write(UPGRADE)
+        await line.reader.readuntil(b"\r\n\r\n")
+        line.writer.write(2000 * EMPTY_PING)
+        await line.read_all()
+        await asyncio.sleep(2 * CLOSE_GRACE_S)
+    assert not failed
 
 
 async def test_a_client_may_ping_and_cut_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
