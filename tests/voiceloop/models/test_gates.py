@@ -59,7 +59,8 @@ def test_formats_are_those_that_the_worker_is_told(
     asked = {"preset": preset.name, "engine.weights": "int4", "engine.kv": "int8"}
     formats = formats_of(load_config(flags=asked))
     assert formats is not None and (formats.weights, formats.kv) == ("int4", "int8")
-    dense = formats_of(load_config(flags={"preset": preset.name, "engine.weights": "bf16"}))
+    plain = {"preset": preset.name, "engine.weights": "bf16", "engine.kv": "bf16"}
+    dense = formats_of(load_config(flags=plain))
     assert dense is not None and dense.is_dense and doubt_of(dense) is None
 
 
