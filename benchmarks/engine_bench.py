@@ -32,6 +32,7 @@ from benchmarks.engine import gpu_counts as engine_gpu_counts
 from benchmarks.engine import real_weights as engine_real_weights
 from benchmarks.engine import rows as engine_rows
 from benchmarks.engine import tiers as engine_tiers
+from benchmarks.engine import true_size as engine_true_size
 from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine.setting import Setting
 from benchmarks.harness.command_line import benchmark_parser, exit_code, run
@@ -45,6 +46,7 @@ from engine.load.gguf import is_gguf
 PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "token_time": engine_cpu.token_time,
     "llama_cpp": engine_cpu.llama_cpp,
+    "true_size": engine_true_size.true_size,
     "after_commit": engine_cpu.after_commit,
     "batch": engine_cpu.batch,
     "sharing": engine_cpu.sharing,

@@ -95,7 +95,7 @@ def after_commit(setting: Setting) -> list[Bar]:
     growth = paired(ttft[1000], ttft[100])
     setting.tell(f"TTFT after commit: {short:.2f} ms at 100 tokens, {long:.2f} ms at 1,000")
     return [
-        Bar("TTFT after commit, 1,000 tokens staged, p50", long, 8.0),
+        Bar("TTFT after commit, 1,000 tokens staged, p50", long, 3.0),
         Bar("the same over 100 tokens staged (flat)", growth, 1.5, "x"),
     ]
 
@@ -229,7 +229,7 @@ def llama_cpp(setting: Setting) -> list[Bar]:
             peer = LlamaCpp(model_dir, Path(folder), setting.threads)
         except FileNotFoundError as error:
             setting.tell(f"not measured: {error}")
-            return [Bar("ms/token, int8, over llama.cpp q8_0, 28M, one thread", None, 2.3, "x")]
+            return [Bar("ms/token, int8, over llama.cpp q8_0, 28M, one thread", None, 1.1, "x")]
         config = EngineConfig(quant="int8", threads=setting.threads, kv_tokens=4096)
         engine = Engine.load(model_dir, config)
         for turn in interleaved(list(ms), 2 * setting.repeats, warm_up=1):
@@ -250,4 +250,4 @@ def llama_cpp(setting: Setting) -> list[Bar]:
     setting.tell(f"engine int8 {own:.2f} ms/token, llama.cpp q8_0 {other:.2f} ms/token")
     setting.tell(f"{n_same} of {N_REPLY} tokens alike (random weights have near ties)")
     ratio = paired(ms["engine"], ms["llama.cpp"])
-    return [Bar("ms/token, int8, over llama.cpp q8_0, 28M, one thread", ratio, 2.3, "x")]
+    return [Bar("ms/token, int8, over llama.cpp q8_0, 28M, one thread", ratio, 1.1, "x")]

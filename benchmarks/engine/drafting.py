@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 
 from benchmarks.engine.models import embedded_model
-from benchmarks.engine.setting import N_REPLY, TAIL, Setting, drain
+from benchmarks.engine.setting import N_REPLY, Setting, drain, stage_words
 from benchmarks.harness.harness import Bar, interleaved
 from engine.drafting.speculation import Speculation
 from engine.engine import Engine
@@ -121,8 +121,7 @@ def _ms_per_token(
         engine = engines[turn.variant]
         branch = engine.branch(f"b{turn.index}{turn.is_warm_up}")
         prompt, params = ask(setting, engine, turn.index)
-        branch.stage(prompt[:-TAIL])
-        drain(engine)
+        stage_words(engine, branch, prompt)
         branch.commit(prompt, params)
         done = next(event for event in drain(engine) if isinstance(event, Done))
         branch.close()

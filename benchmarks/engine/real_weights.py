@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.engine.llama_cpp_peer import LlamaCpp
-from benchmarks.engine.setting import N_REPLY, Setting, drain, median, paired
+from benchmarks.engine.setting import N_REPLY, Setting, drain, median, paired, stage_words
 from benchmarks.harness.harness import Bar, interleaved
 from engine.engine import Engine
 from engine.load.gguf import is_gguf
@@ -33,6 +33,7 @@ from engine.types import Done, EngineConfig, SamplingParams
 
 SENTENCES = Path(__file__).parents[1] / "cafe_sentences.txt"  # fifty that callers say
 N_WORDS = 24  # greedy tokens of a reply that are compared
+N_CLAUSE = 10  # tokens of a reply's first clause
 N_DIALOGUES, N_OWN = 20, 40  # of people, for perplexity; whose first turns are answered
 MOST_TOKENS = 16384  # of either
 MOST_OVER_LLAMA_CPP = 1.1
@@ -98,7 +99,12 @@ def real_weights(setting: Setting) -> list[Bar]:
     if not is_gguf(path):
         setting.tell("not measured: expected --model with a GGUF file")
         return [Bar("real weights: greedy replies unlike transformers' in fp32", None, 0, "")]
-    return [*_words(setting, path), *_formats(setting), *_speed(setting, path)]
+    return [
+        *_words(setting, path),
+        *_formats(setting),
+        _first_clause(setting),
+        *_speed(setting, path),
+    ]
 
 
 def _words(setting: Setting, path: Path) -> list[Bar]:
@@ -137,6 +143,20 @@ def _formats(setting: Setting) -> list[Bar]:
         setting.tell(f"not measured: {error}")
         bars += [Bar(f"{one.name}: KL from bf16", None, BOUND.kl_nats, "nats") for one in SERVED]
     return bars
+
+
+def _first_clause(setting: Setting) -> Bar:
+    """From a commit, the caller's words staged, to the tenth token: what a voice begins with."""
+    engine, found = setting.engine(quant="int4", kv_tokens=2048), list[float]()
+    params = SamplingParams(max_tokens=N_CLAUSE, ignore_eos=True)
+    for i, prompt in enumerate(prompts_of(engine)[: 4 * setting.repeats]):
+        branch = engine.branch(f"clause{i}")
+        stage_words(engine, branch, prompt)
+        branch.commit(prompt, params)
+        done = next(event for event in drain(engine) if isinstance(event, Done))
+        branch.close()
+        found.append(done.timings.total_ms)
+    return Bar(f"int4: a first clause of {N_CLAUSE} tokens, p50", median(found), 130.0)
 
 
 def _speed(setting: Setting, path: Path) -> list[Bar]:

@@ -71,6 +71,12 @@ def drain(engine: Engine) -> list[Event]:
     return events
 
 
+def stage_words(engine: Engine, branch: Branch, prompt: list[int]) -> None:
+    """Have all of a prompt but its tail read, as a caller's words are while they are spoken."""
+    branch.stage(prompt[: max(1, len(prompt) - TAIL)])
+    drain(engine)
+
+
 def reply_of(engine: Engine, branch: Branch, tokens: list[int], n_reply: int = N_REPLY) -> Done:
     """Commit and run to the end."""
     branch.commit(tokens, SamplingParams(max_tokens=n_reply, ignore_eos=True))

@@ -1,0 +1,104 @@
+/* A small decoder with random weights: rows in one step and one by one have the same bits.
+ *
+ * It stands alone, so that it runs where no Python is: under an emulator of another machine. */
+
+#include "../../../engine/native/decoder.c"
+
+#include <stdio.h>
+
+enum { HIDDEN = 64, INNER = 96, HEADS = 6, KV_HEADS = 2, HEAD = 32, LAYERS = 2, VOCAB = 200, TOKENS = 45, BLOCKS = 4 };
+
+static uint32_t seed = 1;
+
+static float chance(void) { /* -1..1 */
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(int32_t)seed / 2147483648.0f;
+}
+
+static float *floats(size_t n, float offset, float size) {
+    float *made = calloc(n, sizeof *made);
+    for (size_t i = 0; i < n; i++) made[i] = offset + size * chance();
+    return made;
+}
+
+static uint16_t *halves(size_t n, float size) {
+    uint16_t *made = calloc(n, sizeof *made);
+    for (size_t i = 0; i < n; i++) made[i] = to_bf16(size * chance());
+    return made;
+}
+
+static Product product(int n_out, int n_in, int is_int4) {
+    int8_t *codes = calloc((size_t)n_out * n_in, 1);
+    for (int i = 0; i < n_out * n_in; i++) codes[i] = (int8_t)(is_int4 ? 8 + 8 * chance() : 127 * chance());
+    uint8_t *packed = calloc(native_packed_bytes(n_out, n_in, is_int4), 1);
+    native_pack(codes, n_out, n_in, is_int4, packed);
+    free(codes);
+    Product made = {.codes = packed, .n_in = n_in, .n_out = n_out};
+    if (!is_int4) {
+        made.scale = floats(padded(n_out), 2e-3f, 1e-3f);
+        return made;
+    }
+    size_t n = padded(n_out) * (size_t)groups_of(n_in);
+    made.format = GROUPED4, made.group = GROUP;
+    made.group_scale = halves(n, 0.03f), made.group_zero = halves(n, 0.03f);
+    return made;
+}
+
+static Model model(int kv_format, int is_int4) {
+    Layer *layers = calloc(LAYERS, sizeof *layers);
+    size_t n_vectors = (size_t)BLOCKS * BLOCK_TOKENS * 2 * KV_HEADS;
+    for (int i = 0; i < LAYERS; i++)
+        layers[i] = (Layer){
+            .qkv = product((HEADS + 2 * KV_HEADS) * HEAD, HIDDEN, is_int4),
+            .output = product(HIDDEN, HEADS * HEAD, is_int4),
+            .gate_up = product(2 * INNER, HIDDEN, is_int4), .down = product(HIDDEN, INNER, is_int4),
+            .input_norm = floats(padded(HIDDEN), 1, 0.1f), .post_norm = floats(padded(HIDDEN), 1, 0.1f),
+            .kv_codes = calloc(n_vectors * HEAD, 2), .kv_scales = calloc(n_vectors, 2),
+            .window = i ? 20 : 0,
+        };
+    Model made = {
+        .layers = layers, .head = product(VOCAB, HIDDEN, 0), .embedding = halves(VOCAB * HIDDEN, 1),
+        .norm = floats(padded(HIDDEN), 1, 0.1f), .cos = floats(TOKENS * HEAD / 2, 0, 1),
+        .sin = floats(TOKENS * HEAD / 2, 0, 1), .n_layers = LAYERS, .hidden = HIDDEN, .inner = INNER,
+        .n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = HEAD, .vocab = VOCAB, .n_positions = TOKENS,
+        .n_blocks = BLOCKS, .kv_format = kv_format, .is_refined = 1, .eps = 1e-5f,
+    };
+    made.workspace = calloc(native_workspace_bytes(&made), 1);
+    return made;
+}
+
+/* The logits [TOKENS][padded vocab] of all tokens, `n_together` of them in a step. */
+static float *logits_of(const Model *m, int n_together) {
+    static const int32_t table[BLOCKS] = {2, 0, 3, 1}, starts[2] = {0, BLOCKS};
+    int32_t tokens[TOKENS], positions[TOKENS], wanted[TOKENS], sequences[TOKENS] = {0};
+    static float x[TOKENS * HIDDEN], states[TOKENS * HIDDEN];
+    size_t width = padded(VOCAB);
+    float *logits = calloc(TOKENS * width, sizeof *logits);
+    for (int i = 0; i < TOKENS; i++) tokens[i] = i * 37 % VOCAB, positions[i] = wanted[i] = i;
+    for (int first = 0; first < TOKENS; first += n_together) {
+        int n = first + n_together < TOKENS ? n_together : TOKENS - first;
+        Step step = {tokens + first, positions + first, sequences, table, starts, x, n, 1};
+        if (native_forward(m, &step, 0, LAYERS) || native_states(m, &step, wanted, n, states)) return NULL;
+        native_logits(m, states, n, logits + first * width);
+    }
+    return logits;
+}
+
+int main(void) {
+    if (!native_runs_here()) return puts("this CPU lacks what the file was compiled for"), 2;
+    for (int kv_format = KV_PLAIN; kv_format <= KV_FP8; kv_format++)
+        for (int is_int4 = 0; is_int4 < 2; is_int4++) {
+            Model m = model(kv_format, is_int4);
+            const size_t n_bytes = TOKENS * padded(VOCAB) * sizeof(float);
+            float *whole = logits_of(&m, TOKENS);
+            for (size_t i = 0; whole && i < n_bytes / sizeof(float); i++)
+                if (!isfinite(whole[i])) return printf("logit %zu is %f\n", i, whole[i]), 1;
+            for (int n = 1; n <= 8; n++) {
+                float *found = logits_of(&m, n);
+                if (!whole || !found || memcmp(whole, found, n_bytes))
+                    return printf("KV format %d, int4 %d: %d rows differ\n", kv_format, is_int4, n), 1;
+                free(found);
+            }
+        }
+    return puts("the same bits"), 0;
+}
