@@ -39,7 +39,7 @@ unit: setup
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "not call"
 
 calls: setup
-	$(BIN)/pytest -q -m call
+	$(BIN)/pytest -q -n 2 --dist loadfile -m call
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache out
