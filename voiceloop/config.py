@@ -57,7 +57,7 @@ class Ahead:
     the words, where that pays. remote_drafts: preemptive replies also where a remote language model
     writes (and bills) them. remote_priority: how it is told which requests nobody waits for yet.
     budget_tokens, budget_speech_ms: what a session may throw away a minute, drafts and replies cut
-    short, before it drafts no more. tool_calls: of what changes nothing, at once. slide: the
+    short, before it drafts no more. tool_calls: of what changes nothing, in the pause. slide: the
     window of a long call moves on while nobody speaks.
     """
 

@@ -127,11 +127,8 @@ class Performer:
             case do.StageWords(stable=stable, unstable=unstable, is_full=is_full):
                 if self._retrieval is not None:
                     self._retrieval.observe_words(stable, unstable, full=is_full)
-                is_all = is_full or replies.preemptive.looks_up
-                known = self._anticipation.observe_words(stable, unstable, full=is_all)
-                if known is not None and is_full:
-                    return self.weigh(*known)
-                replies.preemptive.look_up((*stable, *unstable))
+                known = self._anticipation.observe_words(stable, unstable, full=is_full)
+                return self.weigh(*known) if known is not None else ()
             case do.ConsiderPreemptiveReply(pause=pause):
                 consider = partial(
                     replies.preemptive.consider,

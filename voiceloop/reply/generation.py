@@ -49,8 +49,9 @@ SENTENCE_ENDS = (".", "!", "?")
 
 
 class Generation:
-    """For each round `ask`, then `events`, within the deadline's `round`. failure: what keeps the
-    first round from a reply. live: the branch that makes it preemptively.
+    """For each round `ask`, then `events`, within the deadline's `round`.
+
+    failure: what keeps the first round from a reply. live: the branch that makes it preemptively.
     """
 
     def __init__(
@@ -259,13 +260,10 @@ class Generation:
                     return
                 case PreemptiveDelta(attempt=attempt, text=text):
                     said.n_preemptive_deltas += 1
-                    sayable = self._text_of(attempt).feed(text)
-                    if sayable and self.live.only_calls:
-                        self.live.give_up_calls()
-                    elif sayable and self.plan.speaks:
+                    if (sayable := self._text_of(attempt).feed(text)) and self.plan.speaks:
                         yield sayable
                 case PreemptiveCall():
-                    self._tools.call_ahead(event, is_early=self.live.only_calls)
+                    self._tools.call_ahead(event)
                 case PreemptiveDone(attempt=attempt, finish_reason=reason):
                     if reason in ("cancelled", "lost") or self._drafts_after(attempt):
                         continue
@@ -291,8 +289,10 @@ class Generation:
         return self._text
 
     def _drafts_after(self, attempt: int) -> bool:
-        """Whether this version of the preemptive reply is nothing but calls made ahead: then the
-        round that follows is drafted, as soon as the results are there."""
+        """Whether this version of the preemptive reply is nothing but calls made ahead.
+
+        Then the round that follows is drafted, as soon as the results are there.
+        """
         text, pending = self._text_of(attempt), self._tools.made_ahead(attempt)
         if text.has_given or not pending or self._draft is not None:
             return False

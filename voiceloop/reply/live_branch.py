@@ -79,7 +79,6 @@ class Preemptive(Enum):
 
     NONE = "none"  # none was, or nobody reads it any more
     WANTED = "wanted"
-    CALLS = "calls"  # only the calls that it begins with are: the caller has not paused
     LOST = "lost"  # the model gave it up: it may be asked for once more
 
 
@@ -183,17 +182,7 @@ class LiveBranch:
         """The number of the preemptive reply that was asked for last."""
         return self._n_preemptive
 
-    @property
-    def only_calls(self) -> bool:
-        """Whether of the newest preemptive reply nothing but its calls is wanted."""
-        return self.preemptive is Preemptive.CALLS
-
-    def begin_preemptive(
-        self,
-        tail: tuple[ChatMessage, ...],
-        params: GenerateParams,
-        wanted: Preemptive = Preemptive.WANTED,
-    ) -> bool:
+    def begin_preemptive(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         """Ask for the reply to the user turn that the tail begins with, ahead of that turn's end.
 
         It takes the place of the one before. Returns whether the branch can make one.
@@ -205,17 +194,8 @@ class LiveBranch:
         except (BackendError, Overloaded):
             return False
         self._n_preemptive += 1
-        self.preemptive = wanted
-        return True
-
-    def want_all(self) -> None:
-        """Of the preemptive reply of which only the calls were wanted, what follows is too."""
         self.preemptive = Preemptive.WANTED
-
-    def give_up_calls(self) -> None:
-        """It says something and calls nothing yet: no more of it; it may be asked for again."""
-        self.stop_preemptive()
-        self.preemptive = Preemptive.LOST
+        return True
 
     def stop_preemptive(self) -> None:
         """The caller goes on: generate no more of it for now."""

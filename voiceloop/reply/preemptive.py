@@ -9,12 +9,12 @@ released if the reply that is asked for differs in nothing but the words it answ
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 
-from voiceloop.admission.waste import WasteBudget
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
@@ -34,7 +34,47 @@ from voiceloop.tools.pending import PendingCall, facts_of
 MAX_PAUSED_MS = 250.0
 # Of the busiest model process; chosen. What is left belongs to replies that somebody waits for.
 MAX_UTILIZATION = 0.7
-LEAST_WORDS = 3  # of a question that a tool answers: fewer are its beginning
+
+
+class WasteBudget:
+    """What one session may throw away on replies that nobody heard. Pure: the clock is passed in.
+
+    The only bound on speculative waste: MAX_PER_TURN requests in one turn of the caller, and the
+    tokens and audio that the keys `anticipation.budget_*` allow in WINDOW_S. Their defaults are
+    chosen: of replies of 30 tokens and 6 s of speech they let some 30 be thrown away in a minute
+    before anything of them is spoken, or 10 that were synthesized whole.
+    """
+
+    MAX_PER_TURN = 4  # chosen: a caller who stops at every word must not buy a reply at each
+    WINDOW_S = 60.0  # the keys are stated per minute; older waste is forgiven
+
+    def __init__(self, ahead: Ahead) -> None:
+        self._n_tokens_most = ahead.budget_tokens
+        self._speech_ms_most = ahead.budget_speech_ms
+        self._n_begun = 0
+        self._wasted: deque[tuple[float, int, float]] = deque()  # at, tokens, ms of speech
+
+    def begin_turn(self) -> None:
+        """Another turn of the caller begins."""
+        self._n_begun = 0
+
+    def count_request(self) -> None:
+        self._n_begun += 1
+
+    def add_waste(self, now_s: float, n_tokens: int, speech_ms: float) -> None:
+        if n_tokens or speech_ms:
+            self._wasted.append((now_s, n_tokens, speech_ms))
+
+    @property
+    def is_turn_spent(self) -> bool:
+        return self._n_begun >= self.MAX_PER_TURN
+
+    def is_spent(self, now_s: float) -> bool:
+        while self._wasted and self._wasted[0][0] < now_s - self.WINDOW_S:
+            self._wasted.popleft()
+        n_tokens = sum(entry[1] for entry in self._wasted)
+        speech_ms = sum(entry[2] for entry in self._wasted)
+        return n_tokens >= self._n_tokens_most or speech_ms >= self._speech_ms_most
 
 
 class PreemptiveReply(Reply):
@@ -129,7 +169,7 @@ class PreemptiveReplies:
         self._metrics = metrics
         self._tasks = tasks
         self._ahead = ahead
-        self._budget = WasteBudget(ahead.budget_tokens, ahead.budget_speech_ms)
+        self._budget = WasteBudget(ahead)
         self._reply: PreemptiveReply | None = None
         self._live: LiveBranch | None = None  # that it is made on
         self._words: tuple[str, ...] = ()  # that it answers
@@ -159,42 +199,12 @@ class PreemptiveReplies:
         live = self._context.anticipation.live
         if live is None or self._context.fixed_answer(text := live.turn_text(words)) is not None:
             return
-        if not self._has_means():
+        is_busy = self._context.load() > MAX_UTILIZATION or not self._context.level().speculates
+        is_spent = self._budget.is_spent(self._context.clock())
+        if is_busy or is_spent or not self._context.tools.allowance.may_speculate():
             self._metrics.drafts.labels(fate="forgone").inc()
             return
-        if words == self._words and live is self._live and live.only_calls:
-            self._budget.count_request()
-            live.want_all()  # so far it has said nothing: all that follows is still to come
-            return
         self._begin(live, words, text)
-
-    def look_up(self, words: tuple[str, ...]) -> None:
-        """The caller is at these words: make the calls that a reply to them would begin with.
-
-        One that would say something first is given up, and made at the pause.
-        """
-        live = self._context.anticipation.live
-        is_known = len(words) < LEAST_WORDS or (self._reply is not None and words == self._words)
-        if live is None or is_known or not self.looks_up or self.early_response is not None:
-            return
-        if self._has_means() and self._budget.take_look_up():
-            self._begin(live, words, live.turn_text(words), Preemptive.CALLS)
-
-    @property
-    def looks_up(self) -> bool:
-        """Whether the agent has tools that change nothing and take their time."""
-        context = self._context
-        if not context.tools.calls_ahead or not self._ahead.speculative_reply:
-            return False
-        own = [context.agent.tool(t.name) for t in context.protocol.settings.tools]
-        return any(t is not None and t.side_effect_free and t.is_executed for t in own)
-
-    def _has_means(self) -> bool:
-        """Whether the machine, the session and its key have something left for this."""
-        if self._context.load() > MAX_UTILIZATION or not self._context.level().speculates:
-            return False
-        is_spent = self._budget.is_spent(self._context.clock())
-        return not is_spent and self._context.tools.allowance.may_speculate()
 
     def _has_reply_to(self, words: tuple[str, ...]) -> bool:
         return self._stands and words == self._words
@@ -205,24 +215,17 @@ class PreemptiveReplies:
         live = self._live
         return self._reply is not None and live is not None and live.preemptive is Preemptive.WANTED
 
-    def _begin(
-        self,
-        live: LiveBranch,
-        words: tuple[str, ...],
-        text: str,
-        wanted: Preemptive = Preemptive.WANTED,
-    ) -> None:
+    def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and (self._reply.is_failing or self._live is not live):
             self.drop()
         turn = ChatMessage("user", text, behind=self._context.notes_ahead())
         plan = plan_of(
             self._context.protocol.settings, self._context.agent, (*live.context.messages, turn)
         )
-        if not live.begin_preemptive((turn,), plan.params, wanted):
+        if not live.begin_preemptive((turn,), plan.params):
             return
+        self._budget.count_request()
         self._words = words
-        if wanted is Preemptive.WANTED:
-            self._budget.count_request()
         if self._reply is not None:
             self._reply.revise(plan)
             return
@@ -238,7 +241,7 @@ class PreemptiveReplies:
 
     def rest(self) -> None:
         """The caller goes on: keep what there is of the reply, and generate no more of it."""
-        if self._live is not None and not self._live.only_calls:
+        if self._live is not None:
             self._live.stop_preemptive()
 
     def drop(self) -> None:

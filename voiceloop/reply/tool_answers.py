@@ -65,11 +65,8 @@ class ToolAnswers:
             if name not in values or _says_nothing(values[name], schema_of.get(name))
         )
 
-    def call_ahead(self, call: PreemptiveCall, *, is_early: bool = False) -> None:
-        """Make ahead a call that a preemptive reply would make, if that is allowed.
-
-        is_early: to words in which the caller still is; of these half as many, for others follow.
-        """
+    def call_ahead(self, call: PreemptiveCall) -> None:
+        """Make ahead a call that a preemptive reply would make, if that is allowed."""
         self._wanted_ahead = [c for c in self._wanted_ahead if c.attempt == call.attempt] + [call]
         tool = self._served(call.name)
         key = (call.name, call.arguments)
@@ -77,7 +74,7 @@ class ToolAnswers:
             return
         if self._early(*key) is not None or not self._session_tools.calls_ahead:
             return
-        if self._n_ahead < (MAX_AHEAD // 2 if is_early else MAX_AHEAD):
+        if self._n_ahead < MAX_AHEAD:
             self._n_ahead += 1
             early = ToolCall("", call.name, call.arguments)
             self._ahead[key] = self._session_tools.begin(tool, early, is_recorded=False)

@@ -19,7 +19,6 @@ from tests.fakes import (
 )
 from tests.tool_service import Service, box
 from voiceloop.admission.allowance import Allowance
-from voiceloop.admission.waste import WasteBudget
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
@@ -29,6 +28,7 @@ from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.listening.events import UserTurn
 from voiceloop.operation import KeyQuota
 from voiceloop.realtime.items import Message, Part
+from voiceloop.reply.preemptive import WasteBudget
 from voiceloop.telemetry.timeline import TurnTimeline
 
 pytestmark = pytest.mark.virtual_time
@@ -267,7 +267,7 @@ async def test_a_key_that_spent_its_speculative_tokens_is_answered_once_the_turn
 
 
 def test_the_budget_forgives_after_a_minute_and_a_turn_has_four_requests() -> None:
-    budget = WasteBudget(100, 5000.0)
+    budget = WasteBudget(Ahead(budget_tokens=100, budget_speech_ms=5000))
     budget.add_waste(10.0, 60, 0.0)
     budget.add_waste(40.0, 40, 0.0)
     assert budget.is_spent(70.0) and not budget.is_spent(70.1)

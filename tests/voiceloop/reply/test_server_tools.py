@@ -186,9 +186,7 @@ async def test_what_follows_a_quick_tool_is_drafted_and_costs_the_caller_nothing
     without_ms = await gap_ms(clock, None)
     assert await gap_ms(clock, 0.1) <= without_ms + 20  # a frame of the caller's
     assert await gap_ms(clock, 0.1, is_ahead=False) >= without_ms + 70
-    # It is called at the third word, half a second before the caller's end.
-    assert await gap_ms(clock, 0.5) <= without_ms + 20
-    assert 450 <= await gap_ms(clock, 1.0) <= 600
+    assert 600 <= await gap_ms(clock, 0.6) <= 700  # it is called at the pause's first frames
 
 
 async def test_a_drafted_round_is_told_like_any_other(clock: Clock) -> None:
@@ -254,7 +252,7 @@ async def test_a_draft_for_other_words_is_not_said(clock: Clock) -> None:
         await caller.say(400)
         await caller.listen_until("response.done", count=2)
     assert caller.transcript() == '{"n": 6} is 3.' and outputs(caller) == ["3"]
-    assert service.n_begun == 4  # at three words, and with each word more
+    assert service.n_begun == 2
 
 
 async def test_a_slow_tool_has_the_caller_told_to_wait_once(clock: Clock) -> None:
@@ -274,7 +272,7 @@ async def test_a_slow_tool_has_the_caller_told_to_wait_once(clock: Clock) -> Non
 async def test_a_tool_that_is_waited_for_is_a_stage_of_the_gap_and_nothing_is_said(
     clock: Clock,
 ) -> None:
-    toolbox = box(clock, price=(READ, Service(takes_s=1.4)))
+    toolbox = box(clock, price=(READ, Service(takes_s=1.0)))
     agent, metrics = AgentConfig(tools=(READ,)), Metrics()
     async with Caller(clock, calling("price"), agent, toolbox=toolbox, metrics=metrics) as caller:
         await caller.say(800)
@@ -306,7 +304,7 @@ async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_resul
         told = caller.of("response.created")[2]
     asked = caller.of("response.created")[0]
     assert answered.at_s == pytest.approx(asked.at_s + 3.0, abs=0.1)
-    assert told.at_s == pytest.approx(service.begun_s[0] + 9.0, abs=0.1) and service.n_begun == 1
+    assert told.at_s == pytest.approx(asked.at_s + 9.0, abs=0.5) and service.n_begun == 1
     assert outputs(caller) == ["3"] and caller.transcript().endswith("It is 3.")
 
 
@@ -380,25 +378,3 @@ async def test_a_key_whose_calls_of_tools_are_spent_is_told_that_nothing_is_free
     assert service.n_begun == 1
     assert outputs(caller) == ["3", '{"error": "too busy at the moment"}']
     assert caller.statuses() == ["completed"] * 4
-
-
-async def test_a_tool_that_changes_nothing_is_called_while_the_caller_still_speaks(
-    clock: Clock,
-) -> None:
-    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        if messages[-1].role == "tool":
-            return Reply("It is 3.")
-        item = messages[-1].content.split()[-1]
-        return Reply("", (ToolCall(f"c_{item}", "price", f'{{"item": "{item}"}}'),))
-
-    recognizer = FakeRecognizer(["the price of cake"], ms_per_word=200)
-    backends = instant_backends(recognizer=recognizer, language_model=sure(reply))
-    service = Service(takes_s=0.3)
-    agent, toolbox = AgentConfig(tools=(READ,)), box(clock, price=(READ, service))
-    async with Caller(clock, backends, agent, toolbox=toolbox) as caller:
-        ended_s = await caller.say(1000)
-        await caller.listen_until("response.done", count=2)
-    assert service.n_begun == 2 and service.begun_s[-1] < ended_s
-    assert caller.transcript() == "It is 3." and caller.statuses() == ["completed"] * 2
-    (call,) = caller.of("response.function_call_arguments.done")  # of all that were asked
-    assert json.loads(call.event["arguments"]) == {"item": "cake"} and outputs(caller) == ["3"]
