@@ -17,10 +17,9 @@ from .prefix_tree import PUBLIC, PrefixTree
 from .reply import Reply
 from .runner import Extension
 from .sequence import Sequence
-from .step_cost import StepCost
+from .step_cost import SMALLEST_CHUNK, StepCost
 from .types import EngineConfig, OutOfMemory
 
-SMALLEST_CHUNK = 64  # tokens; up to here the fixed cost of a step dominates
 # Seconds of waiting for memory that count as one round: longer than a spoken reply takes to write,
 # so that rounds hold while memory comes free, and no longer than a caller listens to nothing.
 ROUND_WAIT_S = 5.0
