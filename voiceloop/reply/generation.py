@@ -361,7 +361,7 @@ class Generation:
             return False
         self._may_ask_again, self._attempt, self._text = False, None, self._new_text()
         assert self.live is not None
-        params = self._params
+        params = replace(self._params, within_ms=self.deadline.left_ms)
         if is_bare:
             self.live.close()
             self.live, tail = self._context.anticipation.begin(self.plan.prompt, self.plan.tools)

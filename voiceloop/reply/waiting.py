@@ -70,6 +70,14 @@ class ModelDeadline:
         self._due_s = GENERATE_DEADLINE_S
         self._timeout.reschedule(asked_at_s + GENERATE_DEADLINE_S)
 
+    @property
+    def left_ms(self) -> float:
+        """Of the deadline that runs, for who is to be told; 0 where none does."""
+        due_s = self._timeout.when() if self._timeout is not None else None
+        if due_s is None:
+            return 0.0
+        return max(1.0, 1000 * (due_s - asyncio.get_running_loop().time()))
+
     def _end_quiet(self) -> None:
         if self._quiet is not None:
             self._quiet.cancel()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.fakes import FakeBranch, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from voiceloop.agent import AgentConfig, AgentTool
-from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.backends import ChatMessage, GenerateParams, ToolCall
+from voiceloop.reply.waiting import GENERATE_DEADLINE_S
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -139,6 +140,28 @@ async def test_a_call_begun_as_text_is_asked_for_as_a_call(clock: Clock, modalit
     assert len(called(caller)) == 1 and not caller.of("response.output_audio.delta")
     assert not texts(caller)
     assert caller.statuses() == ["completed"]
+
+
+async def test_who_is_asked_again_is_told_how_long_the_caller_still_waits(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told_ms: list[float] = []
+    commit = FakeBranch.commit
+
+    def recorded(self: FakeBranch, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+        told_ms.append(params.within_ms)
+        return commit(self, tail, params)
+
+    monkeypatch.setattr(FakeBranch, "commit", recorded)
+    model = FakeLanguageModel([BARE], ttft_ms=2000)
+    agent = AgentConfig(tools=(AgentTool("book"),))
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        caller.send("conversation.item.create", item=message("a table on friday"))
+        ask(caller)
+        await caller.wait_for("response.done")
+    first_ms, second_ms = told_ms
+    assert first_ms == agent.waiting.first_token_ms
+    assert second_ms == pytest.approx(1000 * GENERATE_DEADLINE_S - 2000, abs=100)
 
 
 def message(text: str) -> dict[str, Any]:
