@@ -205,7 +205,11 @@ class Gateway:
 
     async def watch_load(self) -> None:
         """Look at the load for ever, and let quiet calls go where there are too many."""
-        await self.load_watch.run(self._shed)
+        await self.load_watch.run(self._follow_load)
+
+    def _follow_load(self) -> None:
+        self.metrics.headroom.set(self._headroom())
+        self._shed()
 
     def _shed(self) -> None:
         now_s = self.clock()

@@ -122,7 +122,6 @@ class LoadWatch:
             others_busy={pool.name: pool.others_busy for pool in pools},
         )
         self._metrics.room.set(self.room.n_calls)
-        self._metrics.headroom.set(self.headroom)
 
     def _lag_s(self) -> float:
         return sorted(self._lags)[-(1 + len(self._lags) // 20)] if self._lags else 0.0

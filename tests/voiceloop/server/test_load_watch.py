@@ -75,7 +75,7 @@ def test_of_several_workers_of_a_role_none_is_the_worst() -> None:
     watched = Watched((BUSY, idle, lost))
     watched.pass_time(0.25)
     assert watched.watch.load.busy == pytest.approx(0.53)
-    assert watched.sample("voiceloop_headroom_ratio") == watched.watch.headroom > 0
+    assert watched.watch.headroom > 0
     watched.n_talking = 1000
     assert watched.watch.headroom == 0.0
 
@@ -288,6 +288,25 @@ async def test_the_newest_quiet_call_is_told_to_leave_and_no_other(
         assert server.gateway.n_sessions == 1
         assert not server.gateway.late_calls.knows(new_id)  # it would take the room that it made
         await old.close()
+
+
+async def test_a_server_that_lets_nobody_in_has_no_headroom_in_its_metrics_either() -> None:
+    async with running() as server:
+        gateway = server.gateway
+
+        def told() -> float | None:
+            gateway._follow_load()
+            return gateway.metrics.registry.get_sample_value("voiceloop_headroom_ratio")
+
+        assert told() == 1.0
+        gateway.is_ready = lambda: False  # a model is gone
+        assert told() == 0.0
+        gateway.is_ready = lambda: True
+        async with server.connect() as call:
+            await event(call)
+            assert told() == gateway.report()["headroom"] < 1.0
+        gateway.admission.drain()
+        assert told() == 0.0
 
 
 async def test_readyz_tells_what_an_operator_asks_first() -> None:
