@@ -90,8 +90,8 @@ class RemoteWorkers:
             self._watch = asyncio.create_task(watching, name="worker list")
         try:
             async with asyncio.timeout(START_WAIT_S):
-                for worker in self.workers:
-                    await worker.client.alive()
+                for role in self._named_roles():
+                    await self._pools[role].alive()
         except TimeoutError:
             pass  # each has said what is the matter with it
         return self
@@ -143,8 +143,7 @@ class RemoteWorkers:
 
     def loads(self) -> list[WorkerLoad]:
         """Of each worker, and of each role that nobody is named for."""
-        named = {role for worker in self.workers for role in worker.roles}
-        lacking = sorted(self._pools.keys() - named)
+        lacking = sorted(self._pools.keys() - self._named_roles())
         nobody = [WorkerLoad(role, (role,), "not named") for role in lacking]
         return [*(worker.load() for worker in self.workers), *nobody]
 
@@ -160,6 +159,9 @@ class RemoteWorkers:
             if connection is not None
             for ask, seconds in connection.waits.take_answers()
         ]
+
+    def _named_roles(self) -> set[RoleName]:
+        return {role for worker in self.workers for role in worker.roles}
 
     def _update(self, found: WorkerList) -> None:
         """As a file says, beside what the configuration names."""

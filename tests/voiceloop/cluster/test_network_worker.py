@@ -152,6 +152,24 @@ async def test_the_only_worker_is_waited_for_while_it_restarts(
         assert await say(voice_of(workers), "again") == b"again"
 
 
+async def test_a_server_begins_with_the_first_worker_of_a_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_workers, "START_WAIT_S", 600.0)
+    async with hosted(monkeypatch) as one:
+        nobody = unheard_address()
+        joining = RemoteWorkers(replace(KEY, voice=(nobody, str(one.address))))
+        async with asyncio.timeout(30), joining as workers:
+            assert workers.ready()
+            assert await say(voice_of(workers), "hello") == b"hello"
+
+
+def unheard_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
 async def test_a_gateway_with_another_key_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.1)
     other = replace(KEY, key="a key of another cluster")
