@@ -22,11 +22,14 @@ async def tell_on(look: Callable[[], ProcessReport], descriptor: int = STANDARD_
     """Write what `look` returns, until cancelled or nobody reads it any more."""
     os.set_blocking(descriptor, False)
     while True:
+        report = look()
         try:
-            os.write(descriptor, encode_line(look()))
+            os.write(descriptor, encode_line(report))
         except BlockingIOError:
             pass
         except BrokenPipeError:
+            if report.state == "draining":  # a second signal would cut its calls
+                return
             log.warning("nobody reads what this process tells any more: it drains")
             signal.raise_signal(signal.SIGTERM)
             return

@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+from msgspec.structs import replace
 
 from voiceloop.cluster.control import telling
 from voiceloop.cluster.control.reports import (
@@ -65,6 +66,23 @@ async def test_a_process_that_nobody_reads_drains_as_at_a_signal() -> None:
         await telling.tell_on(lambda: REPORT, writing)
         async with asyncio.timeout(10):
             await told.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        os.close(writing)
+
+
+async def test_a_process_that_drains_already_is_not_told_to_again() -> None:
+    """A second signal cuts the calls that it drains for."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, told.set)
+    try:
+        await telling.tell_on(lambda: replace(REPORT, state="draining"), writing)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await told.wait()
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         os.close(writing)
