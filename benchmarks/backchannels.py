@@ -78,7 +78,7 @@ class Verdict:
     ``ducked_ms``, ``held_ms``: the next write is quieter, the wire falls silent, and stays so; None
     where it does not. ``n_ducks``, ``holds``: how often it does, for a moment at least, and whether
     it is held. ``stopped_ms``: None where the agent goes on. ``over_ms``: the sound and the silence
-    after it are over.
+    after it are over. ``quieter_ms``: for how long in all it was ducked or held, to the end.
     """
 
     sound: Sound
@@ -89,13 +89,17 @@ class Verdict:
     stopped_ms: float | None = None
     n_ducks: int = 0
     holds: bool = False
+    quieter_ms: float = 0.0
     words: tuple[str, ...] = field(default=())
 
     def act(self, action: str, end_ms: float) -> None:
         """What was done about the window that ended there."""
         now_ms = FRAME_MS * math.ceil(end_ms / FRAME_MS) - self.onset_ms
         if action in ("resume", "go_on"):
-            self.ducked_ms = self.held_ms = None
+            self.end_duck(now_ms)
+            return
+        if action == "unhold":
+            self.held_ms = None
             return
         if self.ducked_ms is None:
             self.ducked_ms = now_ms
@@ -105,6 +109,11 @@ class Verdict:
             self.held_ms = now_ms if self.held_ms is None else self.held_ms
         if action == "stop":
             self.stopped_ms = now_ms
+
+    def end_duck(self, now_ms: float) -> None:
+        if self.ducked_ms is not None:
+            self.quieter_ms += now_ms - self.ducked_ms
+        self.ducked_ms = self.held_ms = None
 
     def waited_ms(self, until_ms: float | None) -> float:
         """So long, at least: what did not happen had not when the sound was over."""
@@ -217,7 +226,7 @@ class Ear:
             self.onset.keep(frame)
         self.probability = None
         found: list[Heard | Literal["paused", "resumed"]] = []
-        self._vad.look_between(self.listening.onset_ms is None and self.onset.is_sounding)
+        self._vad.look_between(self.listening.onset_ms is None and self.onset.heeds_likeness)
         for window in self._vad.feed(frame):
             self.onset.observe_likeness(window.probability)
             if not window.is_between:
@@ -249,7 +258,8 @@ class Overlap:
         for frame, now_ms in frames_of(sound.samples):
             if ear.listening.onset_ms is not None:
                 self._recognizer.feed(self._stream, frame)
-            for heard in ear.hear(frame):
+            found = ear.hear(frame)
+            for heard in found:
                 match heard:
                     case "speech":
                         self._open(ear.onset.take_pre_roll())
@@ -257,8 +267,8 @@ class Overlap:
                         at_once = judge.suspect(ear.onset.lasting_ms(), heard)
                         if at_once is not None:
                             verdict.act(at_once, now_ms)
-                    case "lost":
-                        verdict.act("resume", now_ms)
+                    case "lost":  # where it still sounds, it is ducked at once
+                        verdict.act("unhold" if "likely" in found else "resume", now_ms)
                     case "paused":
                         self._recognizer.flush(self._stream)
             listening, probability = ear.listening, ear.probability
@@ -288,14 +298,19 @@ class Overlap:
             self._recognizer.close(self._stream)
         return verdict
 
-    def ducks_a_minute(self, recordings: Sequence[Path]) -> float:
-        """How often noise that goes on ducks the agent, as loud as a caller; a stop ends it."""
-        n_ducks, ms = 0, 0.0
+    def ducks_in_noise(self, recordings: Sequence[Path]) -> tuple[float, float]:
+        """How often a minute noise that goes on ducks the agent, as loud as a caller, and for how
+        much of it, in percent; a stop ends it.
+        """
+        n_ducks, quieter_ms, ms = 0, 0.0, 0.0
         for path in recordings:
             verdict = self.judge(next(in_room(path.stem, "noise", read_flac(path).samples)))
             n_ducks += verdict.n_ducks
-            ms += verdict.waited_ms(verdict.stopped_ms)
-        return 60_000.0 * n_ducks / ms
+            heard_ms = verdict.waited_ms(verdict.stopped_ms)
+            verdict.end_duck(heard_ms)
+            quieter_ms += verdict.quieter_ms
+            ms += heard_ms
+        return 60_000.0 * n_ducks / ms, 100.0 * quieter_ms / ms
 
     def _open(self, pre_roll: Sequence[Samples]) -> None:
         """A stream of the recognizer for one segment of speech."""
@@ -369,7 +384,9 @@ def main() -> int:
         Bar("interruption, onset to silence, p95", p95_ms[1], SILENT_MS, n=n),
     ]
     if recordings:
-        per_minute = overlap.ducks_a_minute(recordings)
+        per_minute, quieter = overlap.ducks_in_noise(recordings)
+        print(f"noise that goes on: the agent is quieter for {quieter:.1f} % of it")
+        shares["noise_time_ducked"] = quieter
         bars.append(
             Bar("a minute of noise, ducks", per_minute, DUCKS_A_MINUTE, "", n=len(recordings))
         )

@@ -135,7 +135,7 @@ class Listener:
             self._prosody.feed(samples)
             self._recognition.feed(samples.tobytes())
         found: list[ListenEvent] = []
-        self._vad.look_between(self._segment is None and self._onset.is_sounding)
+        self._vad.look_between(self._segment is None and self._onset.heeds_likeness)
         for window in self._vad.feed(samples):
             self._onset.observe_likeness(window.probability)
             if not window.is_between:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, Literal, Protocol
 
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
@@ -45,6 +46,18 @@ LIKELY = 0.2
 # Sounds that rose and were no speech, one after another: after so many the room is one in which
 # loudness tells nothing, until a sound that rose turns out to be speech. Chosen.
 MOST_IN_VAIN = 3
+# For so long a sound that rose may be speech: by then the detector has two loud windows in a row of
+# any that is (LOG.md, as above: 182 ms at p95). Noise that beats never falls silent. Chosen.
+LONGEST_RISE_MS = 600.0
+
+
+class Rise(Enum):
+    """What has become of a sound by its loudness."""
+
+    NONE = "none"
+    RISEN = "risen"
+    LOUD = "loud"  # the detector took one window of it for a voice: likely while it sounds
+    IN_VAIN = "in vain"  # it goes on, and no speech came of it: nothing is told of it any more
 
 
 class VoiceActivity(Protocol):
@@ -66,7 +79,8 @@ class Onset:
         self._n_quiet = 0  # low windows in a row, while the sound of an ended turn goes on
         self._n_deaf = 0  # windows for which it is still not taken for another turn
         self._likeness: deque[float] = deque(maxlen=LIKELY_WINDOWS)
-        self._is_risen = False
+        self._rise = Rise.NONE
+        self._risen_ms = 0.0  # since it rose
         self._n_in_vain = 0
 
     def want_pre_roll(self, pre_roll_ms: float) -> None:
@@ -80,6 +94,7 @@ class Onset:
         though no silence was heard.
         """
         self._loudness.feed(samples)
+        self._risen_ms += 1000.0 * len(samples) / RECOGNIZER_HZ
         if had_stalled:
             self._n_deaf = 0
 
@@ -105,30 +120,53 @@ class Onset:
         """Something is plainly louder than the room, or was within a closure."""
         return self._loudness.n_risen(CLOSURE_FRAMES + 1) > 0
 
+    @property
+    def heeds_likeness(self) -> bool:
+        """Whether what the detector makes of the present sound is of use before it is speech."""
+        tells = self._is_trusted and self._rise is not Rise.IN_VAIN
+        return tells and not self._n_deaf and self.is_sounding
+
+    @property
+    def _is_trusted(self) -> bool:
+        """Loudness tells something in this room."""
+        return self._n_in_vain < MOST_IN_VAIN
+
     def observe_level(self) -> Heard:
         """What loudness tells of a sound outside any segment: to be asked with every chunk.
 
         "risen": it is plainly louder than the room; "likely": and may be a voice; "lost": it is
-        over. The detector's own "speech" may come of it at any time.
+        over, or has gone on for LONGEST_RISE_MS. The detector's own "speech" may come of it at any
+        time.
         """
         if self._n_deaf:
             return "nothing"
-        is_trusted = self._n_in_vain < MOST_IN_VAIN
-        if self._loudness.n_risen(RISEN_FRAMES) >= LEAST_RISEN:
-            self._is_risen = True
-            is_likely = max(self._likeness, default=0.0) >= LIKELY
-            return "nothing" if not is_trusted else "likely" if is_likely else "risen"
-        if not self._is_risen or self.is_sounding:
+        is_rising = self._loudness.n_risen(RISEN_FRAMES) >= LEAST_RISEN
+        match self._rise:
+            case Rise.NONE if is_rising:
+                self._rise, self._risen_ms = Rise.RISEN, 0.0
+            case Rise.RISEN | Rise.LOUD if not self.is_sounding:
+                return self._end_rise(Rise.NONE)
+            case Rise.RISEN | Rise.LOUD if self._risen_ms >= LONGEST_RISE_MS:
+                return self._end_rise(Rise.IN_VAIN)
+            case Rise.IN_VAIN if not self.is_sounding:
+                self._rise = Rise.NONE
+        was_loud = self._rise is Rise.LOUD
+        is_told = was_loud or (is_rising and self._rise is Rise.RISEN)
+        if not is_told or not self._is_trusted:
             return "nothing"
-        self._is_risen = False
+        return "likely" if was_loud or max(self._likeness, default=0.0) >= LIKELY else "risen"
+
+    def _end_rise(self, rise: Rise) -> Heard:
+        """No speech came of the sound."""
+        was_trusted, self._rise = self._is_trusted, rise
         self._n_in_vain = min(self._n_in_vain + 1, MOST_IN_VAIN)
-        return "lost" if is_trusted and not self._n_loud else "nothing"
+        return "lost" if was_trusted and not self._n_loud else "nothing"
 
     def observe(self, is_loud: bool) -> Heard:
         """One window of the detector, outside any segment.
 
         "loud": the first of a sound that may be speech; "speech": it is, and began ONSET_MS ago;
-        "lost": it was not.
+        "lost": it was not, though it may still sound: `observe_level` tells.
         """
         if self._n_deaf:
             self._n_quiet = 0 if is_loud else self._n_quiet + 1
@@ -136,12 +174,12 @@ class Onset:
             return "nothing"
         if not is_loud:
             n_loud, self._n_loud = self._n_loud, 0
-            is_lost = n_loud and not (self._is_risen and self._n_in_vain < MOST_IN_VAIN)
-            return "lost" if is_lost else "nothing"
+            return "lost" if n_loud else "nothing"
         self._n_loud += 1
         if self._n_loud < ONSET_WINDOWS:
+            self._rise = Rise.LOUD if self._rise is Rise.RISEN else self._rise
             return "loud"
-        if self._is_risen:
+        if self._rise is not Rise.NONE:
             self._n_in_vain = max(0, self._n_in_vain - 1)
         self.forget()
         return "speech"
@@ -153,8 +191,8 @@ class Onset:
 
     def forget(self) -> bool:
         """Drop the sound so far; whether there was any."""
-        was_heard = self._n_loud > 0 or self._is_risen
-        self._n_loud, self._is_risen = 0, False
+        was_heard = self._n_loud > 0 or self._rise is not Rise.NONE
+        self._n_loud, self._rise = 0, Rise.NONE
         return was_heard
 
     def lasting_ms(self) -> float:

@@ -31,6 +31,18 @@ def test_what_was_taken_back_does_not_count() -> None:
         assert (heard.ducked_ms, heard.held_ms, heard.stopped_ms) == (600.0, 600.0, 800.0)
 
 
+def test_the_time_in_which_the_agent_is_quieter_is_of_all_its_ducks() -> None:
+    heard = verdict()
+    heard.act("duck", 660.0)
+    heard.act("hold", 700.0)
+    heard.act("unhold", 740.0)
+    assert (heard.ducked_ms, heard.held_ms, heard.n_ducks) == (60.0, None, 1)
+    heard.act("resume", 800.0)
+    heard.act("duck", 1000.0)
+    heard.end_duck(2000.0)
+    assert heard.quieter_ms == 140.0 + 1600.0 and heard.n_ducks == 2
+
+
 def test_a_stop_alone_ducks_and_holds() -> None:
     heard = verdict()
     heard.act("stop", 1000.0)

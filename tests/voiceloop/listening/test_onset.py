@@ -9,6 +9,7 @@ from tests.fakes import quiet, tone
 from voiceloop.listening.onset import (
     DEAF_WINDOWS,
     LIKELY,
+    LONGEST_RISE_MS,
     MOST_IN_VAIN,
     ONSET_MS,
     QUIET_WINDOWS,
@@ -124,11 +125,50 @@ def test_a_sound_that_turns_out_to_be_speech_was_not_in_vain() -> None:
         assert [onset.observe(True) for _ in range(2)] == ["loud", "speech"]
 
 
-def test_a_loud_window_within_a_sound_that_has_risen_is_not_lost_before_the_sound_is() -> None:
+def test_a_loud_window_within_a_sound_that_has_risen_is_lost_at_once_and_the_sound_likely() -> None:
     onset = Onset()
     onset.feed(quiet(500, HZ))
     onset.feed(tone(100, HZ))
     assert onset.observe_level() == "risen"
-    assert [onset.observe(is_loud) for is_loud in (True, False)] == ["loud", "nothing"]
-    onset.feed(quiet(200, HZ))
+    assert [onset.observe(is_loud) for is_loud in (True, False)] == ["loud", "lost"]
+    onset.feed(quiet(60, HZ))
+    assert onset.observe_level() == "likely"  # a closure, perhaps
+    onset.feed(quiet(140, HZ))
     assert onset.observe_level() == "lost"
+
+
+def beats(n: int) -> np.ndarray:
+    """Noise that never falls silent for longer than a closure: 180 ms of sound, 80 of the room."""
+    return np.concatenate([np.concatenate((tone(180, HZ), quiet(80, HZ))) for _ in range(n)])
+
+
+def test_one_loud_window_in_noise_that_beats_is_lost_with_the_next_window() -> None:
+    onset, told, loud_ms = Onset(), [], 500 + 160
+    whole = np.concatenate((quiet(500, HZ), beats(30)))
+    for n, samples in enumerate(np.split(whole[: len(whole) // 512 * 512], len(whole) // 512)):
+        onset.feed(samples)
+        end_ms = 32 * (n + 1)
+        told.append((end_ms, onset.observe(end_ms - 32 < loud_ms <= end_ms)))
+        onset.observe_likeness(LIKELY)
+        onset.observe_level()
+    [(held_ms, _), (gone_ms, heard)] = [one for one in told if one[1] != "nothing"]
+    assert heard == "lost" and gone_ms - held_ms == 32
+
+
+def test_noise_that_beats_may_be_a_voice_for_so_long_and_counts_in_vain_until_it_is_over() -> None:
+    onset = Onset()
+    told = levels(onset, beats(20), LIKELY)
+    assert told.count("lost") == 1 and told[-1] == "lost"
+    assert 20 * len(told) <= LONGEST_RISE_MS + 20
+    assert [levels(onset, beats(20), LIKELY).count("lost") for _ in range(3)] == [1, 1, 0]
+    assert not onset.heeds_likeness
+
+
+def test_what_the_detector_says_of_a_sound_is_heeded_only_where_it_is_told_of() -> None:
+    onset = Onset()
+    onset.feed(quiet(500, HZ))
+    assert not onset.heeds_likeness
+    onset.feed(tone(100, HZ))
+    assert onset.heeds_likeness
+    onset.ignore_what_goes_on()
+    assert not onset.heeds_likeness
