@@ -257,7 +257,7 @@ class GraphRunner:
                 continue
             self._shared.slots.touch(extension.sequence)
             follows = replace(extension, n_known=1, n_logits=1, index=extension.index + 1)
-            yield Part(follows, -1, [], width, list(table), part.slot, part)
+            yield Part(follows, -1, [], width, list(table), part.slot, part, goes_on=True)
 
     def _width(self, n_replies: int) -> int:
         """Rows of each of so many replies: a token, and what is worth drafting behind it."""
@@ -274,14 +274,15 @@ class GraphRunner:
         """What the host feeds, from position `first` on."""
         sequence = extension.sequence
         fed = sequence.tokens[first : first + extension.n_known]
-        slot = 0
-        if extension.draw is not None and extension.n_logits:
-            slot = self._shared.slots.place(sequence, first, len(fed))
-        return Part(extension, first, fed, extension.n_rows, list(sequence.table), slot)
+        return Part(extension, first, fed, extension.n_rows, list(sequence.table))
 
     def _launch(self, parts: list[Part], is_ahead: bool = False) -> Launch:
         if not parts:
             raise EngineError("expected an extension that fits a step, found it larger than any")
+        for part in parts:
+            if part.extension.draw is not None and part.extension.n_logits and not part.goes_on:
+                # Not before: of a part that had no room the device has read nothing.
+                part.slot = self._shared.slots.place(part.sequence, part.first, len(part.fed))
         # Those of few rows first: their attention is split, and has room for the first rows alone.
         parts = sorted(parts, key=lambda part: part.width > FEW_ROWS)
         n_rows = sum(part.width for part in parts)
@@ -318,7 +319,7 @@ class GraphRunner:
         itself is the time between two readings what the step cost.
         """
         now, before, self._read_at = perf_counter(), self._read_at, perf_counter()
-        decoded = [p for p in served if p.width == 1 and _is_drawn(p) or p.before is not None]
+        decoded = [p for p in served if p.width == 1 and _is_drawn(p) or p.goes_on]
         if not decoded:
             return
         n_accepted = 0

@@ -50,7 +50,8 @@ class Part:
     extension: as asked for when it was launched. first: the position of its first row, -1 where the
     device knows it: where `before`, a part of the step before, will have ended. fed: tokens of its
     first rows, none where it goes on by itself. width: rows it has room for.
-    outcome and end, the position and token it goes on from, are known once it was read.
+    outcome and end, the position and token it goes on from, are known once it was read; what came
+    before it is noted then and let go, or a reply would keep all its steps.
     """
 
     extension: Extension
@@ -60,6 +61,7 @@ class Part:
     table: list[int]
     slot: int = 0
     before: "Part | None" = None
+    goes_on: bool = False  # by itself, from where `before` ended
     start: int = 0
     wanted_at: int = -1
     kept_at: int = -1
@@ -87,7 +89,7 @@ class Part:
     @property
     def n_wanted(self) -> int:
         """Rows that tokens are drawn from, or a probability is asked of."""
-        return self.width if self.before is not None else self.extension.n_logits
+        return self.width if self.goes_on else self.extension.n_logits
 
     @property
     def n_kept(self) -> int:
@@ -258,7 +260,7 @@ class StepGraph:
         values = {
             "starts": part.start, "firsts": max(0, part.first), "counts": len(fed) or part.width,
             "n_known": part.n_known, "index": extension.index, "slots": part.slot,
-            "goes_on": part.before is not None, "guessing": extension.draw is not None,
+            "goes_on": part.goes_on, "guessing": extension.draw is not None,
             "wanted_at": part.wanted_at if part.n_wanted else -1,
             "seed": (draw.seed + 2**63) % 2**64 - 2**63,  # as a signed integer
             "top_k": params.top_k, "top_p": params.top_p, "temperature": params.temperature,
@@ -310,6 +312,7 @@ class StepGraph:
         found = {name: part.numpy() for name, part in self.results.fields(memory).items()}
         for line, part in enumerate(parts):
             extension = part.extension
+            part.first, part.fed, part.before = part.position, part.known, None
             start, end = part.start + part.n_known, part.start + int(found["counts"][line])
             outcome = Outcome(proposals=found["tokens"][start:end].tolist())
             if part.n_wanted and extension.draw is not None:

@@ -178,6 +178,20 @@ def test_a_lone_reply_is_launched_ahead_almost_always(make_reference: MakeRefere
     assert engine.runner.n_ahead_used >= 30
 
 
+def test_a_reply_does_not_keep_the_steps_it_went_through(make_reference: MakeReference) -> None:
+    engine = make_reference()
+    runner: Any = engine.runner
+    engine.branch("b").commit([5, 6, 7], SamplingParams(max_tokens=40, ignore_eos=True))
+    n_kept = []
+    while engine.has_work():
+        engine.step()
+        n_kept.append(0)
+        part = runner._ahead.parts[0].before if runner._ahead is not None else None
+        while part is not None:
+            n_kept[-1], part = n_kept[-1] + 1, part.before
+    assert max(n_kept) == 1
+
+
 def test_ngrams_on_the_device_continue_what_was_said_before() -> None:
     from engine.kernels.ngram import guess_reference
     from engine.kernels.slots import Slots
@@ -310,6 +324,28 @@ def test_what_a_step_has_no_room_for_is_verified_in_the_next(
         said[device] = [branch.sequence.tokens for branch in branches], drafted
     assert said["cpu"] == said["reference"]
     assert sum(said["cpu"][1]) == 5 * 30
+
+
+def test_the_device_has_read_what_the_host_believes_it_has(make_reference: MakeReference) -> None:
+    """Also of a prompt that had no room in the step it was asked for."""
+    engine = make_reference(kv_tokens=4096)
+    runner: Any = engine.runner
+    slots, n_left_out = runner._shared.slots, 0
+    branches = [engine.branch(f"b{i}") for i in range(5)]
+    params = SamplingParams(max_tokens=31, ignore_eos=True, presence_penalty=0.5)
+    for branch in branches:
+        branch.stage([5, 6, 7])
+    drain(engine)
+    attempts = [branch.begin_preemptive([9], params) for branch in branches]
+    drain(engine)
+    for branch, attempt in zip(branches, attempts, strict=True):
+        branch.commit([5, 6, 8, 9], params, attempt)
+    while engine.has_work():
+        engine.step()
+        n_left_out += runner._ahead is not None and len(runner._ahead.parts) < len(branches)
+        for place, known in slots._places.values():
+            assert slots.history[place, : len(known)].tolist() == known
+    assert n_left_out > 0
 
 
 @pytest.mark.parametrize("quant", ["int8", "fp8", "int4"])
