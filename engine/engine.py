@@ -328,13 +328,13 @@ class Engine:
         self.scheduler.observe(n_rows, elapsed_ms)
         self._totals.update(steps=1, rows=n_rows)
         decoded = [
-            (task.reply, len(task.extension.proposals), task.n_accepted)
+            (task.reply, task.n_verified, min(task.n_verified, task.n_accepted))
             for task in tasks
             if task.reply is not None and task.is_decode
         ]
         if decoded:
-            had_company = len(decoded) < len(tasks)
-            self.speculation.verified(decoded, None if had_company else elapsed_ms)
+            is_own = len(decoded) == len(tasks) and all(task.is_as_asked for task in tasks)
+            self.speculation.verified(decoded, elapsed_ms if is_own else None)
 
     def _advance_or_end(self, task: Task, reply: Reply, outcome: Outcome) -> None:
         """`_advance`; an error that nobody foresaw ends this reply, and no other of the step."""
@@ -365,6 +365,7 @@ class Engine:
         output, error = list[str | ParsedCall](), None
         # What a runner proposed itself, or a drafter here; else it was made ahead.
         is_own = outcome.proposals != extension.proposals
+        task.n_verified = 0 if is_own else len(extension.proposals)
         has_guesses = is_own or self.speculation.has_guessed(reply)
         try:
             sampled = verify(reply, outcome, has_guesses)

@@ -35,13 +35,23 @@ class Service(IntEnum):
 
 @dataclass(slots=True)
 class Task:
-    """One sequence's share of a step. reply: what the logits are for; None for staged words."""
+    """One sequence's share of a step. reply: what the logits are for; None for staged words.
+
+    n_verified: how many of the extension's proposals were, known after the step; none where the
+    step was under way before they were guessed. n_accepted: leading guesses that stood.
+    """
 
     service: Service
     branch: Branch
     extension: Extension
     reply: Reply | None
-    n_accepted: int = 0  # of the extension's proposals, known after the step
+    n_verified: int = 0
+    n_accepted: int = 0
+
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether the step verified what was proposed."""
+        return self.n_verified == len(self.extension.proposals)
 
     @property
     def is_decode(self) -> bool:

@@ -241,22 +241,25 @@ def test_only_resident_tokens_nobody_fed_are_uploaded() -> None:
     assert slots.history[place, :4].tolist() == [3, 9, 8, 1], "revised words are uploaded"
 
 
+class Stubborn:
+    """Guesses the same, whatever was said."""
+
+    name = "stubborn"
+
+    def propose(self, branch_id: str, target: object, reply: object, n_most: int) -> list[int]:
+        return [5, 5]
+
+    def stage(self, branch_id: str, target: object) -> bool:
+        return False
+
+    def forget(self, branch_id: str, committed: list[int]) -> None:
+        pass
+
+
 def test_no_step_is_launched_ahead_of_one_the_host_drafts_for(
     make_reference: MakeReference,
 ) -> None:
     """It would be thrown away, after having made the next one wait for it."""
-
-    class Stubborn:
-        name = "stubborn"
-
-        def propose(self, branch_id: str, target: object, reply: object, n_most: int) -> list[int]:
-            return [5, 5]
-
-        def stage(self, branch_id: str, target: object) -> bool:
-            return False
-
-        def forget(self, branch_id: str, committed: list[int]) -> None:
-            pass
 
     engine = make_reference()
     engine.speculation = Speculation([Stubborn()], 2, engine.clock)
@@ -266,6 +269,20 @@ def test_no_step_is_launched_ahead_of_one_the_host_drafts_for(
     # The prompt's step was launched ahead of too, and the last may have had no room for guesses.
     runner: Any = engine.runner
     assert runner.n_launches <= engine.metrics()["steps"] + 2
+
+
+def test_guesses_come_too_late_for_a_step_under_way_and_are_no_misses(
+    make_reference: MakeReference,
+) -> None:
+    engine = make_reference()
+    engine.speculation = Speculation([Stubborn()], 2, engine.clock)
+    booked: list[tuple[int, ...]] = []
+    for _, length in engine.speculation._drafters:
+        length.choose = lambda *_: 2  # type: ignore[method-assign]
+        length.verified = lambda *guesses: booked.append(guesses)  # type: ignore[method-assign]
+    engine.branch("b").commit([5, 6, 7], SamplingParams(max_tokens=24, ignore_eos=True))
+    usage = drain(engine)["b"].usage
+    assert sum(n_drafted for n_drafted, _ in booked) == usage.drafted_tokens > 0
 
 
 def test_only_decoding_tells_what_guesses_are_worth(make_reference: MakeReference) -> None:
