@@ -80,6 +80,11 @@ def check_sources(sources: Sequence[KnowledgeSource]) -> None:
         if source.folder is not None and has_embeddings and not 0.0 < source.least_score <= 1.0:
             wanted = "above 0 to 1 beside the embeddings of a folder"
             raise _wrong(f"{where}.least_score", wanted, f"{source.least_score:g}")
+        is_kept = source.folder is not None and is_address(source.embeddings or "")
+        if (
+            is_kept and not source.embedding_model
+        ):  # another's, kept on disk, would be taken for its
+            raise _wrong(f"{where}.embedding_model", "it beside an address and a folder", "none")
         if source.embedding_model and not has_embeddings:
             raise _wrong(f"{where}.embedding_model", "it beside embeddings", "none of these")
         if source.embeddings_headers and source.embeddings is None:
@@ -134,7 +139,8 @@ async def _by_vectors(
         url = _address(known, environment, "knowledge.embeddings")
         service = _asked_with(source.embeddings_headers, source, environment, MAX_VECTORS_BYTES)
         embedder: Embedder = ServiceEmbeddings(url, source.embedding_model, service)
-        kept = KeptVectors(_cache_folder(environment) / VECTORS_FILE)
+        identity = f"{url} {source.embedding_model}"
+        kept = KeptVectors(_cache_folder(environment) / VECTORS_FILE, identity)
     else:
         embedder, kept = await asyncio.to_thread(StaticEmbeddings, Path(known)), None
     return VectorRetriever(

@@ -3,8 +3,8 @@
 Owns the two makers of vectors (a table of word vectors in a folder, a service of
 ``/v1/embeddings``), what is kept of them on disk by the hash of the text, and the search. The
 folder is searched by its words too (`index.py`), and `fused.py` makes one ranking of both: what
-fails here, or is late, takes nothing from that. A folder's vectors are made beside the calls; until
-they are there nothing is found by them.
+fails here, or is late, takes nothing from that. A folder's vectors are made beside the calls, again
+after a while where that fails; until they are there nothing is found by them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from voiceloop.errors import BackendError, BackendTimeout, ConfigError, Overloaded
+from voiceloop.errors import (
+    BackendError,
+    BackendTimeout,
+    ConfigError,
+    Overloaded,
+    VoiceLoopError,
+    error_of,
+)
 from voiceloop.knowledge.index import FUNCTION_WORDS, Hit
 from voiceloop.knowledge.passages import Passage
 from voiceloop.knowledge.retriever import MAX_WAITING, Hits
@@ -40,15 +47,17 @@ MAX_TOKENS = 512  # of one text: a passage of 60 words has some 100
 MAX_BYTES = 256 * 1024 * 1024
 BATCH = 16  # texts of one request, whose answer is bounded
 BATCH_S = 30.0  # for it, while a folder's vectors are made: nobody waits
+# After a failure it is tried again, each time after twice as long, up to the longest. Chosen: a
+# service that starts beside this one is there after the first, one that is repaired at noon by one.
+FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 600.0
 MAX_KEPT = 500_000  # vectors on disk: ten folders of the largest kind; the oldest go first
 MOST_NUMBERS = 8192  # of one vector
 
 
 class Embedder(Protocol):
-    """Makes vectors. identity: two of the same make the same."""
+    """Makes vectors."""
 
     is_local: bool
-    identity: str
 
     async def embed(self, texts: Sequence[str], within_s: float) -> Vectors:
         """One unit vector for each text [n, n_numbers]. Raises: BackendError, where late too."""
@@ -93,8 +102,6 @@ class StaticEmbeddings:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._read(tensors, folder)
-        data = (folder / TABLE).read_bytes()
-        self.identity = hashlib.sha256(data).hexdigest()
 
     def _read(self, tensors: Mapping[str, NDArray[Any]], folder: Path) -> None:
         table, n_tokens = tensors.get("embeddings"), self._tokenizer.get_vocab_size()
@@ -138,7 +145,6 @@ class ServiceEmbeddings:
 
     def __init__(self, url: str, model: str, service: Service) -> None:
         self._url, self._model, self._service = url, model, service
-        self.identity = f"{url} {model}"
 
     async def embed(self, texts: Sequence[str], within_s: float) -> Vectors:
         """Raises: BackendError."""
@@ -172,14 +178,17 @@ def unit(vectors: Vectors) -> Vectors:
 
 
 class KeptVectors:
-    """Vectors on disk by the text they are of. Blocking. What cannot be kept is made again."""
+    """Vectors on disk by the text they are of. Blocking. What cannot be kept is made again.
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    identity: of the model that makes them. A name is all that is known of a service's.
+    """
 
-    def find(self, identity: str, texts: Sequence[str]) -> dict[str, Vectors]:
+    def __init__(self, file: Path, identity: str) -> None:
+        self._file, self._identity = file, identity
+
+    def find(self, texts: Sequence[str]) -> dict[str, Vectors]:
         """Those that are there, by text."""
-        keys = {_key(identity, text): text for text in texts}
+        keys = {self._key(text): text for text in texts}
         found: dict[str, Vectors] = {}
         try:
             with closing(self._open()) as kept:
@@ -192,10 +201,10 @@ class KeptVectors:
             return {}
         return found
 
-    def keep(self, identity: str, texts: Sequence[str], vectors: Vectors) -> None:
+    def keep(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """In the place of those that are there of the same texts."""
         rows = [
-            (_key(identity, text), vector.tobytes())
-            for text, vector in zip(texts, vectors, strict=True)
+            (self._key(text), vector.tobytes()) for text, vector in zip(texts, vectors, strict=True)
         ]
         try:
             with closing(self._open()) as kept, kept:
@@ -213,9 +222,8 @@ class KeptVectors:
         kept.execute("CREATE TABLE IF NOT EXISTS vector(key BLOB UNIQUE, numbers BLOB)")
         return kept
 
-
-def _key(identity: str, text: str) -> bytes:
-    return hashlib.sha256(f"{identity}\0{text}".encode()).digest()
+    def _key(self, text: str) -> bytes:
+        return hashlib.sha256(f"{self._identity}\0{text}".encode()).digest()
 
 
 class VectorRetriever:
@@ -244,6 +252,7 @@ class VectorRetriever:
         self._vectors: Vectors | None = None  # [n_passages, n_numbers], once they are there
         self._thread = ThreadPoolExecutor(1, "vectors")
         self._n_waiting = 0
+        self._has_kept = False  # some of them come from disk
         self.building = asyncio.create_task(self._build(), name="vectors of a folder")
 
     @property
@@ -266,6 +275,7 @@ class VectorRetriever:
             async with asyncio.timeout(self._deadline_s):
                 asked = await self._embedder.embed([" ".join(words)], self._deadline_s)
                 if asked.shape[1] != vectors.shape[1]:
+                    self._make_anew()
                     raise BackendError(
                         f"expected a vector of {vectors.shape[1]} numbers, found {asked.shape[1]}"
                     )
@@ -286,42 +296,72 @@ class VectorRetriever:
         best = likely[np.argsort(-scores[likely], kind="stable")[:n_most]]
         return tuple(Hit(self._passages[place], float(scores[place])) for place in best)
 
-    async def _build(self) -> None:
-        """All passages' vectors, those that are kept first; or, where one cannot be made, none."""
+    def _make_anew(self) -> None:
+        """What was kept is of another model than the one that answers now."""
+        if self._has_kept and self.building.done():
+            self._vectors = None
+            self.building = asyncio.create_task(
+                self._build(uses_kept=False), name="vectors of a folder"
+            )
+
+    async def _build(self, *, uses_kept: bool = True) -> None:
+        """All passages' vectors, those that are kept first; tried again until they are there."""
         texts = [f"{passage.heading} {passage.text}".strip() for passage in self._passages]
-        identity, kept = self._embedder.identity, self._kept
-        known = {} if kept is None else await asyncio.to_thread(kept.find, identity, texts)
+        known: dict[str, Vectors] = {}
+        if uses_kept and self._kept is not None:
+            known = await asyncio.to_thread(self._kept.find, texts)
+        self._has_kept = bool(known)
+        retry_s = FIRST_RETRY_S
+        while texts and self._vectors is None:
+            try:
+                self._vectors = await self._complete(texts, known)
+            except ConfigError as error:
+                self._tell(sum(text not in known for text in texts), error, "from now on")
+                return
+            except Exception as error:  # a bug costs a while, not all vectors until the next start
+                n_missing = sum(text not in known for text in texts)
+                self._tell(n_missing, error_of(error), f"for {retry_s:g} s")
+                await asyncio.sleep(retry_s)
+                retry_s = min(2.0 * retry_s, LONGEST_RETRY_S)
+
+    def _tell(self, n_missing: int, error: VoiceLoopError, until: str) -> None:
+        log.warning(
+            "knowledge: expected vectors of %d passages, found none for %d (%s): they are searched "
+            "by their words alone %s",
+            len(self._passages), n_missing, error.message, until,
+        )  # fmt: skip
+
+    async def _complete(self, texts: Sequence[str], known: dict[str, Vectors]) -> Vectors:
+        """The vector of each text [n_texts, n_numbers]; `known` holds what has been made so far.
+
+        Raises: ConfigError: they are too many. BackendError: one cannot be made; or they differ in
+            length, as those of two models do, and none is known any more.
+        """
         missing = [text for text in dict.fromkeys(texts) if text not in known]
-        try:
-            for start in range(0, len(missing), BATCH):
-                batch = missing[start : start + BATCH]
-                made = await self._embedder.embed(batch, BATCH_S)
-                known |= dict(zip(batch, made, strict=True))
-                if kept is not None:
-                    await asyncio.to_thread(kept.keep, identity, batch, made)
-            self._vectors = _stacked([known[text] for text in texts])
-        except BackendError as error:
-            log.warning(
-                "knowledge: expected vectors of %d passages, found none for %d (%s): they are "
-                "searched by their words alone until the server starts again",
-                len(texts), len(missing), error.message,
-            )  # fmt: skip
+        for start in range(0, len(missing), BATCH):
+            batch = missing[start : start + BATCH]
+            made = await self._embedder.embed(batch, BATCH_S)
+            if 4 * len(texts) * made.shape[1] > MAX_BYTES:
+                wanted = f"at most {MAX_BYTES} bytes of vectors"
+                raise _wrong(wanted, f"{len(texts)} of {made.shape[1]} numbers")
+            known |= dict(zip(batch, made, strict=True))
+            self._check_lengths(known, len(made[0]), len(next(iter(known.values()))))
+            if self._kept is not None:
+                await asyncio.to_thread(self._kept.keep, batch, made)
+        self._check_lengths(known, *map(len, known.values()))
+        return np.stack([known[text] for text in texts])
+
+    def _check_lengths(self, known: dict[str, Vectors], *lengths: int) -> None:
+        if len(set(lengths)) > 1:
+            known.clear()
+            self._has_kept = False
+            raise BackendError(f"expected vectors of one length, found {sorted(set(lengths))}")
 
     async def close(self) -> None:
         self.building.cancel()
         await asyncio.gather(self.building, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
         await self._embedder.close()
-
-
-def _stacked(vectors: Sequence[Vectors]) -> Vectors:
-    """Raises: BackendError: they differ in length, or are too many."""
-    lengths = {len(vector) for vector in vectors}
-    if len(lengths) != 1:
-        raise BackendError(f"expected vectors of one length, found {sorted(lengths)}")
-    if 4 * len(vectors) * lengths.pop() > MAX_BYTES:
-        raise BackendError(f"expected at most {MAX_BYTES} bytes of vectors, found more")
-    return np.stack(vectors)
 
 
 def _wrong(wanted: str, found: str) -> ConfigError:

@@ -46,8 +46,8 @@ LIKELY = 0.2
 # Sounds that rose and were no speech, one after another: after so many the room is one in which
 # loudness tells nothing, until a sound that rose turns out to be speech. Chosen.
 MOST_IN_VAIN = 3
-# For so long a sound that rose may be speech: by then the detector has two loud windows in a row of
-# any that is (LOG.md, as above: 182 ms at p95). Noise that beats never falls silent. Chosen.
+# For so long a sound that rose may be speech, since noise that beats never falls silent. Chosen:
+# the detector's first loud window comes 182 ms after the onset at p95 (LOG.md, as above).
 LONGEST_RISE_MS = 600.0
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.passage_service import PassageService
 from voiceloop.agent_file import load_agent
 from voiceloop.errors import BackendError, ConfigError
+from voiceloop.knowledge import vectors
 from voiceloop.knowledge.fused import FusedRetriever
 from voiceloop.knowledge.passages import Passage
 from voiceloop.knowledge.sources import KnowledgeSource, check_sources, open_retriever
@@ -179,10 +180,12 @@ async def test_a_service_that_fails_costs_the_vectors_and_nothing_else(tmp_path:
         source = KnowledgeSource(
             folder=write_folder(tmp_path / "book"),
             embeddings=f"{service.url}/v1/embeddings",
+            embedding_model="m",
             least_score=0.9,
         )
         service.status = 500
-        async with opened(source, tmp_path) as retriever:
+        async with open_retriever([source], "en", {"VOICELOOP_CACHE": str(tmp_path)}) as retriever:
+            assert isinstance(retriever, FusedRetriever)
             assert await texts(retriever, "films") == ["Films one week."]
             assert await texts(retriever, "movies") == []
         service.status = 200
@@ -194,23 +197,97 @@ async def test_a_service_that_fails_costs_the_vectors_and_nothing_else(tmp_path:
 
 async def test_a_cache_that_cannot_be_read_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "vectors.sqlite").write_bytes(b"no database" * 100)
-    kept = KeptVectors(tmp_path / "vectors.sqlite")
-    assert kept.find("m", ["a"]) == {}
-    kept.keep("m", ["a"], unit(np.ones((1, 2), np.float32)))
-    assert KeptVectors(tmp_path / "vectors.sqlite" / "below").find("m", ["a"]) == {}
+    kept = KeptVectors(tmp_path / "vectors.sqlite", "m")
+    assert kept.find(["a"]) == {}
+    kept.keep(["a"], unit(np.ones((1, 2), np.float32)))
+    assert KeptVectors(tmp_path / "vectors.sqlite" / "below", "m").find(["a"]) == {}
 
 
 def test_vectors_of_two_models_are_kept_apart(tmp_path: Path) -> None:
-    kept = KeptVectors(tmp_path / "vectors.sqlite")
-    kept.keep("m", ["a", "b"], np.eye(2, dtype=np.float32))
-    assert kept.find("other", ["a"]) == {}
-    assert {text: v.tolist() for text, v in kept.find("m", ["b", "c"]).items()} == {"b": [0.0, 1.0]}
+    kept = KeptVectors(tmp_path / "vectors.sqlite", "m")
+    kept.keep(["a", "b"], np.eye(2, dtype=np.float32))
+    assert KeptVectors(tmp_path / "vectors.sqlite", "other").find(["a"]) == {}
+    assert {text: v.tolist() for text, v in kept.find(["b", "c"]).items()} == {"b": [0.0, 1.0]}
+
+
+class Model:
+    """Makes vectors of so many numbers, after so many failures."""
+
+    is_local = False
+
+    def __init__(self, n_numbers: int = 2, *failures: Exception) -> None:
+        self.n_numbers, self.failures = n_numbers, list(failures)
+        self.asked: list[str] = []
+
+    async def embed(self, texts: Sequence[str], within_s: float) -> Vectors:
+        self.asked += texts
+        if self.failures:
+            raise self.failures.pop(0)
+        return unit(np.ones((len(texts), self.n_numbers), np.float32))
+
+    async def close(self) -> None:
+        pass
+
+
+TWO = [Passage(n, "a.md", "", text) for n, text in enumerate(("Films one week.", "No dogs."))]
+
+
+@asynccontextmanager
+async def by(model: Model, kept: KeptVectors | None = None) -> AsyncIterator[VectorRetriever]:
+    retriever = VectorRetriever(TWO, model, kept, language="en", least_score=0.1, deadline_ms=1000)
+    try:
+        yield retriever
+    finally:
+        await retriever.close()
+
+
+async def test_vectors_that_could_not_be_made_are_made_later_and_every_failure_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vectors, "FIRST_RETRY_S", 0.001)
+    failures = [BackendError("expected an answer, found 500"), KeyError("a bug")]
+    async with by(Model(2, *failures)) as retriever:
+        await retriever.building
+        assert len(await retriever.search(["films"], 4)) == 2
+    told = [one.getMessage() for one in caplog.records if "words alone" in one.message]
+    assert len(told) == 2 and "found 500" in told[0] and "for 0.001 s" in told[0]
+
+
+async def test_vectors_that_are_too_many_are_told_after_the_first_request_and_not_made_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(vectors, "MAX_BYTES", 15)
+    monkeypatch.setattr(vectors, "BATCH", 1)
+    model, kept = Model(), KeptVectors(tmp_path / "vectors.sqlite", "m")
+    async with by(model, kept) as retriever:
+        await retriever.building
+        assert await retriever.search(["films"], 4) == ()
+    assert len(model.asked) == 1 and kept.find([one.text for one in TWO]) == {}
+    assert "at most 15 bytes" in caplog.text
+
+
+@pytest.mark.parametrize("n_kept", [1, 2])
+async def test_kept_vectors_of_another_model_are_found_out_and_made_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n_kept: int
+) -> None:
+    monkeypatch.setattr(vectors, "FIRST_RETRY_S", 0.001)
+    kept = KeptVectors(tmp_path / "vectors.sqlite", "m")
+    said = [one.text for one in TWO]
+    kept.keep(said[:n_kept], np.eye(3, dtype=np.float32)[:n_kept])
+    async with by(Model(), kept) as retriever:
+        await retriever.building
+        if n_kept == 2:  # which only a question tells
+            with pytest.raises(BackendError, match="expected a vector of 3 numbers, found 2"):
+                await retriever.search(["films"], 4)
+            await retriever.building
+        assert len(await retriever.search(["films"], 4)) == 2
+    assert [len(vector) for vector in kept.find(said).values()] == [2, 2]
 
 
 class Odd:
     """Makes vectors of another length for questions than for passages."""
 
-    is_local, identity = True, "odd"
+    is_local = True
 
     async def embed(self, texts: Sequence[str], within_s: float) -> Vectors:
         return np.ones((len(texts), 3 if texts == ["films"] else 2), np.float32)
@@ -233,7 +310,10 @@ async def test_vectors_that_cannot_be_compared_are_an_error_of_who_made_them() -
 
 def test_a_folder_of_word_vectors_begins_where_the_agent_file_lies(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
-    tables = ['folder = "a"\nembeddings = "table"', 'folder = "b"\nembeddings = "http://c/v1/e"']
+    tables = [
+        'folder = "a"\nembeddings = "table"',
+        'folder = "b"\nembeddings = "http://c/v1/e"\nembedding_model = "m"',
+    ]
     named = "".join(f"[[knowledge]]\n{table}\nleast_score = 0.5\n" for table in tables)
     file.write_text(named, encoding="utf-8")
     first, second = load_agent(file).knowledge
@@ -245,6 +325,7 @@ def test_a_folder_of_word_vectors_begins_where_the_agent_file_lies(tmp_path: Pat
     ("changed", "told"),
     [
         ({"embeddings": "http://a/v1/embeddings"}, "least_score: expected above 0 to 1"),
+        ({"embeddings": "http://a/v1/embeddings", "least_score": 0.4}, "embedding_model: expected"),
         ({"embeddings": "table", "least_score": 1.5}, "least_score"),
         ({"embeddings": "table", "least_score": 0.4, "deadline_ms": 0}, "deadline_ms"),
         ({"embedding_model": "m"}, "embedding_model: expected it beside embeddings"),
