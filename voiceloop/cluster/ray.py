@@ -13,7 +13,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -22,7 +22,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
-from voiceloop.cluster.control.directory import Directory, Remove, Start
+from voiceloop.cluster.control.directory import Action, Directory, Remove, Start
 from voiceloop.cluster.control.keeper import COMMAND, Keeper
 from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import HostReport, Orders
@@ -111,7 +111,7 @@ class _Directory:
 
     async def begin(self) -> None:
         """Called by Ray's loop once it runs, and by whatever comes first."""
-        if self._ticking is None:
+        if self._ticking is None or self._ticking.done():
             self._ticking = asyncio.get_running_loop().create_task(self._tick_on())
 
     async def report(self, report: HostReport) -> Orders:
@@ -121,7 +121,7 @@ class _Directory:
     async def want(
         self, groups: tuple[Group, ...], environ: dict[str, str], canary: float
     ) -> list[str]:
-        await self.begin()
+        await self._until_rebuilt()
         if canary:
             tried = self._directory.try_out(groups, canary)
         else:
@@ -131,14 +131,20 @@ class _Directory:
         return tried
 
     async def leave(self, node: str, is_left: bool) -> None:
-        await self.begin()
+        await self._until_rebuilt()
         (self._directory.cordon if is_left else self._directory.uncordon)(node)
         await self._until_known()
 
     async def stop(self) -> None:
-        await self.begin()
+        await self._until_rebuilt()
         self._directory.stop()
         await self._until_known()
+
+    async def _until_rebuilt(self) -> None:
+        """The first reports tell what was wanted before, and would undo what is wanted now."""
+        await self.begin()
+        while self._directory.is_rebuilding(monotonic()):  # noqa: ASYNC110 - a clock has no event
+            await asyncio.sleep(TICK_S / 5)
 
     async def _until_known(self) -> None:
         """What a person was told is done outlives this directory."""
@@ -157,13 +163,38 @@ class _Directory:
 
     async def _tick_on(self) -> None:
         while True:
-            for action in self._directory.tick(monotonic()):
-                match action:
-                    case Start():
-                        self._place(action)
-                    case Remove(name):
-                        await asyncio.to_thread(_remove, name)
+            try:
+                actions = self._directory.tick(monotonic())
+            except Exception:  # a bug of ours; the processes go on, and the next look may do better
+                log.exception("what is to be done could not be told")
+                actions = []
+            for action in actions:
+                self._carry_out(action)
             await asyncio.sleep(TICK_S)
+
+    def _carry_out(self, action: Action) -> None:
+        """One that Ray refuses costs none of the others, and is tried again."""
+        match action:
+            case Start(name):
+                try:
+                    self._place(action)
+                except Exception as error:  # bare ones of Ray's
+                    log.error("%s could not be placed: %s", name, error)
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(PAUSE_S, self._directory.forget, name)
+            case Remove(name):
+                self._keep(self._end(name))
+
+    async def _end(self, name: str) -> None:
+        try:
+            await asyncio.to_thread(_remove, name)
+        except Exception:
+            log.exception("%s could not be ended", name)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._outliving.add(task)
+        task.add_done_callback(self._outliving.discard)
 
     def _place(self, start: Start) -> None:
         needs = start.group.needs
@@ -181,9 +212,7 @@ class _Directory:
             max_restarts=0,  # the directory replaces it, where that is still wanted
         ).remote(start.name, start.group, self._directory.desired, self._command)
         log.info("places %s", start.name)
-        task = asyncio.get_running_loop().create_task(self._outlive(start.name, host))
-        self._outliving.add(task)
-        task.add_done_callback(self._outliving.discard)
+        self._keep(self._outlive(start.name, host))
 
     async def _outlive(self, name: str, host: Any) -> None:
         """Ray tells at once where an actor has died; a lease finds out the rest."""

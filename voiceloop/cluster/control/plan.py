@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ MAX_FILE_BYTES = 1024 * 1024
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 VERSION = re.compile(r"[A-Za-z0-9._-]{0,40}")
 DIGEST_CHARACTERS = 6
+OWN_KEYS = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_mb", "object_store_memory": "memory_mb"}
+LEAST_AMOUNT = 0.0001  # of a resource: Ray counts in such parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,10 @@ def _check_workers(workers: Workers, where: str) -> None:
         raise ConfigError(f"{where}.version: expected {wanted}, found {workers.version!r}")
     if not 0 <= workers.gpus <= 64:
         raise ConfigError(f"{where}.gpus: expected 0 to 64, found {workers.gpus}")
+    if workers.gpus > 1 and workers.gpus % 1:  # Ray places nothing of the kind
+        wanted = "a share of one, or as many whole ones"
+        raise ConfigError(f"{where}.gpus: expected {wanted}, found {workers.gpus}")
+    _check_amount(workers.gpus, f"{where}.gpus")
     _check_counts(workers.least, workers.most, workers.spare, where)
     _check_needs(workers.cpus, workers.memory_mb, workers.resources, where)
 
@@ -229,9 +236,20 @@ def _check_needs(cpus: float, memory_mb: int, resources: Mapping[str, float], wh
         raise ConfigError(f"{where}.cpus: expected 0 to 1024, found {cpus}")
     if memory_mb < 0:
         raise ConfigError(f"{where}.memory_mb: expected 0 or more, found {memory_mb}")
+    _check_amount(cpus, f"{where}.cpus")
     for name, amount in resources.items():
-        if not isinstance(amount, int | float) or isinstance(amount, bool) or amount <= 0:
+        if name in OWN_KEYS:
+            wanted = f"the key {OWN_KEYS[name]} for it"
+            raise ConfigError(f"{where}.resources: expected {wanted}, found {name}")
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not is_number or not 0 < amount < math.inf:
             raise ConfigError(f"{where}.resources.{name}: expected a number, found {amount!r}")
+        _check_amount(amount, f"{where}.resources.{name}")
+
+
+def _check_amount(amount: float, where: str) -> None:
+    if 0 < amount < LEAST_AMOUNT:
+        raise ConfigError(f"{where}: expected 0 or at least {LEAST_AMOUNT:g}, found {amount}")
 
 
 def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
