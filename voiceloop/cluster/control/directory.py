@@ -102,6 +102,8 @@ class Directory:
         self.hosts: dict[str, Host] = {}
         self._scalers: dict[str, Scaler] = {}
         self._rebuilt_s = now_s + LOST_S if is_anew else now_s
+        self._ticked_s: float | None = None
+        self._acts_s: float | None = None  # from when on, where its own hearing is in doubt
         self._new_name = new_name
 
     @property
@@ -227,19 +229,23 @@ class Directory:
         return WorkerList(**addresses, shares={role: by for role, by in shares.items() if by})
 
     def _shares(self, role: RoleName, reports: Sequence[HostReport]) -> dict[str, float]:
-        """Of new calls: to a canary its share, to the others as many as each has workers.
+        """Of new calls: to a canary its share, to the others as many as each has workers; to a
+        canary that was given up none.
 
         None where all versions are wanted alike.
         """
-        tried = {group.version for group in self.desired.canary if role in group.roles}
+        canary = {group.name: group for group in self.desired.canary if role in group.roles}
+        tried = {group.version for group in canary.values()}
         counts = Counter(report.version for report in reports)
-        others = {version: n for version, n in counts.items() if version not in tried}
         wanted = {group.version for group in self.desired.groups}
+        # Of a canary before this one, until it is drained.
+        given_up = {one.version for one in reports if one.group in canary} - tried - wanted
+        others = {v: n for v, n in counts.items() if v not in tried and v not in given_up}
         if not others or (others.keys() <= wanted and others.keys() == counts.keys()):
             return {}
-        share = self.desired.share if others.keys() != counts.keys() else 0.0
+        canaries = counts.keys() & tried
+        share = self.desired.share if canaries else 0.0
         found = {version: (1.0 - share) * n / sum(others.values()) for version, n in others.items()}
-        canaries = counts.keys() - others.keys()
         found |= {version: share / len(canaries) for version in canaries}
         return {version: round(found[version], 4) for version in sorted(found)}
 
@@ -247,7 +253,9 @@ class Directory:
 
     def tick(self, now_s: float) -> list[Action]:
         """What is to be placed and what to be ended now; drains are told in answers to reports."""
-        if self.is_rebuilding(now_s):
+        is_late = self._ticked_s is not None and now_s - self._ticked_s > LEASE_S
+        self._ticked_s = now_s
+        if self.is_rebuilding(now_s) or self._doubts_itself(now_s, is_late=is_late):
             return []
         actions: list[Action] = []
         for host in list(self.hosts.values()):
@@ -263,6 +271,21 @@ class Directory:
         for group in wanted:
             actions += self._settle(group, now_s)
         return actions
+
+    def _doubts_itself(self, now_s: float, *, is_late: bool) -> bool:
+        """Whether more likely nobody was heard than that most are lost at once; for a while.
+
+        is_late: it was held up itself, and what hosts have told meanwhile is still on its way.
+        """
+        heard = [host for host in self.hosts.values() if host.report is not None]
+        are_most_lost = 2 * sum(host.is_lost(now_s) for host in heard) > len(heard)
+        if is_late or (are_most_lost and self._acts_s is None):
+            self._acts_s = now_s + LOST_S
+        if self._acts_s is None or now_s < self._acts_s:
+            return self._acts_s is not None
+        if not are_most_lost:
+            self._acts_s = None
+        return False
 
     def _settle(self, group: Group, now_s: float) -> list[Action]:
         """Have one group come nearer to what is wanted of it."""

@@ -56,6 +56,36 @@ def test_a_host_that_falls_silent_is_replaced_after_its_lease_and_not_before() -
     assert name not in cluster.hosts and len(cluster.ready()) == 2
 
 
+def test_a_directory_that_was_held_up_itself_replaces_nobody_for_it() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"))
+    cluster.run(30)
+    before = set(cluster.hosts)
+    cluster.now_s += 3 * LOST_S
+    assert cluster.directory.tick(cluster.now_s) == []  # before it has read what was told meanwhile
+    cluster.run(60)
+    assert set(cluster.hosts) == before
+
+
+def test_most_hosts_at_once_are_given_as_long_again_to_be_heard() -> None:
+    cluster = ScriptedCluster(group("gateways"), group("engine"))
+    cluster.run(30)
+    before = set(cluster.hosts)
+    silent = [cluster.hosts[name] for name in sorted(before)[:3]]
+    for host in silent:
+        host.is_silent = True
+    cluster.run(2 * LOST_S - 1)
+    assert set(cluster.hosts) == before
+    for host in silent:
+        host.is_silent = False
+    cluster.run(30)
+    assert set(cluster.hosts) == before
+    for host in silent:
+        host.is_silent = True
+    cluster.run(3 * LOST_S)
+    assert not {host.start.name for host in silent} & set(cluster.hosts)
+    assert len(cluster.ready("gateways")) == len(cluster.ready("engine")) == 2
+
+
 def test_a_machine_that_is_lost_is_made_up_for_on_the_others() -> None:
     cluster = ScriptedCluster(group("engine", least=4, most=4), places={"a": 2, "b": 4})
     cluster.run(30)
@@ -144,6 +174,21 @@ def test_a_canary_gets_its_share_of_new_calls_and_replaces_nothing() -> None:
     cluster.lose_directory()
     cluster.run(30)
     assert cluster.directory.worker_list().shares == {"engine": {"one": 0.95, "two": 0.05}}
+
+
+def test_a_canary_that_another_one_replaces_gets_no_new_calls() -> None:
+    cluster = ScriptedCluster(group("engine", least=3, most=3))
+    cluster.run(30)
+    cluster.directory.try_out([group("engine", "two", least=3, most=3)], 0.05)
+    cluster.run(60)
+    cluster.directory.try_out([group("engine", "three", least=3, most=3)], 0.05)
+    assert cluster.ready("engine-canary", "two")
+    assert cluster.directory.worker_list().shares == {"engine": {"one": 1.0}}
+    while not cluster.ready("engine-canary", "three"):
+        cluster.run(TICK_S)
+    cluster.run(TICK_S)  # its report
+    assert cluster.ready("engine-canary", "two")
+    assert cluster.directory.worker_list().shares == {"engine": {"one": 0.95, "three": 0.05}}
 
 
 def test_who_is_late_for_a_new_directory_is_neither_replaced_nor_left_out() -> None:
