@@ -51,7 +51,8 @@ class KeyQuota:
     """What each key may use, its client secrets included; 0: no bound.
 
     calls, requests: at a time, the latter over HTTP. The others an hour. speculative_tokens: of
-    replies made ahead of a turn's end that were thrown away. tool_calls: that the server made.
+    replies made ahead of a turn's end that were thrown away, or taken back unheard. tool_calls:
+    that the server made.
     """
 
     calls: int = 0

@@ -15,6 +15,11 @@ HOUR_S = 3600.0
 OnSpent = Callable[[str], None]  # told which key of `[quota]` kept a call from something
 
 
+# Of the calls of tools an hour, so much is kept for those that replies make: one that is made ahead
+# may be thrown away, and the caller hears where one of a reply is refused. Chosen.
+KEPT_FOR_REPLIES = 0.5
+
+
 class Bucket:
     """An hour's worth of something, filled evenly; it may be overdrawn. most 0: no bound."""
 
@@ -35,6 +40,10 @@ class Bucket:
         self._left = min(self._most, self._left + gained)
         self._at_s = now_s
         return self._left
+
+    def leaves(self, share: float, amount: float) -> bool:
+        """Whether so much may be taken, and such a share of the whole is still there."""
+        return not self.is_bounded or self.left() - amount >= share * self._most
 
     @property
     def is_empty(self) -> bool:
@@ -62,8 +71,12 @@ class Allowance:
         return True
 
     def add_waste(self, n_tokens: int) -> None:
-        """So many tokens of replies made ahead were thrown away."""
+        """So many tokens were thrown away: of replies made ahead, or taken back unheard."""
         self._wasted_tokens.take(n_tokens)
+
+    def may_call_ahead(self) -> bool:
+        """Whether a tool may be called for a reply that is made ahead."""
+        return self._tool_calls.leaves(KEPT_FOR_REPLIES, 1.0)
 
     def take_tool_call(self) -> bool:
         """Another call of a tool is to be made; returns whether it may be."""

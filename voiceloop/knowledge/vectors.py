@@ -341,14 +341,13 @@ class VectorRetriever:
         for start in range(0, len(missing), BATCH):
             batch = missing[start : start + BATCH]
             made = await self._embedder.embed(batch, BATCH_S)
-            if 4 * len(texts) * made.shape[1] > MAX_BYTES:
-                wanted = f"at most {MAX_BYTES} bytes of vectors"
-                raise _wrong(wanted, f"{len(texts)} of {made.shape[1]} numbers")
+            _check_size(len(texts), made.shape[1])
             known |= dict(zip(batch, made, strict=True))
             self._check_lengths(known, len(made[0]), len(next(iter(known.values()))))
             if self._kept is not None:
                 await asyncio.to_thread(self._kept.keep, batch, made)
         self._check_lengths(known, *map(len, known.values()))
+        _check_size(len(texts), len(known[texts[0]]))
         return np.stack([known[text] for text in texts])
 
     def _check_lengths(self, known: dict[str, Vectors], *lengths: int) -> None:
@@ -362,6 +361,12 @@ class VectorRetriever:
         await asyncio.gather(self.building, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown, wait=True, cancel_futures=True)
         await self._embedder.close()
+
+
+def _check_size(n_vectors: int, n_numbers: int) -> None:
+    """Raises: ConfigError."""
+    if 4 * n_vectors * n_numbers > MAX_BYTES:
+        raise _wrong(f"at most {MAX_BYTES} bytes", f"{n_vectors} vectors of {n_numbers} numbers")
 
 
 def _wrong(wanted: str, found: str) -> ConfigError:

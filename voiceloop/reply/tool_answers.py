@@ -72,7 +72,8 @@ class ToolAnswers:
         key = (call.name, call.arguments)
         if tool is None or not tool.side_effect_free or self.missing(call):
             return
-        if self._early(*key) is not None or not self._session_tools.calls_ahead:
+        may_call = self._session_tools.may_call_ahead(tool, call.arguments)
+        if self._early(*key) is not None or not may_call:
             return
         if self._n_ahead < MAX_AHEAD:
             self._n_ahead += 1

@@ -221,7 +221,7 @@ class SessionTools:
         self.allowance = allowance
         self._tasks = tasks
         self.record = record
-        self.calls_ahead = calls_ahead
+        self._calls_ahead = calls_ahead
         self._tenant = tenant
         self._n_open = 0
         # Of the MCP servers that the session itself names, by the server's label and their name.
@@ -241,6 +241,11 @@ class SessionTools:
         That is the server's to wait for: neither the session nor its end does.
         """
         self._toolbox.outlive(self._own, close)
+
+    def may_call_ahead(self, tool: AgentTool, arguments: str) -> bool:
+        """Whether a call is made for a reply that may be thrown away."""
+        is_known = tool.answer(arguments) is not None  # by the agent file: it costs nothing
+        return self._calls_ahead and (is_known or self.allowance.may_call_ahead())
 
     def begin(self, tool: AgentTool, call: ToolCall, *, is_recorded: bool) -> PendingCall:
         """Make a call of a tool that the server answers.

@@ -124,8 +124,22 @@ def test_calls_of_tools_are_counted_by_the_hour(clock: Clock) -> None:
     assert [one.take_tool_call() for _ in range(2)] == [True, False]
 
 
+def test_half_of_the_calls_of_tools_are_kept_for_replies_that_stand(clock: Clock) -> None:
+    spent: list[str] = []
+    allowance = Quotas(KeyQuota(tool_calls=4), clock, spent.append).allowance("a")
+    found = []
+    for _ in range(4):
+        found.append(allowance.may_call_ahead())
+        assert allowance.take_tool_call()
+    assert found == [True, True, False, False] and not spent
+    clock.now_s += 2700.0
+    assert allowance.may_call_ahead()
+    assert not Quotas(KeyQuota(tool_calls=1), clock).allowance("a").may_call_ahead()
+
+
 def test_without_a_bound_nothing_is_ever_spent(clock: Clock) -> None:
     allowance = Quotas(KeyQuota(), clock).allowance("a")
     for _ in range(100):
         allowance.add_waste(10**6)
         assert allowance.may_speculate() and allowance.take_tool_call()
+        assert allowance.may_call_ahead()
