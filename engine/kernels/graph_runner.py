@@ -106,6 +106,7 @@ class GraphRunner:
         self._kept = self._on_host(N_UNDER_WAY, n_kept, vocab, dtype=torch.float32)
         self._masks = self._on_host(N_UNDER_WAY, MAX_WANTED, n_words, dtype=torch.int32)
         self._ahead: Launch | None = None  # a step launched, whose predecessor was read last
+        self._left_out = set[int]()  # sequences by id, for whom the newest step had no room
         self._read_at = 0.0  # when the step before the one ahead was read
         self.n_launches = self.n_ahead_used = 0
 
@@ -154,6 +155,7 @@ class GraphRunner:
         answered: list[tuple[Extension, Part]] = []
         rest: list[Extension] = []
         for extension in extensions:
+            self._narrow(extension)
             part = parts.get(id(extension.sequence))
             remainder = self._adopt(part, extension) if part is not None else extension
             if part is not None and remainder is not extension:
@@ -162,14 +164,19 @@ class GraphRunner:
                 rest.append(remainder)
         ends = {id(e.sequence): e.sequence.n_resident + e.n_known for e, _ in answered}
         new = [self._part(e, ends.get(id(e.sequence), e.sequence.n_resident)) for e in rest]
+        coming = {id(part.sequence) for part in new}
         if ahead is None or not answered:
-            ahead = self._launch(_that_fit([], new, self._limits()))
+            ahead = self._launch(_that_fit(new, self._limits()))
             answered = [(part.extension, part) for part in ahead.parts]
+            coming -= {id(part.sequence) for part in ahead.parts}
             new = []
         else:
             self.n_ahead_used += 1
-        going_on = list(self._going_on(answered))
-        behind = _that_fit(going_on, new, self._limits())
+        # Who goes on, and of what is new as much as there is room for; but nobody waits twice.
+        overdue = [part for part in new if id(part.sequence) in self._left_out]
+        others = [part for part in new if id(part.sequence) not in self._left_out]
+        behind = _that_fit([*overdue, *self._going_on(answered), *others], self._limits())
+        self._left_out = coming - {id(part.sequence) for part in behind}
         if behind:
             self._ahead = self._launch(behind, is_ahead=True)
         self._read(ahead)
@@ -199,6 +206,18 @@ class GraphRunner:
                 yield outcome.logits
             sequence.n_resident += n
         sequence.n_resident = n_before
+
+    def _narrow(self, extension: Extension) -> None:
+        """To as many guesses as there is room for the logits of, where the reply is told of them.
+
+        The others are dropped, as after a wrong one: what was made ahead may be longer.
+        """
+        n_most = len(self._shared.kept) - 1
+        draw = extension.draw
+        if draw is None or draw.params.logprobs is None or len(extension.proposals) <= n_most:
+            return
+        extension.proposals = extension.proposals[:n_most]
+        extension.n_logits = 1 + n_most
 
     # -- the step ahead --------------------------------------------------------------------------
 
@@ -358,9 +377,9 @@ class _Room:
         return True
 
 
-def _that_fit(going_on: list[Part], new: list[Part], room: _Room) -> list[Part]:
-    """Who goes on, and of what is new as much as a step has room for; the first above all."""
-    return [part for part in [*going_on, *new] if room.takes(part)]
+def _that_fit(parts: list[Part], room: _Room) -> list[Part]:
+    """As much as a step has room for; the first above all."""
+    return [part for part in parts if room.takes(part)]
 
 
 def _is_drawn(part: Part) -> bool:

@@ -365,6 +365,48 @@ def test_the_device_has_read_what_the_host_believes_it_has(make_reference: MakeR
     assert n_left_out > 0
 
 
+def keep_few_logits(monkeypatch: pytest.MonkeyPatch, engine: Engine, n_lines: int) -> None:
+    """As where the vocabulary is large: engines loaded from now on have so many lines for them."""
+    from engine.kernels import graph_runner
+
+    runner: Any = engine.runner
+    n_bytes = n_lines * 4 * runner.decoder.config.vocab_size * graph_runner.N_UNDER_WAY
+    monkeypatch.setattr(graph_runner, "PINNED_LOGITS_BYTES", n_bytes)
+
+
+def test_more_guesses_than_logits_can_be_told_of_are_dropped(
+    make_reference: MakeReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a reply made ahead, which is verified in one step."""
+    params = SamplingParams(max_tokens=31, ignore_eos=True, logprobs=1)
+    said = []
+    for device in ("cpu", "reference"):
+        engine = make_reference(device)
+        keep_few_logits(monkeypatch, engine, 4)
+        branch = engine.branch("b")
+        branch.stage([5, 6, 7])
+        drain(engine)
+        attempt = branch.begin_preemptive([9], params)
+        drain(engine)
+        branch.commit([5, 6, 8, 9], params, attempt)
+        drain(engine)
+        said.append(branch.sequence.tokens)
+    assert said[0] == said[1]
+
+
+def test_replies_that_go_on_by_themselves_keep_no_newcomer_waiting(
+    make_reference: MakeReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_few_logits(monkeypatch, make_reference("cpu"), 2)
+    engine = make_reference()
+    for i, n_tokens in enumerate((40, 40, 3)):
+        params = SamplingParams(max_tokens=n_tokens, ignore_eos=True, logprobs=1)
+        engine.branch(f"b{i}").commit([5, 6, 7 + i], params)
+        for _ in range(4):
+            engine.step()
+    assert next(iter(drain(engine))) == "b2"
+
+
 @pytest.mark.parametrize("quant", ["int8", "fp8", "int4"])
 def test_quantized_products_give_the_same_model(make_reference: MakeReference, quant: str) -> None:
     """int4 groups differ between the paths, so only its tokens' plausibility is looked at."""
