@@ -44,8 +44,9 @@ def pools_of(workers: Iterable[WorkerLoad]) -> list[PoolLoad]:
     for role, holding in members.items():
         roles_of.setdefault(tuple(one.name for one in holding), []).append(role)
     return [
-        _pool(names[0] if len(names) == 1 else " and ".join(sorted(roles)), members[roles[0]])
-        for names, roles in roles_of.items()
+        # By roles, whoever holds them: what calls cost there is learned under this name.
+        _pool(" and ".join(sorted(roles)), members[roles[0]])
+        for roles in roles_of.values()
     ]
 
 

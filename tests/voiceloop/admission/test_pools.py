@@ -20,7 +20,7 @@ def test_a_pool_is_as_busy_as_its_workers_are_on_average() -> None:
 def test_who_does_not_serve_counts_for_nothing() -> None:
     away = [WorkerLoad(state, ("engine",), state) for state in ("restarting", "draining")]
     [pool] = pools_of([engine("one", busy=0.6), *away])
-    assert (pool.name, pool.busy) == ("one", 0.6)
+    assert (pool.name, pool.busy) == ("engine", 0.6)
     assert pools_of(away) == []
 
 
@@ -36,9 +36,12 @@ def test_what_other_gateways_take_is_told_apart_by_streams() -> None:
 def test_roles_in_one_process_are_one_pool_and_others_are_their_own() -> None:
     speech = WorkerLoad("speech", ("recognizer", "voice"), "ready", busy=0.5)
     voice = WorkerLoad("voice", ("voice",), "ready", busy=0.1)
-    assert [pool.name for pool in pools_of([speech, engine("e")])] == ["speech", "e"]
+    assert [pool.name for pool in pools_of([speech, engine("e")])] == [
+        "recognizer and voice",
+        "engine",
+    ]
     assert {pool.name: pool.busy for pool in pools_of([speech, voice])} == {
-        "speech": 0.5, "voice": 0.3,
+        "recognizer": 0.5, "voice": 0.3,
     }  # fmt: skip
 
 
