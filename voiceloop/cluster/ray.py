@@ -296,6 +296,7 @@ def begin(
     groups: Sequence[Group], environ: dict[str, str], command: Sequence[str] = COMMAND
 ) -> None:
     """Start the directory, and with it everything. Raises: ClusterError where there is one."""
+    wanted = tuple(group.with_settings(environ) for group in groups)
     try:
         directory = _directory_class.options(
             name=DIRECTORY,
@@ -305,7 +306,7 @@ def begin(
             max_restarts=-1,
             max_task_retries=0,
             max_concurrency=1000,
-        ).remote(Desired(1, tuple(groups), environ), tuple(command))
+        ).remote(Desired(1, wanted, environ), tuple(command))
         ray.get(directory.begin.remote(), timeout=ANSWER_S)
     except ValueError:
         raise ClusterError(

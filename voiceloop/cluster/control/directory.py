@@ -132,11 +132,12 @@ class Directory:
 
     def want(self, groups: Sequence[Group], environ: Mapping[str, str]) -> None:
         """Another plan; what it does not name is drained. environ: settings that change."""
+        environ = {**self.desired.environ, **environ}
         self._change(
             msgspec.structs.replace(
                 self.desired,
-                groups=tuple(groups),
-                environ={**self.desired.environ, **environ},
+                groups=tuple(group.with_settings(environ) for group in groups),
+                environ=environ,
                 canary=(),
                 share=0.0,
                 is_stopping=False,
@@ -149,6 +150,7 @@ class Directory:
         The plan that there is stays; `want` ends it, with either. Returns the groups that differ.
         """
         versions = {group.name: group.version for group in self.desired.groups}
+        groups = [group.with_settings(self.desired.environ) for group in groups]
         canary = tuple(
             replace(
                 group,

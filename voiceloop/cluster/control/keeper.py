@@ -126,7 +126,8 @@ class Keeper:
                     await self._drains.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        places = {"folder": str(self._folder), "address": self._address}
+        _, _, version, _ = self._identity
+        places = {"folder": str(self._folder), "address": self._address, "version": version}
         arguments = [text.format_map(places) for text in self._launch.arguments]
         own = {LIST_VARIABLE: str(self._folder / LIST_FILE)} if not self._is_worker else {}
         starting = asyncio.create_subprocess_exec(

@@ -87,8 +87,8 @@ class PlanFile:
 class Launch:
     """How a process starts: arguments of the ``voiceloop`` command, and files beside it.
 
-    ``{folder}`` and ``{address}`` in an argument stand for where the files lie and for the
-    machine's address.
+    ``{folder}``, ``{address}`` and ``{version}`` in an argument stand for where the files lie, for
+    the machine's address and for the group's version; other braces are doubled.
     """
 
     arguments: tuple[str, ...]
@@ -117,6 +117,13 @@ class Group:
     spare: int
     launch: Launch
     needs: Needs
+
+    def with_settings(self, environ: Mapping[str, str]) -> Group:
+        """Its processes with these settings are of a version of their own."""
+        if not environ:
+            return self
+        version = f"{self.version}-{_digest(sorted(environ.items()))}"
+        return dataclasses.replace(self, version=version)
 
 
 class Desired(msgspec.Struct, frozen=True):
@@ -255,7 +262,8 @@ def _check_amount(amount: float, where: str) -> None:
 def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
     gateways = told.gateways
     arguments = [
-        "gateway", f"--host={gateways.host}", f"--port={gateways.port}", "--share-port", "--json",
+        "gateway", f"--host={_verbatim(gateways.host)}", f"--port={gateways.port}",
+        "--share-port", "--json",
     ]  # fmt: skip
     if CONFIGURATION in texts:
         arguments.append(f"--config={{folder}}/{CONFIGURATION}")
@@ -276,29 +284,37 @@ def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
 
 def _worker_group(told: PlanFile, workers: Workers, texts: Mapping[str, str]) -> Group:
     arguments = ["worker", *(f"--role={role}" for role in workers.roles)]
-    arguments += ["--listen={address}:0", "--json"]
+    arguments += ["--listen={address}:0", "--version={version}", "--json"]
     for key in ("preset", "stt_model", "llm_model", "tts_model"):
         if value := getattr(workers, key):
-            arguments.append(f"--{key.replace('_', '-')}={value}")
+            arguments.append(f"--{key.replace('_', '-')}={_verbatim(value)}")
     files = {name: text for name, text in texts.items() if name == CONFIGURATION}
     if files:
         arguments.append(f"--config={{folder}}/{CONFIGURATION}")
     launch = Launch(tuple(arguments), files)
-    version = version_of(workers.version or told.version, launch)
     return Group(
         name=workers.name or "-".join(workers.roles),
         roles=workers.roles,
-        version=version,
+        version=version_of(workers.version or told.version, launch),
         least=workers.least,
         most=max(workers.least, workers.most),
         spare=workers.spare,
-        launch=dataclasses.replace(launch, arguments=(*launch.arguments, f"--version={version}")),
+        launch=launch,
         needs=Needs(workers.cpus, workers.gpus, workers.memory_mb, dict(workers.resources)),
     )
 
 
 def version_of(named: str, launch: Launch) -> str:
     """The version as a person calls it, and a digest of what a process is started with."""
-    said = msgspec.json.encode([list(launch.arguments), sorted(launch.files.items())])
-    digest = hashlib.blake2b(said, digest_size=16).hexdigest()[:DIGEST_CHARACTERS]
+    digest = _digest([list(launch.arguments), sorted(launch.files.items())])
     return f"{named}-{digest}" if named else digest
+
+
+def _digest(said: Any) -> str:
+    encoded = msgspec.json.encode(said)
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _verbatim(value: str) -> str:
+    """Of a plan's, in an argument in which braces stand for something."""
+    return value.replace("{", "{{").replace("}", "}}")

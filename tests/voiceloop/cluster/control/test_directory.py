@@ -99,7 +99,7 @@ def test_a_directory_that_is_lost_knows_everything_from_the_first_reports() -> N
     cluster = ScriptedCluster(group("gateways"), group("engine"))
     cluster.run(30)
     cluster.directory.want([group("gateways"), group("engine", least=3, most=3)], {"A": "b"})
-    cluster.run(30)
+    cluster.run(90)
     before, generation = set(cluster.hosts), cluster.directory.desired.generation
     assert len(cluster.ready("engine")) == 3
     cluster.lose_directory()
@@ -156,6 +156,20 @@ def test_new_calls_go_to_a_version_before_the_old_one_is_drained() -> None:
     assert cluster.directory.worker_list().shares["engine"] == {"one": 0.5, "two": 0.5}
     cluster.run(SETTLE_S - 3 * TICK_S)
     assert len(cluster.ready(version="one")) == 2
+
+
+def test_settings_that_change_are_rolled_out_and_the_same_ones_are_not() -> None:
+    cluster = ScriptedCluster(group("engine"))
+    cluster.run(30)
+    before = set(cluster.hosts)
+    cluster.directory.want([group("engine")], {"VOICELOOP_CONTEXT_TOKENS": "2048"})
+    cluster.run(90)
+    after = set(cluster.hosts)
+    assert not before & after and len(cluster.ready()) == 2
+    cluster.directory.want([group("engine")], {})  # they stay what they were
+    cluster.run(90)
+    assert set(cluster.hosts) == after
+    assert cluster.directory.try_out([group("engine")], 0.05) == []
 
 
 def test_a_canary_gets_its_share_of_new_calls_and_replaces_nothing() -> None:

@@ -53,7 +53,8 @@ class Kept:
     def __init__(self, tmp_path: Path, command: str = "gateway") -> None:
         self.folder = tmp_path
         self.directory = ScriptedDirectory()
-        launch = Launch((command, "--config={folder}/server.toml"), {"server.toml": "port = 1"})
+        arguments = (command, "--config={folder}/server.toml", "--version={version}")
+        launch = Launch(arguments, {"server.toml": "port = 1"})
         self.keeper = Keeper(
             "gateways-1",
             "gateways",
@@ -99,7 +100,7 @@ async def test_a_process_is_started_with_its_files_its_list_and_the_clusters_set
     report = await kept.directory.until(is_ready)
     assert report.process.address == f"127.0.0.1:{report.pid}"
     [(_, arguments, settings)] = kept.started()
-    assert arguments == ["gateway", f"--config={kept.folder}/server.toml"]
+    assert arguments == ["gateway", f"--config={kept.folder}/server.toml", "--version=one"]
     assert settings == {
         "VOICELOOP_WORKERS_KEY": "of the cluster",
         "VOICELOOP_WORKERS_LIST": str(kept.folder / LIST_FILE),

@@ -71,10 +71,28 @@ def test_a_version_changes_with_what_is_started_and_with_nothing_else(tmp_path: 
     assert spoken["engine"].version == before["engine"].version
 
 
+def test_a_version_changes_with_the_settings(tmp_path: Path) -> None:
+    engine = groups_of(tmp_path)["engine"]
+    assert engine.with_settings({}) == engine
+    small = engine.with_settings({"VOICELOOP_CONTEXT_TOKENS": "2048"})
+    large = engine.with_settings({"VOICELOOP_CONTEXT_TOKENS": "4096"})
+    assert len({engine.version, small.version, large.version}) == 3
+    assert small == engine.with_settings({"VOICELOOP_CONTEXT_TOKENS": "2048"})
+
+
+def test_braces_of_a_plan_stand_for_themselves(tmp_path: Path) -> None:
+    text = PLAN + 'llm_model = "a{b}{folder}{"'
+    arguments = groups_of(tmp_path, text)["speech"].launch.arguments
+    places = {"folder": "/tmp/x", "address": "10.0.0.5", "version": "v2"}
+    told = [argument.format_map(places) for argument in arguments]
+    assert "--llm-model=a{b}{folder}{" in told
+    assert {"--listen=10.0.0.5:0", "--version=v2"} <= set(told)
+
+
 def test_workers_call_themselves_by_their_version(tmp_path: Path) -> None:
     engine = groups_of(tmp_path, 'version = "june"\n' + PLAN)["engine"]
     assert engine.version.startswith("june-")
-    assert f"--version={engine.version}" in engine.launch.arguments
+    assert "--version={version}" in engine.launch.arguments  # as its keeper knows it
 
 
 @pytest.mark.parametrize(
