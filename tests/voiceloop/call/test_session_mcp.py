@@ -46,20 +46,25 @@ def clock() -> Callable[[], float]:
     return asyncio.get_event_loop().time
 
 
+async def is_reached(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
 @asynccontextmanager
 async def shop() -> AsyncIterator[str]:
-    """A server, and its address."""
+    """A server that takes calls, and its address; however long its start takes."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.mcp_server", str(PORT), cwd=ROOT
     )
     try:
-        for _ in range(500):
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", PORT)
-                writer.close()
-                break
-            except OSError:
-                await asyncio.sleep(0.02)
+        while not await is_reached(PORT):
+            assert process.returncode is None, "the server has ended"
+            await asyncio.sleep(0.02)
         yield f"http://127.0.0.1:{PORT}/mcp"
     finally:
         process.kill()
@@ -289,7 +294,8 @@ async def test_a_call_that_hangs_does_not_hold_the_end_of_the_session(
     clock: Callable[[], float],
 ) -> None:
     fakes = backends("slow", '{"seconds": 30}')
-    async with shop() as url, asyncio.timeout(10):
+    async with shop() as url, asyncio.timeout(None) as limit:
         async with Caller(clock, fakes, AgentConfig(), CONFIG) as caller:
             await ask(caller, entry(url, require_approval="never"))
             await caller.wait_for("response.mcp_call.in_progress")
+            limit.reschedule(clock() + 10.0)
