@@ -302,7 +302,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
     ) -> ChatAnswer:
         """By the call's own service; where its first token is late, by a second one beside it."""
         asked = asyncio.create_task(self._ask_place(self._place, race, turn, params, urgency))
-        asks = [asked]
+        asks = {asked: self._place}
         try:
             after_s = self._model.hedging.after_s
             if urgency is Urgency.COMMITTED and after_s is not None:
@@ -311,10 +311,9 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                 is_late = not race.has_begun and not asked.done()
                 if is_late and another is not None and self._model.hedging.take():
                     self._model.n_hedged += 1
-                    asks.append(
-                        asyncio.create_task(self._ask_place(another, race, turn, params, urgency))
-                    )
-            return await first_answer(asks)
+                    beside = self._ask_place(another, race, turn, params, urgency)
+                    asks[asyncio.create_task(beside)] = another
+            return await first_answer(race, asks)
         finally:
             for task in asks:
                 task.cancel()

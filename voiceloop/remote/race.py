@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from voiceloop.errors import BackendError
 from voiceloop.remote.chat_answer import ChatAnswer
@@ -51,6 +51,9 @@ class Race:
     def has_begun(self) -> bool:
         return self._first is not None
 
+    def is_won_by(self, place: Place) -> bool:
+        return self._first is place
+
     def begin(self, place: Place) -> None:
         """Raises: Overtaken."""
         if self._first not in (None, place):
@@ -67,12 +70,15 @@ class Race:
             begun.cancel()
 
 
-async def first_answer(asks: list[asyncio.Task[ChatAnswer]]) -> ChatAnswer:
-    """Of the first that is answered; where all fail, the error of the first."""
+async def first_answer(race: Race, asks: Mapping[asyncio.Task[ChatAnswer], Place]) -> ChatAnswer:
+    """Of the first that is answered; where all fail, the error of the first.
+
+    Where the one fails that was heard, no other may be: its error, at once.
+    """
     waiting = set(asks)
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            if task.exception() is None:
+            if task.exception() is None or race.is_won_by(asks[task]):
                 return task.result()
-    raise asks[0].exception() or AssertionError("unreachable: one of them is answered")
+    raise next(iter(asks)).exception() or AssertionError("unreachable: one of them is answered")

@@ -27,6 +27,7 @@ from voiceloop.models import opening
 from voiceloop.remote import service as remote
 from voiceloop.remote.language import RemoteLanguageModel
 from voiceloop.remote.pool import HEDGES_AT_ONCE, LEAST_SEEN, Hedging, reachable_first
+from voiceloop.remote.race import Overtaken
 from voiceloop.remote.recognizer import RemoteRecognizer
 from voiceloop.remote.voice import RemoteVoice
 
@@ -124,6 +125,20 @@ async def test_a_late_first_token_is_asked_for_twice_and_the_first_to_come_is_he
     assert model.n_hedged == 1
     async with asyncio.timeout(10):
         await own.service.hung_up.wait()  # which ends the generation there
+
+
+async def test_a_reply_that_breaks_off_at_who_was_heard_is_over(two: Two) -> None:
+    model = model_of(two)
+    for _ in range(10 * LEAST_SEEN):
+        model.hedging.observe(0.001)
+    own, other = own_and_other(model, two, "sess_1.turn_1")
+    own.service.say(CHAT, reply({"content": "too late"}, hold=asyncio.Event()))
+    other.service.say(CHAT, reply({"content": "half of"}, done=False, drop_after=True))
+    async with asyncio.timeout(10):  # not until the late one has begun, which it never does
+        with pytest.raises(BackendError) as caught:
+            await answer(model)
+    assert not isinstance(caught.value, Overtaken)
+    assert model.n_hedged == 1
 
 
 async def test_nobody_is_asked_twice_while_it_is_not_known_what_is_late(two: Two) -> None:
