@@ -19,7 +19,6 @@ from benchmarks.simulated.costs import Costs, Stage
 from benchmarks.simulated.faults import (
     Crash,
     Deploy,
-    DirectoryLost,
     Fault,
     GatewayKilled,
     Gray,
@@ -114,7 +113,6 @@ class Cell:
         self._order = itertools.count()
         self._numbers = itertools.count()
         self._inside: dict[int, SimCall] = {}
-        self._directory_back_s = 0.0
         self._admits_by_load = admits_by_load
         self.workers = {
             stage.name: [
@@ -301,10 +299,7 @@ class Cell:
             self.at(self.now_s + TICK_S, lambda: self._tick(gateway, until_s))
 
     def _publish(self) -> None:
-        """Tell gateways which workers there are; a lost directory tells them later."""
-        if self.now_s < self._directory_back_s:
-            self.at(self._directory_back_s, self._publish)
-            return
+        """Tell gateways which workers there are."""
         for gateway in self.gateways:
             gateway.learn(self.workers)
 
@@ -327,8 +322,6 @@ class Cell:
                 for gateway in self.gateways:
                     if gateway.zone == fault.zone:
                         self._kill_gateway(gateway, fault.back_s)
-            case DirectoryLost():
-                self._directory_back_s = self.now_s + fault.lasts_s
             case Deploy():
                 for number, old in enumerate(list(self.workers[fault.stage])):
                     self.at(

@@ -44,14 +44,6 @@ class ZoneLost:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectoryLost:
-    """No gateway hears of workers that come back elsewhere."""
-
-    at_s: float
-    lasts_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
 class Deploy:
     """Each worker of a stage is replaced by one of a new version, one after the other.
 
@@ -65,4 +57,4 @@ class Deploy:
     drain_s: float = 120.0
 
 
-Fault = Crash | Gray | GatewayKilled | ZoneLost | DirectoryLost | Deploy
+Fault = Crash | Gray | GatewayKilled | ZoneLost | Deploy

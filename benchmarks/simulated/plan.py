@@ -11,7 +11,6 @@ from benchmarks.simulated.faults import (
     COLD_GPU_S,
     Crash,
     Deploy,
-    DirectoryLost,
     Fault,
     GatewayKilled,
     Gray,
@@ -78,11 +77,6 @@ def scenarios(costs: Costs) -> list[Scenario]:
         Scenario("gray", f"one {first} three times slow, 300 s", (Gray(n_s, first),)),
         Scenario("gateway", "one gateway killed", (GatewayKilled(n_s),)),
         Scenario("zone", "one zone of three lost for 300 s", (ZoneLost(n_s),)),
-        Scenario(
-            "directory",
-            f"no directory for 60 s, and one {stage} killed in it",
-            (DirectoryLost(n_s), Crash(n_s + 10.0, stage)),
-        ),
         Scenario("deploy", f"every {stage} replaced, one in 30 s", (Deploy(n_s, stage),)),
     ]
 
