@@ -38,6 +38,7 @@ SAMPLE_EVERY_S = 5.0
 QUIET_START_S = 10.0  # before the first fault
 SETTLED_AFTER_S = 600.0  # a slope is read from here on: before it memory is touched first
 REST_S = 30.0  # after the last call: a dead line's slot is freed within 25 s
+FEWEST_JUDGED = 100  # turns: of fewer, a p99 is the one longest silence, and tells of the machine
 WINDOW_S = 10.0  # a turn that ends so soon after a fault is told apart
 
 
@@ -108,14 +109,20 @@ async def _faults(
 
 
 def bars_of(soaked: Soak) -> list[Bar]:
-    """What a soak is judged by: silence, calls lost, what is held at the end and how it grew."""
+    """What a soak is judged by: silence, calls lost, what is held at the end and how it grew.
+
+    Of a short one its silences are told and not judged, and no process is old enough for a slope.
+    """
     silent = Distribution.of([turn.silent_ms for turn in soaked.heard.silences])
     bars = [
-        Bar("silent after the caller's words, p99", silent.p99, 3000.0, n=silent.n),
-        Bar("silent after the caller's words, most", silent.most, 5000.0),
         Bar("calls lost", float(len(soaked.heard.lost)), 0, ""),
         Bar("ready at the end", float(soaked.is_ready), 1, "", at_least=True),
     ]
+    if silent.n >= FEWEST_JUDGED:
+        bars += [
+            Bar("silent after the caller's words, p99", silent.p99, 3000.0, n=silent.n),
+            Bar("silent after the caller's words, most", silent.most, 5000.0),
+        ]
     gateway = [one for one in soaked.samples if one.name == GATEWAY]
     if gateway:
         grown = gateway[-1].n_descriptors - gateway[0].n_descriptors

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from benchmarks.soak.__main__ import Soak, bars_of
+from benchmarks.soak.__main__ import FEWEST_JUDGED, Soak, bars_of
 from benchmarks.soak.bad_line import bad_line
 from benchmarks.soak.callers import Heard, Silence
 from benchmarks.soak.processes import GATEWAY, Sample, sample, slope_mb_per_h, workers_of
@@ -56,7 +56,10 @@ def test_workers_are_found_by_the_name_in_their_command_line() -> None:
 def test_the_worst_silence_and_a_lost_call_miss_their_bars() -> None:
     calm = Soak(Heard([silence(1.0, 300.0)]), samples=growing(GATEWAY, 0.0), is_ready=True)
     assert all(bar.holds for bar in bars_of(calm))
-    silent = Soak(Heard([silence(1.0, 300.0), silence(2.0, 8000.0)]), is_ready=True)
+    silences = [silence(float(n), 300.0) for n in range(FEWEST_JUDGED - 2)]
+    short = Soak(Heard([*silences, silence(2.0, 8000.0)]), is_ready=True)
+    assert all(bar.holds for bar in bars_of(short))
+    silent = Soak(Heard([*silences, silence(2.0, 8000.0), silence(3.0, 8000.0)]), is_ready=True)
     assert [bar.name for bar in bars_of(silent) if not bar.holds] == [
         "silent after the caller's words, p99",
         "silent after the caller's words, most",
