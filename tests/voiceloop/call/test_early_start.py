@@ -46,7 +46,7 @@ def backends() -> Backends:
     return instant_backends(
         recognizer=FakeRecognizer([WORDS], ms_per_word=200),
         language_model=FakeLanguageModel(
-            lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda text: 0.3
+            lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda text: 0.5
         ),
         voice=FakeVoice(),
     )

@@ -326,7 +326,7 @@ async def test_a_preemptive_reply_that_was_lost_is_begun_once_more_at_the_next_p
 
 
 async def test_what_a_retracted_answer_cost_is_counted_as_wasted(clock: Clock) -> None:
-    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.9)
+    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.5)
     async with Caller(clock, slow_models(model, ("i want a latte", "with oat milk"))) as caller:
         await caller.say(800)
         await caller.listen_until("response.output_audio.delta")
