@@ -135,6 +135,11 @@ class RemoteWorkers:
         """Whether each role that is elsewhere has a worker that takes new streams."""
         return all(pool.is_alive for pool in self._pools.values())
 
+    async def wait_ready(self) -> None:
+        """Return once each role that is elsewhere has had a worker."""
+        for pool in self._pools.values():
+            await pool.alive()
+
     def held(self) -> dict[RoleName, HeldModel]:
         """What workers say of the model of each role, as far as any has been heard of."""
         told = {role: pool.ready for role, pool in self._pools.items()}

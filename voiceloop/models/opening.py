@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from voiceloop.access.keys import salts
@@ -107,8 +108,11 @@ async def open_backends(
             profile=supervisor.profile,
             count_tokens=counting.counter,
         )
-        if agent is not None:  # what is elsewhere has said by now what it speaks
-            check_models(agent, backends.capabilities, str(config.agent or "the preset's agent"))
+        if agent is not None:
+            source = str(config.agent or "the preset's agent")
+            check = partial(_check_models, agent, backends, source)
+            check()  # what is elsewhere has mostly said by now what it speaks
+            await stack.enter_async_context(_checked_once_heard(elsewhere, check))
         asked = (supervisor.ready, elsewhere.ready)
 
         def answers() -> bool:
@@ -116,6 +120,35 @@ async def open_backends(
             return all(ready() for ready in asked) and all(served)
 
         yield backends, answers
+
+
+def _check_models(agent: AgentConfig, backends: Backends, source: str) -> None:
+    """Raises: ConfigError."""
+    check_models(agent, backends.capabilities, source)
+
+
+@asynccontextmanager
+async def _checked_once_heard(
+    elsewhere: RemoteWorkers, check: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Workers that come later may hold what the agent cannot use: then each call is refused."""
+    if elsewhere.ready():
+        yield
+        return
+
+    async def look() -> None:
+        await elsewhere.wait_ready()
+        try:
+            check()
+        except ConfigError as error:
+            log.error("calls are refused: %s", error)
+
+    looking = asyncio.create_task(look(), name="check models")
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
 
 
 def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None:

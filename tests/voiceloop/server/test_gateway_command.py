@@ -20,10 +20,12 @@ from websockets.asyncio.client import connect
 from clients.resuming import ResumingConnection
 from clients.server_process import free_port, http_status
 from tests.voiceloop.server.test_app import until
+from voiceloop.agent import AgentConfig
 from voiceloop.cluster.address import Address
 from voiceloop.cluster.host import host_worker
 from voiceloop.config import load_config
 from voiceloop.errors import ConfigError
+from voiceloop.models.opening import open_backends
 from voiceloop.operation import WorkerAddresses
 from voiceloop.server.serve_command import gateway_config
 from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
@@ -136,6 +138,25 @@ async def test_a_gateway_holds_no_models_and_tells_what_its_workers_do(
                 await asyncio.sleep(0.02)
         reason = (await http.get("/readyz")).json()["reason"]
         assert "the worker engine is not named" in reason
+
+
+async def test_an_agent_that_workers_who_come_later_cannot_serve_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listed = tmp_path / "workers.json"
+    listed.write_text("{}")
+    flags = {"workers.list": str(listed), "workers.key": WORKERS_KEY}
+    config = gateway_config(load_config(flags=flags))
+    async with (
+        worker(monkeypatch) as address,
+        open_backends(config, agent=AgentConfig(voice="bob")) as (_, is_ready),
+    ):
+        assert not is_ready()
+        configured(tmp_path, address)
+        async with asyncio.timeout(20):
+            while "calls are refused" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    assert "voice: expected a voice of scripted voice (ava, tom), found 'bob'" in caplog.text
 
 
 def _empty_list(folder: Path) -> Path:
