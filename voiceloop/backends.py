@@ -376,7 +376,8 @@ class Backends:
     known: what they speak and hear, as far as they have said it by now. workers: the processes that
     hold those which no service has. take_answers: what callers waited for since it was last called,
     each with the seconds that it took. profile: has a worker write a trace of so many seconds to a
-    file. count_tokens: of a text, None while no tokenizer is here.
+    file. count_tokens: of a text, None while no tokenizer is here. take_hedged: requests that two
+    services were asked, since it was last called.
     """
 
     recognizer: Recognizer
@@ -387,6 +388,7 @@ class Backends:
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
     count_tokens: Callable[[], Callable[[str], int] | None] = lambda: None
+    take_hedged: Callable[[], int] = int
 
     @property
     def capabilities(self) -> Capabilities:

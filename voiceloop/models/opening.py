@@ -29,6 +29,7 @@ from voiceloop.workers.process import Progress
 from voiceloop.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from voiceloop.remote.language import RemoteLanguageModel
     from voiceloop.remote.service import RemoteService
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ async def open_backends(
             return each
 
         recognizer = await _remote_recognizer(config, connect, services)
-        language_model = await _remote_language_model(config, connect)
+        service = await _remote_language_model(config, connect)
+        language_model: LanguageModel | None = service
         voice = await _remote_voice(config, connect)
         reader, starting = await stack.enter_async_context(_end_reader(config))
         await stack.enter_async_context(supervisor)
@@ -107,6 +109,7 @@ async def open_backends(
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             profile=supervisor.profile,
             count_tokens=counting.counter,
+            take_hedged=service.hedging.take_count if service is not None else int,
         )
         if agent is not None:
             source = str(config.agent or "the preset's agent")
@@ -180,7 +183,7 @@ async def _remote_recognizer(
     return RemoteRecognizer(*await connect(config.stt_url, model))
 
 
-async def _remote_language_model(config: Config, connect: Connect) -> LanguageModel | None:
+async def _remote_language_model(config: Config, connect: Connect) -> RemoteLanguageModel | None:
     if not config.llm_url:
         return None
     from voiceloop.remote.language import RemoteLanguageModel

@@ -78,7 +78,6 @@ class RemoteLanguageModel:
             one.url: Place(one, priority, salt_of, PromptCache(clock)) for one in services
         }
         self.hedging = Hedging()
-        self.n_hedged = 0
         self._pins = Pins()
         self.n_unreported = 0  # tokens read ahead of turns that came to no reply: the next tells
         self._keeps_warm = keeps_warm
@@ -310,7 +309,6 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                 another = self._model.another([self._place])
                 is_late = not race.has_begun and not asked.done()
                 if is_late and another is not None and self._model.hedging.take():
-                    self._model.n_hedged += 1
                     beside = self._ask_place(another, race, turn, params, urgency)
                     asks[asyncio.create_task(beside)] = another
             return await first_answer(race, asks)

@@ -56,6 +56,7 @@ class Hedging:
     def __init__(self) -> None:
         self._seen_s = deque[float](maxlen=MOST_SEEN)
         self._saved = 0.0
+        self._n_taken = 0
 
     def observe(self, first_token_s: float) -> None:
         self._seen_s.append(first_token_s)
@@ -74,4 +75,10 @@ class Hedging:
         if self._saved < 1.0:
             return False
         self._saved -= 1.0
+        self._n_taken += 1
         return True
+
+    def take_count(self) -> int:
+        """Requests that were asked twice, since this was last called."""
+        taken, self._n_taken = self._n_taken, 0
+        return taken

@@ -209,6 +209,8 @@ class Gateway:
 
     def _follow_load(self) -> None:
         self.metrics.headroom.set(self._headroom())
+        if self.backends is not None:
+            self.metrics.hedged.inc(self.backends.take_hedged())
         self._shed()
 
     def _shed(self) -> None:

@@ -113,6 +113,10 @@ class Metrics:
             "voiceloop_wasted_audio_ms", "Synthesized speech that was never sent."
         )
         self.sessions = Gauge("voiceloop_sessions", "Open sessions.", registry=self.registry)
+        self.hedged = counter(
+            "voiceloop_hedged",
+            "Requests for a reply whose first token was late: a second service was asked too.",
+        )
         self.resumed = counter("voiceloop_resumed", "Calls that went on here by a resume ticket.")
         self.closed = counter("voiceloop_closed", "Ended sessions by their close code.", ["code"])
         self.refused = counter(

@@ -122,7 +122,7 @@ async def test_a_late_first_token_is_asked_for_twice_and_the_first_to_come_is_he
     own.service.say(CHAT, reply({"content": "too late"}, hold=asyncio.Event()))
     other.service.say(CHAT, reply({"content": "hello"}))
     assert await answer(model) == "hello"
-    assert model.n_hedged == 1
+    assert model.hedging.take_count() == 1
     async with asyncio.timeout(10):
         await own.service.hung_up.wait()  # which ends the generation there
 
@@ -138,7 +138,7 @@ async def test_a_reply_that_breaks_off_at_who_was_heard_is_over(two: Two) -> Non
         with pytest.raises(BackendError) as caught:
             await answer(model)
     assert not isinstance(caught.value, Overtaken)
-    assert model.n_hedged == 1
+    assert model.hedging.take_count() == 1
 
 
 async def test_nobody_is_asked_twice_while_it_is_not_known_what_is_late(two: Two) -> None:
@@ -149,7 +149,7 @@ async def test_nobody_is_asked_twice_while_it_is_not_known_what_is_late(two: Two
     await own.service.wait_asked(CHAT, 1)
     held.set()
     assert await asked == "hello"
-    assert not other.service.asked(CHAT) and model.n_hedged == 0
+    assert not other.service.asked(CHAT) and model.hedging.take_count() == 0
 
 
 def test_one_request_in_twenty_is_asked_twice_at_most() -> None:

@@ -20,6 +20,7 @@ from tests.voiceloop.server.test_app import event, running
 from voiceloop.admission.ladder import Level
 from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import LEAST_CALLS, Room
+from voiceloop.agent import AgentConfig
 from voiceloop.config import Config, Limits
 from voiceloop.operation import WorkerLoad
 from voiceloop.server import load_watch
@@ -112,7 +113,7 @@ def test_what_calls_cost_is_learnt_of_the_gateway_too() -> None:
     watched.pass_time(300.0)
     costs = watched.watch.room.costs
     assert costs["gateway"] == pytest.approx(0.05, rel=0.1)  # 10 % of a processor, two calls
-    assert costs["speech"] == pytest.approx(0.46, rel=0.1)
+    assert costs["recognizer and voice"] == pytest.approx(0.46, rel=0.1)
     assert watched.sample("voiceloop_room_calls") == watched.watch.room.n_calls == LEAST_CALLS
 
 
@@ -307,6 +308,15 @@ async def test_a_server_that_lets_nobody_in_has_no_headroom_in_its_metrics_eithe
             assert told() == gateway.report()["headroom"] < 1.0
         gateway.admission.drain()
         assert told() == 0.0
+
+
+async def test_requests_that_two_services_were_asked_are_counted() -> None:
+    counts = iter([2, 0, 1])
+    backends = replace(instant_backends(), take_hedged=lambda: next(counts, 0))
+    gateway = Gateway(Config(), AgentConfig(), backends)
+    for _ in range(4):
+        gateway._follow_load()
+    assert gateway.metrics.registry.get_sample_value("voiceloop_hedged_total") == 3
 
 
 async def test_readyz_tells_what_an_operator_asks_first() -> None:
