@@ -130,6 +130,7 @@ async def test_a_killed_worker_costs_its_streams_and_the_next_goes_elsewhere_at_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with hosted(monkeypatch) as one, hosted(monkeypatch) as two, gateway(one, two) as workers:
+        await until(lambda: all(worker.client.is_alive for worker in workers.workers))
         voice = voice_of(workers)
         stream = await voice.open("sess_1.turn_1", VoiceOptions())
         holder = next(w for w in workers.workers if w.load().n_streams == 1)
