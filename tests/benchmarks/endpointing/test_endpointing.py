@@ -100,7 +100,7 @@ def weight_sets(weights: Weights, per_second: float = 2.0) -> WeightSets:
 
 
 def test_the_hazard_waits_by_what_was_said() -> None:
-    sets = weight_sets(Weights(bias=1.5, open_word=-1.0))
+    sets = weight_sets(Weights(bias=2.0, open_word=-1.0))
     whole_ms = hazard_moment(a_pause(1000, None), sets)
     assert whole_ms is not None and 1000 + LEAST_WAIT_MS < whole_ms < 1500
     assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == pytest.approx(whole_ms + 500)

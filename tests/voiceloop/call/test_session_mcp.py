@@ -69,6 +69,9 @@ async def shop() -> AsyncIterator[str]:
     finally:
         process.kill()
         await process.wait()
+        # A session does not wait for its connections to close; a test leaves nothing behind.
+        closing = [t for t in asyncio.all_tasks() if t.get_name() == "mcp connection of a session"]
+        await asyncio.gather(*closing, return_exceptions=True)
 
 
 def backends(name: str = "price", arguments: str = '{"item": "latte"}') -> Backends:
