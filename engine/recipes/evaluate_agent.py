@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..types import EngineError
@@ -21,22 +22,30 @@ EMBEDDED_DRAFT = Path(__file__).resolve().parents[1] / "embedded" / "draft"
 EMBEDDED_AGENT = Path(__file__).resolve().parents[1] / "embedded" / "agent"
 
 
-def evaluate(evaluation: Evaluation, draft: Path, quick: bool) -> list[Figure]:
-    """All figures of the card, in the order of its table."""
+def evaluate(evaluation: Evaluation, draft: Path, quick: bool) -> Iterator[Figure]:
+    """All figures of the card, in the order of its table, each as soon as it is known."""
     size = 25 if quick else 100
-    figures = evaluation.obedience()
-    figures += evaluation.tools()
-    figures += evaluation.repetition(size)
-    figures += evaluation.refusals()
-    figures += end_of_turn(evaluation, size)
-    figures += compression(evaluation, size // 2 if quick else 60, 2000 if quick else 12000)
-    figures += evaluation.scripted_call()
-    figures += evaluation.plain_questions()
-    figures += evaluation.degenerate()
+    yield from evaluation.obedience()
+    yield from evaluation.tools()
+    yield from evaluation.repetition(size)
+    yield from evaluation.refusals()
+    yield from end_of_turn(evaluation, size)
+    yield from compression(evaluation, size // 2 if quick else 60, 2000 if quick else 12000)
+    yield from evaluation.scripted_call()
+    yield from evaluation.plain_questions()
+    yield from evaluation.degenerate()
     is_of_draft = evaluation.encoder.format == OWN_FORMAT  # a draft has its target's tokenizer
     if is_of_draft and (draft / "config.json").exists():
-        figures += draft_acceptance(evaluation, load_agent(draft)[0])
-    return figures
+        yield from draft_acceptance(evaluation, load_agent(draft)[0])
+
+
+def told(figure: Figure) -> str:
+    """The figure's line on the terminal."""
+    line = f"{figure.name:<52} {figure.value:7.3f}  {figure.cases:6d}"
+    if figure.bar is None:
+        return line
+    side = "<=" if figure.at_most else ">="
+    return f"{line}  {side} {figure.bar:.2f} {'holds' if figure.holds else 'MISSED'}"
 
 
 def main() -> None:
@@ -56,17 +65,11 @@ def main() -> None:
         )
     except (FileNotFoundError, EngineError) as error:
         sys.exit(f"evaluate_agent: {error}")
-    figures = evaluate(evaluation, given.draft, given.quick)
-    for figure in figures:
-        bar = (
-            ""
-            if figure.bar is None
-            else (
-                f"{'<=' if figure.at_most else '>='} {figure.bar:.2f} "
-                f"{'holds' if figure.holds else 'MISSED'}"
-            )
-        )
-        print(f"{figure.name:<52} {figure.value:7.3f}  {figure.cases:6d}  {bar}")
+    figures = []
+    # A model of 135M parameters takes an hour for all of them: each is told when it is known.
+    for figure in evaluate(evaluation, given.draft, given.quick):
+        figures.append(figure)
+        print(told(figure), flush=True)
     if given.json:
         given.json.write_text(
             json.dumps(

@@ -23,7 +23,8 @@ from tests.real_weights.piper import PiperJoe
 pytestmark = [pytest.mark.real_weights, pytest.mark.timeout(600)]
 
 QUESTION = "What is the capital of France?"
-AGENT = 'name = "Atlas"\ninstructions = "You answer in one short sentence."\n'
+INSTRUCTIONS = "You answer in one short sentence."
+AGENT = f'name = "Atlas"\ninstructions = "{INSTRUCTIONS}"\n'
 BOOKING = {
     "type": "function",
     "function": {
@@ -80,9 +81,10 @@ async def test_a_man_asks_whisper_hears_smollm_answers_hibari_speaks(
         assert result.errors == () and result.unanswered == ()
         [turn] = result.turns
         assert "capital of france" in turn.heard.lower() and "Paris" in turn.answer
-        # Without instructions four bits of 135M parameters may answer in French: that they answer.
-        written = await answered(server, messages=user(QUESTION))
-        assert written.json()["choices"][0]["message"]["content"].strip()
+        # With no instructions at all "The" and "L'" are 0.08 nats apart in fp32: either may come.
+        system = {"role": "system", "content": INSTRUCTIONS}
+        written = await answered(server, messages=[system, *user(QUESTION)])
+        assert "Paris" in written.json()["choices"][0]["message"]["content"]
         # Its template knows no tools: that is the request's fault, not the server's.
         for choice in ("auto", "required"):
             refused = await answered(
