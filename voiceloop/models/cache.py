@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from voiceloop.models.catalog import Repo
+from voiceloop.models.model import Repo
 
 JSON_BYTES = 16 * 1024 * 1024  # more than the index of any checkpoint
 
@@ -46,20 +46,13 @@ def hub_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def find_repo(repo: Repo, hub: Path) -> Found:
-    """The repository's snapshot: of its own revision, else of ``main``, whichever is whole."""
+    """The repository's snapshot of its own revision; what lies here of another is another model."""
     place = hub / f"models--{repo.id.replace('/', '--')}"
-    best = Found(None, "", absent_patterns(repo, ()))
-    for revision in dict.fromkeys((repo.revision, "main")):
-        commit = _commit(place, revision)
-        folder = place / "snapshots" / commit
-        if not commit or not folder.is_dir():
-            continue
-        found = Found(folder, commit, missing_files(folder, repo))
-        if found.is_whole:
-            return found
-        if best.folder is None:
-            best = found
-    return best
+    commit = _commit(place, repo.revision)
+    folder = place / "snapshots" / commit
+    if not commit or not folder.is_dir():
+        return Found(None, "", absent_patterns(repo, ()))
+    return Found(folder, commit, missing_files(folder, repo))
 
 
 def _commit(place: Path, revision: str) -> str:

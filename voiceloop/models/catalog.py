@@ -13,77 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from voiceloop.backends import RoleName
+from voiceloop.models.model import CTRANSLATE2_FILES, CTRANSLATE2_NEEDED, Model, Repo
 
 Device = Literal["cpu", "cuda"]
-
-TRANSFORMERS_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")
-TRANSFORMERS_NEEDED = ("config.json", "*.safetensors", "tokenizer.json")
-CTRANSLATE2_FILES = ("*.json", "model.bin", "vocabulary.*")
-CTRANSLATE2_NEEDED = ("config.json", "model.bin", "vocabulary.*")
-
-
-@dataclass(frozen=True, slots=True)
-class Repo:
-    """One repository of the Hugging Face hub.
-
-    revision: a commit where a working one is known, else a branch, which moves. files: patterns of
-    what is fetched, without those of ignored. needed: each must match something, else the model
-    cannot be loaded. weights: of a repository that no table knows, where one of them must match.
-    """
-
-    id: str
-    revision: str = "main"
-    files: tuple[str, ...] = TRANSFORMERS_FILES
-    needed: tuple[str, ...] = TRANSFORMERS_NEEDED
-    size_mb: int = 0
-    weights: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-
-    @property
-    def is_pinned(self) -> bool:
-        return len(self.revision) == 40
-
-    @property
-    def label(self) -> str:
-        return f"{self.id}@{self.revision[:7] if self.is_pinned else self.revision}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
-
-    parts: repositories that go with it, by the option of the loader that takes their folder.
-    options: what its loader is told in place of the preset's.
-    requires: the distribution that a model is in, "name" or "name==1.0"; where another or none is
-    installed, fallback takes its place in a preset.
-    file: of a language model in such a package, where it lies among the installed ones. install:
-    the command that brings it, where `pip install` and its name would bring more than is needed.
-    language_codes, voices: all that a recognizer or a voice takes, where it is known here.
-    """
-
-    name: str
-    role: RoleName
-    licence: str
-    languages: str
-    why: str
-    loader: str = ""
-    repo: Repo | None = None
-    parts: Mapping[str, Repo] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    language_codes: tuple[str, ...] = ()
-    voices: tuple[str, ...] = ()
-    requires: str = ""
-    file: str = ""
-    install: str = ""
-    fallback: Model | None = None
-
-    @property
-    def repos(self) -> tuple[Repo, ...]:
-        return (self.repo, *self.parts.values()) if self.repo is not None else ()
-
-    @property
-    def size_mb(self) -> int:
-        return sum(repo.size_mb for repo in self.repos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +65,7 @@ POCKETSPHINX = Model(
     why="comes with its package and takes a twentieth of a core; it mishears two words of three of "
     "people it does not know",
     language_codes=("en",),
-    requires="pocketsphinx",
+    requires="pocketsphinx==5.1.1",
 )
 MOONSHINE_TINY = Model(
     name="moonshine-tiny",
@@ -175,7 +107,7 @@ ESPEAK = Model(
     languages="English",
     why="comes with its package and speaks within a millisecond; it sounds like a machine",
     voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f"),
-    requires="espeakng-loader",
+    requires="espeakng-loader==0.2.4",
 )
 HIBARI = Model(
     name="hibari",
@@ -258,12 +190,11 @@ PHONON = Model(
     licence="Apache-2.0",
     languages="English",
     why="the smallest voice that streams by 80 ms frames, faster than real time on one core",
-    # No commit is known here to hold the files transformers reads: this follows main, and `pull`
-    # says which commit that was.
-    repo=Repo("gradium/phonon-31m-en", size_mb=170),
+    # No hub could be asked which commit holds the files that transformers reads, so none is named.
+    repo=Repo("gradium/phonon-31m-en", revision="", size_mb=170),
     parts={
         "codec_folder": Repo(
-            "gradium/phonon-mimi", needed=("config.json", "*.safetensors"), size_mb=42
+            "gradium/phonon-mimi", revision="", needed=("config.json", "*.safetensors"), size_mb=42
         )
     },
 )
@@ -332,7 +263,7 @@ CPU = Preset(
     name="cpu",
     summary="neural speech and a small general model, no GPU",
     device="cpu",
-    models={"engine": QWEN3_SMALL, "recognizer": MOONSHINE_SMALL, "voice": PHONON},
+    models={"engine": QWEN3_SMALL, "recognizer": MOONSHINE_SMALL, "voice": HIBARI},
     processes=APART,
     options={
         # 8192 tokens of keys and values are 0.9 GB here: two or three callers.
@@ -351,7 +282,7 @@ GPU = Preset(
     name="gpu",
     summary="one NVIDIA GPU of 24 GB or more",
     device="cuda",
-    models={"engine": QWEN3_4B, "recognizer": NEMOTRON, "voice": PHONON},
+    models={"engine": QWEN3_4B, "recognizer": NEMOTRON, "voice": HIBARI},
     processes=APART,
     options={
         # int8 passes the bar where fp8 misses it, at the same bytes and by the same kernels

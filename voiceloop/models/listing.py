@@ -10,10 +10,11 @@ from pathlib import Path
 
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import find_repo, hub_folder
-from voiceloop.models.catalog import MODELS, PRESETS, Model, Preset, Repo
+from voiceloop.models.catalog import MODELS, PRESETS, Preset
 from voiceloop.models.machine import Machine, this_machine
+from voiceloop.models.model import Model, Repo
 from voiceloop.models.preset_check import missing_pieces
-from voiceloop.models.resolve import any_repo, resolve_model, resolve_preset_model
+from voiceloop.models.resolve import any_repo, catalog_model, resolve_model, resolve_preset_model
 
 
 def run_list() -> int:
@@ -48,7 +49,7 @@ def _line(role: str, model: Model, hub: Path) -> str:
     if not resolved.missing:
         state = "on disk"
     elif resolved.folder is None and not resolved.parts:
-        state = f"not here: voiceloop models pull {model.name}"
+        state = f"not here: voiceloop models pull {model.pull_name}"
     else:
         state = f"in part: voiceloop models pull {model.name}"
     size = f"{model.size_mb} MB"
@@ -116,13 +117,17 @@ def repos_of(name: str) -> tuple[Repo, ...]:
     """The repositories of a preset, of a model of the catalog, or of any id.
 
     Raises:
-        ConfigError: the name is none of these.
+        ConfigError: the name is none of these, or of a model that wants a commit.
     """
-    known = {model.name: model.repos for model in MODELS}
-    known |= {preset.name: preset.repos for preset in PRESETS}
-    if name in known:
-        return known[name]
+    for preset in PRESETS:
+        if preset.name == name:
+            return preset.repos
+    model = catalog_model(name)
+    if model is not None:
+        return model.repos
     if name.count("/") != 1 or name.startswith(("/", ".", "~")):
-        names = ", ".join(sorted(one for one, repos in known.items() if repos))
+        known = [preset.name for preset in PRESETS if preset.repos]
+        known += [model.pull_name for model in MODELS if model.repos]
+        names = ", ".join(sorted(known))
         raise ConfigError(f"expected one of {names}, or an id owner/name, found {name!r}")
     return (any_repo(name),)

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 from voiceloop.errors import ModelUnavailable
 from voiceloop.models.cache import absent_patterns, find_repo, is_wanted
-from voiceloop.models.catalog import Repo
 from voiceloop.models.machine import free_disk_mb
+from voiceloop.models.model import Repo
 from voiceloop.models.preset_check import DISK_MARGIN_MB
 
 T = TypeVar("T")

@@ -18,17 +18,15 @@ from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import find_repo, read_json
-from voiceloop.models.catalog import (
+from voiceloop.models.catalog import EMBEDDED_AGENT, MODELS, Preset
+from voiceloop.models.machine import installed_file, installed_version, satisfies
+from voiceloop.models.model import (
     CTRANSLATE2_FILES,
     CTRANSLATE2_NEEDED,
-    EMBEDDED_AGENT,
-    MODELS,
     TRANSFORMERS_FILES,
     Model,
-    Preset,
     Repo,
 )
-from voiceloop.models.machine import installed_file, installed_version, satisfies
 
 ROLE_KEYS: Mapping[RoleName, str] = {"engine": "llm", "recognizer": "stt", "voice": "tts"}
 
@@ -49,6 +47,7 @@ MOONSHINE_ONNX_NEEDED = tuple(
 )
 GGUF = ".gguf"
 KOKORO_WEIGHTS = "kokoro-v1_0.pth"
+AUDIO_TOKENIZER = "audio_tokenizer"  # as audio.tts.latent_voice reads it
 END_HEAD = "end_of_turn.safetensors"  # as engine.end_of_turn reads it
 # Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
@@ -144,21 +143,21 @@ def _packaged_file(model: Model) -> Path | None:
 
 def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
     """What an override means. Raises: ConfigError, naming what was expected and found."""
-    for model in MODELS:
-        if model.name == name and model.role == role:
-            return resolve_model(model, hub)
+    known = catalog_model(name)
+    if known is not None and known.role == role:
+        return resolve_model(known, hub)
     folder = Path(os.path.expanduser(name))  # Path's own raises where a user is not known
     if folder.is_dir():
-        return _resolve_folder(role, name, folder, hub)
+        return _resolve_folder(role, name, folder)
     if role == "engine" and folder.suffix == GGUF and folder.is_file():
         card = "see its card"
         model = Model(name=name, role=role, licence=card, languages=card, why="")
         return ResolvedModel(model, folder)
     if name.startswith(("/", "~", ".")) or name.count("/") != 1 or folder.suffix == GGUF:
-        known = ", ".join(model.name for model in MODELS if model.role == role)
+        names = ", ".join(model.pull_name for model in MODELS if model.role == role)
         raise ConfigError(
             f"{ROLE_KEYS[role]}_model: expected a folder, {'a GGUF file, ' * (role == 'engine')}"
-            f"one of {known}, or an id owner/name, found {name!r}"
+            f"one of {names}, or an id owner/name, found {name!r}"
         )
     repo = any_repo(name)
     found = find_repo(repo, hub)
@@ -167,7 +166,22 @@ def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
             f"{ROLE_KEYS[role]}_model: expected {name} on disk, found none in {hub}: "
             f"voiceloop models pull {name}"
         )
-    return _resolve_folder(role, name, found.folder, hub)
+    return _resolve_folder(role, name, found.folder)
+
+
+def catalog_model(name: str) -> Model | None:
+    """The model of the catalog that a name means; None for any other.
+
+    Raises:
+        ConfigError: it is one without a known commit, and the name gives none.
+    """
+    plain, _, commits = name.partition("@")
+    for model in MODELS:
+        if model.name == name and model.is_pinned:
+            return model
+        if model.name == plain and not model.is_pinned:
+            return model.at(commits)
+    return None
 
 
 def any_repo(name: str) -> Repo:
@@ -183,19 +197,17 @@ def any_repo(name: str) -> Repo:
     )
 
 
-def _resolve_folder(role: RoleName, name: str, folder: Path, hub: Path) -> ResolvedModel:
+def _resolve_folder(role: RoleName, name: str, folder: Path) -> ResolvedModel:
     loader = loader_of(role, folder)
     card = "see its card"
+    has_parts = any(m.role == role and m.loader == loader and m.parts for m in MODELS)
+    if has_parts and not (folder / AUDIO_TOKENIZER).is_dir():
+        raise ConfigError(
+            f"{ROLE_KEYS[role]}_model: expected its codec as {AUDIO_TOKENIZER} in {folder}, "
+            "found none"
+        )
     model = Model(name=name, role=role, loader=loader, licence=card, languages=card, why="")
-    parts: dict[str, Path] = {}
-    missing: list[Repo] = []
-    like = next((m for m in MODELS if m.role == role and m.loader == loader and m.parts), None)
-    if like is not None and not (folder / "audio_tokenizer").is_dir():
-        beside = resolve_model(like, hub)
-        parts = dict(beside.parts)
-        missing = [repo for repo in beside.missing if repo in like.parts.values()]
-        model = replace(model, parts=like.parts)
-    return ResolvedModel(model, folder, parts, tuple(missing))
+    return ResolvedModel(model, folder)
 
 
 def loader_of(role: RoleName, folder: Path) -> str:

