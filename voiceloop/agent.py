@@ -155,18 +155,24 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class AgentSlot:
-    """What the agent's questions ask for where their words do not tell.
+    """What the agent's questions ask for where their words do not tell, and what becomes of it.
 
     ``asked``: words of the question. ``kind``: what the answer is. ``digits``: how many a number
-    has.
+    has. ``name``: the answer is kept under it, said back with the text ``read_back`` (without one
+    it is taken as heard), and told to the model once the caller has confirmed it. ``pattern``: a
+    regular expression that all of the value must match. ``values``: of a choice, what there is.
     """
 
     asked: str
     kind: Literal[
         "yes_no", "number", "quantity", "spelling", "address", "email", "date", "time", "choice",
-        "open",
+        "open", "phone", "name",
     ]  # fmt: skip
     digits: int | None = None
+    name: str | None = None
+    pattern: str | None = None
+    values: tuple[str, ...] = ()
+    read_back: str = "I have {value}, is that right?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from voiceloop.agent import AgentConfig, AgentSlot, AgentTool, McpServer
+from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.backends import MAX_TOOLS, TOOL_NAME
 from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.sources import KnowledgeSource, check_sources, is_address
+from voiceloop.slots.checks import check_slots
 
 MINUTE_MS = 60_000
 SUFFIX = ".toml"
 MAX_TRY_SAYING, MAX_TRY_SAYING_CHARS = 6, 100  # what a phone's screen shows at a glance
-MAX_SLOTS, MAX_SLOT_DIGITS = 100, 40  # each question is held against all; an IBAN has 34
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
@@ -144,10 +144,10 @@ def check_agent(agent: AgentConfig, source: str) -> None:
     _check_phrases("crisis.words", agent.crisis.words, source)
     if agent.crisis.words and not agent.crisis.answer.strip():
         raise _wrong(source, "crisis.answer", "a text beside crisis.words", "nothing")
-    _check_slots(agent.slots, source)
     _check_tools(agent.tools, source)
     _check_mcp(agent, source)
     try:
+        check_slots(agent.slots, agent.language)
         check_sources(agent.knowledge)
         ApprovedAnswers(agent.answer)
     except ConfigError as error:
@@ -172,20 +172,6 @@ def _check_try_saying(phrases: tuple[str, ...], source: str) -> None:
 
 
 # --- tools ---------------------------------------------------------------------------------------
-
-
-def _check_slots(slots: tuple[AgentSlot, ...], source: str) -> None:
-    if len(slots) > MAX_SLOTS:
-        raise _wrong(source, "slots", f"at most {MAX_SLOTS} slots", str(len(slots)))
-    for index, slot in enumerate(slots):
-        if not slot.asked.strip():
-            raise _wrong(source, f"slots[{index}].asked", "words of a question", repr(slot.asked))
-        if slot.digits is not None and slot.kind != "number":
-            found = f"one of kind {slot.kind!r}"
-            raise _wrong(source, f"slots[{index}].digits", "a slot of kind 'number'", found)
-        if slot.digits is not None and not 1 <= slot.digits <= MAX_SLOT_DIGITS:
-            wanted = f"1 to {MAX_SLOT_DIGITS}"
-            raise _wrong(source, f"slots[{index}].digits", wanted, str(slot.digits))
 
 
 def _check_tools(tools: tuple[AgentTool, ...], source: str) -> None:

@@ -24,6 +24,8 @@ from voiceloop.models.presets import resolve_agent
 from voiceloop.models.resolve import ResolvedModel, known_voices
 from voiceloop.realtime.settings import SemanticVad
 
+SLOT = "[[slots]]\nasked = 'what'\n"
+
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
@@ -150,6 +152,21 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     ("[barge_in]\nleast_words = 0", "barge_in.least_words: expected 1 to 100, found 0"),
     ("[[answer]]\nquestions = ['when']", "answer[0].text: expected a value, found nothing"),
     ("[[answer]]\nquestions = ['?']\ntext = 'x'", "answer[0].questions[0]: expected words"),
+    ("[[slots]]\nasked = ' '\nkind = 'phone'", "slots[0].asked: expected words of a question"),
+    (SLOT + "kind = 'date'\ndigits = 3", "slots[0].digits: expected a slot of kind 'number', "),
+    (SLOT + "kind = 'phone'\ndigits = 41", "slots[0].digits: expected 1 to 40, found 41"),
+    (SLOT + "kind = 'phone'\npattern = '.*'", "slots[0]: expected a name beside pattern"),
+    (SLOT + "kind = 'phone'\nname = 'a b'", "slots[0].name: expected 1 to 64 letters"),
+    (SLOT + "kind = 'open'\nname = 'x'", "slots[0].kind: expected one of phone, number, "),
+    ("language = 'de'\n" + SLOT + "kind = 'name'\nname = 'x'",
+     "slots[0].name: expected an agent that speaks English, found language 'de'"),
+    (SLOT + "kind = 'name'\nname = 'x'\nread_back = 'Right?'",
+     "slots[0].read_back: expected a text with {value}"),
+    (SLOT + "kind = 'name'\nname = 'x'\npattern = '['",
+     "slots[0].pattern: expected a regular expression"),
+    (SLOT + "kind = 'choice'\nname = 'x'", "slots[0].values: expected 1 to 50 of them, found 0"),
+    (SLOT + "kind = 'name'\nname = 'x'\nvalues = ['a']", "slots[0].values: expected none"),
+    (SLOT + "kind = 'choice'\nname = 'x'\nvalues = ['?']", "slots[0].values[0]: expected words"),
     ("[crisis]\nwords = ['help']", "crisis.answer: expected a text beside crisis.words"),
 ])  # fmt: skip
 def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:

@@ -26,7 +26,7 @@ class Hello:
 
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
     ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline``,
-    ``partials``, ``notices``, ``sources`` and ``resume`` switch VoiceLoop's extra events on.
+    ``partials``, ``notices``, ``sources``, ``slots`` and ``resume`` switch our extra events on.
     ``session`` is the update that the client secret carries which opened the door. ``greeting``:
     whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
     was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
@@ -41,6 +41,7 @@ class Hello:
     partials: bool = False
     notices: bool = False
     sources: bool = False
+    slots: bool = False
     resume: bool = False
     session: dict[str, Any] = field(default_factory=dict)
     greeting: bool | None = None
@@ -62,6 +63,7 @@ class Hello:
             partials=self.partials,
             notices=self.notices,
             sources=self.sources,
+            slots=self.slots,
             resume=self.resume,
         )
         return merge(settings, self.session)  # checked when the client secret was issued

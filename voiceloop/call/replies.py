@@ -114,7 +114,10 @@ class Replies:
     def begin(self, response: ResponseHandle, fixed_text: str | None = None) -> None:
         """A reply that answers no spoken turn by itself: to typed words, or to nothing."""
         timeline = TurnTimeline(response.id)
-        fixed = self._fixed_answer(response) if fixed_text is None else None
+        is_of_call = not response.is_out_of_band and response.request.input is None
+        fixed = self._fixed_answer(response) if fixed_text is None and is_of_call else None
+        if fixed_text is None and is_of_call:
+            self._context.note_slots(response)
         if fixed is not None:
             timeline.facts["answered_by"] = fixed.table
             fixed_text = fixed.text
@@ -122,8 +125,7 @@ class Replies:
 
     def _fixed_answer(self, response: ResponseHandle) -> FixedAnswer | None:
         """To what the caller has said last, where the client asks for no answer of its own."""
-        request = response.request
-        if response.is_out_of_band or request.input is not None or request.instructions is not None:
+        if response.request.instructions is not None:
             return None
         last = response.messages()[-1:]
         if not last or last[0].role != "user":
@@ -169,10 +171,12 @@ class Replies:
         whole = pieces[0] if pieces else turn.text  # with what was said before, unanswered
         if (fixed := self._context.fixed_answer(whole, turn.text)) is not None:
             turn.timeline.facts["answered_by"] = fixed.table
+            self._context.note_slots(response)
             self.abandon_preparation()
             self._begin(response, turn.timeline, fixed.text, answers=turn)
             return
         if self._context.owes_notes(response, turn.words):
+            self._context.note_slots(response)
             self._begin(response, turn.timeline, answers=turn)  # which looks them up
             return
         self._context.add_notes(response, turn.timeline)

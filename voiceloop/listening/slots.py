@@ -31,6 +31,8 @@ class SlotKind(Enum):
     OPEN = "open"
 
 
+# Kinds of values whose end is like that of another: a name is no more than words.
+KINDS_OF_VALUES = {"phone": SlotKind.NUMBER, "name": SlotKind.OPEN}
 DICTATED = frozenset({SlotKind.NUMBER, SlotKind.SPELLING, SlotKind.ADDRESS, SlotKind.EMAIL})
 
 
@@ -196,28 +198,43 @@ def asked_in(reply: str, named: Sequence[AgentSlot] = ()) -> Slot | None:
 
     named: what the agent's file says of its questions; the first whose words stand there decides.
     """
-    sentences = [part for part in re.split(r"[.!\n]+(?:\s|$)", reply) if part.strip(" \"'")]
-    if not sentences:
-        return None
-    last = sentences[-1].strip()
-    words = tuple(
-        filter(None, (re.sub(r"^\W+|\W+$", "", word).lower() for word in _last_question(last)))
-    )
+    last = _last_sentence(reply)
+    words = _question_words(last)
+    one = _named(words, named)
+    if one is not None:
+        kind = KINDS_OF_VALUES.get(one.kind) or SlotKind(one.kind)
+        chosen = frozenset(value.lower().split()[-1] for value in one.values) or _options(words)
+        n_digits = one.digits or (PHONE_DIGITS if one.kind == "phone" else None)
+        return Slot(kind, n_digits, chosen if kind is SlotKind.CHOICE else frozenset())
+    return _slot_asked(words) if _is_question(last, words) else None
+
+
+def named_in(reply: str, named: Sequence[AgentSlot]) -> AgentSlot | None:
+    """Whose answer a reply asks for: the first whose words its last question has."""
+    last = _last_sentence(reply)
+    words = _question_words(last)
+    return _named(words, named) if _is_question(last, words) else None
+
+
+def _named(words: tuple[str, ...], named: Sequence[AgentSlot]) -> AgentSlot | None:
     said = f" {' '.join(words)} "
-    for one in named:
-        if f" {' '.join(one.asked.lower().replace('-', ' ').split())} " in said:
-            kind = SlotKind(one.kind)
-            options = _options(words) if kind is SlotKind.CHOICE else frozenset()
-            return Slot(kind, one.digits, options)
-    is_question = last.endswith("?")
-    if not is_question and not (words and words[0] in ORDERS):
-        return None
-    return _slot_asked(words)
+    asked = ((f" {' '.join(one.asked.lower().replace('-', ' ').split())} ", one) for one in named)
+    return next((one for wording, one in asked if wording in said), None)
 
 
-def _last_question(sentence: str) -> list[str]:
+def _last_sentence(reply: str) -> str:
+    sentences = [part for part in re.split(r"[.!\n]+(?:\s|$)", reply) if part.strip(" \"'")]
+    return sentences[-1].strip() if sentences else ""
+
+
+def _question_words(sentence: str) -> tuple[str, ...]:
     parts = [part for part in sentence.split("?") if part.strip()]
-    return parts[-1].replace("-", " ").split() if parts else []
+    last = parts[-1].replace("-", " ").split() if parts else []
+    return tuple(filter(None, (re.sub(r"^\W+|\W+$", "", word).lower() for word in last)))
+
+
+def _is_question(sentence: str, words: tuple[str, ...]) -> bool:
+    return sentence.endswith("?") or (bool(words) and words[0] in ORDERS)
 
 
 def _slot_asked(words: tuple[str, ...]) -> Slot:

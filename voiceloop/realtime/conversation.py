@@ -28,6 +28,7 @@ from voiceloop.realtime.prompt import (
     append_message,
     is_spoken,
     outdated_outputs,
+    place_of_output,
     with_recall,
     with_results,
 )
@@ -142,20 +143,9 @@ class Conversation:
         return False
 
     def place_of_output(self, call_id: str) -> str | None:
-        """The item that the output of the newest call of this id goes behind; None: no such call.
-
-        The last of the turn that made the call, or of the outputs that stand behind that.
-        """
-        items = self._items
-        is_it = [isinstance(item, FunctionCall) and item.call_id == call_id for item in items]
-        if True not in is_it:
-            return None
-        at = len(items) - 1 - is_it[::-1].index(True)
-        while at + 1 < len(items) and _is_agents(items[at + 1]):
-            at += 1
-        while at + 1 < len(items) and isinstance(items[at + 1], FunctionCallOutput):
-            at += 1
-        return items[at].id
+        """The item that the output of the newest call of this id goes behind; None: none such."""
+        at = place_of_output(self._items, call_id)
+        return None if at is None else self._items[at].id
 
     def set_transcript(self, item_id: str, text: str) -> None:
         """The words of a user's audio item are known."""
@@ -273,9 +263,22 @@ class Conversation:
         calls and their results left out.
         """
         start = self._start
-        items = self._items[start : self._next_start(instructions, is_ahead=True)]
-        said = ((item.role, self._text(item)) for item in items if isinstance(item, Message))
+        return self.said(self._items[start : self._next_start(instructions, is_ahead=True)])
+
+    def said(self, items: Iterable[Item] | None = None) -> tuple[tuple[str, str], ...]:
+        """Who said what in these items, as in `leaving`; None: all, shown or not."""
+        messages = (i for i in items or self._items if isinstance(i, Message))
+        said = ((i.role, self._text(i)) for i in messages if i.status != "in_progress")
         return tuple((role, text) for role, text in said if text and role != "system")
+
+    def notes_before(self) -> tuple[str, ...]:
+        """What is shown behind the turns of the user that are answered, oldest first."""
+        shown = self._items[self._start :]
+        while shown and isinstance(last := shown[-1], Message):
+            if last.role != "user" and self._text(last):
+                break
+            shown.pop()
+        return tuple(self._notes[item.id] for item in shown if item.id in self._notes)
 
     def slide_ahead(self, instructions: str) -> bool:
         """Move the window on before it must, where it is nearly full; whether it was."""
@@ -383,18 +386,8 @@ class Conversation:
         return item.text if isinstance(item, Message) else ""
 
     def _find(self, item_id: str) -> int | None:
-        # From the end: what is asked for is nearly always recent.
-        for index in range(len(self._items) - 1, -1, -1):
-            if self._items[index].id == item_id:
-                return index
-        return None
+        places = range(len(self._items) - 1, -1, -1)  # what is asked for is nearly always recent
+        return next((at for at in places if self._items[at].id == item_id), None)
 
     def _reply(self, item_id: str) -> SpokenReply:
         return self._replies.setdefault(item_id, SpokenReply())
-
-
-def _is_agents(item: Item) -> bool:
-    """A call, or words of the agent."""
-    return isinstance(item, FunctionCall) or (
-        isinstance(item, Message) and item.role == "assistant"
-    )

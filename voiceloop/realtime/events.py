@@ -301,6 +301,17 @@ class Sources(ServerEvent, kw_only=True, tag="voiceloop.sources"):
     sources: tuple[Source, ...]
 
 
+class SlotFilled(ServerEvent, kw_only=True, tag="voiceloop.slot"):
+    """What a caller's turn made of a named slot; ``item_id``: the user's message."""
+
+    response_id: str
+    item_id: str
+    name: str
+    kind: str
+    value: str
+    state: str
+
+
 class ResumeTicket(ServerEvent, kw_only=True, tag="voiceloop.resume_ticket"):
     """What the client needs to go on with this call elsewhere; each takes the place of the last.
 

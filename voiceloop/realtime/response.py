@@ -86,6 +86,7 @@ class ResponseHandle:
             settings.temperature if request.temperature is None else request.temperature
         )
         self._tells_sources = settings.sources
+        self._tells_slots = settings.slots
         self._wire = wire
         self._on_close = on_close
         self._outputs: list[_Output] = []
@@ -137,6 +138,14 @@ class ResponseHandle:
         """Tell a client that asked for it which documents the model was given."""
         if self._tells_sources and found and not self.closed:
             self._wire.send(events.Sources(response_id=self.id, item_id=item_id, sources=found))
+
+    def slot(self, item_id: str, name: str, kind: str, value: str, state: str) -> None:
+        """Tell a client that asked for it what the caller's turn made of a slot."""
+        if self._tells_slots and not self.closed:
+            filled = events.SlotFilled(
+                response_id=self.id, item_id=item_id, name=name, kind=kind, value=value, state=state
+            )
+            self._wire.send(filled)
 
     # --- the reply in words ---
 

@@ -105,6 +105,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     partials: bool = False
     notices: bool = False
     sources: bool = False
+    slots: bool = False
     resume: bool = False
 
     @property

@@ -1,7 +1,7 @@
 """What the replies of one session share: the parts of the session that each of them is given.
 
 Owns what a reply has from the operator before the model is asked: a fixed answer in its place, or
-notes behind the caller's words.
+notes behind the caller's words (what was found in documents, what the caller's answers came to).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.kept_lines import KeptLine, KeptLines
 from voiceloop.reply.sound.playout import LEAD_MS
+from voiceloop.slots.form import Form, Forms, exchanges, notes_of
 from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.telemetry.traces import CallTrace, NoTraces
 from voiceloop.tools.pending import SessionTools
@@ -36,7 +37,7 @@ class FixedAnswer(NamedTuple):
     """What the agent file has said in place of a model's reply, and which of its tables has it."""
 
     text: str
-    table: Literal["crisis", "answer"]
+    table: Literal["crisis", "answer", "slots"]
 
 
 @dataclass(slots=True)
@@ -60,9 +61,12 @@ class ReplyContext:
     waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn
     # The newest response that is to look up the turn's last words, and what was found without them.
     _owed: tuple[str, Settled] | None = field(default=None, init=False)
+    _forms: Forms = field(init=False)
+    _told: tuple[str | None, Form] | None = field(default=None, init=False)  # of slots, and of whom
 
     def __post_init__(self) -> None:
         self.waiting_lines = cycle(self.agent.waiting.say)
+        self._forms = Forms(self.agent.slots)
 
     def kept_line(
         self, fixed_text: str | None, options: VoiceOptions
@@ -83,6 +87,8 @@ class ReplyContext:
         crisis = self.agent.crisis
         if any(crisis.answers(said) for said in (turn, *pieces)):
             return FixedAnswer(crisis.answer, "crisis")
+        if line := self._form(turn)[1].line:
+            return FixedAnswer(line, "slots")
         approved = self.answers.find(turn)
         return FixedAnswer(approved.text, "answer") if approved is not None else None
 
@@ -93,11 +99,12 @@ class ReplyContext:
         """Whether what is behind a turn is known only once it has ended."""
         return self.retrieval is not None and not self.retrieval.looks_ahead
 
-    def notes_ahead(self) -> str:
+    def notes_ahead(self, turn: str) -> str:
         """What stands behind the open turn's words where it is answered now."""
+        notes = self._slot_notes(self._form(turn)[1])
         if self.retrieval is None or not self.retrieval.has_words:
-            return ""
-        return self.retrieval.settle().notes.text
+            return notes
+        return notes + self.retrieval.settle().notes.text
 
     def owes_notes(self, response: ResponseHandle, words: tuple[str, ...]) -> bool:
         """Whether the reply to the turn of these words is to look them up (`looked_up`): they came
@@ -109,7 +116,8 @@ class ReplyContext:
         return True
 
     def add_notes(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
-        """Put what was found while the caller spoke behind their words: before the plan is made."""
+        """Put what is known of the caller's turn behind their words: before the plan is made."""
+        self.note_slots(response)
         if self.retrieval is not None and self.retrieval.has_words:
             turn_id = self.protocol.conversation.newest_turn_id
             self._add(self.retrieval.settle(), turn_id, response, timeline)
@@ -134,7 +142,8 @@ class ReplyContext:
         is_owed = response_id == response.id
         settled = await self.retrieval.look_up(turn.content, before if is_owed else None)
         self._add(settled, turn_id, response, timeline)
-        prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=settled.notes.text))
+        behind = self._slot_notes(self._form(turn.content)[1]) + settled.notes.text
+        prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=behind))
         return replace(plan, prompt=prompt)
 
     def _add(
@@ -147,6 +156,41 @@ class ReplyContext:
         notes = settled.notes
         timeline.mark("passages_known", settled.at_s)
         timeline.facts[RETRIEVAL] = settled.facts(timeline.marks.get("endpoint_decision"))
-        if turn_id is not None and self.protocol.conversation.add_notes(turn_id, notes.text):
+        behind = self._slot_notes(self._form()[1]) + notes.text
+        if turn_id is not None and self.protocol.conversation.add_notes(turn_id, behind):
             found = (Source(path=source.path, heading=source.heading) for source in notes.sources)
             response.sources(turn_id, tuple(found))
+
+    # --- slots ---
+
+    def note_slots(self, response: ResponseHandle) -> None:
+        """Tell what the caller's newest turn came to: a client, in an event, and the model, behind
+        the words.
+        """
+        conversation = self.protocol.conversation
+        turn_id = conversation.newest_turn_id
+        before, now = self._form()
+        if not self._forms.has_names or turn_id is None or self._told == (turn_id, now):
+            return
+        self._told = turn_id, now
+        conversation.add_notes(turn_id, self._slot_notes(now))
+        for one in now.changes(before):
+            response.slot(turn_id, one.name, one.slot.kind, one.value, one.stand.value)
+
+    def _form(self, turn: str | None = None) -> tuple[Form, Form]:
+        """Where the slots stand before the caller's turn, and with it; None: the newest words."""
+        if not self._forms.has_names:
+            return Form(), Form()
+        said = list(self.protocol.conversation.said())
+        words = []
+        while said and said[-1][0] == "user":
+            words.append(said.pop()[1])
+        if turn is None and not words:  # the agent has spoken since
+            known = self._forms.after(exchanges(said))
+            return known, known
+        whole = " ".join(reversed(words)) if turn is None else turn
+        turns = exchanges((*said, ("user", whole)))
+        return self._forms.after(turns[:-1]), self._forms.after(turns)
+
+    def _slot_notes(self, form: Form) -> str:
+        return notes_of(form, self.protocol.conversation.notes_before()) if form.filled else ""

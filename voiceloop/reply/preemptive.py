@@ -218,7 +218,7 @@ class PreemptiveReplies:
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and (self._reply.is_failing or self._live is not live):
             self.drop()
-        turn = ChatMessage("user", text, behind=self._context.notes_ahead())
+        turn = ChatMessage("user", text, behind=self._context.notes_ahead(text))
         plan = plan_of(
             self._context.protocol.settings, self._context.agent, (*live.context.messages, turn)
         )
@@ -289,7 +289,7 @@ class PreemptiveReplies:
         history = protocol.conversation.messages(protocol.settings.instructions)
         if history and history[-1].role == "user":
             history = history[:-1]  # the same turn's first words, which nobody has answered
-        turn = msgspec.structs.replace(turn, behind=self._context.notes_ahead())
+        turn = msgspec.structs.replace(turn, behind=self._context.notes_ahead(turn.content))
         return plan_of(protocol.settings, self._context.agent, (*history, turn)) == made
 
     def plan_to(self, words: tuple[str, ...]) -> ReplyPlan | None:

@@ -370,6 +370,7 @@ def _hello(websocket: WebSocket, entry: Entry, allowance: Allowance) -> Hello:
         partials=query.get("voiceloop.partials") == "1",
         notices=query.get("voiceloop.notices") == "1",
         sources=query.get("voiceloop.sources") == "1",
+        slots=query.get("voiceloop.slots") == "1",
         resume=query.get("voiceloop.resume") == "1",
         session=entry.session,
         max_session_s=entry.max_session_s,

@@ -97,6 +97,10 @@ def iris(prompt: tuple[ChatMessage, ...]) -> str | Reply:
             return calling("find_free_slots", day=text.rstrip("?").split()[-1])
         case text if "okafor" in text:
             return calling("book_appointment", day="Tuesday", time="11 am", name="Teresa Okafor")
+        case text if "call me back" in text:
+            return "Of course. What is your phone number?"
+        case text if "that's right" in text:
+            return "Somebody will call." if "phone = 5550142116" in last.behind else "Who are you?"
         case text if "yes" in text:
             return "It is done."
         case _:
@@ -120,13 +124,14 @@ async def clinic(call: Callable[[str], Any]) -> tuple[Diary, Any]:
 async def test_the_clinic_passes_its_scenarios_with_its_service_beside_it() -> None:
     file = load_scenarios(SCENARIOS / "clinic.toml")
     diary, found = await clinic(lambda url: played(url, file))
-    assert [failures(one) for one in found] == [[], [], []]
-    free, booked, documents = found
+    assert [failures(one) for one in found] == [[], [], [], []]
+    free, booked, called_back, documents = found
     assert free.turns[0].calls == [Called("find_free_slots", {"day": "friday"})]
     assert "10 am" in free.turns[0].answer and free.turns[0].wait_ms is not None
     assert [one.turn.say for one in booked.turns][-1] == "Yes, please."  # where it asks
     assert len(booked.turns) == 2 and '"status": "booked"' in booked.turns[0].answer
     assert diary.free("tuesday") == "none"
+    assert called_back.turns[-1].answer == "Somebody will call."
     assert not documents.turns[0].calls
 
 

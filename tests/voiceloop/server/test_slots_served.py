@@ -1,0 +1,75 @@
+"""An agent file with a named slot on a real socket: spoken to, read back, confirmed, told of."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
+from voiceloop.agent_file import load_agent
+from voiceloop.config import Config
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server
+
+RATE_HZ = 24_000
+AGENT = """
+[[slots]]
+asked = "booking reference"
+kind = "spelling"
+name = "reference"
+pattern = "[A-Z]{2}[0-9]{2}"
+"""
+TURNS = ["i want to change a booking", "b as in bravo k four two", "no it's v not b", "yes"]
+
+
+async def answered(client: ClientConnection) -> list[dict[str, Any]]:
+    """The events of one turn, which the client ends by itself: nothing depends on time."""
+    sound = base64.b64encode(utterance(1600, RATE_HZ).astype("<i2").tobytes()).decode()
+    await client.send(json.dumps({"type": "input_audio_buffer.append", "audio": sound}))
+    for wanted in ("input_audio_buffer.commit", "response.create"):
+        await client.send(json.dumps({"type": wanted}))
+    events: list[dict[str, Any]] = []
+    while not events or events[-1]["type"] != "voiceloop.timeline":
+        events.append(json.loads(await client.recv()))
+    return events
+
+
+async def test_a_slot_of_an_agent_file_is_filled_by_a_caller_on_a_socket(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(AGENT, encoding="utf-8")
+    model = FakeLanguageModel(["What is your booking reference?", "It is changed."])
+    gateway = Gateway(Config(), load_agent(file))
+    gateway.backends = instant_backends(
+        recognizer=FakeRecognizer(TURNS, ms_per_word=100), language_model=model
+    )
+    sock = listen("127.0.0.1", 0)
+    server = make_server(build_app(gateway), gateway.config)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    url = f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
+    url += "?voiceloop.slots=1&voiceloop.timeline=1&greeting=0"
+    try:
+        async with asyncio.timeout(120), connect(url, proxy=None) as client:
+            turns = []
+            manual = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+            await client.send(json.dumps({"type": "session.update", "session": manual}))
+            for _ in TURNS:
+                turns.append(await answered(client))
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+    slots = [[e for e in events if e["type"] == "voiceloop.slot"] for events in turns]
+    told = [(one["name"], one["kind"], one["value"], one["state"]) for of in slots for one in of]
+    assert told == [
+        ("reference", "spelling", "BK42", "heard"),
+        ("reference", "spelling", "VK42", "heard"),
+        ("reference", "spelling", "VK42", "confirmed"),
+    ]
+    assert "- reference = VK42" in model.prompts[-1][-1].behind
+    done = "response.output_audio_transcript.done"
+    said = [e["transcript"] for e in turns[1] if e["type"] == done]
+    assert said == ["I have B K 4 2, is that right?"]

@@ -1,0 +1,71 @@
+"""What an agent file may say of its slots. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from voiceloop.agent import AgentSlot
+from voiceloop.errors import ConfigError
+
+MAX_SLOTS, MAX_SLOT_DIGITS = 100, 40  # each question is held against all; an IBAN has 34
+MAX_VALUES = 50
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.IGNORECASE)
+WITH_VALUES = ("phone", "number", "spelling", "name", "email", "date", "address", "choice")
+WITH_DIGITS = ("number", "phone", "spelling")
+
+
+def check_slots(slots: Sequence[AgentSlot], language: str) -> None:
+    """Raises: ConfigError, which names the key, what was expected and what was found."""
+    if len(slots) > MAX_SLOTS:
+        raise _wrong("slots", f"at most {MAX_SLOTS} slots", str(len(slots)))
+    for index, slot in enumerate(slots):
+        where = f"slots[{index}]"
+        if not slot.asked.strip():
+            raise _wrong(f"{where}.asked", "words of a question", repr(slot.asked))
+        if slot.digits is not None and slot.kind not in WITH_DIGITS:
+            wanted = f"a slot of kind {', '.join(map(repr, WITH_DIGITS))}"
+            raise _wrong(f"{where}.digits", wanted, f"one of kind {slot.kind!r}")
+        if slot.digits is not None and not 1 <= slot.digits <= MAX_SLOT_DIGITS:
+            raise _wrong(f"{where}.digits", f"1 to {MAX_SLOT_DIGITS}", str(slot.digits))
+        if slot.name is None:
+            _check_nameless(slot, where)
+        else:
+            _check_value(slot, where, language)
+
+
+def _check_nameless(slot: AgentSlot, where: str) -> None:
+    for key in ("pattern", "values"):
+        if getattr(slot, key):
+            raise _wrong(where, f"a name beside {key}", "none")
+
+
+def _check_value(slot: AgentSlot, where: str, language: str) -> None:
+    assert slot.name is not None
+    if not NAME.fullmatch(slot.name):
+        wanted = "1 to 64 letters, digits or _, a letter first"
+        raise _wrong(f"{where}.name", wanted, repr(slot.name))
+    if slot.kind not in WITH_VALUES:
+        raise _wrong(f"{where}.kind", f"one of {', '.join(WITH_VALUES)} beside a name", slot.kind)
+    if language.split("-")[0].lower() != "en":
+        raise _wrong(f"{where}.name", "an agent that speaks English", f"language {language!r}")
+    if slot.read_back and "{value}" not in slot.read_back:
+        raise _wrong(f"{where}.read_back", "a text with {value}, or none", repr(slot.read_back))
+    if slot.pattern is not None:
+        try:
+            re.compile(slot.pattern)
+        except re.error as error:
+            raise _wrong(f"{where}.pattern", "a regular expression", str(error)) from None
+    is_choice = slot.kind == "choice"
+    if is_choice != bool(slot.values) or len(slot.values) > MAX_VALUES:
+        wanted = (
+            f"1 to {MAX_VALUES} of them" if is_choice else "none beside another kind than choice"
+        )
+        raise _wrong(f"{where}.values", wanted, str(len(slot.values)))
+    for number, value in enumerate(slot.values):
+        if not re.search(r"\w", value):
+            raise _wrong(f"{where}.values[{number}]", "words", repr(value))
+
+
+def _wrong(where: str, wanted: str, found: str) -> ConfigError:
+    return ConfigError(f"{where}: expected {wanted}, found {found}")
