@@ -154,7 +154,7 @@ class RealtimeConnection:
         try:
             await self._socket.send(json.dumps(event))
         except ConnectionClosed as error:
-            raise ConnectionFailed(f"the server hung up: {error}") from error
+            raise ConnectionFailed(f"the server hung up: {_how(error)}") from error
 
     async def append_audio(self, samples: Samples) -> None:
         """Send caller audio: mono int16 at 24 kHz."""
@@ -184,7 +184,7 @@ class RealtimeConnection:
                 at = self._clock()
                 yield Received(_read(frame), at)
         except ConnectionClosed as error:
-            self.ended_by = str(error)
+            self.ended_by = _how(error)
 
     async def close(self) -> None:
         await self._socket.close()
@@ -192,6 +192,12 @@ class RealtimeConnection:
     def abort(self) -> None:
         """Drop the line without a word, as a telephone that loses its network does."""
         self._socket.transport.abort()
+
+
+def _how(closed: ConnectionClosed) -> str:
+    """Who closed a connection, by which codes; of a line that broke, what the system says."""
+    broke = closed.__cause__
+    return str(closed) if broke is None else f"{closed} ({broke!r})"
 
 
 def _refusal(url: str, status: int) -> str:

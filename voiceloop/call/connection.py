@@ -15,9 +15,21 @@ from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
 
+HUNG_UP = 1000  # the client closed the connection, by whatever code of its own
+LINE_BROKE = 1006  # it ended without a close frame of either side
+
 
 class Disconnected(Exception):
-    """The peer is gone or the connection was closed; nothing more can be read or sent."""
+    """The peer is gone or the connection was closed; nothing more can be read or sent.
+
+    code: HUNG_UP, LINE_BROKE, or the one that the server itself has closed it with. how: for the
+    log, and not a word of the client's.
+    """
+
+    def __init__(self, code: int = HUNG_UP, how: str = "the client hung up") -> None:
+        super().__init__(how)
+        self.code = code
+        self.how = how
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class Session:
             self.protocol, agent, own, tickets, hello.tenant, self._lifetime,
             self._open_calls.expect, on_resumed,
         )  # fmt: skip
-        self._closing = (1000, "")
+        self._closing = (1011, "internal error")
 
     def drain(self, why: Ending = Ending.DRAINED) -> None:
         """Finish what is being said, then close; for a server that shuts down, or makes room."""
@@ -168,7 +168,6 @@ class Session:
         self._metrics.sessions.inc()
         trace = self._traces.begin(self.protocol.session_id)
         began_s, n_turns = self._clock(), 0
-        self._closing = (1011, "internal error")
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._assemble(tasks, trace)
@@ -198,8 +197,8 @@ class Session:
 
     def _log_end(self, seconds: float, n_turns: int) -> None:
         """One line a call, and not a word of it."""
-        code, reason = self._closing
-        how, call_id = reason or "the client hung up", self.protocol.session_id
+        code, how = self._closing
+        call_id = self.protocol.session_id
         log.info("call %s: %.1f s, turns: %d; %s (%d)", call_id, seconds, n_turns, how, code)
 
     def _assemble(self, tasks: asyncio.TaskGroup, trace: CallTrace) -> None:
@@ -290,8 +289,8 @@ class Session:
             await self._writer.until_the_client_reads()
             try:
                 frame = await self._transport.receive()
-            except Disconnected:
-                self._end(1000, "")
+            except Disconnected as gone:
+                self._end(gone.code, gone.how)
             for command in self.protocol.receive(frame):
                 await self._obey(command)
 

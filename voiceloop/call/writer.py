@@ -62,8 +62,8 @@ class Writer:
                 await self._transport.send(frame.data)
         except TimeoutError:
             self._end(1013, "the client does not read")
-        except Disconnected:
-            self._end(1000, "")
+        except Disconnected as gone:
+            self._end(gone.code, gone.how)
         if frame.is_audio and frame.response_id is not None:
             self._on_audio(frame.response_id)
 

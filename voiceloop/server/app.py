@@ -57,7 +57,6 @@ log = logging.getLogger(__name__)
 # takes a share of every step from the people on the line.
 MAX_HTTP_REQUESTS = 16
 MAX_HTTP_REQUESTS_IN_NEED = 4  # while the ladder of overload is not at its foot
-MAX_REASON_CHARACTERS = 100  # of a close frame, which holds 123 bytes
 # A call in which nobody has spoken for so long costs nothing, and may be told to leave.
 QUIET_CALL_S = 30.0
 SHED_EVERY_S = 1.0  # one at a time, for the load to ease between two
@@ -228,7 +227,18 @@ class Gateway:
         return self.toolbox.completed(self.agent)
 
     async def serve_session(self, transport: Transport) -> None:
-        """Run one session to its end."""
+        """Run one session to its end, which closes the connection and says by which code.
+
+        One session's bug is not the server's end: that closes with 1011.
+        """
+        try:
+            await self._serve(transport)
+        except Exception:
+            log.exception("a session failed")
+        finally:
+            await transport.close(1011, "internal error")  # nothing where it is closed already
+
+    async def _serve(self, transport: Transport) -> None:
         assert self.backends is not None
         try:
             session = Session(
@@ -248,13 +258,11 @@ class Gateway:
                 on_resumed=self._goes_on,
             )
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
-            await transport.close(error.close_code or 1008, error.message[:MAX_REASON_CHARACTERS])
+            await transport.close(error.close_code or 1008, error.message)
             return
         self._sessions.append(session)
         try:
             await session.run()
-        except Exception:  # one session's bug is not the server's end; it has closed with 1011
-            log.exception("a session failed")
         finally:
             self._sessions.remove(session)
             if session.is_shed:  # it was sent away to make room, not cut off

@@ -7,6 +7,7 @@ reading is noticed; and the end of such a client, who cannot be asked to close.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from asyncio.transports import BaseTransport
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from voiceloop.admission.slots import Pace
-from voiceloop.call.connection import Disconnected, Hello
+from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected, Hello
 from voiceloop.server.connections import Connections
+
+log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 32 * 1024  # half a second of base64 PCM16 at 24 kHz
 # Ten callers' worth of 20 ms frames; a file sent for manual commit goes at 40 times real time.
@@ -31,35 +34,45 @@ CONTROL_FRAMES_PER_S = 10.0
 CONTROL_FRAMES_AT_ONCE = 40.0
 MAX_FRAGMENTS = 64  # 2 MiB in pieces of 32 KiB
 SLICE_BYTES = 8 * 1024  # parsed between two looks at those: 1,400 empty pings, 8 ms
-CLOSE_GRACE_S = 1.0  # for the close frame to leave before the connection is cut
+CLOSE_GRACE_S = 3.0  # for the close frame to be read before the connection is cut
+MAX_REASON_BYTES = 123  # of a close frame, by RFC 6455, 5.5: 125 less two for the code
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """One connection; the application finds it as ``scope["state"]["connection"]``."""
+    """One connection; the application finds it as ``scope["state"]["connection"]``.
+
+    ending: how it ended, once it has: a close code and words for the log.
+    """
 
     def __init__(self, open_connections: Connections, **options: Any) -> None:
         super().__init__(**options)
         self._open_connections = open_connections
         self._controls = Pace(CONTROL_FRAMES_PER_S, CONTROL_FRAMES_AT_ONCE, self.loop.time)
         self._heard_at = self.loop.time()  # when something came last
-        self._cutting: asyncio.TimerHandle | None = None
+        self._is_leaving = False  # the close frame is out, and nothing is read any more
+        self.ending: tuple[int, str] | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._cutting is not None:
-            self._cutting.cancel()  # a transport that is gone cannot be aborted
         self._open_connections.release(self.transport)
+        self._end(LINE_BROKE, f"the line broke: {exc or 'it ended without a close frame'}")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self.loop.time()
         for start in range(0, len(data), SLICE_BYTES):
-            if self.transport.is_closing():
+            if self._is_leaving or self.transport.is_closing():
                 return
-            super().data_received(data[start : start + SLICE_BYTES])
+            try:
+                super().data_received(data[start : start + SLICE_BYTES])
+            except Exception:  # asyncio would cut the line without a close frame
+                if not self.handshake_complete:
+                    raise
+                log.exception("a client's frame could not be read")
+                self.drop(1011, "internal error")
 
     def keepalive_timeout(self) -> None:
         """A pong is missing: that ends the call of a client of whom nothing else comes either.
@@ -70,13 +83,13 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.stop_keepalive()
             self.send_keepalive_ping()
         else:
-            super().keepalive_timeout()
+            self.drop(1011, "keepalive ping timeout")
 
     def handle_ping(self) -> None:
         if self._controls.take() > 0.0:
             most = f"{CONTROL_FRAMES_PER_S:.0f} control frames a second"
             self.drop(1008, f"expected at most {most}, found more")
-        else:
+        elif not self._is_leaving:
             super().handle_ping()
 
     def handle_pong(self, event: Frame) -> None:
@@ -91,6 +104,16 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         else:
             super().handle_cont(event)
 
+    def handle_close(self, event: Frame) -> None:
+        if not self.close_sent and self.conn.close_rcvd is not None:
+            self._end(HUNG_UP, f"the client hung up with {self.conn.close_rcvd.code}")
+        super().handle_close(event)
+
+    def handle_parser_exception(self) -> None:
+        """What came is no frame of the protocol, or too large a one; its close frame is ready."""
+        assert self.conn.close_sent is not None
+        self._leave(self.conn.close_sent.code, self.conn.close_sent.reason)
+
     async def run_asgi(self) -> None:
         self.scope["state"]["connection"] = self
         await super().run_asgi()
@@ -100,17 +123,52 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True  # a refusal is an answer, not an error to be logged
 
+    def shutdown(self) -> None:
+        """The server ends; uvicorn's own would not wait for what the client still sends."""
+        if not self.handshake_complete:
+            super().shutdown()
+        elif self.close_sent:
+            self._leave(*(self.ending or (1012, "")))
+        else:
+            self.drop(1012, "the server restarts")
+
     def drop(self, code: int, reason: str) -> None:
         """Close without waiting: the frame goes behind what is buffered, then the line is cut."""
-        if self.transport.is_closing():
+        if self.close_sent or self.transport.is_closing():
             return
+        self.conn.send_close(code, short(reason))
+        self._leave(code, reason)
+
+    def _leave(self, code: int, reason: str) -> None:
+        """Write the close frame and no more, read nothing more, and cut the line after a while.
+
+        Bytes still come in meanwhile and are thrown away: a kernel that closes a connection over
+        unread ones resets it, and a client that writes at that moment never sees the close frame.
+        """
+        if self._is_leaving or self.transport.is_closing():
+            return
+        self._is_leaving = self.close_sent = True
+        self._end(code, reason)
         self.stop_keepalive()
-        if not self.close_sent:
-            self.conn.send_close(code, reason)
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True
-        self.transport.close()
-        self._cutting = self.loop.call_later(CLOSE_GRACE_S, self.transport.abort)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        if self.transport.can_write_eof():  # of TLS it cannot: the client closes, or we do
+            self.transport.write_eof()
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_later(CLOSE_GRACE_S, self.transport.abort)
+
+    def _end(self, code: int, how: str) -> None:
+        if self.ending is None:
+            self.ending = code, how
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": how})
+
+
+def short(reason: str) -> str:
+    """As much of a reason as a close frame holds."""
+    return reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
 class SocketTransport:
@@ -134,13 +192,13 @@ class SocketTransport:
         A client that sends too fast is read slowly: TCP tells it, and nothing is lost.
         """
         if self._is_closed:
-            raise Disconnected
+            raise self._disconnected()
         if self._wait_s > 0.0:
             await asyncio.sleep(self._wait_s)
         message: Any = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             self._is_closed = True
-            raise Disconnected
+            raise self._disconnected()
         text = message.get("text")
         frame: str | bytes = text if text is not None else message["bytes"]
         self._wait_s = max(self._frames.take(), self._bytes.take(len(frame)))
@@ -149,12 +207,16 @@ class SocketTransport:
     async def send(self, data: str) -> None:
         """Send one text frame; waits while the client does not read. Raises Disconnected."""
         if self._is_closed:
-            raise Disconnected
+            raise self._disconnected()
         try:
             await self._websocket.send_text(data)
         except (WebSocketDisconnect, RuntimeError):  # RuntimeError: closed from our side
             self._is_closed = True
-            raise Disconnected from None
+            raise self._disconnected() from None
+
+    def _disconnected(self) -> Disconnected:
+        ending = self._connection.ending if self._connection is not None else None
+        return Disconnected(*ending) if ending is not None else Disconnected()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Close the connection; idempotent, never raises Disconnected, never waits for the peer."""
@@ -166,6 +228,6 @@ class SocketTransport:
             connection.drop(code, reason)  # the peer does not read: it will not take a close either
             return
         try:
-            await self._websocket.close(code, reason)
+            await self._websocket.close(code, short(reason))
         except (WebSocketDisconnect, RuntimeError):
             pass  # gone already
