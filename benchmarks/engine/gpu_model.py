@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from benchmarks.engine.models import SHAPES, Shape
 from benchmarks.harness.harness import Bar
+from engine.kernels.launch import STREAMED_ROWS, UNPACKING_ROWS, WIDE_OUTPUTS, wide_rows
+from engine.kernels.step import CHUNK_WANTED, MAX_WANTED
 
 BANDWIDTH_GB_S = 4300.0  # of a large copy on an H200: 90 % of what its data sheet says
 BF16_TFLOPS = 790.0  # of a large cuBLAS product
@@ -21,14 +25,13 @@ START_US = 1.5  # of a product: its first loads and its partial sums
 ATTENTION_START_US = 2.5
 TAIL_NODES = 16  # of a step, outside its layers: places, embedding, last norm, choice, results
 TILE_ROWS = 32  # rows that share one unpacking of the weights, in the products of few rows
-FEW_ROWS = 128  # up to here a product streams its weights; above it is bound by arithmetic
 STREAMED = {"int4": 0.78, "int8": 0.85, "fp8": 0.85, None: 0.85}  # of the bandwidth, by weights
 # Of the bandwidth's time, what unpacking all weights for one more tile of rows takes: int4 at full
 # bandwidth keeps 55 % of the arithmetic units busy, and as much again waits for them.
 UNPACKED = {"int4": 1.0, "int8": 0.8, "fp8": 0.8, None: 0.0}
 ATTENTION_STREAMED = 0.80
-# Of BF16_TFLOPS: cuBLAS on bf16; tiles that unpack their weights on the way to the tensor cores.
-DENSE_SHARE, UNPACKING_SHARE, PREFILL_ATTENTION_SHARE = 0.85, 0.60, 0.40
+DENSE_SHARE, PREFILL_ATTENTION_SHARE = 0.85, 0.40  # of BF16_TFLOPS: cuBLAS at some hundred rows
+PROCESSORS = 132
 CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, "fp8": 1.0, None: 2.0}  # a weight, with its scale
 KV_BYTES = {"plain": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}  # a number
 KV_SCALE_BYTES = {"plain": 0, "fp8": 2, "int8": 2, "int4": 2}  # a token, head, and of both
@@ -68,12 +71,18 @@ def product_us(n_out: int, n_in: int, n_rows: int, quant: str | None) -> float:
     """One product with weights kept as `quant` says."""
     n_weights = n_out * n_in
     streamed_us = n_weights * CODE_BYTES[quant] / BANDWIDTH_GB_S / 1e3
-    if n_rows <= FEW_ROWS:
+    if n_rows <= STREAMED_ROWS:
         n_tiles = -(-n_rows // TILE_ROWS)
         unpacked_us = streamed_us * UNPACKED[quant] * n_tiles
         return START_US + max(streamed_us / STREAMED[quant], unpacked_us)
-    share = UNPACKING_SHARE if quant else DENSE_SHARE
-    return START_US + max(streamed_us, 2 * n_weights * n_rows / (BF16_TFLOPS * share) / 1e6)
+    tflops = BF16_TFLOPS * DENSE_SHARE
+    if quant is None:
+        return START_US + max(streamed_us, 2 * n_weights * n_rows / tflops / 1e6)
+    # Whole rounds of the tiles that are launched, each with its unpacking.
+    tile_rows = wide_rows(n_out, n_rows, torch.device("cpu"))
+    n_tiles = -(-n_rows // tile_rows) * -(-n_out // WIDE_OUTPUTS)
+    round_flops = 2 * PROCESSORS * WIDE_OUTPUTS * (tile_rows + UNPACKING_ROWS) * n_in
+    return START_US + -(-n_tiles // PROCESSORS) * round_flops / tflops / 1e6
 
 
 def streamed_us(n_bytes: int) -> float:
@@ -92,10 +101,20 @@ def attention_us(work: Work) -> float:
     shape = work.shape
     streamed = work.n_sequences * work.n_context * kv_bytes_per_token(shape, work.kv_format)
     streamed_us = streamed / (BANDWIDTH_GB_S * ATTENTION_STREAMED) / 1e3
-    if work.n_rows <= FEW_ROWS:
+    if work.n_rows <= STREAMED_ROWS:
         return ATTENTION_START_US + streamed_us + GAP_US + SMALL_US
     flops = 4 * work.n_rows * work.n_context * shape.num_attention_heads * _head_dim(shape)
     return ATTENTION_START_US + flops / (BF16_TFLOPS * PREFILL_ATTENTION_SHARE) / 1e6
+
+
+def small_us(work: Work) -> float:
+    """Of one layer: norms (a residual read and written, a delta, the result), KV write, SiLU."""
+    shape, rows = work.shape, work.n_rows
+    n_qkv = products(shape)["qkv"][0]
+    norm = streamed_us(rows * shape.hidden_size * (4 + 4 + 2 + 2))
+    return (
+        2 * norm + streamed_us(rows * n_qkv * 4) + streamed_us(rows * shape.intermediate_size * 6)
+    )
 
 
 def step_ms(work: Work) -> float:
@@ -105,10 +124,11 @@ def step_ms(work: Work) -> float:
         product_us(*size, work.n_rows, work.quant) for size in products(shape).values()
     )
     # Ten nodes: two norms, four products, the KV write, attention and its merge, SiLU.
-    layer_us = multiplied + attention_us(work) + 4 * SMALL_US + 9 * GAP_US
-    # Of a prompt the last row alone meets the head. It stays at eight bits where the rest has four.
+    layer_us = multiplied + attention_us(work) + small_us(work) + 9 * GAP_US
+    # The head stays at eight bits where the rest has four. It is met by as many rows as a step has
+    # room to draw from, asked for or not; a whole chunk of a prompt for few.
     head = "int8" if work.quant else None
-    n_chosen = work.n_rows if work.n_rows <= FEW_ROWS else 1
+    n_chosen = work.n_rows if work.n_rows <= MAX_WANTED else CHUNK_WANTED
     head_us = product_us(shape.vocab_size, shape.hidden_size, n_chosen, head)
     tail_us = TAIL_NODES * (SMALL_US + GAP_US)
     return (shape.num_hidden_layers * layer_us + head_us + tail_us) / 1e3

@@ -50,10 +50,10 @@ class Serving:
 
 
 def servings() -> tuple[Serving, ...]:
-    """The preset as it ships, and its documented choice of four bits, on a model twice the size."""
+    """The preset as it ships, and its other documented formats, on a model twice the size."""
     options = GPU.options["engine"]
     shipped = Serving("qwen3-4b", options.get("quant"), options.get("kv_format", "plain"))
-    return (shipped, Serving("qwen3-8b", "int4", "int8"))
+    return (shipped, Serving("qwen3-8b", "int4", "int8"), Serving("qwen3-8b", "fp8", "fp8"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from . import (
     silu_mul,
 )
 from .attention import Partials, Pieces
+from .launch import STREAMED_ROWS
 
 INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
 _MODULES = (
@@ -41,9 +42,7 @@ _NAMES = (
     "guess",
     "paged_attention",
     "gemm_8bit",
-    "dequantize_8bit",
     "gemm_int4",
-    "dequantize_int4",
     "kv_write",
     "add_norm",
     "place_rows",
@@ -85,41 +84,32 @@ class KernelLinear:
         self, kernels: KernelSet, weight: Weight, bias: Tensor | None, dtype: torch.dtype,
         device: str,
     ) -> None:  # fmt: skip
-        self.bias, self.dtype, self.max_rows = bias, dtype, 0
+        self.bias, self.dtype = bias, dtype
+        self._multiply: Any = None
         self.kept = format_of(weight)
         call = kernels.call
         match weight:
             case ScaledWeight(codes, scale):
                 self.out_features = codes.shape[0]
                 self.packed: Any = gemm_8bit.pack_8bit(codes.to(device), scale.float().to(device))
-                self._multiply, self._unpack = call.gemm_8bit, call.dequantize_8bit
-                self.max_rows = gemm_8bit.MAX_ROWS
+                self._multiply = call.gemm_8bit
             case Int4Weight(codes, scale, zero):
                 self.out_features = codes.shape[0]
                 parts = (part.to(device) for part in (codes, scale.float(), zero.float()))
                 self.packed = gemm_int4.pack_int4(Int4Weight(*parts))
-                self._multiply, self._unpack = call.gemm_int4, call.dequantize_int4
-                self.max_rows = gemm_int4.MAX_ROWS
+                self._multiply = call.gemm_int4
             case _:
                 self.out_features = weight.shape[0]
                 self.packed = weight.to(device=device, dtype=dtype).contiguous()
-        self.shape = (self.out_features, _n_in(weight))
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not self.max_rows:
+        if self._multiply is None:
             return linear(x, self.packed, self.bias)[None]
-        if x.shape[0] <= self.max_rows:
-            n_splits = self.packed.n_splits
-            out = torch.empty(n_splits, x.shape[0], self.out_features, device=x.device)
-            self._multiply(x, self.packed, self.bias, out)
-            return out
-        weight = torch.empty(self.shape, dtype=self.dtype, device=x.device)
-        self._unpack(self.packed, weight)
-        return linear(x, weight, self.bias)[None]
-
-
-def _n_in(weight: Weight) -> int:
-    return int(weight.shape[1] if isinstance(weight, Tensor) else weight.codes.shape[1])
+        n_rows, is_few = x.shape[0], x.shape[0] <= STREAMED_ROWS
+        n_splits, dtype = (self.packed.n_splits, torch.float32) if is_few else (1, self.dtype)
+        out = torch.empty(n_splits, n_rows, self.out_features, dtype=dtype, device=x.device)
+        self._multiply(x, self.packed, self.bias, out)
+        return out
 
 
 class KernelDecoder:

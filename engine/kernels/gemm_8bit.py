@@ -1,8 +1,8 @@
-"""Owns y = x W with 8-bit weights (int8, or fp8 e4m3) and 16-bit activations, for few rows.
+"""Owns y = x W with 8-bit weights (int8, or fp8 e4m3) and 16-bit activations.
 
-Both formats are exact in bf16, carry one scale per output and take the same bytes, so one kernel
-serves both. The weights are read as they are stored. Many rows go through `dequantize_8bit` and
-cuBLAS, or `torch._scaled_mm` where activations may be fp8 too.
+Both formats are exact in bf16, carry one scale per output and take the same bytes, so the kernels
+serve both. The weights are read as they are stored: few rows are bound by that, many by arithmetic,
+where weights go through registers to the tensor cores (see `gemm_int4`).
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_splits, tile_outputs
-from .operands import to_operand
+from .launch import (
+    LEAST_ROWS,
+    MAX_TILE_ROWS,
+    OPERAND,
+    STREAMED_ROWS,
+    WIDE_OUTPUTS,
+    choose_splits,
+    tile_outputs,
+    wide_rows,
+)
+from .operands import load_inputs, to_operand
 
-MAX_ROWS = 128
 STEP = 128  # inputs per tile: a line of the cache
+WIDE_STEP = 64  # of many rows: three stages of 128 would not fit the shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +82,52 @@ def _gemm_8bit(
     tl.store(target, sums.to(out_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["n_rows"])
+def _gemm_8bit_wide(
+    x_ptr, codes_ptr, scale_ptr, bias_ptr, out_ptr, n_rows,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """One tile of outputs and rows over all inputs; see `_gemm_int4_wide`."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    is_stored = (row < n_rows)[None, :] & (output < N_OUT)[:, None]
+    x_row, from_output = tl.minimum(row, n_rows - 1), tl.minimum(output, N_OUT - 1)
+    k = tl.arange(0, STEP)
+    x = x_ptr + x_row[None, :] * N_IN + k[:, None]
+    # In 64 bits: 152k x 16k weights, the head of a large model, are more than 2^31.
+    tile = codes_ptr + from_output.to(tl.int64)[:, None] * N_IN + k[None, :]
+    sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    for base in range(0, N_IN, STEP):
+        if N_IN % STEP == 0:
+            codes = tl.load(tile + base)
+        else:
+            codes = tl.load(tile + base, mask=(base + k < N_IN)[None, :], other=0.0)
+        sums = tl.dot(to_operand(codes), load_inputs(x, base, k, N_IN, STEP), sums)
+    sums *= tl.load(scale_ptr + from_output).to(tl.float32)[:, None]
+    if HAS_BIAS:
+        sums += tl.load(bias_ptr + from_output).to(tl.float32)[:, None]
+    target = out_ptr + row.to(tl.int64)[None, :] * N_OUT + output[:, None]
+    tl.store(target, sums.to(out_ptr.dtype.element_ty), mask=is_stored)
+
+
 def gemm_8bit(x: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor) -> None:
     """out.sum(0) = x W^T + bias.
 
-    x: bf16 [rows, n_in], contiguous, rows <= MAX_ROWS. bias: [n_out] or None.
-    out: [n_splits, rows, n_out], fp32 (any dtype where n_splits is 1); every entry is written.
-    The order of summation depends on the weight's shape alone.
+    x: bf16 [rows, n_in], contiguous. bias: [n_out] or None.
+    out: [n_splits, rows, n_out], fp32 (any dtype where there is one), every entry written; above
+    `STREAMED_ROWS` rows [1, rows, n_out].
+    The order of summation depends on the weight's shape, and on whether rows are few.
     """
     rows, (n_out, n_in) = x.shape[0], weight.codes.shape
+    if rows > STREAMED_ROWS:
+        tile_rows = wide_rows(n_out, rows, x.device)
+        _gemm_8bit_wide[(triton.cdiv(rows, tile_rows), triton.cdiv(n_out, WIDE_OUTPUTS))](
+            x, weight.codes, weight.scale, x if bias is None else bias, out, rows,
+            N_IN=n_in, N_OUT=n_out, STEP=WIDE_STEP, ROWS=tile_rows, OUTPUTS=WIDE_OUTPUTS,
+            HAS_BIAS=bias is not None, num_warps=8, num_stages=4, enable_fp_fusion=True,
+        )  # fmt: skip
+        return
     tile_rows = LEAST_ROWS if rows <= LEAST_ROWS else MAX_TILE_ROWS
     outputs = tile_outputs(n_out, x.device)
     _gemm_8bit[(triton.cdiv(rows, tile_rows), triton.cdiv(n_out, outputs), weight.n_splits)](
@@ -96,25 +143,3 @@ def gemm_8bit_reference(x: Tensor, weight: Packed8bit, bias: Tensor | None, out:
     y = x.float() @ weight.codes.float().T * weight.scale.float()
     out.zero_()
     out[0] = (y if bias is None else y + bias.float()).to(out.dtype)
-
-
-@triton.jit
-def _dequantize_8bit(codes_ptr, scale_ptr, out_ptr, N_IN: tl.constexpr, BLOCK: tl.constexpr):
-    output = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < N_IN
-    codes = tl.load(codes_ptr + output * N_IN + column, mask=inside, other=0.0).to(tl.float32)
-    w = codes * tl.load(scale_ptr + output).to(tl.float32)
-    tl.store(out_ptr + output * N_IN + column, w.to(out_ptr.dtype.element_ty), mask=inside)
-
-
-def dequantize_8bit(weight: Packed8bit, out: Tensor) -> None:
-    """Write W out as bf16 [n_out, n_in], for products of many rows."""
-    n_out, n_in = weight.codes.shape
-    _dequantize_8bit[(n_out, triton.cdiv(n_in, 2048))](
-        weight.codes, weight.scale, out, N_IN=n_in, BLOCK=2048, num_warps=4, enable_fp_fusion=True
-    )
-
-
-def dequantize_8bit_reference(weight: Packed8bit, out: Tensor) -> None:
-    out.copy_(weight.codes.float() * weight.scale.float()[:, None])

@@ -1,8 +1,8 @@
-"""Owns y = x W with 4-bit weights and 16-bit activations, for the few rows of decode and verify.
+"""Owns y = x W with 4-bit weights and 16-bit activations.
 
-A step at few rows takes as long as its weights take to stream, so the layout is made for reading:
-see `PackedInt4`. Many rows (a prefill chunk, above `MAX_ROWS`) are better served by writing the
-weights out once (`dequantize_int4`) and multiplying with cuBLAS.
+A step of few rows (decode and verify) takes as long as its weights take to stream, so the layout is
+made for reading: see `PackedInt4`. Many rows (a prompt's) are bound by arithmetic: there the
+weights are the left operand, and go from memory through registers to the tensor cores.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,19 @@ import triton.language as tl
 from torch import Tensor
 
 from ..load.packed import Int4Weight
-from .launch import IS_COMPILED, LEAST_ROWS, MAX_TILE_ROWS, OPERAND, choose_splits, tile_outputs
-from .operands import LESS_8
+from .launch import (
+    IS_COMPILED,
+    LEAST_ROWS,
+    MAX_TILE_ROWS,
+    OPERAND,
+    STREAMED_ROWS,
+    WIDE_OUTPUTS,
+    choose_splits,
+    tile_outputs,
+    wide_rows,
+)
+from .operands import LESS_8, load_inputs
 
-MAX_ROWS = 128  # from here on the product is bound by arithmetic, which cuBLAS does better
 # Left to itself ptxas 12.8 stops at 96 registers at 32 rows, and spills. Shared memory holds three
 # programs at 32 rows and five at 16, which take 127 and 95 registers: no fewer fit side by side.
 MAX_REGISTERS = 128
@@ -136,18 +145,18 @@ def _zero(scales):
 
 @triton.jit
 def _scales(
-    scales_ptr, pair, output, is_output, N_IN: tl.constexpr, N_OUT: tl.constexpr,
-    HALF: tl.constexpr, GROUP: tl.constexpr,
+    scales_ptr, pair, output, N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr,
+    GROUP: tl.constexpr,
 ):  # fmt: skip
-    """The scale words of both halves of a pair, for some outputs."""
+    """The scale words of both halves of a pair, for some outputs that there are."""
     at = (2 * pair * HALF // GROUP) * N_OUT + output
-    low = tl.load(scales_ptr + at, mask=is_output, other=0)
+    low = tl.load(scales_ptr + at)
     if GROUP % (2 * HALF) == 0:
         high = low
     else:
         # The last pair's high half may lie past the inputs: it meets zeros, and any group will do.
         at = tl.minimum((2 * pair * HALF + HALF) // GROUP, N_IN // GROUP - 1) * N_OUT + output
-        high = tl.load(scales_ptr + at, mask=is_output, other=0)
+        high = tl.load(scales_ptr + at)
     return low, high
 
 
@@ -173,7 +182,7 @@ def _gemm_int4(
         # 32 bits count the bytes of any matrix of up to 4 billion weights.
         tile = codes_ptr + (pair * N_OUT + output)[None, :] * HALF + k[:, None]
         low_scales, high_scales = _scales(
-            scales_ptr, pair, output, is_output, N_IN, N_OUT, HALF, GROUP
+            scales_ptr, pair, tl.minimum(output, N_OUT - 1), N_IN, N_OUT, HALF, GROUP
         )
         codes = tl.load(tile, mask=is_output[None, :], other=0)
         low, high = _weights(codes, low_scales[None, :], high_scales[None, :])
@@ -191,15 +200,57 @@ def _gemm_int4(
     tl.store(target, sums.to(out_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["n_rows"])
+def _gemm_int4_wide(
+    x_ptr, codes_ptr, scales_ptr, bias_ptr, out_ptr, n_rows,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, N_PAIRS: tl.constexpr, HALF: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """One tile of outputs and rows over all inputs.
+
+    As the left operand weights stay in the registers that unpacked them, and those of the next
+    inputs are unpacked while the tensor cores still multiply. What lies past the last row or output
+    is read from that one instead, and not stored: masks would take registers of the sums.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    is_stored = (row < n_rows)[None, :] & (output < N_OUT)[:, None]
+    x_row, from_output = tl.minimum(row, n_rows - 1), tl.minimum(output, N_OUT - 1)
+    k = tl.arange(0, HALF)
+    x = x_ptr + x_row[None, :] * N_IN + k[:, None]
+    sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    for pair in range(N_PAIRS):
+        tile = codes_ptr + (pair * N_OUT + from_output)[:, None] * HALF + k[None, :]
+        low_scales, high_scales = _scales(scales_ptr, pair, from_output, N_IN, N_OUT, HALF, GROUP)
+        low, high = _weights(tl.load(tile), low_scales[:, None], high_scales[:, None])
+        column = pair * (2 * HALF)
+        sums = tl.dot(low, load_inputs(x, column, k, N_IN, 2 * HALF), sums)
+        sums = tl.dot(high, load_inputs(x, column + HALF, k, N_IN, 2 * HALF), sums)
+    if HAS_BIAS:
+        sums += tl.load(bias_ptr + from_output).to(tl.float32)[:, None]
+    target = out_ptr + row.to(tl.int64)[None, :] * N_OUT + output[:, None]
+    tl.store(target, sums.to(out_ptr.dtype.element_ty), mask=is_stored)
+
+
 def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -> None:
     """out.sum(0) = x W^T + bias.
 
-    x: bf16 [rows, n_in], contiguous, rows <= MAX_ROWS. bias: [n_out] or None.
-    out: [n_splits, rows, n_out], fp32 (any dtype where n_splits is 1); every entry is written.
-    The order of summation depends on the weight's shape alone: a row's result is the same whatever
-    rows stand beside it.
+    x: bf16 [rows, n_in], contiguous. bias: [n_out] or None.
+    out: [n_splits, rows, n_out], fp32 (any dtype where there is one), every entry written; above
+    `STREAMED_ROWS` rows [1, rows, n_out].
+    The order of summation depends on the weight's shape, and on whether rows are few: a row's
+    result is the same whatever rows stand beside it.
     """
     rows, n_pairs = x.shape[0], weight.codes.shape[0]
+    if rows > STREAMED_ROWS:
+        tile_rows = wide_rows(weight.n_out, rows, x.device)
+        _gemm_int4_wide[(triton.cdiv(rows, tile_rows), triton.cdiv(weight.n_out, WIDE_OUTPUTS))](
+            x, weight.codes, weight.scales, x if bias is None else bias, out, rows,
+            N_IN=weight.n_in, N_OUT=weight.n_out, N_PAIRS=n_pairs, HALF=weight.half,
+            GROUP=weight.group, ROWS=tile_rows, OUTPUTS=WIDE_OUTPUTS, HAS_BIAS=bias is not None,
+            num_warps=8, num_stages=3, enable_fp_fusion=True,
+        )  # fmt: skip
+        return
     tile_rows = LEAST_ROWS if rows <= LEAST_ROWS else MAX_TILE_ROWS
     outputs = tile_outputs(weight.n_out, x.device)
     _gemm_int4[(triton.cdiv(rows, tile_rows), triton.cdiv(weight.n_out, outputs), weight.n_splits)](
@@ -216,38 +267,3 @@ def gemm_int4_reference(x: Tensor, weight: PackedInt4, bias: Tensor | None, out:
     y = x.float() @ unpack_int4(weight).T
     out.zero_()
     out[0] = (y if bias is None else y + bias.float()).to(out.dtype)
-
-
-@triton.jit
-def _dequantize_int4(
-    codes_ptr, scales_ptr, out_ptr,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-):  # fmt: skip
-    pair = tl.program_id(0)
-    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    k = tl.arange(0, HALF)
-    is_output = output < N_OUT
-    low_scales, high_scales = _scales(scales_ptr, pair, output, is_output, N_IN, N_OUT, HALF, GROUP)
-    tile = codes_ptr + (pair * N_OUT + output)[:, None] * HALF + k[None, :]
-    codes = tl.load(tile, mask=is_output[:, None], other=0)
-    low, high = _weights(codes, low_scales[:, None], high_scales[:, None])
-    column = pair * (2 * HALF) + k
-    target = out_ptr + output.to(tl.int64)[:, None] * N_IN + column[None, :]
-    inside = is_output[:, None] & (column < N_IN)[None, :]
-    tl.store(target, low.to(out_ptr.dtype.element_ty), mask=inside)
-    inside = is_output[:, None] & (column + HALF < N_IN)[None, :]
-    tl.store(target + HALF, high.to(out_ptr.dtype.element_ty), mask=inside)
-
-
-def dequantize_int4(weight: PackedInt4, out: Tensor) -> None:
-    """Write W out as bf16 [n_out, n_in], for products of many rows."""
-    _dequantize_int4[(weight.codes.shape[0], triton.cdiv(weight.n_out, 32))](
-        weight.codes, weight.scales, out,
-        N_IN=weight.n_in, N_OUT=weight.n_out, HALF=weight.half, GROUP=weight.group, OUTPUTS=32,
-        num_warps=4, enable_fp_fusion=True,
-    )  # fmt: skip
-
-
-def dequantize_int4_reference(weight: PackedInt4, out: Tensor) -> None:
-    out.copy_(unpack_int4(weight))

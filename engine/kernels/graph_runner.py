@@ -24,7 +24,7 @@ from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
 from ..runner import Extension, Outcome
 from ..sequence import Sequence
-from ..types import BLOCK_TOKENS, MAX_SALVAGED, EngineConfig, EngineError, n_blocks_for
+from ..types import BLOCK_TOKENS, EngineConfig, EngineError, n_blocks_for
 from .adjust import MASK_BITS
 from .decoder import KernelDecoder, KernelSet
 from .launch import next_power_of_2
@@ -39,10 +39,10 @@ from .step import (
     Part,
     Shared,
     StepGraph,
+    graph_sizes,
 )
 
 DECODE_ROWS = (1, 4, 8)  # a token and what is drafted behind it
-STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_DRAFTED_ROWS = 64  # of a step: from here on rows are no longer nearly free
 N_UNDER_WAY = 3  # host copies of inputs and results: of steps that nobody has read yet, and one
 PINNED_LOGITS_BYTES = 32 << 20  # of all those copies together
@@ -75,8 +75,7 @@ class GraphRunner:
         lengths = [q - 1 for q in DECODE_ROWS if 1 < q <= 1 + n_drafted]
         self.length = DraftLength(lengths)
         pool.n_ahead = 2 * (1 + max(lengths, default=0))
-        n_most = max(config.step_tokens, config.background_tokens) + MAX_SALVAGED
-        sizes = [n for n in STEP_ROWS if n < n_most] + [max(n_most, STEP_ROWS[0])]
+        sizes = graph_sizes(config)
         vocab, n_tokens = decoder.config.vocab_size, decoder.rope.cos.shape[0]
         n_kept = max(1, min(MAX_WANTED, PINNED_LOGITS_BYTES // (4 * vocab * N_UNDER_WAY)))
         n_words = -(-vocab // MASK_BITS)
@@ -86,7 +85,7 @@ class GraphRunner:
 
         self._shared = Shared(
             KernelDecoder(
-                decoder, pool, kernels, n_rows=sizes[-1], n_split=MAX_SPLIT_ROWS, n_tokens=n_tokens
+                decoder, pool, kernels, n_rows=max(sizes), n_split=MAX_SPLIT_ROWS, n_tokens=n_tokens
             ),
             Slots(2 * config.max_branches, n_tokens, max(lengths, default=0), device),
             SampleSpace.allocate(MAX_WANTED, vocab, device),
@@ -98,7 +97,7 @@ class GraphRunner:
             max_blocks=-(-(n_blocks_for(n_tokens) + 1) // 2) * 2,  # a line of tables: whole words
         )
         with torch.inference_mode():
-            self._graphs = [StepGraph(n, self._shared, device) for n in sizes]
+            self._graphs = [StepGraph(*size, self._shared, device) for size in sizes.items()]
             self._replays = self._capture()
         largest = self._graphs[-1]
         self._inputs = [self._on_host(largest.inputs.n_words) for _ in range(N_UNDER_WAY)]
@@ -305,7 +304,8 @@ class GraphRunner:
         # Those of few rows first: their attention is split, and has room for the first rows alone.
         parts = sorted(parts, key=lambda part: part.width > FEW_ROWS)
         n_rows = sum(part.width for part in parts)
-        graph = next(graph for graph in self._graphs if graph.n_rows >= n_rows)
+        n_wanted = sum(part.n_wanted for part in parts)
+        graph = next(g for g in self._graphs if g.n_rows >= n_rows and g.n_wanted >= n_wanted)
         copy = self.n_launches % N_UNDER_WAY
         memory, masks = self._inputs[copy], self._masks[copy]
         asked = graph.fill(memory, parts)

@@ -25,6 +25,14 @@ IS_COMPILED = tl.constexpr(not INTERPRETED)
 # Rows of the smallest matrix tile: `tl.dot` needs 16 in the interpreter and on tensor cores.
 LEAST_ROWS = 16
 MAX_TILE_ROWS = 32
+STREAMED_ROWS = 128  # up to here a product is bound by reading its weights, above by arithmetic
+# Of the tiles of many rows: as many outputs as two warpgroups hold, and rows to choose from.
+WIDE_OUTPUTS = 128
+WIDE_ROWS = (128, 256)
+# What unpacking adds to a tile, in rows. Compiled for sm_90, a tile of 256 rows issues other
+# instructions for a third (int4) to a half (8 bits) of the cycles that its products take; assumed:
+# half of those do not hide behind products.
+UNPACKING_ROWS = 54
 # A split shorter than this many steps spends its time on starting and on writing partial sums.
 LEAST_STEPS = 4
 MAX_SPLITS = 8
@@ -91,6 +99,19 @@ def choose_splits(n_out: int, n_steps: int, device: torch.device) -> int:
     n_splits = min(range(1, most + 1), key=cost)
     # Splits are whole steps: leave none with nothing to add up.
     return triton.cdiv(n_steps, triton.cdiv(n_steps, n_splits))
+
+
+def wide_rows(n_out: int, n_rows: int, device: torch.device) -> int:
+    """Rows per tile of a product of many rows: what takes least, counted in whole rounds of tiles.
+
+    It does not change the order of a sum.
+    """
+
+    def cost(tile_rows: int) -> int:
+        tiles = triton.cdiv(n_rows, tile_rows) * triton.cdiv(n_out, WIDE_OUTPUTS)
+        return triton.cdiv(tiles, n_processors(device)) * (tile_rows + UNPACKING_ROWS)
+
+    return min(WIDE_ROWS, key=cost)
 
 
 def next_power_of_2(n: int) -> int:

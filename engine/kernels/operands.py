@@ -77,3 +77,16 @@ def to_operand(codes):
     else:
         operand = codes.to(OPERAND)
     return operand
+
+
+@triton.jit
+def load_inputs(x, base, k, N_IN: tl.constexpr, STEP: tl.constexpr):
+    """Inputs base + k of some rows, as operands; where whole steps fit, without masks.
+
+    x: pointers [k, rows] to the rows' first inputs. STEP: inputs from one of them to the next.
+    """
+    if N_IN % STEP == 0:
+        inputs = tl.load(x + base)
+    else:
+        inputs = tl.load(x + base, mask=(base + k < N_IN)[:, None], other=0.0)
+    return inputs.to(OPERAND)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..runner import Draw, Extension, Outcome
 from ..sequence import Sequence
-from ..types import SamplingParams
+from ..types import MAX_SALVAGED, EngineConfig, SamplingParams
 from .adjust import Adjustments
 from .attention import Pieces, prefill_piece_rows, split_piece_rows
 from .decoder import KernelDecoder
@@ -26,9 +26,11 @@ from .rows import Fed
 from .sample import Draws, SampleSpace
 from .slots import Slots
 
+STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MAX_SPLIT_ROWS = 128  # of a step: more rows would no longer be bound by reading the weights
 MAX_SEQUENCES = 128  # of a step
 MAX_WANTED = 128  # rows of a step that tokens are drawn from
+CHUNK_WANTED = 16  # of a step that is a whole chunk of a prompt: all that meet the head cost
 # Up to here a graph has pieces of decoding alone; above, prompts of more rows than this have tiles.
 MOST_SMALL_ROWS = 64
 FEW_ROWS = 16
@@ -41,6 +43,17 @@ _OF_SEQUENCE = (
 )  # fmt: skip
 _OF_WANTED = ("rows", "owners", "offsets", "mask_lines", "kept_lines")
 _OF_PIECE = ("piece_starts", "piece_widths", "piece_offsets", "piece_owners")
+
+
+def graph_sizes(config: EngineConfig) -> dict[int, int]:
+    """Rows of each graph, from the least, and of how many of those tokens may be drawn.
+
+    A whole chunk of a prompt has a size of its own: rows of nobody cost as much as others.
+    """
+    n_most = max(config.step_tokens, config.background_tokens) + MAX_SALVAGED
+    sizes = {n: min(n, MAX_WANTED) for n in (*STEP_ROWS, n_most) if n <= n_most}
+    sizes.setdefault(config.step_tokens, min(config.step_tokens, CHUNK_WANTED))
+    return dict(sorted(sizes.items()))
 
 
 @dataclass(slots=True, eq=False)
@@ -167,10 +180,10 @@ class Layout:
 class StepGraph:
     """Buffers, program and graph of one size."""
 
-    def __init__(self, n_rows: int, shared: Shared, device: torch.device) -> None:
-        self.n_rows, self.shared = n_rows, shared
+    def __init__(self, n_rows: int, n_wanted: int, shared: Shared, device: torch.device) -> None:
+        """n_wanted: most rows that tokens are drawn from."""
+        self.n_rows, self.n_wanted, self.shared = n_rows, n_wanted, shared
         self.n_sequences = min(n_rows, MAX_SEQUENCES)
-        self.n_wanted = min(n_rows, MAX_WANTED)
         config = shared.model.config
         heads = config.n_heads, config.n_kv_heads
         self.few_rows, self.many_rows = split_piece_rows(*heads), prefill_piece_rows(*heads)

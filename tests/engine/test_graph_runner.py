@@ -13,6 +13,8 @@ import torch
 
 from engine.drafting.speculation import Speculation
 from engine.engine import Engine
+from engine.runner import Extension
+from engine.sequence import borrowed
 from engine.text.tool_calls import notation_of
 from engine.types import (
     MAX_AHEAD_TOKENS,
@@ -24,6 +26,8 @@ from engine.types import (
 )
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
+
+from engine.kernels.step import CHUNK_WANTED, MAX_WANTED, graph_sizes  # noqa: E402
 
 N_CASES = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "12"))
 SAMPLINGS = (
@@ -305,6 +309,22 @@ def test_only_decoding_tells_what_guesses_are_worth(make_reference: MakeReferenc
     drain(engine)
     # The prompt's step is none of decoding, but the next one began where it ended.
     assert [(n, drafted, timed) for n, drafted, _, timed in booked] == [(1, 0, True)] * 4
+
+
+def test_a_chunk_of_a_prompt_fills_its_graph_where_few_are_drawn_from(
+    make_reference: MakeReference,
+) -> None:
+    sizes = graph_sizes(EngineConfig(step_tokens=512))
+    assert (sizes[512], sizes[575]) == (CHUNK_WANTED, MAX_WANTED)
+    engine = make_reference(step_tokens=40, background_tokens=8)
+    runner: Any = engine.runner
+    replayed: list[int] = []
+    for n_rows, replay in runner._replays.items():
+        runner._replays[n_rows] = lambda n=n_rows, run=replay: (replayed.append(n), run())
+    for n_logits in (0, 1, CHUNK_WANTED + 1):
+        with borrowed(engine.pool, engine.tree, [16 + i for i in range(40)]) as sequence:
+            runner.step([Extension(sequence, 40, n_logits=n_logits)])
+    assert replayed == [40, 40, 64]
 
 
 def test_a_step_of_many_replies_is_booked_once(make_reference: MakeReference) -> None:

@@ -3,22 +3,16 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from engine.kernels.gemm_8bit import (  # noqa: E402
-    dequantize_8bit,
-    dequantize_8bit_reference,
-    gemm_8bit,
-    gemm_8bit_reference,
-    pack_8bit,
-)
+from engine.kernels import gemm_8bit as of_8bit  # noqa: E402
+from engine.kernels import gemm_int4 as of_int4  # noqa: E402
+from engine.kernels.gemm_8bit import gemm_8bit, gemm_8bit_reference, pack_8bit  # noqa: E402
 from engine.kernels.gemm_int4 import (  # noqa: E402
-    dequantize_int4,
-    dequantize_int4_reference,
     gemm_int4,
     gemm_int4_reference,
     pack_int4,
     unpack_int4,
 )
-from engine.kernels.launch import choose_splits  # noqa: E402
+from engine.kernels.launch import STREAMED_ROWS, choose_splits, wide_rows  # noqa: E402
 from engine.load.packed import Int4Weight  # noqa: E402
 from engine.load.quant import quantize_int4, quantize_int8  # noqa: E402
 
@@ -82,18 +76,69 @@ def test_8bit_product_equals_its_reference(kind, n_out, n_in, rows, n_splits) ->
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_weights_written_out_equal_their_references() -> None:
-    int4 = pack_int4(quantize_int4(torch.randn(40, 96, device=DEVICE), 32))
-    eight = pack_8bit(*_codes_8bit("int8", 5, 33))
-    for write, reference, weight, shape in (
-        (dequantize_int4, dequantize_int4_reference, int4, (40, 96)),
-        (dequantize_8bit, dequantize_8bit_reference, eight, (5, 33)),
-    ):
-        found = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=DEVICE)
-        expected = found.clone()
-        write(weight, found)
-        reference(weight, expected)
-        torch.testing.assert_close(found, expected, rtol=2**-7, atol=0.0)
+def _weight(kind: str, n_out: int, n_in: int, group: int = 32):
+    """A packed weight, its product and the reference of that."""
+    if kind == "int4":
+        dense = torch.randn(n_out, n_in, device=DEVICE)
+        return pack_int4(quantize_int4(dense, group)), gemm_int4, gemm_int4_reference
+    return pack_8bit(*_codes_8bit(kind, n_out, n_in)), gemm_8bit, gemm_8bit_reference
+
+
+def _many(n_rows: int, n_in: int) -> torch.Tensor:
+    """Rows with NaN behind them, which a tile that reads too far would meet."""
+    memory = torch.full((n_rows + 256, n_in), torch.nan, device=DEVICE).bfloat16()
+    memory[:n_rows] = torch.randn(n_rows, n_in, device=DEVICE)
+    return memory[:n_rows]
+
+
+@pytest.mark.parametrize("tile_rows", [128, 256])
+@pytest.mark.parametrize(
+    "kind, n_out, n_in, group, rows",
+    [
+        ("int4", 70, 160, 32, 129),  # half a pair is empty, and tiles reach past both ends
+        ("int4", 130, 256, 128, 300),
+        ("int8", 130, 96, 0, 257),
+        ("fp8", 33, 128, 0, 200),
+    ],
+)
+def test_a_product_of_many_rows_is_within_one_place_of_its_reference(
+    kind, n_out, n_in, group, rows, tile_rows, monkeypatch
+) -> None:
+    for module in (of_int4, of_8bit):
+        monkeypatch.setattr(module, "wide_rows", lambda *_: tile_rows)
+    weight, gemm, reference = _weight(kind, n_out, n_in, group)
+    x, bias = _many(rows, n_in), torch.randn(n_out, device=DEVICE)
+    found = torch.full((1, rows, n_out), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    expected = torch.full((1, rows, n_out), torch.nan, device=DEVICE)
+    gemm(x, weight, bias, found)
+    reference(x, weight, bias, expected)
+    # Of bf16, at the size of what was added up: a sum near zero has the errors of its terms.
+    places = expected.abs().clamp_min(float(expected.abs().mean())) * 2**-7
+    if DEVICE != "cpu" and kind == "int4":
+        places *= 2  # there the weights themselves are rounded to bf16
+    assert ((found.float() - expected).abs() <= places).all()
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_a_row_of_many_does_not_depend_on_the_rows_beside_it(kind: str, monkeypatch) -> None:
+    """Nor on how many rows a tile has."""
+    weight, gemm, _ = _weight(kind, 40, 128)
+    x = _many(STREAMED_ROWS + 140, 128)
+    outputs = []
+    for n_rows, tile_rows in ((len(x), 256), (len(x), 128), (STREAMED_ROWS + 1, 128)):
+        for module in (of_int4, of_8bit):
+            monkeypatch.setattr(module, "wide_rows", lambda *_, rows=tile_rows: rows)
+        out = torch.empty(1, n_rows, 40, device=DEVICE)
+        gemm(x[:n_rows], weight, None, out)
+        outputs.append(out[0, : STREAMED_ROWS + 1])
+    assert torch.equal(outputs[0], outputs[1])
+    torch.testing.assert_close(outputs[1], outputs[2], rtol=1e-6, atol=1e-5)
+
+
+def test_tiles_of_many_rows_are_as_large_as_all_processors_have_work() -> None:
+    device = torch.device("cpu")  # 132 processors, as an H200 has
+    assert wide_rows(24576, 512, device) == 256  # 384 tiles: three rounds, nearly full
+    assert wide_rows(4096, 512, device) == 128  # 64 tiles of 256 would leave half of them idle
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
