@@ -1,20 +1,23 @@
-"""A cluster planned by simulation: ``python -m benchmarks.cluster_sim cell | fit | check | plan``.
+"""A cluster planned by simulation: ``python -m benchmarks.cluster_sim cell | plan | canary | ...``.
 
 The product's own admission, ladder and pool run under a virtual clock, with costs that are fitted
 to two measured points of this machine (``fit``, from a result of ``benchmarks.capacity``) or
 assumed, for GPUs that nobody has measured (``--costs h200``). ``cell`` runs one cell for an hour,
 ``check`` holds the fitted costs against a ramp that they were not fitted to, ``plan`` sizes fleets
 of 100, 10,000 and 1,000,000 calls at once and runs a cell of each through what may befall it.
+``canary`` tells what the judge of a canary lets pass: of one that is no different (with the margins
+of the configuration, and with none, which is the hardest to tell), and of some that are worse.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import statistics
 import sys
 import time
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import msgspec
 
 from benchmarks.harness.command_line import benchmark_parser, run
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.simulated.canary import NO_MARGINS, WORSE, n_given_up, turns_until
 from benchmarks.simulated.cell import Cell
 from benchmarks.simulated.costs import H200, Costs
 from benchmarks.simulated.fit import Point, compare, fit
@@ -37,11 +41,14 @@ from benchmarks.simulated.plots import plot_fleets, plot_recovery
 from benchmarks.simulated.report import HOUR_S, Figures, figures, windows
 from clients.arguments import number, whole_number
 from clients.outputs import prepare_folder, writing
+from voiceloop.operation import CanarySettings
 
 FLEETS = (100, 10_000, 1_000_000)
 PLAN_S = 1200.0  # of each scenario
 MOST_APART = 0.15
 MOST_CELL_S = 60.0
+MOST_FALSE, MOST_TURNS = 0.05, 100.0  # of canaries that are no different; until 200 ms are found
+CANARY_SHARE = 0.2  # of the calls of a trial
 COSTS_FILE = RESULTS / "cluster_costs.json"
 
 
@@ -156,6 +163,29 @@ def show(scenario: Scenario, told: Figures) -> None:
     )
 
 
+def run_canary(chosen: Namespace) -> list[Bar]:
+    logging.getLogger("voiceloop").setLevel(logging.CRITICAL)  # each trial tells of its end
+    bars = []
+    told = CanarySettings(share=CANARY_SHARE)
+    bare = replace(NO_MARGINS, share=CANARY_SHARE)
+    for name, settings in (("its margins", told), ("no margins", bare)):
+        n_false = n_given_up(settings, chosen.trials, chosen.turns, chosen.seed)
+        title = f"no different, {name}: given up in {chosen.turns} turns"
+        share = 100.0 * n_false / chosen.trials
+        bars.append(Bar(title, share, 100.0 * MOST_FALSE, "%", n=chosen.trials))
+    rows = {}
+    for name, canary in WORSE.items():
+        found = sorted(turns_until(told, canary, chosen.trials, chosen.seed))
+        p95 = float(found[int(0.95 * (len(found) - 1))])
+        rows[name] = {"p50": statistics.median(found), "p95": p95}
+        print(f"{name:<32} given up after {rows[name]['p50']:.0f} turns (p50), {p95:.0f} (p95)")
+    p95 = rows["200 ms later"]["p95"]
+    bars.append(Bar("200 ms later: turns, p95", p95, MOST_TURNS, "", n=chosen.trials))
+    asked = {"trials": chosen.trials, "turns": chosen.turns}
+    print(f"written: {write_results(results('canary', chosen.seed, asked, bars, until=rows))}")
+    return bars
+
+
 def main() -> int:
     parser = benchmark_parser("cluster_sim", __doc__ or "")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
@@ -182,6 +212,10 @@ def main() -> int:
     planning = acts.add_parser("plan", help="fleets, and what may befall a cell of each")
     planning.add_argument("--costs", default=H200.name)
     planning.set_defaults(act=run_plan)
+    trying = acts.add_parser("canary", help="trials of canaries, no different and worse")
+    trying.add_argument("--trials", type=whole_number(1, 100_000), default=200)
+    trying.add_argument("--turns", type=whole_number(50, 1_000_000), default=1000)
+    trying.set_defaults(act=run_canary)
     chosen = parser.parse_args()
     logging.getLogger("voiceloop").setLevel(logging.ERROR)  # each gateway tells of each level
     prepare_folder(RESULTS)

@@ -17,7 +17,14 @@ from urllib.parse import urlsplit
 
 from voiceloop.config_reader import check_url, field_types, nearest, one_or_list, overlay, read_toml
 from voiceloop.errors import ConfigError
-from voiceloop.operation import KeyQuota, Prices, Slo, TraceSettings, WorkerAddresses
+from voiceloop.operation import (
+    CanarySettings,
+    KeyQuota,
+    Prices,
+    Slo,
+    TraceSettings,
+    WorkerAddresses,
+)
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
 
 PREFIX = "VOICELOOP_"
@@ -162,11 +169,13 @@ class Config:
     prices: Prices = field(default_factory=Prices)
     traces: TraceSettings = field(default_factory=TraceSettings)
     workers: WorkerAddresses = field(default_factory=WorkerAddresses)
+    canary: CanarySettings = field(default_factory=CanarySettings)
 
 
 TABLES: Mapping[str, type[Any]] = {
     "limits": Limits, "anticipation": Ahead, "engine": EngineSettings, "quota": KeyQuota,
     "slo": Slo, "prices": Prices, "traces": TraceSettings, "workers": WorkerAddresses,
+    "canary": CanarySettings,
 }  # fmt: skip
 
 
@@ -290,6 +299,7 @@ def _check(config: Config) -> None:
         *config.quota.ranges(),
         *config.slo.ranges(),
         *config.prices.ranges(),
+        *config.canary.ranges(),
         ("engine.host_tier_mb", config.engine.host_tier_mb, 0, 10**6),
         ("engine.prefix_file_mb", config.engine.prefix_file_mb, 0, 10**6),
     ]

@@ -92,6 +92,9 @@ class Slo:
         ]
 
 
+PROMISED = Slo()
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """What tokens and the server cost, in whatever currency; 0: nothing, or it is not asked.
@@ -117,6 +120,37 @@ class TraceSettings:
 
     url: str | None = None
     words: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySettings:
+    """Workers of another version on a share of new calls, and by how much they may be worse.
+
+    version: their label; "": this server tries none by itself. gap_ms: on the mean. cut_ins,
+    failures: on their shares of turns; tool_calls: on the share of calls that cannot be made as
+    written. tokens: of a turn, more or fewer, as a share of what the others write.
+    """
+
+    version: str = ""
+    share: float = 0.05
+    gap_ms: float = 50.0
+    cut_ins: float = 0.02
+    failures: float = 0.01
+    tool_calls: float = 0.02
+    tokens: float = 0.25
+
+    def ranges(self) -> list[Range]:
+        return [
+            ("canary.share", self.share, 0, 1),
+            ("canary.gap_ms", self.gap_ms, 0, 10_000),
+            ("canary.cut_ins", self.cut_ins, 0, 1),
+            ("canary.failures", self.failures, 0, 1),
+            ("canary.tool_calls", self.tool_calls, 0, 1),
+            ("canary.tokens", self.tokens, 0, 10),
+        ]
+
+
+NO_CANARY = CanarySettings()
 
 
 @dataclass(frozen=True, slots=True)

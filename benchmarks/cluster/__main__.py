@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,6 +71,7 @@ class FaultResult:
     lost: int
     resumed: int
     silent_s: float
+    took_s: float
     why: tuple[str, ...] = ()
 
 
@@ -172,6 +174,7 @@ class Load:
         self.ended: list[TypedCall] = []
         self._url, self._at_once = url, at_once
         self._is_over = False
+        self._began_s = time.monotonic()
         self._callers: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Load:
@@ -194,7 +197,10 @@ class Load:
         resumed = sum(one.n_resumed for one in self.ended)
         silent_s = round(max(waits, default=0.0), 2)
         n_calls = len(self.ended)
-        return FaultResult(fault, times, n_calls, len(lost), resumed, silent_s, tuple(lost[:3]))
+        took_s = round(time.monotonic() - self._began_s, 1)
+        return FaultResult(
+            fault, times, n_calls, len(lost), resumed, silent_s, took_s, tuple(lost[:3])
+        )
 
 
 async def kill(control: Any, places: Machines, fault: str) -> None:

@@ -19,7 +19,10 @@ class Machines:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        # Its own hooks for an exit are of the main thread, and machines come from another.
+        self._cluster: Any = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1}, shutdown_at_exit=False
+        )
         self._nodes = [self._add() for _ in range(2)]
 
     @property

@@ -17,6 +17,7 @@ from voiceloop.backends import ToolCall
 from voiceloop.call.actions import Step
 from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.status import ReplyStatus
+from voiceloop.canary.turns import TurnFigures
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn
@@ -200,6 +201,7 @@ class Replies:
         else:
             response.close("failed", error=error)
             self._metrics.turns.labels(outcome="failed").inc()
+            self._observe_in_trial(TurnFigures(has_failed=True))
 
     def _take_floor(self, reply: Reply) -> None:
         self.drop_interrupted()
@@ -248,7 +250,7 @@ class Replies:
         else:
             return
         reply.timeline.facts["cut"] = cut
-        self._metrics.cuts.labels(kind=cut).inc()
+        self._metrics.observe_cut(self._context.protocol.session_id, cut)
 
     def cancel(self, response_id: str) -> None:
         """The client has cancelled this response; one that is over is ignored."""
@@ -372,6 +374,7 @@ class Replies:
         if (slide := self._context.protocol.conversation.take_slide()) is not None:
             facts["window"] = slide.facts()
         self._metrics.observe_turn(reply.timeline, outcome)
+        self._observe_in_trial(reply.figures(outcome))
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
         self._context.trace.turn(self._traced(reply, outcome))
         self.preemptive.observe_waste(reply)
@@ -379,6 +382,9 @@ class Replies:
             reply.usage, reply.speech.wasted_ms, facts.pop("draft", "none")
         )
         self._context.protocol.timeline(reply.timeline.payload())
+
+    def _observe_in_trial(self, figures: TurnFigures) -> None:
+        self._metrics.trial.observe_turn(self._context.protocol.session_id, figures)
 
     def _traced(self, reply: Reply, outcome: str) -> TracedTurn:
         heard = reply.answers.text if reply.answers is not None else ""

@@ -17,7 +17,7 @@ import hashlib
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 LOAD_BOUND = 1.25
@@ -68,11 +68,25 @@ def version_of(call: str, shares: Mapping[str, float]) -> str | None:
         return None
     digest = hashlib.blake2b(call.encode(errors="replace"), digest_size=8).digest()
     left = total * int.from_bytes(digest, "big") / 2**64
-    for version in sorted(shares):
+    # The smallest first: a call that has the canary of one role has that of another role too.
+    for version in sorted(shares, key=lambda version: (shares[version], version)):
         left -= shares[version]
         if left < 0:
             return version
     return max(version for version in shares if shares[version] > 0)
+
+
+def shares_beside(
+    tried: Collection[str], share: float, others: Mapping[str, int]
+) -> dict[str, float]:
+    """Shares of new calls: this to the versions that are tried, the rest to the others.
+
+    others: not empty; how many workers each of them has, which is what it gets a share for.
+    """
+    share = share if tried else 0.0
+    found = {version: (1.0 - share) * n / sum(others.values()) for version, n in others.items()}
+    found |= {version: share / len(tried) for version in tried}
+    return {version: round(found[version], 4) for version in sorted(found)}
 
 
 @dataclass(frozen=True, slots=True)

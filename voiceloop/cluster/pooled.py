@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import random
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 from voiceloop.backends import RoleName
-from voiceloop.cluster.pool import Member, Pins, by_prompt, less_behind
+from voiceloop.canary.trial import Trial
+from voiceloop.cluster.pool import Member, Pins, by_prompt, less_behind, shares_beside
 from voiceloop.errors import WorkerLost
 from voiceloop.workers import messages
 from voiceloop.workers.client import OPEN_WAIT_S, WorkerClient, WorkerConnection
@@ -40,11 +42,13 @@ class PooledWorkers:
         role: RoleName,
         clients: Sequence[WorkerClient] = (),
         draw: random.Random | None = None,
+        trial: Trial | None = None,
     ) -> None:
         self.role = role
         self.shares: Mapping[str, float] = {}  # of new calls, by version
         self._clients = {client.name: client for client in clients}
         self._pins = Pins()
+        self._trial = trial if trial is not None else Trial()
         self._draw = draw or random.Random()
         self._gateway = secrets.token_hex(4)
         self._serial = itertools.count()
@@ -81,7 +85,8 @@ class PooledWorkers:
         """
         told = [one.ready for one in self._taking().values() if one.ready is not None]
         if told:
-            self._heard = max(told, key=lambda ready: self.shares.get(ready.version, 0.0))
+            shares = self._shares_of(Counter(ready.version for ready in told))
+            self._heard = max(told, key=lambda ready: shares.get(ready.version, 0.0))
         return self._heard
 
     def wire_id(self, stream_id: str) -> str:
@@ -108,13 +113,22 @@ class PooledWorkers:
             Member(name, _streams_of(one), one.waits.oldest_s(), one.version)
             for name, one in taking.items()
         ]
-        call = call_of(stream_id)
+        call, shares = call_of(stream_id), self._shares_of(Counter(m.version for m in members))
         if self.role == "engine":
-            chosen = self._pins.stay(call, members, self.shares, partial(by_prompt, prompt))
+            chosen = self._pins.stay(call, members, shares, partial(by_prompt, prompt))
         else:
             behind = partial(less_behind, draw=self._draw)
-            chosen = self._pins.move(call, members, self.shares, behind)
+            chosen = self._pins.move(call, members, shares, behind)
+        self._trial.assign(call, chosen.version)
         return taking[chosen.name]
+
+    def _shares_of(self, counts: Mapping[str, int]) -> Mapping[str, float]:
+        """Of new calls, by version; counts: workers of each."""
+        share = self._trial.own_share
+        others = {v: n for v, n in counts.items() if v not in self._trial.versions}
+        if share is None or not others or len(others) == len(counts):
+            return self.shares
+        return shares_beside(counts.keys() - others.keys(), share, others)
 
     def _taking(self) -> dict[str, WorkerConnection]:
         """Who takes what is new: not who is about to end or is silent, while there are others."""

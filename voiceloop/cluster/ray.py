@@ -22,12 +22,13 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
-from voiceloop.cluster.control.directory import Action, Directory, Remove, Start
+from voiceloop.cluster.control.directory import Action, Directory, GiveUpCanary, Remove, Start
 from voiceloop.cluster.control.keeper import COMMAND, Keeper
 from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import HostReport, Orders
 from voiceloop.cluster.control.status import Machine, Status, status_of
 from voiceloop.errors import VoiceLoopError
+from voiceloop.operation import NO_CANARY, CanarySettings
 
 log = logging.getLogger(__name__)
 
@@ -119,11 +120,15 @@ class _Directory:
         return self._directory.hear(report, monotonic())
 
     async def want(
-        self, groups: tuple[Group, ...], environ: dict[str, str], canary: float
+        self,
+        groups: tuple[Group, ...],
+        environ: dict[str, str],
+        canary: float,
+        margins: CanarySettings,
     ) -> list[str]:
         await self._until_rebuilt()
         if canary:
-            tried = self._directory.try_out(groups, canary)
+            tried = self._directory.try_out(groups, canary, margins)
         else:
             tried = []
             self._directory.want(groups, environ)
@@ -184,6 +189,8 @@ class _Directory:
                     loop.call_later(PAUSE_S, self._directory.forget, name)
             case Remove(name):
                 self._keep(self._end(name))
+            case GiveUpCanary(why):
+                log.error("the canary is given up: %s", why)
 
     async def _end(self, name: str) -> None:
         try:
@@ -320,9 +327,15 @@ def status() -> Status:
     return found
 
 
-def deploy(groups: Sequence[Group], environ: dict[str, str], *, canary: float = 0.0) -> list[str]:
+def deploy(
+    groups: Sequence[Group],
+    environ: dict[str, str],
+    *,
+    canary: float = 0.0,
+    margins: CanarySettings = NO_CANARY,
+) -> list[str]:
     """Roll it out; or give what differs this share of new calls. Returns the groups of a canary."""
-    tried: list[str] = _call("want", tuple(groups), environ, canary)
+    tried: list[str] = _call("want", tuple(groups), environ, canary, margins)
     return tried
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
 from voiceloop.backends import RoleName
+from voiceloop.canary.trial import Trial
 from voiceloop.cluster.address import Address, read_address
 from voiceloop.cluster.handshake import LEAST_KEY_BYTES
 from voiceloop.cluster.hello import disagreement, role_of
@@ -64,14 +65,22 @@ class RemoteWorkers:
         settings: WorkerAddresses,
         roles: Collection[RoleName] | None = None,
         clock: Callable[[], float] = monotonic,
+        trial: Trial | None = None,
     ) -> None:
-        """Raises: ConfigError."""
+        """trial: of the versions of workers; what a file names is tried there.
+
+        Raises: ConfigError.
+        """
         self.workers: tuple[RemoteWorker, ...] = ()
         self._settings = settings
         self._named = addresses_of(settings)
         self._clock = clock
         elsewhere = self._named.keys() if roles is None else roles
-        self._pools = {role: PooledWorkers(role) for role in elsewhere}
+        self._trial = trial if trial is not None else Trial()
+        if self._trial.own_share is not None and not elsewhere:
+            wanted = "canary.version: expected workers on the network ([workers]) to try"
+            raise ConfigError(f"{wanted}, found none")
+        self._pools = {role: PooledWorkers(role, trial=self._trial) for role in elsewhere}
         self._tasks: dict[RemoteWorker, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._is_entered = False
@@ -172,6 +181,7 @@ class RemoteWorkers:
         """As a file says, beside what the configuration names."""
         listed = found.addresses()
         both = {role: (*self._named.get(role, ()), *listed.get(role, ())) for role in self._pools}
+        self._trial.begin(found.canary)
         self.update(both, found.shares)
 
     def _new(self, address: Address, roles: frozenset[RoleName]) -> RemoteWorker:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from voiceloop.backends import RoleName
+from voiceloop.canary.trial import Canary
 from voiceloop.cluster.address import read_address
 from voiceloop.errors import ConfigError
 
@@ -31,13 +32,14 @@ class WorkerList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``HOST:PORT`` of each role's workers.
 
     shares: of new calls, by the version of the workers they go to; a role without any is served by
-    all its workers alike.
+    all its workers alike. canary: which versions whoever writes this tries, and judges.
     """
 
     engine: tuple[str, ...] = ()
     recognizer: tuple[str, ...] = ()
     voice: tuple[str, ...] = ()
     shares: dict[RoleName, dict[str, float]] = {}
+    canary: Canary | None = None
 
     def addresses(self) -> dict[RoleName, tuple[str, ...]]:
         named: dict[RoleName, tuple[str, ...]] = {

@@ -16,6 +16,7 @@ from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models
 from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, Voice
+from voiceloop.canary.trial import Trial
 from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
 from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.config import Config
@@ -53,13 +54,18 @@ REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
 
 @asynccontextmanager
 async def open_backends(
-    config: Config, *, agent: AgentConfig | None = None, on_progress: Progress | None = None
+    config: Config,
+    *,
+    agent: AgentConfig | None = None,
+    on_progress: Progress | None = None,
+    trial: Trial | None = None,
 ) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
     """Start what the preset says; the second value tells whether all of it answers now.
 
     Remote services are asked first: one that does not answer is known before a model is loaded.
 
-    agent: whose instructions and tools the embedded engine reads before anybody calls.
+    agent: whose instructions and tools the embedded engine reads before anybody calls. trial: of
+    workers elsewhere of another version.
 
     Raises:
         ConfigError: the preset is incomplete.
@@ -67,7 +73,7 @@ async def open_backends(
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
-        elsewhere = RemoteWorkers(config.workers, roles_elsewhere(config))
+        elsewhere = RemoteWorkers(config.workers, roles_elsewhere(config), trial=trial)
         services: list[tuple[Reachable, ...]] = []  # of each role
 
         async def connect(urls: Sequence[str], model: str) -> Sequence[RemoteService]:

@@ -338,13 +338,14 @@ class Generation:
         )
 
     def _may_be_made(self, call: ToolCall) -> bool:
-        if not self._tools.admits(call, self._params.tool_choice):
-            return False
-        missing = self._tools.missing(call)
+        is_known = self._tools.admits(call, self._params.tool_choice)
+        missing = self._tools.missing(call) if is_known else ()
         if missing:
             log.info("a call of %s was not made, for it lacks %s", call.name, ", ".join(missing))
             self.round.refused.append(IncompleteCall(call, missing))
-        return not missing
+        is_right = is_known and not missing
+        self.round.n_wrong_calls += not is_right
+        return is_right
 
     async def _ask_again(self) -> bool:
         """Where the model called nothing that can be called, though it tried: once more.
@@ -353,6 +354,7 @@ class Generation:
         that lacked arguments the model is told so: it asks the caller for them, or calls again.
         """
         said, is_bare = self.round, bool(self._text.bare_call)
+        said.n_wrong_calls += is_bare
         if said.calls or not (is_bare or said.refused):
             return False
         is_first = self.rounds.is_first

@@ -317,7 +317,7 @@ class PreemptiveReplies:
         started.facts["outcome"] = "cancelled"
         if is_cut:
             started.facts["cut"] = "soft"
-            self._metrics.cuts.labels(kind="soft").inc()
+            self._metrics.observe_cut(self._context.protocol.session_id, "soft")
         self._context.protocol.timeline(started.payload())
 
     # --- taken ---

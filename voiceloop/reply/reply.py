@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
+from voiceloop.canary.turns import TurnFigures
 from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
@@ -166,6 +167,18 @@ class Reply:
     def usage(self) -> Usage:
         """Tokens of all rounds so far; those of text that nobody heard are counted apart."""
         return self._generation.rounds.usage(self.speech.unheard)
+
+    def figures(self, outcome: Outcome) -> TurnFigures:
+        """What it is counted as where a canary is tried."""
+        usage, (n_called, n_wrong) = self.usage, self._generation.rounds.called
+        n_written = usage.n_reply_tokens + usage.n_unheard_tokens
+        return TurnFigures(
+            gap_ms=self.timeline.gap_ms,
+            has_failed=outcome == "failed",
+            n_tokens=n_written if usage.n_prompt_tokens else None,
+            n_tool_calls=n_called,
+            n_wrong_tool_calls=n_wrong,
+        )
 
     @property
     def is_calling(self) -> bool:

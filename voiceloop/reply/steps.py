@@ -44,8 +44,9 @@ class ReplyRound:
 
     n_deltas, n_preemptive_deltas: pieces of text of the reply, and of preemptive replies before it.
     failure: what kept the model from ending it. refused: calls that were not made, for what they
-    lack. needs_fallback: its text broke off, and something must be said behind it. open_calls:
-    made, and left to the client. named: the ids under which the model has named its calls.
+    lack. n_wrong_calls: these, and what named no tool or was written as text. needs_fallback: its
+    text broke off, and something must be said behind it. open_calls: made, and left to the client.
+    named: the ids under which the model has named its calls.
     """
 
     calls: list[ToolCall] = field(default_factory=list)
@@ -55,6 +56,7 @@ class ReplyRound:
     n_preemptive_deltas: int = 0
     failure: VoiceLoopError | None = None
     refused: list[IncompleteCall] = field(default_factory=list)
+    n_wrong_calls: int = 0
     needs_fallback: bool = False
     open_calls: tuple[ToolCall, ...] = ()
     named: set[str] = field(default_factory=set)
@@ -138,6 +140,12 @@ class Rounds:
             n_drafted_tokens=sum(usage.n_drafted_tokens for usage in used),
             n_accepted_tokens=sum(usage.n_accepted_tokens for usage in used),
         )
+
+    @property
+    def called(self) -> tuple[int, int]:
+        """Calls of tools that the model wrote, and of these the ones that could not be made."""
+        n_wrong = sum(each.n_wrong_calls for each in self._rounds)
+        return n_wrong + sum(len(each.calls) for each in self._rounds), n_wrong
 
     def params(self, asked: GenerateParams) -> GenerateParams:
         """How the latest round is sampled: the first as asked for.

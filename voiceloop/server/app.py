@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
@@ -30,6 +31,7 @@ from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello, Transport
 from voiceloop.call.lifetime import Ending
 from voiceloop.call.session import Session
+from voiceloop.canary.trial import Trial
 from voiceloop.config import Config
 from voiceloop.errors import Overloaded, VoiceLoopError, expected
 from voiceloop.http.answer_cache import AnswerCache
@@ -102,7 +104,8 @@ class Gateway:
         self.traces = (
             open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
         )
-        self.metrics = Metrics(promised=self.config.slo, prices=self.config.prices)
+        trial = Trial(self.config.canary, self.config.slo)
+        self.metrics = Metrics(promised=self.config.slo, prices=self.config.prices, trial=trial)
         spent = self.metrics.quota_spent
         self.quotas = Quotas(self.config.quota, self.clock, lambda what: spent.labels(what).inc())
         self.metrics.registry.register(WorkerCollector(self.workers))
@@ -168,6 +171,7 @@ class Gateway:
                 }
                 for worker in self.workers()
             ],
+            "canary": msgspec.to_builtins(self.metrics.trial.status()),
         }
 
     def _headroom(self) -> float:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from voiceloop.cluster.control.status import Status, text_of
 from voiceloop.config import PATHS, PREFIX, TABLE_PATHS, Config, load_config
 from voiceloop.config_reader import overlay
 from voiceloop.errors import ConfigError
+from voiceloop.operation import NO_CANARY, CanarySettings
 
 LOOK_S = 0.5
 HERE = "auto"  # as Ray calls the cluster that runs on this machine
@@ -36,7 +38,7 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
     verb = arguments.verb
     if verb in ("up", "deploy"):
         groups = read_plan(arguments.config)
-        settings = settings_for(groups, environ)
+        settings, margins = settings_for(groups, environ)
     from voiceloop.cluster import ray as control  # the extra; a mistake in the plan is told first
 
     if verb == "up" and arguments.address is None:
@@ -48,7 +50,8 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
                 control.begin(groups, {**new_keys(groups), **settings})
                 print("the cluster starts: voiceloop cluster status", file=sys.stderr)
             case "deploy":
-                tried = control.deploy(groups, settings, canary=arguments.canary)
+                share = arguments.canary
+                tried = control.deploy(groups, settings, canary=share, margins=margins)
                 print(_told_of_deploy(tried, arguments.canary), file=sys.stderr)
             case "drain":
                 machine = control.drain(arguments.node, is_left=not arguments.undo)
@@ -74,17 +77,26 @@ def _told_of_deploy(tried: Sequence[str], canary: float) -> str:
     return f"{canary:.0%} of new calls go to the other version of {', '.join(tried)}"
 
 
-def settings_for(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[str, str]:
+def settings_for(
+    groups: Sequence[Group], environ: Mapping[str, str]
+) -> tuple[dict[str, str], CanarySettings]:
     """This environment's settings, which all processes get, checked with their configuration.
 
-    Raises: ConfigError.
+    Returns them, and by how much a canary may be worse. Raises: ConfigError.
     """
     configuration = configuration_of(groups)
-    overlay(Config(), configuration, SOURCE)
+    told = overlay(Config(), configuration, SOURCE)
     _check_paths(configuration)
     own = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
-    load_config(environ=own)
-    return own
+    over = asdict(load_config(environ=own).canary)
+    margins = replace(
+        told.canary,
+        **{key: value for key, value in over.items() if value != getattr(NO_CANARY, key)},
+    )
+    if margins.version:
+        wanted = "expected none, for workers are tried by voiceloop cluster deploy --canary"
+        raise ConfigError(f"{SOURCE}: canary.version: {wanted}; found {margins.version!r}")
+    return own, margins
 
 
 def new_keys(groups: Sequence[Group]) -> dict[str, str]:

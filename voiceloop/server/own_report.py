@@ -21,4 +21,5 @@ def report_of(gateway: Gateway, url: str) -> ProcessReport:
         n_streams=gateway.n_sessions,
         queue_age_s={one.name: round(one.oldest_s, 3) for one in gateway.workers() if one.oldest_s},
         trouble=trouble or "",
+        canary=gateway.metrics.trial.report(),
     )

@@ -246,7 +246,8 @@ async def _load(
     models.push_async_callback(gateway.toolbox.close)
     await gateway.toolbox.connect()
     agent = gateway.session_agent
-    opening = open_backends(gateway.config, agent=agent, on_progress=on_progress)
+    trial = gateway.metrics.trial
+    opening = open_backends(gateway.config, agent=agent, on_progress=on_progress, trial=trial)
     backends, is_ready = await models.enter_async_context(opening)
     hosts = gateway.config.mcp_allowed_hosts
     known = backends.known

@@ -12,7 +12,9 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from voiceloop.backends import Usage
+from voiceloop.canary.trial import Trial
 from voiceloop.operation import Prices, Slo
+from voiceloop.telemetry.canary import CanaryCollector
 from voiceloop.telemetry.model_use import ModelUse
 from voiceloop.telemetry.timeline import TurnTimeline
 
@@ -32,10 +34,13 @@ class Metrics:
         registry: CollectorRegistry | None = None,
         promised: Slo | None = None,
         prices: Prices | None = None,
+        trial: Trial | None = None,
     ) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
         self._promised = promised if promised is not None else Slo()
         self._answers_s = deque[float](maxlen=MOST_ANSWERS)
+        self.trial = trial if trial is not None else Trial()
+        self.registry.register(CanaryCollector(self.trial))
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
         self.model = ModelUse(self.registry, prices if prices is not None else Prices())
@@ -171,6 +176,11 @@ class Metrics:
             self._count_promise(
                 "gap", gap_ms, self._promised.gap_ms, has_failed=outcome == "failed"
             )
+
+    def observe_cut(self, call_id: str, kind: str) -> None:
+        """The agent began before this caller had ended; kind: soft or hard."""
+        self.cuts.labels(kind=kind).inc()
+        self.trial.observe_cut(call_id)
 
     def take_answers_s(self) -> list[float]:
         """`TurnTimeline.answer_ms` of the turns since this was last called, in seconds."""

@@ -15,9 +15,11 @@ from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
+from voiceloop.canary.trial import Trial
+from voiceloop.canary.turns import Measure, Variant
 from voiceloop.config import Ahead, Config
 from voiceloop.listening.early_starts import EARLY_MS
-from voiceloop.operation import KeyQuota
+from voiceloop.operation import CanarySettings, KeyQuota
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.pending import POSTPONED
@@ -285,6 +287,27 @@ async def test_a_tool_that_is_waited_for_is_a_stage_of_the_gap_and_nothing_is_sa
     assert sum(stages.values()) == pytest.approx(timeline["gap_ms"], abs=0.01)
     count = metrics.registry.get_sample_value
     assert count("voiceloop_tool_calls_total", {"fate": "called"}) == 1
+
+
+async def test_a_turn_tells_a_trial_its_gap_its_tokens_and_which_calls_were_wrong(
+    clock: Clock,
+) -> None:
+    toolbox = box(clock, price=(READ, Service()))
+    agent, trial = AgentConfig(tools=(READ,)), Trial(CanarySettings(version="v2"))
+    metrics, model = Metrics(trial=trial), calling("price", "prize")
+    async with Caller(clock, model, agent, toolbox=toolbox, metrics=metrics) as caller:
+        trial.assign(caller.session.protocol.session_id, "v2")
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+        (told,) = caller.of("voiceloop.timeline")
+    assert caller.transcript() == "It is 3."
+    report = trial.report()
+    assert report is not None
+    counted = report.turns[Variant.CANARY]
+    assert counted[Measure.GAP].mean == told.event["timeline"]["gap_ms"]
+    assert (counted[Measure.FAILURES].n, counted[Measure.FAILURES].total) == (1, 0)
+    assert (counted[Measure.TOOL_CALLS].n, counted[Measure.TOOL_CALLS].total) == (2, 1)
+    assert counted[Measure.TOKENS].total == told.event["timeline"]["anticipation"]["n_reply_tokens"]
 
 
 async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_result_is_told_later(

@@ -29,7 +29,8 @@ def families() -> list[Metric]:
 
 
 def labels_of(gateway: Gateway) -> set[str]:
-    found = {"worker", "cause", "kind", "state"}  # of what workers tell, which a scrape makes anew
+    # Of what workers tell, and of a canary, which a scrape makes anew.
+    found = {"worker", "cause", "kind", "state", "variant", "measure", "bound"}
     for value in (*vars(gateway.metrics).values(), *vars(gateway.metrics.model).values()):
         found.update(getattr(value, "_labelnames", ()))
     return found

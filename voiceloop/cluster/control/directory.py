@@ -19,10 +19,15 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from voiceloop.backends import RoleName
+from voiceloop.canary.judge import judge
+from voiceloop.canary.trial import Canary
+from voiceloop.cluster.control.canary_counts import CanaryCounts
 from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders
 from voiceloop.cluster.control.scaling import Scaler
+from voiceloop.cluster.pool import shares_beside
 from voiceloop.cluster.worker_list import WorkerList
+from voiceloop.operation import NO_CANARY, CanarySettings
 
 LEASE_S = 2.0  # four reports: who is silent for longer counts for nothing
 LOST_S = 10.0  # and is replaced: a machine under load wakes late, and a start costs more than that
@@ -50,7 +55,14 @@ class Remove:
     name: str
 
 
-Action = Start | Remove
+@dataclass(frozen=True, slots=True)
+class GiveUpCanary:
+    """It was worse, and is drained by now; nothing is to be done but to say so."""
+
+    why: str
+
+
+Action = Start | Remove | GiveUpCanary
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,7 @@ class Directory:
         self.desired = desired
         self.hosts: dict[str, Host] = {}
         self._scalers: dict[str, Scaler] = {}
+        self.trial = CanaryCounts()  # of the canary that is wanted, or was wanted last
         self._rebuilt_s = now_s + LOST_S if is_anew else now_s
         self._ticked_s: float | None = None
         self._acts_s: float | None = None  # from when on, where its own hearing is in doubt
@@ -135,19 +148,20 @@ class Directory:
         environ = {**self.desired.environ, **environ}
         self._change(
             msgspec.structs.replace(
-                self.desired,
+                self.desired.without_canary(),
                 groups=tuple(group.with_settings(environ) for group in groups),
                 environ=environ,
-                canary=(),
-                share=0.0,
                 is_stopping=False,
             )
         )
 
-    def try_out(self, groups: Sequence[Group], share: float) -> list[str]:
+    def try_out(
+        self, groups: Sequence[Group], share: float, margins: CanarySettings = NO_CANARY
+    ) -> list[str]:
         """Have the workers of another plan that differ take this share of new calls.
 
-        The plan that there is stays; `want` ends it, with either. Returns the groups that differ.
+        The plan that there is stays; `want` ends it, with either, and so does a canary that is
+        worse than its margins allow. Returns the groups that differ.
         """
         versions = {group.name: group.version for group in self.desired.groups}
         groups = [group.with_settings(self.desired.environ) for group in groups]
@@ -161,7 +175,16 @@ class Directory:
             for group in groups
             if group.roles and versions.get(group.name, group.version) != group.version
         )
-        self._change(msgspec.structs.replace(self.desired, canary=canary, share=share))
+        self._change(
+            msgspec.structs.replace(
+                self.desired,
+                canary=canary,
+                share=share,
+                margins=margins,
+                trial=self.desired.generation + 1,
+                given_up="",
+            )
+        )
         return [group.name.removesuffix(CANARY) for group in canary]
 
     def cordon(self, node: str) -> None:
@@ -195,6 +218,7 @@ class Directory:
             drains=before.drains or report.state in (HostState.DRAINING, HostState.ENDED),
         )
         self.hosts[report.name] = host
+        self.trial.hear(self.desired.trial, report)
         return self._orders(host, now_s)
 
     def forget(self, name: str) -> None:
@@ -228,7 +252,12 @@ class Directory:
             role: tuple(sorted(report.process.address for report in reports))
             for role, reports in listed.items()
         }
-        return WorkerList(**addresses, shares={role: by for role, by in shares.items() if by})
+        versions = tuple(sorted({group.version for group in self.desired.canary}))
+        return WorkerList(
+            **addresses,
+            shares={role: by for role, by in shares.items() if by},
+            canary=Canary(self.desired.trial, versions) if versions else None,
+        )
 
     def _shares(self, role: RoleName, reports: Sequence[HostReport]) -> dict[str, float]:
         """Of new calls: to a canary its share, to the others as many as each has workers; to a
@@ -245,11 +274,7 @@ class Directory:
         others = {v: n for v, n in counts.items() if v not in tried and v not in given_up}
         if not others or (others.keys() <= wanted and others.keys() == counts.keys()):
             return {}
-        canaries = counts.keys() & tried
-        share = self.desired.share if canaries else 0.0
-        found = {version: (1.0 - share) * n / sum(others.values()) for version, n in others.items()}
-        found |= {version: share / len(canaries) for version in canaries}
-        return {version: round(found[version], 4) for version in sorted(found)}
+        return shares_beside(counts.keys() & tried, self.desired.share, others)
 
     # --- what follows ---
 
@@ -259,7 +284,7 @@ class Directory:
         self._ticked_s = now_s
         if self.is_rebuilding(now_s) or self._doubts_itself(now_s, is_late=is_late):
             return []
-        actions: list[Action] = []
+        actions: list[Action] = self._judge_canary()
         for host in list(self.hosts.values()):
             is_over = host.report is not None and host.report.state is HostState.ENDED
             if is_over or host.is_lost(now_s) or (host.drains and host.report is None):
@@ -273,6 +298,14 @@ class Directory:
         for group in wanted:
             actions += self._settle(group, now_s)
         return actions
+
+    def _judge_canary(self) -> list[Action]:
+        """Go back to the plan there is, as a deploy of it would, where the canary is worse."""
+        worse = judge(self.trial.turns, self.desired.margins) if self.desired.canary else None
+        if worse is None:
+            return []
+        self._change(self.desired.without_canary(str(worse)))
+        return [GiveUpCanary(str(worse))]
 
     def _doubts_itself(self, now_s: float, *, is_late: bool) -> bool:
         """Whether more likely nobody was heard than that most are lost at once; for a while.

@@ -21,6 +21,7 @@ import msgspec
 from voiceloop.backends import RoleName
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
+from voiceloop.operation import NO_CANARY, CanarySettings
 
 GATEWAYS = "gateways"
 CONFIGURATION, AGENT = "server.toml", "agent.toml"  # as they are called on every machine
@@ -130,8 +131,9 @@ class Desired(msgspec.Struct, frozen=True):
     """What the cluster is to be; the higher generation is the newer.
 
     environ: settings and keys that its processes have in common; never logged, never shown.
-    canary: workers of another version, beside those of `groups`; share: what of new calls they get.
-    cordoned: machines to leave.
+    canary: workers of another version, beside those of `groups`; share: what of new calls they get;
+    margins: by how much they may be worse; trial: the generation in which they were first wanted.
+    given_up: why the last canary was. cordoned: machines to leave.
     """
 
     generation: int
@@ -139,8 +141,15 @@ class Desired(msgspec.Struct, frozen=True):
     environ: Mapping[str, str] = {}
     canary: tuple[Group, ...] = ()
     share: float = 0.0
+    margins: CanarySettings = NO_CANARY
+    trial: int = 0
+    given_up: str = ""
     cordoned: tuple[str, ...] = ()
     is_stopping: bool = False
+
+    def without_canary(self, given_up: str = "") -> Desired:
+        """The same with nothing that is tried; given_up: why."""
+        return msgspec.structs.replace(self, canary=(), share=0.0, given_up=given_up)
 
     def group(self, name: str) -> Group | None:
         return next((group for group in self.all_groups if group.name == name), None)

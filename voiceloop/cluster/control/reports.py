@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from voiceloop.canary.trial import TrialReport
 from voiceloop.cluster.control.plan import Desired
 from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.errors import VoiceLoopError
@@ -28,7 +29,8 @@ class ProcessReport(msgspec.Struct, frozen=True):
 
     address: HOST:PORT of a worker, the URL of a gateway. used: share of what it can carry, 0 to 1.
     n_streams: streams of a worker, calls of a gateway. queue_age_s: of the workers that a gateway
-    uses, how long what waits longest has waited, by address. trouble: why it is not ready.
+    uses, how long what waits longest has waited, by address. trouble: why it is not ready. canary:
+    what the gateway has counted of one that is tried.
     """
 
     state: ProcessState
@@ -37,6 +39,7 @@ class ProcessReport(msgspec.Struct, frozen=True):
     n_streams: int = 0
     queue_age_s: dict[str, float] = {}
     trouble: str = ""
+    canary: TrialReport | None = None
 
 
 class HostState(Enum):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from voiceloop.canary.judge import compare
+from voiceloop.canary.trial import TrialState, TrialStatus
 from voiceloop.cluster.control.directory import Directory, Host
 from voiceloop.cluster.control.plan import Group
 
@@ -60,6 +62,7 @@ class Status(msgspec.Struct, frozen=True):
     groups: tuple[GroupStatus, ...]
     processes: tuple[ProcessStatus, ...]
     machines: tuple[Machine, ...] = ()
+    canary: TrialStatus | None = None  # that is tried, or was given up last
 
 
 def status_of(directory: Directory, now_s: float, machines: Sequence[Machine] = ()) -> Status:
@@ -79,7 +82,17 @@ def status_of(directory: Directory, now_s: float, machines: Sequence[Machine] = 
             msgspec.structs.replace(machine, is_cordoned=machine.id in cordoned)
             for machine in machines
         ),
+        _canary(directory),
     )
+
+
+def _canary(directory: Directory) -> TrialStatus | None:
+    desired = directory.desired
+    if not desired.canary and not desired.given_up:
+        return None
+    state = TrialState.TRYING if desired.canary else TrialState.GIVEN_UP
+    versions = tuple(sorted(group.version for group in desired.canary))
+    return TrialStatus(state, versions, compare(directory.trial.turns), desired.given_up)
 
 
 def _group(directory: Directory, group: Group, now_s: float) -> GroupStatus:
@@ -145,4 +158,18 @@ def text_of(status: Status) -> str:
     for group in status.groups:
         told = f", {group.old} old ones to go" if group.old else ""
         lines.append(f"{group.name} {group.version}: {group.ready} of {group.wanted} ready{told}")
+    if status.canary is not None:
+        lines += _lines_of_canary(status.canary)
     return "\n".join(lines)
+
+
+def _lines_of_canary(canary: TrialStatus) -> list[str]:
+    told = f": {canary.given_up}" if canary.given_up else ""
+    lines = [" ".join(["canary", *canary.versions, canary.state.value]) + told]
+    for one in canary.measures:
+        if one.low is not None and one.high is not None:
+            lines.append(
+                f"  {one.measure.value}: {one.canary:.3g} of {one.n_canary} beside "
+                f"{one.baseline:.3g} of {one.n_baseline}; apart {one.low:+.3g} to {one.high:+.3g}"
+            )
+    return lines

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from voiceloop.cluster.control.directory import Directory, Remove, Start
+from voiceloop.canary.trial import Trial
+from voiceloop.cluster.control.directory import Directory, GiveUpCanary, Remove, Start
 from voiceloop.cluster.control.plan import Desired, Group, Launch, Needs
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders, ProcessReport
 
@@ -31,6 +32,8 @@ class ScriptedHost:
         self.used = 0.1
         self.is_silent = False
         self.never_ready = False
+        self.trial = Trial()  # of a gateway
+        self.pid = 1
 
     def report(self, now_s: float) -> HostReport:
         state, said = HostState.STARTING, "loading"
@@ -46,8 +49,14 @@ class ScriptedHost:
             self.start.group.version,
             self.node,
             state,
-            ProcessReport(said, f"{self.start.name}:1", self.used),  # type: ignore[arg-type]
+            ProcessReport(
+                said,  # type: ignore[arg-type]
+                f"{self.start.name}:1",
+                self.used,
+                canary=self.trial.report(),
+            ),
             self.desired.generation,
+            pid=self.pid,
             desired=self.desired if is_behind else None,
         )
 
@@ -55,6 +64,8 @@ class ScriptedHost:
         self.orders = orders
         if orders.desired is not None:
             self.desired = orders.desired
+        if orders.workers is not None:
+            self.trial.begin(orders.workers.canary)
         if orders.drains and self.drained_s is None:
             self.drained_s = now_s
 
@@ -67,6 +78,7 @@ class ScriptedCluster:
         self.places = places or {"a": 100}
         self.hosts: dict[str, ScriptedHost] = {}
         self.waiting: list[Start] = []
+        self.given_up: list[str] = []
         self.most_ready: dict[str, int] = {}
         self._serial = itertools.count()
         self._first = Desired(1, groups)
@@ -108,6 +120,8 @@ class ScriptedCluster:
                     case Remove(name):
                         self.hosts.pop(name, None)
                         self.waiting = [one for one in self.waiting if one.name != name]
+                    case GiveUpCanary(why):
+                        self.given_up.append(why)
             self._place()
 
     def _place(self) -> None:

@@ -8,6 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.voiceloop.cluster.control.scripted_cluster import TICK_S, ScriptedCluster, group
+from voiceloop.canary.trial import Trial, TrialState
+from voiceloop.canary.turns import TurnFigures
 from voiceloop.cluster.control.directory import LOST_S, PLACE_WAIT_S, SETTLE_S
 from voiceloop.cluster.control.status import status_of, text_of
 
@@ -203,6 +205,81 @@ def test_a_canary_that_another_one_replaces_gets_no_new_calls() -> None:
     cluster.run(TICK_S)  # its report
     assert cluster.ready("engine-canary", "two")
     assert cluster.directory.worker_list().shares == {"engine": {"one": 0.95, "three": 0.05}}
+
+
+def turns_of_gateways(cluster: ScriptedCluster, n: int, canary_ms: float) -> None:
+    """So many calls of each version at each gateway, of a turn each; drawn, and the same again."""
+    draw = random.Random(n)
+    for host in cluster.hosts.values():
+        if host.start.group.name != "gateways":
+            continue
+        for version, gap_ms in (("one", 300.0), ("two", canary_ms)):
+            for number in range(n):
+                host.trial.assign(f"{version} {number} of {n}", version)
+                figures = TurnFigures(gap_ms=gap_ms + draw.gauss(0.0, 80.0), n_tokens=20)
+                host.trial.observe_turn(f"{version} {number} of {n}", figures)
+
+
+def with_canary() -> ScriptedCluster:
+    cluster = ScriptedCluster(group("gateways"), group("engine", least=3, most=3))
+    cluster.run(30)
+    other = [group("gateways"), group("engine", "two", least=3, most=3)]
+    assert cluster.directory.try_out(other, 0.05) == ["engine"]
+    cluster.run(30)
+    return cluster
+
+
+def test_a_canary_that_is_worse_is_drained_and_gets_no_new_calls() -> None:
+    cluster = with_canary()
+    turns_of_gateways(cluster, 24, 500.0)  # of two gateways: 48 turns
+    cluster.run(2 * TICK_S)
+    assert cluster.given_up == [] and cluster.directory.desired.canary
+    status = status_of(cluster.directory, cluster.now_s)
+    assert status.canary is not None and status.canary.state is TrialState.TRYING
+    assert "canary two trying" in text_of(status) and "of 48 beside" in text_of(status)
+    turns_of_gateways(cluster, 26, 500.0)
+    cluster.run(2 * TICK_S)
+    [why] = cluster.given_up
+    assert why.startswith("gap_ms +2")
+    assert cluster.directory.worker_list().shares == {}
+    assert not any(cluster.ready("engine-canary"))
+    cluster.run(60)
+    assert len(cluster.ready("engine", "one")) == 3 and len(cluster.hosts) == 5
+    cluster.lose_directory()
+    cluster.run(30)
+    assert f"canary given up: {why}" in text_of(status_of(cluster.directory, cluster.now_s))
+
+
+def test_a_canary_that_is_no_different_stays() -> None:
+    cluster = with_canary()
+    for n in (25, 50, 100):
+        turns_of_gateways(cluster, n, 300.0)
+        cluster.run(2 * TICK_S)
+    assert cluster.given_up == [] and cluster.ready("engine-canary")
+
+
+def test_what_a_gateway_that_died_had_counted_still_counts() -> None:
+    cluster = with_canary()
+    turns_of_gateways(cluster, 20, 500.0)
+    cluster.run(2 * TICK_S)
+    for host in cluster.hosts.values():
+        host.trial, host.pid = Trial(), host.pid + 1
+    cluster.run(2 * TICK_S)
+    turns_of_gateways(cluster, 6, 500.0)
+    cluster.run(2 * TICK_S)
+    assert len(cluster.given_up) == 1
+
+
+def test_a_canary_that_is_tried_again_is_judged_anew() -> None:
+    cluster = with_canary()
+    turns_of_gateways(cluster, 40, 500.0)
+    cluster.run(60)
+    assert len(cluster.given_up) == 1
+    cluster.directory.try_out([group("engine", "two", least=3, most=3)], 0.05)
+    cluster.run(60)
+    assert len(cluster.given_up) == 1 and cluster.ready("engine-canary", "two")
+    status = status_of(cluster.directory, cluster.now_s)
+    assert status.canary is not None and not status.canary.given_up
 
 
 def test_who_is_late_for_a_new_directory_is_neither_replaced_nor_left_out() -> None:

@@ -1,0 +1,62 @@
+"""A canary beside what it is tried on, as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from voiceloop.canary.judge import compare
+from voiceloop.canary.trial import Trial, TrialState
+from voiceloop.canary.turns import Measure, Turns, Variant
+
+
+class CanaryCollector(Collector):
+    """trial: as it is at each scrape."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def describe(self) -> list[Metric]:
+        return list(self._families({}))
+
+    def collect(self) -> Iterator[Metric]:
+        report = self._trial.report()
+        yield from self._families(report.turns if report is not None else {})
+
+    def _families(self, turns: Turns) -> Iterator[Metric]:
+        state = GaugeMetricFamily(
+            "voiceloop_canary_state",
+            "What became of a canary: 1 in the state that holds.",
+            labels=["state"],
+        )
+        for each in TrialState:
+            state.add_metric([each.value.replace(" ", "_")], float(each is self._trial.state))
+        counted = CounterMetricFamily(
+            "voiceloop_canary_turns", "Turns counted while a canary is tried.", labels=["variant"]
+        )
+        mean = GaugeMetricFamily(
+            "voiceloop_canary_mean",
+            "Mean of a measure over the turns of a variant.",
+            labels=["variant", "measure"],
+        )
+        apart = GaugeMetricFamily(
+            "voiceloop_canary_difference",
+            "Bounds of how far the canary's mean is from the baseline's; they hold at all times.",
+            labels=["measure", "bound"],
+        )
+        for one in compare(turns):
+            of_each = (
+                (Variant.BASELINE, one.n_baseline, one.baseline),
+                (Variant.CANARY, one.n_canary, one.canary),
+            )
+            for variant, n, value in of_each:
+                if one.measure is Measure.FAILURES:  # which every turn has
+                    counted.add_metric([variant.value], n)
+                if value is not None:
+                    mean.add_metric([variant.value, one.measure.value], value)
+            for bound, value in (("low", one.low), ("high", one.high)):
+                if value is not None:
+                    apart.add_metric([one.measure.value, bound], value)
+        yield from (state, counted, mean, apart)
