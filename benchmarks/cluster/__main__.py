@@ -1,11 +1,11 @@
 """What callers notice of a cluster's faults: ``python -m benchmarks.cluster [--kills 20]``.
 
-A cluster on Ray is started here, on two machines as Ray sees them, of gateways and scripted engines
-(no models). First so many typed calls are placed at once: how evenly they lie, and how much of what
-engines read they had read before, beside what one engine would have. Then, in calls that go on all
-the while, an engine, a gateway, the directory and a whole machine are killed, each so many times,
-and another version is rolled out. Told is how many calls were lost, and the longest that anybody
-waited for an answer.
+A cluster on Ray is started here, on three machines as Ray sees them, of gateways and scripted
+engines (no models). First so many typed calls are placed at once: how evenly they lie, and how much
+of what engines read they had read before, beside what one engine would have. Then, in calls that go
+on all the while, an engine, a gateway, the directory and a whole machine are killed, each so many
+times, and another version is rolled out. Told is how many calls were lost, and the longest that
+anybody waited for an answer.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ resources = {{ place = 1.0 }}
 N_AGENTS = 8  # instructions that calls begin with, by Zipf
 SETTLED_WITHIN_S = 90.0
 RAMP_S = 15.0  # of the calls that are placed at once
+BEFORE_S, NOTICED_S = 0.5, 1.0  # of a fault: calls begin anew, and it shows in the status
 N_LOOKS = 8  # at the loads, a second apart
 FAULTS = ("engine", "gateway", "directory", "node")
 MOST_IMBALANCE, LEAST_HITS = 1.25, 0.95
@@ -222,9 +223,9 @@ async def with_fault(
 ) -> FaultResult:
     async with Load(url, at_once) as load:
         for _ in range(times):
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(BEFORE_S)
             await kill(control, places, fault)
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(NOTICED_S)
             await settled(control)
         await asyncio.sleep(1.0)
     return load.result(fault, times)

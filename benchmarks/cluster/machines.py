@@ -10,11 +10,12 @@ from typing import Any
 
 from voiceloop.cluster.control.status import Status
 
+N_MACHINES = 3
 PLACES = {"place": 32}  # of a machine, for processes; the one with the head has none
 
 
 class Machines:
-    """Two machines beside the head's."""
+    """Three machines beside the head's: what one loses goes to two, before another is there."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -23,7 +24,7 @@ class Machines:
         self._cluster: Any = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 1}, shutdown_at_exit=False
         )
-        self._nodes = [self._add() for _ in range(2)]
+        self._nodes = [self._add() for _ in range(N_MACHINES)]
 
     @property
     def address(self) -> str:

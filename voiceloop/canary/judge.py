@@ -146,8 +146,9 @@ def _variance(measure: Measure, sums: Sums) -> float:
         return single
     mean = sums.mean
     spread = sums.total_total - 2.0 * mean * sums.n_total + mean**2 * sums.n_n
-    over_calls = sums.n_calls / (sums.n_calls - 1.0) * spread / sums.n**2
-    return max(single, over_calls)
+    # As of a mean of few that are normal: the variance of Student's t, for its own is estimated.
+    few = sums.n_calls / max(1.0, sums.n_calls - 3.0)
+    return max(single, few * spread / sums.n**2)
 
 
 def _boundary(information: float, tightest: float) -> float:
